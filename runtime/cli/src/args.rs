@@ -15,20 +15,23 @@ use crate::absent::AbsentArgs as ServeArgs;
 use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 #[cfg(not(feature = "fit"))]
 use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
+use crate::check::{self, CheckArgs};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
-use crate::guest::args::{self as guest, BuildArgs, CheckArgs, InspectArgs, NewArgs, VocabularyArgs};
+use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::help::{
     BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, EXIT_CODES, INSPECT_EXAMPLES, RECORD_EXAMPLES,
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+use crate::new::NewCommand;
 #[cfg(feature = "live")]
 use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
+use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
@@ -51,6 +54,14 @@ pub(crate) enum Command {
     /// Run a scenario in virtual time and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Check scenarios without running them: names, types, units, files, guests.
+    #[command(after_help = check::EXAMPLES)]
+    Check(CheckArgs),
+    /// Create a scenario from a template.
+    New {
+        #[command(subcommand)]
+        command: NewCommand,
+    },
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),
@@ -106,7 +117,7 @@ pub(crate) enum GuestCommand {
     Inspect(InspectArgs),
     /// Call a guest thousands of times and check every answer.
     #[command(after_help = guest::CHECK_EXAMPLES)]
-    Check(CheckArgs),
+    Check(CheckGuestArgs),
     /// Convert a tokenizer.json to the config of the token source json-tokens.
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
     Vocabulary(VocabularyArgs),
@@ -226,7 +237,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 }
 
 /// Options of `vcr run`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// The scenario, a Rhai script.
     pub(crate) file: PathBuf,
@@ -284,6 +295,12 @@ pub(crate) struct RunArgs {
     /// Print only failed assertions, and the command that repeats the run.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) questions: QuestionArgs,
+
+    #[command(flatten)]
+    pub(crate) several: SeveralArgs,
 }
 
 /// Options of `vcr inspect conform`.
@@ -342,7 +359,7 @@ fn engine(text: &str) -> Result<(String, u32), String> {
     parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
 }
 
-fn parameter(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it as KEY=VALUE".to_owned()),

@@ -3,6 +3,8 @@
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
 mod absent;
 mod args;
+mod check;
+mod excerpt;
 mod exit;
 #[cfg(feature = "fit")]
 mod fit;
@@ -10,11 +12,13 @@ mod guest;
 mod guest_registry;
 mod help;
 mod inspect;
+mod new;
 #[cfg(feature = "live")]
 mod play;
 mod progress;
 #[cfg(feature = "live")]
 mod record;
+mod refusal;
 mod replay;
 mod run;
 #[cfg(feature = "serve")]
@@ -24,6 +28,7 @@ mod service;
 mod stop;
 mod style;
 mod summary;
+mod sweep;
 mod tables;
 mod text;
 mod values;
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
     }
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::check(&args),
+        Command::New { command } => new::new(&command),
         #[cfg(feature = "live")]
         Command::Play(args) => play::play(&args),
         #[cfg(feature = "serve")]

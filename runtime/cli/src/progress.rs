@@ -29,6 +29,41 @@ impl TerminalReporter {
         Self { quiet, lines: shown.then(MultiProgress::new), bars: Mutex::default(), in_order: OnceLock::new() }
     }
 
+    /// From now on a signal does not end the process: there are results to lose.
+    pub(crate) fn keep_results(&self) {
+        self.in_order.get_or_init(|| stop::in_order(|| {}));
+    }
+
+    /// Executions of a scenario that are done, and of how many.
+    pub(crate) fn points(&self, done: usize, of: usize) {
+        self.count("executions", done, of);
+    }
+
+    /// No further execution will be done.
+    pub(crate) fn end_points(&self) {
+        if let Some(bar) = self.bars().remove("executions") {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// A bar for things of which `done` are done.
+    fn count(&self, key: &str, done: usize, of: usize) {
+        let Some(lines) = &self.lines else { return };
+        let mut bars = self.bars();
+        let bar = bars.entry(key.to_owned()).or_insert_with(|| {
+            let style = ProgressStyle::with_template("  {prefix}  {bar:24} {pos} of {len}")
+                .unwrap_or(ProgressStyle::default_bar());
+            lines.add(ProgressBar::new(of as u64).with_style(style).with_prefix(key.to_owned()))
+        });
+        // Threads report in any order.
+        bar.set_position(bar.position().max(done as u64));
+        if done == of
+            && let Some(bar) = bars.remove(key)
+        {
+            bar.finish_and_clear();
+        }
+    }
+
     fn bars(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ProgressBar>> {
         self.bars.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,7 +79,7 @@ impl TerminalReporter {
 
 impl Reporter for TerminalReporter {
     fn run_started(&self, name: &str) {
-        self.in_order.get_or_init(|| stop::in_order(|| {}));
+        self.keep_results();
         let Some(lines) = &self.lines else { return };
         let style =
             ProgressStyle::with_template("{spinner} {prefix}  {msg}").unwrap_or(ProgressStyle::default_spinner());
@@ -68,21 +103,7 @@ impl Reporter for TerminalReporter {
     }
 
     fn drawn(&self, name: &str, done: usize, of: usize) {
-        let Some(lines) = &self.lines else { return };
-        let mut bars = self.bars();
-        let key = format!("{name} (draws)");
-        let bar = bars.entry(key.clone()).or_insert_with(|| {
-            let style = ProgressStyle::with_template("  {prefix}  {bar:24} {pos} of {len}")
-                .unwrap_or(ProgressStyle::default_bar());
-            lines.add(ProgressBar::new(of as u64).with_style(style).with_prefix(key.clone()))
-        });
-        // Threads report in any order.
-        bar.set_position(bar.position().max(done as u64));
-        if done == of
-            && let Some(bar) = bars.remove(&key)
-        {
-            bar.finish_and_clear();
-        }
+        self.count(&format!("{name} (draws)"), done, of);
     }
 
     fn run_ended(&self, name: &str) {

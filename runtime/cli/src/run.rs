@@ -1,7 +1,20 @@
 //! `vcr run`.
 
+pub(crate) mod args;
+mod grid;
+mod many;
+mod measured;
+mod points;
+mod repeated;
+mod search;
+pub(crate) mod searches;
+mod statistics;
+mod sweep;
+mod watch;
+
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,22 +25,36 @@ use vcr_units::format_ns;
 use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
 use crate::stop::{self, Cause};
 use crate::summary;
 
 pub(crate) fn run(args: &RunArgs) -> Exit {
-    let mut parameters = BTreeMap::new();
-    for (key, value) in &args.parameters {
-        if parameters.insert(key.clone(), value.clone()).is_some() {
-            print_error(&format!("the parameter `{key}` is given twice"), Some("give each parameter once"));
-            return Exit::BadInput;
-        }
-    }
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(refusal) => return exit_of(Err(refusal)),
+    };
     if let Some(bytes) = args.memory_limit {
         vcr_input::memory::set_limit(bytes);
     }
+    if !args.several.watch {
+        return run_once(args, &options).0;
+    }
+    let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
+    watch::watch(&files, || run_once(args, &options))
+}
+
+/// What the command line says of every execution.
+fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
+    let mut parameters = BTreeMap::new();
+    for (key, value) in &args.parameters {
+        if parameters.insert(key.clone(), value.clone()).is_some() {
+            let refusal = Refusal::input(format!("the parameter `{key}` is given twice"));
+            return Err(refusal.hint("give each parameter once"));
+        }
+    }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    let options = RunOptions {
+    Ok(RunOptions {
         seed: args.seed,
         parameters,
         threads: args.threads.map_or(cores, usize::from),
@@ -39,32 +66,60 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         requests: args.requests.clone(),
         force: args.force,
         ..RunOptions::default()
-    };
+    })
+}
+
+/// Answers what the command line asks, once; gives the files that were read, too.
+fn run_once(args: &RunArgs, options: &RunOptions) -> (Exit, Vec<PathBuf>) {
+    if !args.several.more_files.is_empty() {
+        return match many::many(args, options) {
+            Ok(done) => done,
+            Err(refusal) => (exit_of(Err(refusal)), Vec::new()),
+        };
+    }
+    let (questions, options) = (&args.questions, options.clone());
+    if let Some(text) = &questions.search {
+        return (exit_of(search::search(args, options, text)), Vec::new());
+    }
+    if !questions.sweeps.is_empty() || questions.repeat.is_some() {
+        return (exit_of(sweep::sweep(args, options)), Vec::new());
+    }
     let started = Instant::now();
-    let outcome = match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            print_error(&error, error.hint.as_deref());
-            return error.blame.into();
+    match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
+        Ok(outcome) => {
+            let files = outcome.files_read.clone();
+            (present(args, &outcome, started), files)
         }
-    };
+        Err(error) => (exit_of(Err(Refusal::from(error))), Vec::new()),
+    }
+}
+
+/// Prints an outcome; gives the exit code that it leads to.
+fn present(args: &RunArgs, outcome: &Outcome, started: Instant) -> Exit {
     let stopped = outcome.partial.as_ref().and_then(|_| stop::cause());
     if let Some(cause) = stopped.filter(|_| outcome.runs.is_empty()) {
         tell(format_args!("stopped by {} before any run had begun; nothing was written", cause.name()));
         return cause.exit();
     }
-    let written = print(args, &outcome);
+    let written = print(args, outcome);
     if !args.quiet && written.is_ok() {
-        print_closing(args, &outcome, started);
+        print_closing(args, outcome, started);
     }
     if let Some(cause) = stopped {
-        print_stopped(cause, args, &outcome);
+        print_stopped(cause, args, outcome);
         return printed(written, cause.exit());
     }
     if !outcome.passed && written.is_ok() {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
+}
+
+fn exit_of(done: Result<Exit, Refusal>) -> Exit {
+    done.unwrap_or_else(|refusal| {
+        print_error(&refusal.message, refusal.hint.as_deref());
+        refusal.exit
+    })
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {

@@ -9,6 +9,7 @@ use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
+use crate::run::searches;
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::text::printable;
 
@@ -29,7 +30,9 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, full: bool) -> io::R
         writeln!(out, "\n  {BOLD}ASSERTIONS{BOLD:#}")?;
         write_checks(out, outcome.assertions.iter())?;
     }
-    for run in &outcome.runs {
+    searches::write(out, &outcome.searches)?;
+    let is_probe = |run: &Report| outcome.searches.iter().any(|search| search.has_run(&run.name));
+    for run in outcome.runs.iter().filter(|run| full || !is_probe(run)) {
         write_run(out, run, full)?;
     }
     if outcome.runs.len() > 1 {
@@ -74,7 +77,7 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Assert
         let cells = [run, &check.subject, check.condition.as_deref().unwrap_or_default(), observed];
         table.add_row(cells.map(printable));
     }
-    // The table knows nothing of colours, so the marks stand before its lines.
+    // The table knows nothing of colours, so these are put around its lines.
     for ((style, mark), line) in marks.into_iter().zip(table.lines()) {
         writeln!(out, "  {style}{mark}{style:#} {}", line.trim_end())?;
     }

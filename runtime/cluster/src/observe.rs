@@ -1,7 +1,11 @@
 //! Observation of a run while it executes.
 
+mod series;
+
 use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
+
+pub use series::{EngineSample, RunSeries};
 
 /// A step that starts and has just been priced.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +104,11 @@ pub trait Observer {
     /// then: an observer may stop to want steps, which changes nothing else, but
     /// not begin to.
     fn wants_steps(&self) -> bool {
+        false
+    }
+
+    /// Whether the report is to have the engines over time. Asked once, at the start.
+    fn wants_series(&self) -> bool {
         false
     }
 

@@ -46,6 +46,21 @@ pub struct AssertionResult {
     pub passed: bool,
 }
 
+impl AssertionResult {
+    /// The assertion and what was observed, in one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let observed = match (&self.observed_text, &self.condition) {
+            (Some(text), _) => format!(" ({text})"),
+            (None, Some(_)) => " (no samples)".to_owned(),
+            (None, None) => String::new(),
+        };
+        let run = self.run.as_ref().map(|run| format!("{run}: ")).unwrap_or_default();
+        let condition = self.condition.as_ref().map(|condition| format!(" {condition}")).unwrap_or_default();
+        format!("{run}{}{condition}{observed}", self.subject)
+    }
+}
+
 /// An assertion as it is written, before any run.
 pub(crate) struct Assertion<'a> {
     subject: Subject,
@@ -127,6 +142,12 @@ pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f6
     let (subject, statistic) = parse_value(metric, statistic)?;
     subject.check_workload(report)?;
     subject.observe(report, statistic).ok_or_else(|| without_samples(metric))
+}
+
+/// Checks that a report can be asked for a statistic of a metric.
+pub(crate) fn check_asked(report: &Report, metric: &str, statistic: &str) -> Result<(), Malformed> {
+    let (subject, _) = parse_value(metric, statistic)?;
+    subject.check_workload(report)
 }
 
 /// The value that the share `share` of the draws of a run do not exceed.

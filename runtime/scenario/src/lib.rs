@@ -6,10 +6,13 @@
 //! described in `docs/reference/scenarios`.
 
 mod assertion;
+mod checked;
 pub mod expression;
 mod parallel;
 mod results;
+mod scenario;
 mod script;
+pub mod search;
 #[cfg(test)]
 mod uncertainty_tests;
 mod vocabulary;
@@ -19,34 +22,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use vcr_cluster::Report;
 use vcr_cluster::observe::Progress;
-use vcr_input::MAX_SCRIPT_BYTES;
-use vcr_output::OutputError;
 
 pub use assertion::AssertionResult;
+pub use checked::Checked;
 pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
 pub use results::provenance::Input;
+pub use scenario::Scenario;
+pub use script::calls::Parameters;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
 pub use vocabulary::latency::fitted;
 
-use assertion::precheck;
-use results::outputs::Outputs;
-use results::provenance;
-use script::context::Context;
-use script::error;
-use vocabulary::parameter;
+use search::SearchReport;
 
 /// Settings from outside the script.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Replaces the seed of every run.
     pub seed: Option<u64>,
+    /// Added to the seed of every run: the number of the repetition.
+    pub repetition: u64,
     /// Values for `param(name, default)`.
     pub parameters: BTreeMap<String, String>,
     /// Maximum number of parallel runs within a `run_all`.
@@ -76,6 +76,7 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             seed: None,
+            repetition: 0,
             parameters: BTreeMap::new(),
             threads: 1,
             max_runs: DEFAULT_MAX_RUNS,
@@ -147,6 +148,9 @@ pub struct Outcome {
     pub partial: Option<Partial>,
     /// The assertions, in order.
     pub assertions: Vec<AssertionResult>,
+    /// The searches that the script has made, in the order of their ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub searches: Vec<SearchReport>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The guests that took part, in the order of the script.
@@ -158,6 +162,9 @@ pub struct Outcome {
     /// Names of the files in the folder of [`RunOptions::out`].
     #[serde(skip)]
     pub files: Vec<&'static str>,
+    /// The files that the script has read, as seen from the process.
+    #[serde(skip)]
+    pub files_read: Vec<PathBuf>,
 }
 
 /// Why an outcome is partial.
@@ -177,106 +184,5 @@ fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: 
 /// When the script, a file it names or an option is bad, or when a guest or an
 /// engine fails. Failed assertions are part of the outcome, not an error.
 pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
-    let file = path.display().to_string();
-    let input = |message: String, hint: Option<String>| ScenarioError {
-        blame: Blame::Input,
-        file: file.clone(),
-        at: None,
-        message,
-        hint,
-    };
-    let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES)
-        .map_err(|error| input(format!("cannot read the scenario: {error}"), None))?;
-    // Some editors begin a file with a byte order mark.
-    let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);
-    let unwritable = |error: &OutputError| input(error.to_string(), error.hint().map(str::to_owned));
-    let outputs = Outputs::create(path, &options).map_err(|error| unwritable(&error))?;
-    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    let claim = claim(&source);
-    let context = Arc::new(Context::new(source, folder, options, reporter, outputs));
-    let partial = execute(&context, &file)?;
-    let mut outcome = outcome(&context, path, claim, partial);
-    if outcome.runs.is_empty() && outcome.partial.is_none() {
-        return Err(input(
-            "the scenario made no run".to_owned(),
-            Some("call run(#{ cluster: ..., workloads: [ ... ] })".to_owned()),
-        ));
-    }
-    let outputs = context.state().outputs.take();
-    if context.options.digests_inputs || outputs.is_some() {
-        let digested = context.state().inputs.digest();
-        outcome.inputs = digested.map_err(|error| input(format!("cannot digest an input: {error}"), None))?;
-    }
-    if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
-        let written = outputs.finish(&outcome.runs, &outcome).map_err(|error| unwritable(&error))?;
-        if !written.left_out.is_empty() {
-            let (names, limit) = (written.left_out.join(" and "), context.options.steps_limit_bytes / 1_000_000);
-            context.reporter.warn(&format!(
-                "{names} would be larger than {limit} MB and were not written; \
-                 --files report,requests,steps,trace writes them whatever their size"
-            ));
-        }
-        outcome.files = written.names;
-    }
-    Ok(outcome)
-}
-
-/// Executes the script; returns what stopped it early, if anything did.
-fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, ScenarioError> {
-    let engine = vocabulary::script_engine(context);
-    let script = engine.compile(&context.source).map_err(|error| error::from_parser(file, &context.source, &error))?;
-    let watched = precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
-    context.state().watched = watched;
-    if let Err(error) = engine.run_ast(&script) {
-        return match context.reporter.stop() {
-            Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by })),
-            _ => Err(error::from_script(file, &error)),
-        };
-    }
-    // Also the config of a guest that is not used.
-    let refused = context.state().refusals.first().cloned();
-    if let Some(refusal) = refused {
-        return Err(error::from_script(file, &refusal.error()));
-    }
-    let unused = parameter::check_all_used(context);
-    unused.map(|()| None).map_err(|thrown| ScenarioError {
-        blame: thrown.blame,
-        file: file.to_owned(),
-        at: None,
-        message: thrown.message,
-        hint: thrown.hint,
-    })
-}
-
-fn outcome(context: &Context, path: &Path, claim: Option<String>, partial: Option<Partial>) -> Outcome {
-    let state = context.state();
-    let mut hash = Sha256::new();
-    for report in &state.runs {
-        hash.update(report.name.as_bytes());
-        hash.update(report.fingerprint.as_bytes());
-    }
-    Outcome {
-        schema_version: 2,
-        vcr_version: env!("CARGO_PKG_VERSION"),
-        scenario: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
-        scenario_sha256: provenance::sha256_of(context.source.as_bytes()),
-        vllm_rules: state.inputs.vllm_rules(),
-        inputs: Vec::new(),
-        claim,
-        parameters: state.parameters.clone(),
-        passed: partial.is_none() && state.assertions.iter().all(|check| check.passed),
-        partial,
-        assertions: state.assertions.clone(),
-        fingerprint: hex::encode(hash.finalize()),
-        guests: context.recorder.reports(),
-        runs: state.runs.clone(),
-        files: Vec::new(),
-    }
-}
-
-/// The leading `//!` comment of a script, as one text.
-fn claim(source: &str) -> Option<String> {
-    let lines: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
-    let text = lines.join(" ").trim().to_owned();
-    (!text.is_empty()).then_some(text)
+    Scenario::open(path)?.run(options, reporter)
 }

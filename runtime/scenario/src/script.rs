@@ -1,9 +1,11 @@
 //! What scripts run in: their state, limits and options, and the errors they end with.
 
+pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod functions;
 pub(crate) mod limits;
+pub(crate) mod loaded;
 pub(crate) mod meter;
 pub(crate) mod options;
 pub(crate) mod refusal;

@@ -14,8 +14,10 @@ mod overheads;
 pub(crate) mod parameter;
 pub(crate) mod policy;
 mod pool_guest;
+mod result;
 pub(crate) mod router;
 pub(crate) mod run;
+mod search;
 mod workload;
 
 use std::sync::Arc;
@@ -25,9 +27,7 @@ use rhai::{Dynamic, Engine, NativeCallContext};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use crate::script::limits::{
-    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_SCRIPT_OPERATIONS, MAX_STRING_BYTES, MAX_VARIABLES,
-};
+use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES};
 use crate::script::meter::OPERATIONS_PER_LOOK;
 
 /// A script engine that knows the vocabulary and can do nothing else: no
@@ -56,13 +56,14 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     fault::register(&mut engine, context);
     run::register(&mut engine, context);
     check::register(&mut engine, context);
+    result::register(&mut engine, context);
+    search::register(&mut engine, context);
     engine
 }
 
 /// Sets the limits of an engine for scripts.
 fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
     engine
-        .set_max_operations(MAX_SCRIPT_OPERATIONS)
         .set_max_call_levels(MAX_CALL_LEVELS)
         .set_max_expr_depths(128, 64)
         .set_max_string_size(MAX_STRING_BYTES)
@@ -70,7 +71,8 @@ fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
         .set_max_map_size(MAX_MAP_ENTRIES)
         .set_max_variables(MAX_VARIABLES);
     let metered = Arc::clone(context);
-    engine.on_progress(move |operations| {
+    engine.on_progress(move |_| {
+        let operations = metered.meter.count_operation();
         let is_stopped = operations.is_multiple_of(OPERATIONS_PER_LOOK) && metered.reporter.stop().is_some();
         let stopped = is_stopped.then_some(Dynamic::UNIT);
         stopped.or_else(|| metered.meter.end_of_script(operations))

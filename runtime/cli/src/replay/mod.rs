@@ -11,58 +11,17 @@ use std::time::Instant;
 
 use vcr_cluster::observe::{Observer, Progress};
 use vcr_cluster::{Overload, Report, simulate};
-use vcr_dynamo::DynamoError;
 use vcr_dynamo::report::Summary;
 use vcr_input::memory;
-use vcr_output::OutputError;
-use vcr_scenario::{Blame, Reporter, ScenarioError};
+use vcr_scenario::{Blame, Reporter};
 use vcr_units::format_ns;
 
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
 use crate::stop;
 use args::ReplayArgs;
 use setup::Setup;
-
-/// Why nothing came of it.
-pub(crate) struct Refusal {
-    exit: Exit,
-    message: String,
-    hint: Option<String>,
-}
-
-impl Refusal {
-    pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { exit: Exit::BadInput, message: message.into(), hint: None }
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl From<DynamoError> for Refusal {
-    fn from(error: DynamoError) -> Self {
-        Self::input(error.to_string())
-    }
-}
-
-impl From<OutputError> for Refusal {
-    fn from(error: OutputError) -> Self {
-        let refusal = Self::input(error.to_string());
-        match error.hint() {
-            Some(hint) => refusal.hint(hint),
-            None => refusal,
-        }
-    }
-}
-
-impl From<ScenarioError> for Refusal {
-    fn from(error: ScenarioError) -> Self {
-        Self { exit: error.blame.into(), message: error.to_string(), hint: error.hint }
-    }
-}
 
 pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     if let Some(bytes) = args.run.memory_limit {

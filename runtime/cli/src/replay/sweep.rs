@@ -1,7 +1,5 @@
 //! Sweeps: one run for each combination of values, over a trace that is read once.
 
-mod values;
-
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -13,7 +11,6 @@ use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
 use vcr_scenario::{Reporter, parallel};
 
-use self::values::values;
 use super::args::ReplayArgs;
 use super::{Refusal, Setup, check, files, run, setup};
 use crate::args::{Cli, Command};
@@ -21,9 +18,7 @@ use crate::exit::{Exit, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::stop;
 use crate::style::{align_right, bare_table, write_table};
-
-/// Maximum number of runs; more are a mistyped range.
-const MAX_POINTS: usize = 100_000;
+use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
 
 /// Options of inputs and outputs, which do not change a run.
 const NOT_SWEPT: [&str; 19] = [
@@ -63,13 +58,6 @@ enum Target {
     DecodeKey(String),
 }
 
-/// A name and its values.
-struct Axis {
-    name: String,
-    target: Target,
-    values: Vec<String>,
-}
-
 /// The result of a run.
 struct Point {
     /// The value on each axis.
@@ -79,15 +67,16 @@ struct Point {
 }
 
 pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
-    let axes = args.sweep.sweeps.iter().map(|text| axis(text)).collect::<Result<Vec<_>, _>>()?;
-    let names: BTreeSet<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    if names.len() < axes.len() {
-        return Err(Refusal::input("--sweep: a name is given twice; give all of its values at once"));
-    }
-    let out_format = out_format(args)?;
+    let axes = axes(&args.sweep.sweeps).map_err(Refusal::input)?;
+    let targets = axes
+        .iter()
+        .zip(&args.sweep.sweeps)
+        .map(|(axis, text)| target(&axis.name).map_err(|problem| Refusal::input(format!("--sweep {text}: {problem}"))));
+    let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let out_format = args.sweep.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
     let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
-    let combinations = combinations(&axes)?;
+    let combinations = combinations(&axes).map_err(Refusal::input)?;
     // All of them are set up first, so that a bad value costs no run.
     let base = base_command();
     let mut setups = Vec::new();
@@ -96,7 +85,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
             message: format!("--sweep, {}: {}", label(&axes, values), refusal.message),
             ..refusal
         };
-        let point = point_args(args, &base, &axes, values).map_err(of_point)?;
+        let point = point_args(args, &base, &targets, values).map_err(of_point)?;
         check::check(&ReplayArgs { sweep: no_sweep(&point), ..point.clone() }).map_err(of_point)?;
         let mut setup = setup::setup(&point, trace.as_ref()).map_err(of_point)?;
         setup.config.name = label(&axes, values);
@@ -150,26 +139,8 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     Ok(printed(written, Exit::Passed))
 }
 
-fn out_format(args: &ReplayArgs) -> Result<Option<TableFormat>, Refusal> {
-    let Some(path) = &args.sweep.sweep_out else { return Ok(None) };
-    let format = TableFormat::of_path(path);
-    let unknown = || Refusal::input(format!("--sweep-out: `{}` must end in .csv, .json or .parquet", path.display()));
-    format.map(Some).ok_or_else(unknown)
-}
-
 fn no_sweep(args: &ReplayArgs) -> super::args::SweepArgs {
     super::args::SweepArgs { sweeps: Vec::new(), ..args.sweep.clone() }
-}
-
-/// `NAME=VALUES`.
-fn axis(text: &str) -> Result<Axis, Refusal> {
-    let bad = |what: String| Refusal::input(format!("--sweep {text}: {what}"));
-    let Some((name, given)) = text.split_once('=') else {
-        return Err(bad("expected NAME=VALUES, such as num_workers=1..16".to_owned()));
-    };
-    let target = target(name).map_err(bad)?;
-    let values = values(given).map_err(bad)?;
-    Ok(Axis { name: name.to_owned(), target, values })
 }
 
 fn target(name: &str) -> Result<Target, String> {
@@ -200,28 +171,6 @@ fn target(name: &str) -> Result<Target, String> {
     Err(format!("unknown name `{name}`: expected an option, an engine argument or a key of the router's configuration"))
 }
 
-/// All combinations, the last axis fastest.
-fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, Refusal> {
-    let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
-    if count.is_none_or(|count| count > MAX_POINTS) {
-        return Err(Refusal::input(format!("--sweep: more than {MAX_POINTS} runs; sweep fewer values")));
-    }
-    let mut all = vec![Vec::new()];
-    for axis in axes {
-        let longer = |start: &Vec<String>| {
-            let start = start.clone();
-            axis.values.iter().map(move |value| [start.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
-        };
-        all = all.iter().flat_map(longer).collect();
-    }
-    Ok(all)
-}
-
-fn label(axes: &[Axis], values: &[String]) -> String {
-    let parts: Vec<String> = axes.iter().zip(values).map(|(axis, value)| format!("{}={value}", axis.name)).collect();
-    parts.join(" ")
-}
-
 /// The command line, to be said again with other values.
 fn base_command() -> (Vec<OsString>, Vec<OsString>) {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -233,17 +182,17 @@ fn base_command() -> (Vec<OsString>, Vec<OsString>) {
 fn point_args(
     args: &ReplayArgs,
     (words, files): &(Vec<OsString>, Vec<OsString>),
-    axes: &[Axis],
+    targets: &[Target],
     values: &[String],
 ) -> Result<ReplayArgs, Refusal> {
     let mut words = words.clone();
-    for (axis, value) in axes.iter().zip(values) {
-        if let Target::Flag(flag) = &axis.target {
+    for (target, value) in targets.iter().zip(values) {
+        if let Target::Flag(flag) = target {
             words.push(format!("--{flag}={value}").into());
         }
     }
     words.extend(files.iter().cloned());
-    let mut point = if axes.iter().any(|axis| matches!(axis.target, Target::Flag(_))) {
+    let mut point = if targets.iter().any(|target| matches!(target, Target::Flag(_))) {
         // A repeated flag overrides the earlier one.
         let cli = Cli::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
@@ -257,8 +206,8 @@ fn point_args(
     } else {
         args.clone()
     };
-    for (axis, value) in axes.iter().zip(values) {
-        apply(&mut point, &axis.target, value)?;
+    for (target, value) in targets.iter().zip(values) {
+        apply(&mut point, target, value)?;
     }
     Ok(point)
 }
@@ -296,7 +245,10 @@ fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
     let mut columns: Vec<Column> = axes
         .iter()
         .enumerate()
-        .map(|(index, axis)| Column { name: axis.name.clone(), cells: value_cells(points, index) })
+        .map(|(index, axis)| {
+            let values: Vec<&String> = points.iter().map(|point| &point.values[index]).collect();
+            Column { name: axis.name.clone(), cells: value_cells(&values) }
+        })
         .collect();
     let rows: Vec<_> = points.iter().map(|point| json::flat(&point.summary)).collect();
     let keys: Vec<&String> = rows.first().into_iter().flat_map(|row| row.keys()).collect();
@@ -316,18 +268,6 @@ fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
 /// Keys about the host, on which parallel runs disturb each other.
 fn is_of_host(key: &str) -> bool {
     ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"].contains(&key)
-}
-
-/// The values of an axis: numbers, if all of them are.
-fn value_cells(points: &[Point], axis: usize) -> Cells {
-    let texts = || points.iter().map(|point| &point.values[axis]);
-    let counts: Option<Vec<u64>> = texts().map(|text| text.parse().ok()).collect();
-    let numbers: Option<Vec<f64>> = texts().map(|text| text.parse().ok()).collect();
-    match (counts, numbers) {
-        (Some(counts), _) => Cells::Counts(counts),
-        (None, Some(numbers)) => Cells::Numbers(numbers.into_iter().map(Some).collect()),
-        (None, None) => Cells::Texts(texts().cloned().collect()),
-    }
 }
 
 fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()> {

@@ -19,7 +19,7 @@ use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised,
 use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
 
 /// Version of a run's report.
-const SCHEMA_VERSION: u32 = 2;
+pub(super) const SCHEMA_VERSION: u32 = 2;
 /// The version that fingerprints cover. What later versions add is left out of
 /// them, so that the fingerprint of a run stays the same.
 const FINGERPRINTED_VERSION: u32 = 1;
@@ -93,6 +93,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         requests: records,
         token_gaps_ns,
         samples,
+        series: None,
         workload_names,
         engine_names,
     };

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::{RequestRecord, RequestRow};
+use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, SloMetric};
@@ -250,6 +251,9 @@ pub struct Report {
     /// The samples of all trends.
     #[serde(skip)]
     pub samples: RunSamples,
+    /// The engines over time, where the observer of the run wanted them.
+    #[serde(skip)]
+    pub series: Option<RunSeries>,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
@@ -259,6 +263,36 @@ pub struct Report {
 }
 
 impl Report {
+    /// That of a run that was not made: it knows its workloads, and nothing of them.
+    #[must_use]
+    pub fn empty<'a>(name: &str, seed: u64, workloads: impl Iterator<Item = &'a str>) -> Self {
+        let workload_names: Vec<String> = workloads.map(str::to_owned).collect();
+        Self {
+            schema_version: build::SCHEMA_VERSION,
+            name: name.to_owned(),
+            seed,
+            duration_ms: 0.0,
+            partial: false,
+            unfinished_requests: 0,
+            metrics: MetricsReport::default(),
+            workloads: workload_names.iter().map(|name| (name.clone(), MetricsReport::default())).collect(),
+            engines: Vec::new(),
+            pools: Vec::new(),
+            scaling: Vec::new(),
+            links: Vec::new(),
+            outside_fitted_range: None,
+            table_coverage: None,
+            uncertainty: None,
+            fingerprint: String::new(),
+            requests: Vec::new(),
+            token_gaps_ns: CountedSamples::default(),
+            samples: RunSamples::default(),
+            series: None,
+            workload_names,
+            engine_names: Vec::new(),
+        }
+    }
+
     /// The rows of `requests.jsonl`, in order of arrival.
     pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
         let rows = self.requests.iter().enumerate();
@@ -288,6 +322,21 @@ impl Report {
         };
         let scale = if trend.info().unit == Unit::Time { 1e6 } else { 1.0 };
         value.map(|value| value as f64 / scale)
+    }
+
+    /// Reports the samples of a trend, of the whole run or of one workload by its index,
+    /// each with how often it came, in no order and a value perhaps in pieces.
+    pub fn for_each_sample(&self, trend: Trend, workload: Option<usize>, give: impl FnMut(u64, u64)) {
+        let own = self.samples.of(trend, workload);
+        let is_of_gaps = trend == Trend::Itl && own.is_empty();
+        let has_gaps = workload.is_none_or(|index| {
+            self.workloads.get(&self.workload_names[index]).is_some_and(|metrics| metrics.trend(trend).is_some())
+        });
+        // Gaps of a single set are kept only there.
+        match is_of_gaps && has_gaps {
+            true => self.token_gaps_ns.for_each(give),
+            false => own.for_each(give),
+        }
     }
 
     /// [`outside_fitted_range`](Self::outside_fitted_range) as a sentence.

@@ -26,7 +26,7 @@ impl Simulation<'_> {
             FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,
             FaultKind::SlowDown { factor, duration_ns } => {
                 for rank in self.fleet.ranks_of(worker) {
-                    self.observer.incident(rank, self.now_ns, Incident::SlowDown);
+                    self.note_incident(rank, Incident::SlowDown);
                     self.fleet.worker_mut(rank).slow_down(index, factor);
                 }
                 if let Some(duration_ns) = duration_ns {
@@ -40,7 +40,7 @@ impl Simulation<'_> {
 
     pub(super) fn end_slow_down(&mut self, worker: u32, fault: u32) {
         for rank in self.fleet.ranks_of(worker) {
-            self.observer.incident(rank, self.now_ns, Incident::SlowDownEnd);
+            self.note_incident(rank, Incident::SlowDownEnd);
             self.fleet.worker_mut(rank).end_slow_down(fault);
         }
     }
@@ -54,7 +54,7 @@ impl Simulation<'_> {
         let incident = if worker.lifecycle().health() == Health::Starting { Incident::Up } else { Incident::Restart };
         let pool = worker.role();
         for rank in self.fleet.ranks_of(index) {
-            self.observer.incident(rank, self.now_ns, incident);
+            self.note_incident(rank, incident);
         }
         self.fleet.bring_up(index, &self.config.name, self.now_ns)?;
         self.routing.may_release(pool);
@@ -95,7 +95,7 @@ impl Simulation<'_> {
         let ranks = self.fleet.ranks_of(index);
         let mut tags: Vec<u64> = Vec::new();
         for rank in ranks.clone() {
-            self.observer.incident(rank, self.now_ns, Incident::Crash);
+            self.note_incident(rank, Incident::Crash);
             self.dissolve_steady_decode(rank);
             let worker = self.fleet.worker_mut(rank);
             tags.extend(worker.engine().live_tags());
@@ -223,7 +223,7 @@ impl Simulation<'_> {
 
     /// An engine does nothing for a time.
     fn stall(&mut self, index: u32, duration_ns: u64) {
-        self.observer.incident(index, self.now_ns, Incident::Stall);
+        self.note_incident(index, Incident::Stall);
         self.ledger.count_stall();
         let until_ns = self.now_ns.saturating_add(duration_ns);
         let worker = self.fleet.worker_mut(index);
@@ -236,7 +236,7 @@ impl Simulation<'_> {
     pub(super) fn end_stall(&mut self, index: u32, incarnation: u32) {
         let worker = self.fleet.worker_mut(index);
         if worker.incarnation() == incarnation && worker.end_stall(self.now_ns) {
-            self.observer.incident(index, self.now_ns, Incident::StallEnd);
+            self.note_incident(index, Incident::StallEnd);
             self.dirty.push(index);
         }
     }

@@ -25,7 +25,7 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use crate::in_flight::InFlight;
 use crate::ledger::Ledger;
-use crate::observe::{Observer, Progress};
+use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries};
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
@@ -69,6 +69,8 @@ pub(crate) struct Simulation<'o> {
     /// Whether the observer has ended the run before its end.
     stopped: bool,
     observer: &'o mut dyn Observer,
+    /// The engines over time, where the observer wants them.
+    series: Option<RunSeries>,
     scratch: Scratch,
 }
 
@@ -98,6 +100,7 @@ impl<'o> Simulation<'o> {
         let fleet = Fleet::new(&config, wants_steps)?;
         let pools = config.topology.pools();
         let overheads = config.topology.overheads();
+        let series = observer.wants_series().then(|| RunSeries::new(fleet.workers().len()));
         let mut simulation = Self {
             now_ns: 0,
             events: EventQueue::new(pools.len()),
@@ -118,6 +121,7 @@ impl<'o> Simulation<'o> {
             only_ticks_since_ns: None,
             wants_steps,
             stopped: false,
+            series,
             observer,
             scratch: Scratch::default(),
             config,
@@ -159,6 +163,7 @@ impl<'o> Simulation<'o> {
             } else {
                 self.check_that_time_goes_on(steps_before_instant)?;
             }
+            self.sample_series(at_ns);
             self.now_ns = at_ns;
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
@@ -193,6 +198,23 @@ impl<'o> Simulation<'o> {
             }
         }
         self.check_that_all_ended()
+    }
+
+    /// Takes the samples of time series that are due before `at_ns`, the next instant at
+    /// which anything happens.
+    fn sample_series(&mut self, at_ns: u64) {
+        let Some(series) = &mut self.series else { return };
+        while series.due_ns() < at_ns {
+            series.sample(self.fleet.workers().iter().map(engine_sample));
+        }
+    }
+
+    /// An engine changed its health.
+    fn note_incident(&mut self, worker: u32, incident: Incident) {
+        if let Some(series) = &mut self.series {
+            series.incident(self.now_ns, worker, incident);
+        }
+        self.observer.incident(worker, self.now_ns, incident);
     }
 
     /// Whether the observer wants the run to end. It may want steps no longer.
@@ -260,13 +282,27 @@ impl<'o> Simulation<'o> {
         for worker in 0..self.fleet.workers().len() as u32 {
             self.dissolve_steady_decode(worker);
         }
-        crate::report::build(RunEnd {
+        let mut report = crate::report::build(RunEnd {
             config: &self.config,
             stopped_at_ns: self.stopped.then_some(self.now_ns),
             workload_names: self.traffic.names(),
             ledger: self.ledger,
             fleet: self.fleet,
             handoffs: &self.handoffs,
-        })
+        })?;
+        report.series = self.series;
+        Ok(report)
+    }
+}
+
+fn engine_sample(worker: &Worker) -> EngineSample {
+    let (engine, totals) = (worker.engine(), worker.totals());
+    EngineSample {
+        running: engine.num_running() as u32,
+        waiting: engine.num_waiting() as u32,
+        kv_usage: f64::from(engine.num_active_blocks()) / f64::from(engine.num_usable_blocks().max(1)),
+        prefill_tokens: totals.prefill_tokens,
+        decode_tokens: totals.computed_tokens - totals.prefill_tokens,
+        preemptions: worker.engine_stats().preemptions,
     }
 }

@@ -55,7 +55,7 @@ impl Simulation<'_> {
         let incarnation = self.fleet.worker(index).incarnation();
         let up_ns = self.fleet.start_up(index, self.now_ns);
         for rank in self.fleet.ranks_of(index) {
-            self.observer.incident(rank, self.now_ns, Incident::StartUp);
+            self.note_incident(rank, Incident::StartUp);
         }
         self.events.push(up_ns, Event::WorkerUp { worker: index, incarnation });
     }
@@ -63,7 +63,7 @@ impl Simulation<'_> {
     fn drain(&mut self, index: u32) {
         for rank in self.fleet.ranks_of(index) {
             self.fleet.worker_mut(rank).lifecycle_mut().drain();
-            self.observer.incident(rank, self.now_ns, Incident::Drain);
+            self.note_incident(rank, Incident::Drain);
         }
         // It may have nothing to finish.
         self.dirty.push(index);
@@ -74,7 +74,7 @@ impl Simulation<'_> {
             self.fleet.worker_mut(rank).turn_off(self.now_ns);
             self.ledger.forget_steady_decode(rank);
             self.routing.crashed(self.fleet.worker(rank));
-            self.observer.incident(rank, self.now_ns, Incident::Off);
+            self.note_incident(rank, Incident::Off);
         }
     }
 

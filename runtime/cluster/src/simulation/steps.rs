@@ -12,7 +12,7 @@ use crate::error::{MakeError, SimError, latency_error, make_error, policy_error}
 use crate::event::Event;
 use crate::fleet::Worker;
 use crate::ledger::record::Outcome;
-use crate::observe::StepRecord;
+use crate::observe::{RunSeries, StepRecord};
 
 impl Simulation<'_> {
     /// Lets every worker whose situation changed decide and start steps.
@@ -232,7 +232,10 @@ impl Simulation<'_> {
             // A request that starts then is on the way to the queue for at least as long.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.overheads.arrival_ns))
         });
-        self.events.next_other().into_iter().chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+        // Engines that have run ahead have no state of the instant of a sample.
+        let sample = self.series.as_ref().map(RunSeries::due_ns);
+        let others = self.events.next_other().into_iter().chain(sample);
+        others.chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
     /// When the next session comes to a worker, where that is known: those of a single

@@ -42,6 +42,25 @@ impl Observer for Watching {
     }
 }
 
+/// Wants the engines over time, and perhaps steps, too.
+struct Sampling {
+    steps: bool,
+}
+
+impl Observer for Sampling {
+    fn wants_steps(&self) -> bool {
+        self.steps
+    }
+
+    fn wants_series(&self) -> bool {
+        true
+    }
+}
+
+fn sampled(config: &RunConfig, steps: bool) -> Report {
+    simulate(config.clone(), &mut Sampling { steps }).expect("it runs unwatched")
+}
+
 pub(crate) fn watched(config: &RunConfig) -> Report {
     watched_until(config, u64::MAX)
 }
@@ -74,6 +93,10 @@ fn any_run_with_faults_is_conserved() {
                 prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
                 // Nor does watching that ends on the way.
                 prop_assert_eq!(&report.fingerprint, &watched_until(&run_config, 20).fingerprint);
+                // Nor do time series, which show the same whether steps are skipped or not.
+                let series = sampled(&run_config, false);
+                prop_assert_eq!(&report.fingerprint, &series.fingerprint);
+                prop_assert_eq!(series.series, sampled(&run_config, true).series);
                 prop_assert_eq!(report.fingerprint, watched(&priced_in_batches(run_config)).fingerprint);
                 runs.set(runs.get() + 1);
             }

@@ -119,6 +119,7 @@ fn empty() -> vcr_cluster::Report {
         requests: Vec::new(),
         token_gaps_ns: Default::default(),
         samples: Default::default(),
+        series: None,
         workload_names: Vec::new(),
         engine_names: Vec::new(),
     }

@@ -3,10 +3,11 @@
 //! Assertions that are written out as texts are checked here, so that a mistyped
 //! metric does not cost the runs before it, and drawn runs are asked for what they need.
 
-use rhai::{AST, ASTNode, Expr, FnCallExpr, ImmutableString, Position, Stmt};
+use rhai::{AST, FnCallExpr, Position};
 
 use crate::assertion::draws::Watched;
 use crate::assertion::{check_assertion, check_value};
+use crate::script::calls::{each_call, literal};
 use crate::script::error::Scripted;
 
 /// Checks every `expect` and `value` whose arguments are literal texts. Gives what is to
@@ -14,12 +15,7 @@ use crate::script::error::Scripted;
 pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
     let mut outcome = Ok(());
     let mut watched = Vec::new();
-    script.walk(&mut |path: &[ASTNode<'_>]| {
-        let (call, position) = match path.last() {
-            Some(ASTNode::Expr(Expr::FnCall(call, position) | Expr::MethodCall(call, position)))
-            | Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => (call.as_ref(), *position),
-            _ => return true,
-        };
+    each_call(script, |call, position| {
         outcome = check_call(call, position).map(|asked| watched.extend(asked.filter(|one| !watched.contains(one))));
         outcome.is_ok()
     });
@@ -33,14 +29,7 @@ fn check_call(call: &FnCallExpr, position: Position) -> Scripted<Option<Watched>
         _ => return Ok(None),
     };
     // As a method, the result stands before the dot.
-    let texts: Vec<&ImmutableString> = call.args.iter().filter_map(literal).collect();
+    let texts: Vec<&str> = call.args.iter().filter_map(literal).collect();
     let [metric, condition] = texts[..] else { return Ok(None) };
     check(metric, condition).map_err(|thrown| thrown.at(position))
-}
-
-fn literal(expression: &Expr) -> Option<&ImmutableString> {
-    match expression {
-        Expr::StringConstant(text, _) => Some(text),
-        _ => None,
-    }
 }

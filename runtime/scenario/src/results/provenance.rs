@@ -62,6 +62,12 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
+    /// The files and folders, as seen from the process; `folder` is that of the script.
+    pub(crate) fn paths(&self, folder: &Path) -> Vec<PathBuf> {
+        let guests = self.guests.keys().filter(|path| !path.starts_with("oci://")).map(|path| folder.join(path));
+        self.named.values().cloned().chain(guests).collect()
+    }
+
     /// Reads and digests all files.
     ///
     /// # Errors

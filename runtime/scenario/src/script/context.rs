@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use vcr_cluster::Report;
-use vcr_guest::GuestModule;
-use vcr_trace::Trace;
 
 use crate::assertion::AssertionResult;
 use crate::assertion::draws::Watched;
@@ -15,8 +13,10 @@ use crate::results::guest_telemetry::Recorder;
 use crate::results::outputs::Outputs;
 use crate::results::provenance::Inputs;
 use crate::script::error::Thrown;
+use crate::script::loaded::Loaded;
 use crate::script::meter::Meter;
 use crate::script::refusal::Refusal;
+use crate::search::SearchReport;
 use crate::{Reporter, RunOptions};
 
 /// State shared by the vocabulary functions of one script.
@@ -31,6 +31,12 @@ pub(crate) struct Context {
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
+    /// Whether runs are planned and checked, but not made.
+    pub(crate) is_check: bool,
+    /// Whether the script reads engines over time, which cost a little.
+    pub(crate) asks_series: bool,
+    /// What this and other executions of the script have loaded.
+    pub(crate) loaded: Arc<Loaded>,
     state: Mutex<State>,
 }
 
@@ -46,11 +52,15 @@ pub(crate) struct State {
     pub(crate) outputs: Option<Outputs>,
     /// Files that the script has read.
     pub(crate) inputs: Inputs,
-    /// Guests and traces are loaded once, however often they are named.
-    pub(crate) guests: BTreeMap<PathBuf, GuestModule>,
     /// Configs that guests have refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
-    pub(crate) traces: BTreeMap<(Vec<PathBuf>, String), Arc<Trace>>,
+    /// Whether the script has read a result that is not there, in a check: what it does
+    /// from then on may not be what it does in truth.
+    pub(crate) has_read_results: bool,
+    /// Searches that have ended.
+    pub(crate) searches: Vec<SearchReport>,
+    /// What the searches under way try now, the innermost last, as names of runs say it.
+    pub(crate) probes: Vec<String>,
 }
 
 /// The names that runs have.
@@ -84,7 +94,20 @@ impl Context {
     ) -> Self {
         let recorder = Arc::new(Recorder::new(outputs.as_ref().is_some_and(Outputs::wants_course)));
         let state = Mutex::new(State { outputs, ..State::default() });
-        Self { source, folder, options, reporter, recorder, guest_wall_time: None, meter: Meter::new(), state }
+        let (loaded, meter) = (Arc::default(), Meter::new());
+        Self {
+            source,
+            folder,
+            options,
+            reporter,
+            recorder,
+            guest_wall_time: None,
+            meter,
+            is_check: false,
+            asks_series: false,
+            loaded,
+            state,
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -98,6 +121,12 @@ impl Context {
         if self.meter.may_print(text) {
             self.reporter.print(text);
         }
+    }
+
+    /// Whether a result that the script reads now is not there, because nothing is run.
+    pub(crate) fn reads_unmade_result(&self) -> bool {
+        self.state().has_read_results |= self.is_check;
+        self.is_check
     }
 
     /// A path of the script as seen from the process.

@@ -6,9 +6,7 @@ use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Positio
 use vcr_cluster::SimError;
 
 use crate::script::functions::FUNCTIONS;
-use crate::script::limits::{
-    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_SCRIPT_OPERATIONS, MAX_STRING_BYTES, MEMORY_HINT,
-};
+use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
 use crate::script::suggestion::{did_you_mean, nearest};
 
 /// Who is to blame for an error; decides the exit code.
@@ -86,6 +84,12 @@ impl Thrown {
         self
     }
 
+    /// The error of a script as a whole.
+    pub(crate) fn of_script(self, file: &str) -> ScenarioError {
+        let Self { blame, message, hint } = self;
+        ScenarioError { blame, file: file.to_owned(), at: None, message, hint }
+    }
+
     pub(crate) fn at(self, position: Position) -> Box<EvalAltResult> {
         Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(self), position))
     }
@@ -112,11 +116,6 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
                 None => scenario(Blame::Input, format!("the script threw: {value}"), None),
             }
         }
-        EvalAltResult::ErrorTooManyOperations(_) => scenario(
-            Blame::Input,
-            format!("the script did not end within {} operations", MAX_SCRIPT_OPERATIONS),
-            Some("look for a loop that never ends; runs themselves do not count".to_owned()),
-        ),
         EvalAltResult::ErrorStackOverflow(_) => scenario(
             Blame::Input,
             format!("the script nests calls deeper than {} levels", MAX_CALL_LEVELS),

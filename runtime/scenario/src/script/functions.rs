@@ -43,6 +43,14 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
     ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
     ("value", "value(result, \"ttft\", \"p99\")"),
+    (
+        "series",
+        "series(result, \"waiting\") or series(result, \"kv_usage\", #{ every: \"1s\", pool: \"decode\", engine: 0 })",
+    ),
+    ("requests", "requests(result) or requests(result, \"ttft_ms\")"),
+    ("engines", "engines(result)"),
+    ("find_max", "find_max(\"rate\", 1.0, 64.0, |rate| ...) or find_max(..., #{ tolerance: 0.5 })"),
+    ("find_min", "find_min(\"engines\", 1, 16, |engines| ...) or find_min(..., #{ tolerance: 2 })"),
 ];
 
 /// A value of this Rust type, as an error names it.
@@ -61,6 +69,7 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("WorkloadConfig", "a workload"),
         ("FaultSpec", "a fault"),
         ("RunResult", "the result of a run"),
+        ("RequestRows", "the requests of a run"),
     ];
     kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }

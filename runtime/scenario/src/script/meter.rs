@@ -8,7 +8,7 @@ use vcr_input::memory;
 use vcr_units::format_bytes;
 
 use crate::script::error::Thrown;
-use crate::script::limits::MEMORY_HINT;
+use crate::script::limits::{MAX_SCRIPT_OPERATIONS, MEMORY_HINT};
 
 /// Memory of all values of a script together.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
@@ -25,6 +25,9 @@ pub(crate) struct Meter {
     /// Resident memory besides the script's values: that of the process before it, and that of
     /// its runs, traces and guests.
     other_bytes: AtomicU64,
+    /// Those of functions that a function of the vocabulary calls included: the script
+    /// engine's own count loses them.
+    operations: AtomicU64,
     runs: AtomicU64,
     printed_lines: AtomicU64,
     printed_bytes: AtomicU64,
@@ -37,6 +40,7 @@ impl Meter {
     pub(crate) fn new() -> Self {
         Self {
             other_bytes: AtomicU64::new(memory::resident_bytes().unwrap_or(0)),
+            operations: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             printed_lines: AtomicU64::new(0),
             printed_bytes: AtomicU64::new(0),
@@ -93,9 +97,17 @@ impl Meter {
         }
     }
 
-    /// The reason to end the script, if there is one; polled after each operation.
+    /// Counts an operation of the script; returns how many there were.
+    pub(crate) fn count_operation(&self) -> u64 {
+        1 + self.operations.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The reason to end the script after so many operations, if there is one.
     pub(crate) fn end_of_script(&self, operations: u64) -> Option<Dynamic> {
-        if operations.is_multiple_of(OPERATIONS_PER_LOOK) {
+        if operations > MAX_SCRIPT_OPERATIONS {
+            let message = format!("the script did not end within {MAX_SCRIPT_OPERATIONS} operations");
+            self.exceed(Thrown::input(message).hint("look for a loop that never ends; runs themselves do not count"));
+        } else if operations.is_multiple_of(OPERATIONS_PER_LOOK) {
             self.look_at_memory();
         }
         if !self.is_exceeded.load(Ordering::Relaxed) {

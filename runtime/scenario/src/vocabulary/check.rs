@@ -6,7 +6,7 @@ use rhai::{Engine, ImmutableString, Map, NativeCallContext};
 
 use crate::assertion::draws::Draws;
 use crate::assertion::malformed::Malformed;
-use crate::assertion::{Assertion, AssertionResult, quantile_of_draws, value};
+use crate::assertion::{Assertion, AssertionResult, check_asked, quantile_of_draws, value};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
@@ -36,8 +36,10 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
               options: Map|
               -> Scripted<bool> {
             let (confidence, draws) = share_of_draws(&shared, &call, &result, "expect", "confidence", options)?;
-            let assertion = Assertion::parse(&metric, &condition)
-                .and_then(|assertion| assertion.evaluate_in_draws(&result.report, &draws, confidence));
+            let assertion = Assertion::parse(&metric, &condition).and_then(|assertion| match shared.is_check {
+                true => assertion.evaluate(&result.report),
+                false => assertion.evaluate_in_draws(&result.report, &draws, confidence),
+            });
             note_result(&shared, &call, assertion)
         },
     );
@@ -49,10 +51,19 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_fn("check", move |subject: ImmutableString, passed: bool, observed: ImmutableString| -> bool {
         note(&shared, &subject, passed, Some(observed.to_string()))
     });
+    let shared = Arc::clone(context);
     engine.register_fn(
         "value",
-        |call: NativeCallContext<'_>, result: RunResult, metric: ImmutableString, statistic: ImmutableString| {
-            value(&result.report, &metric, &statistic).map_err(|error| Thrown::from(error).at(call.call_position()))
+        move |call: NativeCallContext<'_>,
+              result: RunResult,
+              metric: ImmutableString,
+              statistic: ImmutableString|
+              -> Scripted<f64> {
+            let thrown = |error| Thrown::from(error).at(call.call_position());
+            if shared.reads_unmade_result() {
+                return check_asked(&result.report, &metric, &statistic).map(|()| 1.0).map_err(thrown);
+            }
+            value(&result.report, &metric, &statistic).map_err(thrown)
         },
     );
     let shared = Arc::clone(context);
@@ -65,6 +76,10 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
               options: Map|
               -> Scripted<f64> {
             let (share, draws) = share_of_draws(&shared, &call, &result, "value", "quantile", options)?;
+            if shared.reads_unmade_result() {
+                let asked = check_asked(&result.report, &metric, &statistic).map(|()| 1.0);
+                return asked.map_err(|error| Thrown::from(error).at(call.call_position()));
+            }
             quantile_of_draws(&result.report, &draws, &metric, &statistic, share)
                 .map_err(|error| Thrown::from(error).at(call.call_position()))
         },
@@ -87,6 +102,9 @@ fn share_of_draws(
         options.problem(option, format!("`{option}` must be a share from 0 to 1, but is {share}"));
     }
     options.finish()?;
+    if context.is_check {
+        return Ok((share, Arc::new(Draws::new(Vec::new(), Vec::new()))));
+    }
     let draws = result.draws.clone().ok_or_else(|| {
         let name = &result.report.name;
         let (why, hint) = match context.options.uncertainty {
@@ -104,7 +122,9 @@ fn note_result(
     call: &NativeCallContext<'_>,
     result: Result<AssertionResult, Malformed>,
 ) -> Scripted<bool> {
-    let check = result.map_err(|error| Thrown::from(error).at(call.call_position()))?;
+    let mut check = result.map_err(|error| Thrown::from(error).at(call.call_position()))?;
+    // Without a run there is nothing that could break it.
+    check.passed |= context.is_check;
     let passed = check.passed;
     context.state().assertions.push(check);
     Ok(passed)
@@ -112,6 +132,7 @@ fn note_result(
 
 /// Records a condition that the script evaluated itself.
 fn note(context: &Context, subject: &str, passed: bool, observed_text: Option<String>) -> bool {
+    let passed = passed || context.is_check;
     context.state().assertions.push(AssertionResult {
         run: None,
         subject: subject.to_owned(),

@@ -167,12 +167,7 @@ fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, Th
     if limits != Limits::default() {
         return loaded().map_err(|error| thrown(&error));
     }
-    if let Some(module) = context.state().guests.get(&resolved) {
-        return Ok(module.clone());
-    }
-    let module = loaded().map_err(|error| thrown(&error))?;
-    context.state().guests.insert(resolved, module.clone());
-    Ok(module)
+    context.loaded.guest(resolved.clone(), loaded).map_err(|error| thrown(&error))
 }
 
 fn not_found(error: &RegistryError) -> Thrown {

@@ -80,7 +80,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 }
 
 fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
-    let name = options.name("name").unwrap_or_else(|| "run".to_owned());
+    let name = options.name("name");
+    let name = probed_name(context, name);
     let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
     options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
     let workloads = elements::<WorkloadConfig>(&mut options, "workloads", "workloads such as burst(#{ ... })");
@@ -103,7 +104,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let cluster = cluster.expect("a missing cluster is a problem of the options");
     let config = RunConfig {
         name,
-        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED),
+        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED).wrapping_add(context.options.repetition),
         topology: cluster.topology,
         workloads,
         faults,
@@ -117,6 +118,16 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
         Thrown::input(lines.join("\n  ")).at(call)
     })?;
     Ok(PlannedRun { config, drawn: cluster.drawn })
+}
+
+/// The name of a run: its own, and the values that searches try now.
+fn probed_name(context: &Context, own: Option<String>) -> String {
+    let probes = context.state().probes.join(" ");
+    match (own, probes.is_empty()) {
+        (own, true) => own.unwrap_or_else(|| "run".to_owned()),
+        (Some(own), false) => format!("{own} {probes}"),
+        (None, false) => probes,
+    }
 }
 
 fn resolve_faults(
@@ -173,6 +184,9 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         config.name = context.state().run_names.unique(&config.name);
         context.state().inputs.engines_of(&config.topology);
     }
+    if context.is_check {
+        return Ok(planned.iter().map(|run| unmade(context, &run.config)).collect());
+    }
     let tasks = tasks(context, &planned);
     let watched = context.state().watched.clone();
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -226,6 +240,14 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
     Ok(results)
+}
+
+/// The result of a run that is not made.
+fn unmade(context: &Context, config: &RunConfig) -> RunResult {
+    let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
+    let report = Arc::new(Report::empty(&config.name, config.seed, workloads));
+    context.state().runs.push(Arc::clone(&report));
+    RunResult { report, draws: None }
 }
 
 /// The runs as they are come first: they take the longest, and have files.
@@ -307,6 +329,10 @@ struct Watcher<'a> {
 impl Observer for Watcher<'_> {
     fn wants_steps(&self) -> bool {
         self.files.as_ref().is_some_and(RunFiles::wants_steps)
+    }
+
+    fn wants_series(&self) -> bool {
+        self.context.asks_series
     }
 
     fn wants_stop(&self) -> bool {

@@ -183,15 +183,13 @@ fn open(context: &Context, paths: &[String], options: &TraceOptions) -> Result<A
         context.state().inputs.named("trace", path, context.resolve(path));
     }
     let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
-    let key = (paths, format!("{options:?}"));
-    if let Some(trace) = context.state().traces.get(&key) {
-        return Ok(Arc::clone(trace));
-    }
-    let trace = Arc::new(read_files(&key.0, options)?);
-    let names: Vec<String> = key.0.iter().map(|path| path.display().to_string()).collect();
-    for warning in &trace.warnings {
-        context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
-    }
-    context.state().traces.insert(key, Arc::clone(&trace));
-    Ok(trace)
+    let key = (paths.clone(), format!("{options:?}"));
+    context.loaded.trace(key, || {
+        let trace = Arc::new(read_files(&paths, options)?);
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        for warning in &trace.warnings {
+            context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
+        }
+        Ok(trace)
+    })
 }

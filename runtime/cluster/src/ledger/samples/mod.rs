@@ -112,7 +112,7 @@ impl Samples {
     /// Gives the values, each with how often it came, in no order and a value perhaps
     /// in pieces: what is made of them must not depend on either.
     #[inline]
-    fn for_each(&self, mut give: impl FnMut(u64, u64)) {
+    pub(crate) fn for_each(&self, mut give: impl FnMut(u64, u64)) {
         for (value, &times) in (0..).zip(&self.counts) {
             if times > 0 {
                 give(value, times);

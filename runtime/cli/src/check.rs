@@ -1,0 +1,90 @@
+//! `vcr check`: scenarios are read and planned, and nothing is run.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use vcr_scenario::{Checked, RunOptions, Scenario};
+
+use crate::args::parameter;
+use crate::excerpt::with_line;
+use crate::exit::{Exit, print_error, printed, tell};
+use crate::help::with_plain_exit_codes;
+use crate::progress::TerminalReporter;
+use crate::style::{DIM, GREEN};
+use crate::text::printable;
+
+pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr check scenarios/pd_burst.rhai
+  vcr check scenarios/pd_burst.rhai -e burst=400
+
+It parses the script and executes it without its runs: names, types and units of all options,
+the metrics of assertions, traces and other files, and guests with their configurations."
+);
+
+/// Options of `vcr check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The scenarios.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Set a parameter, as for `vcr run`.
+    #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
+    parameters: Vec<(String, String)>,
+
+    /// Print only errors and warnings.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn check(args: &CheckArgs) -> Exit {
+    let parameters: BTreeMap<String, String> = args.parameters.iter().cloned().collect();
+    let mut exit = Exit::Passed;
+    for file in &args.files {
+        let options = RunOptions { parameters: parameters.clone(), ..RunOptions::default() };
+        let reporter = Arc::new(TerminalReporter::new(false));
+        match Scenario::open(file).and_then(|scenario| scenario.check(options, reporter)) {
+            Ok(checked) => {
+                if let written @ Err(_) = print(file, &checked, args.quiet) {
+                    return printed(written, exit);
+                }
+            }
+            Err(error) => {
+                print_error(&with_line(&error), error.hint.as_deref());
+                exit = error.blame.into();
+            }
+        }
+    }
+    exit
+}
+
+fn print(file: &Path, checked: &Checked, quiet: bool) -> io::Result<()> {
+    let name = printable(&file.display().to_string()).into_owned();
+    for parameter in &checked.unused {
+        tell(format_args!("warning: {name}: nothing reads the value of the parameter `{}`", printable(parameter)));
+    }
+    if let Some(why) = &checked.unchecked {
+        tell(format_args!("warning: {name}: {}", printable(why)));
+    }
+    if quiet {
+        return Ok(());
+    }
+    let mut out = anstream::stdout().lock();
+    let Checked { runs, assertions, searches, files_read, .. } = checked;
+    write!(out, "{GREEN}✓{GREEN:#} {name}: {runs} runs, {assertions} assertions")?;
+    if *searches > 0 {
+        write!(out, ", {searches} searches")?;
+    }
+    writeln!(out)?;
+    for (key, value) in &checked.parameters {
+        writeln!(out, "    {DIM}-e{DIM:#} {}={}", printable(key), printable(value))?;
+    }
+    for file in files_read {
+        writeln!(out, "    {DIM}reads{DIM:#} {}", printable(&file.display().to_string()))?;
+    }
+    Ok(())
+}

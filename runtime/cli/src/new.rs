@@ -1,0 +1,98 @@
+//! `vcr new scenario`: a scenario to begin with, which runs as it is.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::exit::{Exit, print_error, printed};
+use crate::help::with_plain_exit_codes;
+
+pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr new scenario peak --from burst      # writes peak.rhai
+  vcr new scenario split --from pd
+  vcr new scenario drill --from faults
+  vcr new scenario monday --from trace    # writes monday.rhai and monday.jsonl"
+);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NewCommand {
+    /// Create a scenario that runs and passes as it is.
+    #[command(after_help = EXAMPLES)]
+    Scenario(NewScenarioArgs),
+}
+
+/// Options of `vcr new scenario`.
+#[derive(Debug, Args)]
+pub(crate) struct NewScenarioArgs {
+    /// Name of the scenario; `.rhai` is appended to it.
+    name: PathBuf,
+
+    /// What it begins with.
+    #[arg(long, value_name = "TEMPLATE", default_value = "burst")]
+    from: Template,
+}
+
+/// A scenario to begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Template {
+    /// A burst on a pool of engines.
+    Burst,
+    /// Recorded arrivals.
+    Trace,
+    /// Prefill and decode apart.
+    Pd,
+    /// An engine that crashes.
+    Faults,
+}
+
+impl Template {
+    fn script(self) -> &'static str {
+        match self {
+            Self::Burst => include_str!("new/burst.rhai"),
+            Self::Trace => include_str!("new/trace.rhai"),
+            Self::Pd => include_str!("new/pd.rhai"),
+            Self::Faults => include_str!("new/faults.rhai"),
+        }
+    }
+}
+
+/// The trace of the template of that name, and what stands for its file name there.
+const TRACE: &str = include_str!("new/trace.jsonl");
+const TRACE_NAME: &str = "TRACE.jsonl";
+
+pub(crate) fn new(command: &NewCommand) -> Exit {
+    let NewCommand::Scenario(args) = command;
+    let script = args.name.with_added_extension("rhai");
+    let trace = args.name.with_added_extension("jsonl");
+    let Some(trace_name) = trace.file_name().and_then(|name| name.to_str()) else {
+        print_error(&"invalid name: expected a file name without `.rhai`", None);
+        return Exit::BadInput;
+    };
+    let mut files = vec![(script.as_path(), args.from.script().replace(TRACE_NAME, trace_name))];
+    if args.from == Template::Trace {
+        files.push((trace.as_path(), TRACE.to_owned()));
+    }
+    if let Some((path, _)) = files.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
+        print_error(&format!("`{}` exists", path.display()), Some("choose another name; no file is replaced"));
+        return Exit::BadInput;
+    }
+    for (path, text) in &files {
+        if let Err(error) = write(path, text) {
+            print_error(&format!("cannot write `{}`: {error}", path.display()), None);
+            return Exit::BadInput;
+        }
+    }
+    let names: Vec<String> = files.iter().map(|(path, _)| path.display().to_string()).collect();
+    let shown = script.display();
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "wrote {}\n\n  vcr check {shown}\n  vcr run {shown}", names.join(", "));
+    printed(written, Exit::Passed)
+}
+
+/// No file that has come meanwhile is replaced.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    fs::File::create_new(path)?.write_all(text.as_bytes())
+}

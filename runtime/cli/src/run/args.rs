@@ -1,0 +1,76 @@
+//! Options of `vcr run` that ask for more than one execution of a scenario.
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use vcr_scenario::search::Goal;
+
+/// Questions about a scenario: searches, sweeps, repetitions.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Searches and sweeps")]
+pub(crate) struct QuestionArgs {
+    /// Find the highest value of a parameter that keeps all assertions, by bisection: rate=1..64.
+    #[arg(long, value_name = "NAME=FROM..TO", conflicts_with_all = ["sweeps", "out", "requests"])]
+    pub(crate) search: Option<String>,
+
+    /// Where the search ends: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
+    #[arg(long, value_name = "WHEN", requires = "search", default_value = "broken", hide_default_value = true)]
+    pub(crate) until: Until,
+
+    /// Distance of the values that a search can find [default: 1 between whole numbers, else about 1 % of the range].
+    #[arg(long, value_name = "NUMBER", requires = "search")]
+    pub(crate) tolerance: Option<f64>,
+
+    /// Run once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once per combination).
+    #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with_all = ["out", "requests"])]
+    pub(crate) sweeps: Vec<String>,
+
+    /// Write one row per run of a sweep to a .csv, .json or .parquet file.
+    #[arg(long, value_name = "FILE", requires = "sweeps")]
+    pub(crate) sweep_out: Option<PathBuf>,
+
+    /// Repeat with N seeds, one after the other, for confidence intervals and the share that keeps each assertion.
+    #[arg(long, value_name = "N", conflicts_with_all = ["out", "requests"],
+          value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    pub(crate) repeat: Option<u64>,
+}
+
+/// Several scenarios, and scenarios that are run again.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Several scenarios")]
+pub(crate) struct SeveralArgs {
+    /// Further scenarios.
+    #[arg(value_name = "FILE", conflicts_with_all = ["search", "sweeps", "repeat", "requests"])]
+    pub(crate) more_files: Vec<PathBuf>,
+
+    /// Scenarios that run at the same time.
+    #[arg(long, value_name = "N", default_value = "1", hide_default_value = true)]
+    pub(crate) jobs: NonZeroU16,
+
+    /// Start no further scenario once one has failed.
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
+
+    /// Run again whenever the scenario, or a file that it reads, changes.
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+/// Where a search ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Until {
+    /// At the highest value that keeps all assertions; higher ones break some.
+    Broken,
+    /// At the lowest value that keeps all assertions; lower ones break some.
+    Kept,
+}
+
+impl Until {
+    pub(crate) fn goal(self) -> Goal {
+        match self {
+            Self::Broken => Goal::Highest,
+            Self::Kept => Goal::Lowest,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! `vcr run` of several files, one after the other or some at a time.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use vcr_cluster::observe::Progress;
+use vcr_scenario::{Outcome, Reporter, RunOptions, Scenario, ScenarioError, parallel};
+use vcr_units::format_ns;
+
+use crate::args::RunArgs;
+use crate::excerpt::with_line;
+use crate::exit::{Exit, print_error, printed, tell};
+use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
+use crate::stop;
+use crate::style::{GREEN, RED};
+use crate::summary;
+use crate::text::printable;
+
+/// A file and what came of it; nothing if it was not started.
+struct Done {
+    file: PathBuf,
+    result: Option<Result<Outcome, ScenarioError>>,
+    wall_ns: f64,
+}
+
+impl Done {
+    fn exit(&self) -> Exit {
+        match &self.result {
+            None => Exit::Passed,
+            Some(Err(error)) => error.blame.into(),
+            Some(Ok(outcome)) if outcome.passed => Exit::Passed,
+            Some(Ok(_)) => Exit::CheckFailed,
+        }
+    }
+}
+
+/// Prints results in the order of the files, as soon as those before are there.
+struct InOrder<'a> {
+    args: &'a RunArgs,
+    next: usize,
+    ready: BTreeMap<usize, Done>,
+    printed: Vec<Done>,
+    written: io::Result<()>,
+}
+
+impl InOrder<'_> {
+    fn add(&mut self, index: usize, done: Done) {
+        self.ready.insert(index, done);
+        while let Some(done) = self.ready.remove(&self.next) {
+            if self.written.is_ok() {
+                self.written = print(self.args, &done);
+            }
+            self.printed.push(done);
+            self.next += 1;
+        }
+    }
+}
+
+/// Gives the exit code, and the files that were read.
+pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<PathBuf>), Refusal> {
+    let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
+    check_folders(args, &files)?;
+    // All of them are compiled first, so that a typing mistake costs no run.
+    let scenarios = files.iter().map(|file| Scenario::open(file)).collect::<Result<Vec<_>, _>>()?;
+    check_parameters(&scenarios, options)?;
+    let jobs = usize::from(args.several.jobs.get()).min(files.len());
+    let threads = (options.threads / jobs).max(1);
+    let terminal = Arc::new(TerminalReporter::new(args.quiet));
+    let has_failed = AtomicBool::new(false);
+    let output = Mutex::new(InOrder { args, next: 0, ready: BTreeMap::new(), printed: Vec::new(), written: Ok(()) });
+    let started = Instant::now();
+    parallel(jobs, &scenarios, |index, scenario| {
+        let began = Instant::now();
+        let ends = stop::cause().is_some() || (args.several.fail_fast && has_failed.load(Ordering::Relaxed));
+        let run = || {
+            let reporter = FileReporter { terminal: Arc::clone(&terminal), name: stem(scenario.path()) };
+            scenario.run(options_of(args, options, scenario, threads), Arc::new(reporter))
+        };
+        let file = scenario.path().to_owned();
+        let done = Done { file, result: (!ends).then(run), wall_ns: began.elapsed().as_nanos() as f64 };
+        if done.exit() != Exit::Passed {
+            has_failed.store(true, Ordering::Relaxed);
+        }
+        output.lock().unwrap_or_else(PoisonError::into_inner).add(index, done);
+    });
+    let InOrder { printed: all, mut written, .. } = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if args.json && written.is_ok() {
+        written = write_json(&all);
+    }
+    let read = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok());
+    let read: Vec<PathBuf> = read.flat_map(|outcome| outcome.files_read.clone()).chain(files).collect();
+    tell_totals(args, &all, started);
+    let worst = all.iter().map(Done::exit).max_by_key(|exit| *exit as u8).unwrap_or(Exit::Passed);
+    let exit = stop::cause().filter(|_| all.iter().any(was_cut)).map_or(worst, |cause| cause.exit());
+    Ok((printed(written, exit), read))
+}
+
+/// Whether a signal has ended it, or kept it from its start.
+fn was_cut(done: &Done) -> bool {
+    done.result.as_ref().is_none_or(|result| result.as_ref().is_ok_and(|outcome| outcome.partial.is_some()))
+}
+
+/// Each scenario has its own folder in that of `--out`, called as its file.
+fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
+    let twice = (1..files.len()).find(|index| files[..*index].iter().any(|file| stem(file) == stem(&files[*index])));
+    match twice.filter(|_| args.out.is_some()) {
+        Some(index) => Err(Refusal::input(format!("--out: two scenarios are called `{}`", stem(&files[index])))
+            .hint("each has its own folder there; run them one by one")),
+        None => Ok(()),
+    }
+}
+
+/// A parameter must be read by one of the files at least.
+fn check_parameters(scenarios: &[Scenario], options: &RunOptions) -> Result<(), Refusal> {
+    let known: Vec<_> = scenarios.iter().map(Scenario::parameters).collect();
+    let is_read = |name: &String| known.iter().any(|known| !known.are_all_known || known.names.contains(name));
+    match options.parameters.keys().find(|name| !is_read(name)) {
+        Some(unknown) => Err(Refusal::input(format!("none of the scenarios has a parameter `{unknown}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Each scenario gets the parameters that it reads.
+fn options_of(args: &RunArgs, options: &RunOptions, scenario: &Scenario, threads: usize) -> RunOptions {
+    let known = scenario.parameters();
+    let mut parameters = options.parameters.clone();
+    parameters.retain(|name, _| !known.are_all_known || known.names.contains(name));
+    let out = args.out.as_ref().map(|folder| folder.join(stem(scenario.path())));
+    RunOptions { parameters, threads, out, ..options.clone() }
+}
+
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
+    let name = done.file.display().to_string();
+    let outcome = match &done.result {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(error)) => {
+            print_error(&with_line(error), error.hint.as_deref());
+            return Ok(());
+        }
+        None => {
+            tell(format_args!("{}: not started", printable(&name)));
+            return Ok(());
+        }
+    };
+    if args.json {
+        return Ok(());
+    }
+    let mut out = anstream::stdout().lock();
+    if args.full {
+        return summary::write(&mut out, outcome, true);
+    }
+    if args.quiet && outcome.passed {
+        return Ok(());
+    }
+    let kept = outcome.assertions.iter().filter(|made| made.passed).count();
+    let (style, mark) = if outcome.passed { (GREEN, '✓') } else { (RED, '✗') };
+    let partial = if outcome.partial.is_some() { ", partial" } else { "" };
+    let of = outcome.assertions.len();
+    writeln!(out, "{style}{mark}{style:#} {}  {kept} of {of} assertions passed{partial}", printable(&name))?;
+    for broken in outcome.assertions.iter().filter(|made| !made.passed) {
+        writeln!(out, "    {RED}{}{RED:#}", printable(&broken.text()))?;
+    }
+    Ok(())
+}
+
+fn write_json(all: &[Done]) -> io::Result<()> {
+    let outcomes: Vec<&Outcome> = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok()).collect();
+    let mut out = anstream::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, &outcomes)?;
+    writeln!(out)
+}
+
+/// What differs from time to time goes to standard error.
+fn tell_totals(args: &RunArgs, all: &[Done], started: Instant) {
+    if args.quiet {
+        return;
+    }
+    let passed = all.iter().filter(|done| done.result.is_some() && done.exit() == Exit::Passed).count();
+    let slowest = all.iter().max_by(|one, other| one.wall_ns.total_cmp(&other.wall_ns));
+    let slowest =
+        slowest.map(|done| format!("; the slowest was {} in {}", done.file.display(), format_ns(done.wall_ns)));
+    let wall = format_ns(started.elapsed().as_nanos() as f64);
+    tell(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
+}
+
+/// Says which file a run or a message is of.
+struct FileReporter {
+    terminal: Arc<TerminalReporter>,
+    name: String,
+}
+
+impl FileReporter {
+    fn of(&self, text: &str) -> String {
+        format!("{}: {text}", self.name)
+    }
+}
+
+impl Reporter for FileReporter {
+    fn run_started(&self, name: &str) {
+        self.terminal.run_started(&self.of(name));
+    }
+
+    fn progress(&self, name: &str, progress: &Progress) {
+        self.terminal.progress(&self.of(name), progress);
+    }
+
+    fn drawn(&self, name: &str, done: usize, of: usize) {
+        self.terminal.drawn(&self.of(name), done, of);
+    }
+
+    fn run_ended(&self, name: &str) {
+        self.terminal.run_ended(&self.of(name));
+    }
+
+    fn print(&self, text: &str) {
+        self.terminal.print(&self.of(text));
+    }
+
+    fn warn(&self, text: &str) {
+        self.terminal.warn(&self.of(text));
+    }
+
+    fn stop(&self) -> Option<&'static str> {
+        self.terminal.stop()
+    }
+}

@@ -1,0 +1,64 @@
+//! What is kept of an execution of a scenario: numbers, without requests and samples.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use vcr_cluster::{MetricsReport, Report};
+use vcr_scenario::{AssertionResult, Outcome};
+
+/// An execution.
+pub(crate) struct Measured {
+    pub(crate) passed: bool,
+    pub(crate) assertions: Vec<AssertionResult>,
+    /// What searches of the script have found, by name.
+    pub(crate) found: Vec<(String, Option<f64>)>,
+    pub(crate) runs: Vec<MeasuredRun>,
+}
+
+/// A run of it.
+pub(crate) struct MeasuredRun {
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    /// By name; `_p99` and the like appended to those of distributions.
+    pub(crate) metrics: BTreeMap<String, f64>,
+    pub(crate) fingerprint: String,
+}
+
+impl Measured {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        let found = outcome.searches.iter().map(|search| (search.name.clone(), search.bracket.kept));
+        Self {
+            passed: outcome.passed,
+            assertions: outcome.assertions.clone(),
+            found: found.collect(),
+            runs: outcome.runs.iter().map(|run| MeasuredRun::of(run)).collect(),
+        }
+    }
+}
+
+impl MeasuredRun {
+    fn of(run: &Report) -> Self {
+        let mut metrics = flat(&run.metrics);
+        metrics.insert("duration_ms".to_owned(), run.duration_ms);
+        Self { name: run.name.clone(), seed: run.seed, metrics, fingerprint: run.fingerprint.clone() }
+    }
+}
+
+/// All metrics of a run under one name each, as reports call them.
+fn flat(metrics: &MetricsReport) -> BTreeMap<String, f64> {
+    let mut flat = BTreeMap::new();
+    let report = serde_json::to_value(metrics).unwrap_or_default();
+    let part = |name: &str| report[name].as_object().cloned().unwrap_or_default();
+    let single = part("counters").into_iter().chain(part("gauges"));
+    let rates = part("rates_per_s").into_iter().map(|(name, value)| (format!("{name}_per_s"), value));
+    for (name, value) in single.chain(rates) {
+        flat.extend(value.as_f64().map(|number| (name, number)));
+    }
+    for (name, statistics) in part("trends") {
+        let Value::Object(statistics) = statistics else { continue };
+        for (statistic, value) in statistics {
+            flat.extend(value.as_f64().map(|number| (format!("{name}_{statistic}"), number)));
+        }
+    }
+    flat
+}

@@ -1,0 +1,104 @@
+//! Executions of one scenario with other parameters and seeds, several at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vcr_scenario::{Reporter, RunOptions, Scenario, parallel};
+
+use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
+use crate::run::measured::Measured;
+use crate::stop::{self, Cause};
+
+/// An execution to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    /// What it is called in errors.
+    pub(crate) label: String,
+    /// Parameters besides those of all points.
+    pub(crate) parameters: Vec<(String, String)>,
+    /// Number of the repetition, from 0.
+    pub(crate) repetition: u64,
+}
+
+/// A scenario that is compiled once, and what all of its executions share.
+pub(crate) struct Points {
+    scenario: Scenario,
+    options: RunOptions,
+    threads: usize,
+    reporter: Arc<PointReporter>,
+}
+
+impl Points {
+    /// Takes over `options`; `names` are those of the parameters that points set.
+    pub(crate) fn new(path: &Path, options: RunOptions, names: &[&str], quiet: bool) -> Result<Self, Refusal> {
+        if let Some(twice) = names.iter().find(|name| options.parameters.contains_key(**name)) {
+            return Err(Refusal::input(format!("the parameter `{twice}` is given twice"))
+                .hint("a search or a sweep sets it; leave out its -e"));
+        }
+        let scenario = Scenario::open(path)?;
+        let known = scenario.parameters();
+        if known.are_all_known
+            && let Some(unknown) = names.iter().find(|name| !known.names.contains(**name))
+        {
+            let has = known.names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let hint = if has.is_empty() { "it takes none".to_owned() } else { format!("it takes {has}") };
+            return Err(Refusal::input(format!("the scenario has no parameter `{unknown}`")).hint(hint));
+        }
+        let reporter = PointReporter { inner: TerminalReporter::new(quiet), warned: Mutex::default() };
+        let threads = options.threads;
+        Ok(Self { scenario, options, threads, reporter: Arc::new(reporter) })
+    }
+
+    /// Executes points; the results are in their order. One that was stopped has none.
+    pub(crate) fn execute(&self, points: &[Point]) -> Result<Vec<Option<Measured>>, Refusal> {
+        let at_once = self.threads.clamp(1, points.len().max(1));
+        let threads = (self.threads / at_once).max(1);
+        let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let results = parallel(at_once, points, |_, point| {
+            // Points begin in order, so those before the first failure are whole.
+            if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
+                return Ok(None);
+            }
+            let measured = self.execute_one(point, threads).inspect_err(|_| has_failed.store(true, Ordering::Relaxed));
+            self.reporter.inner.points(1 + done.fetch_add(1, Ordering::Relaxed), points.len());
+            measured
+        });
+        self.reporter.inner.end_points();
+        results.into_iter().collect()
+    }
+
+    fn execute_one(&self, point: &Point, threads: usize) -> Result<Option<Measured>, Refusal> {
+        let mut parameters: BTreeMap<String, String> = self.options.parameters.clone();
+        parameters.extend(point.parameters.iter().cloned());
+        let options = RunOptions { parameters, threads, repetition: point.repetition, ..self.options.clone() };
+        let reporter = Arc::clone(&self.reporter) as Arc<dyn Reporter>;
+        let outcome = self.scenario.run(options, reporter).map_err(|error| Refusal::from(error).of(&point.label))?;
+        Ok(outcome.partial.is_none().then(|| Measured::of(&outcome)))
+    }
+}
+
+/// Says each warning once, and nothing of what the script prints: it would be said by every
+/// point.
+struct PointReporter {
+    inner: TerminalReporter,
+    warned: Mutex<BTreeSet<String>>,
+}
+
+impl Reporter for PointReporter {
+    fn run_started(&self, _name: &str) {
+        self.inner.keep_results();
+    }
+
+    fn warn(&self, text: &str) {
+        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
+            self.inner.warn(text);
+        }
+    }
+
+    fn stop(&self) -> Option<&'static str> {
+        stop::cause().map(Cause::name)
+    }
+}

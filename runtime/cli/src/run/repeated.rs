@@ -1,0 +1,98 @@
+//! The summary of a scenario that was repeated with several seeds.
+
+use std::io::{self, Write};
+
+use crate::run::grid::{AssertionKey, Cell, Kept, Row};
+use crate::run::statistics::Mean;
+use crate::style::{BOLD, GREEN, RED, align_right, bare_table, write_table};
+use crate::text::printable;
+
+/// Metrics that are listed; tables of sweeps have all of them.
+const SHOWN: [&str; 10] = [
+    "ttft_ms_mean",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "itl_ms_mean",
+    "itl_ms_p99",
+    "e2e_ms_mean",
+    "e2e_ms_p99",
+    "completed_per_s",
+    "output_tokens_per_s",
+    "preemptions",
+];
+
+/// Most seeds that are named where an assertion is broken.
+const MAX_SEEDS: usize = 8;
+
+/// Assertions with the share of seeds that keep them, then metrics with their intervals.
+pub(crate) fn write(out: &mut dyn Write, cell: &Cell, quiet: bool) -> io::Result<()> {
+    let made: Vec<(AssertionKey, Kept)> =
+        cell.assertions().into_iter().map(|key| (key.clone(), cell.kept_of(&key))).collect();
+    let shown: Vec<&(AssertionKey, Kept)> =
+        made.iter().filter(|(_, kept)| !quiet || !kept.broken_in.is_empty()).collect();
+    if !shown.is_empty() {
+        writeln!(out, "\n  {BOLD}ASSERTIONS{BOLD:#}")?;
+        write_assertions(out, cell, &shown)?;
+    }
+    if !quiet {
+        for row in cell.rows() {
+            write_metrics(out, &row)?;
+        }
+    }
+    let (kept, of) = (cell.kept(), cell.repetitions.len());
+    let style = if kept == of { GREEN } else { RED };
+    writeln!(out, "\n  {style}{kept} of {of} seeds keep all assertions{style:#}")
+}
+
+fn write_assertions(out: &mut dyn Write, cell: &Cell, made: &[&(AssertionKey, Kept)]) -> io::Result<()> {
+    let mut table = bare_table();
+    for (key, kept) in made {
+        let share = 100.0 * kept.kept as f64 / kept.of as f64;
+        let seeds = broken_seeds(cell, kept);
+        let observed = Mean::of(&kept.observed).map(show).unwrap_or_default();
+        let cells = [
+            key.run.clone().unwrap_or_default(),
+            key.subject.clone(),
+            key.condition.clone().unwrap_or_default(),
+            format!("kept by {} of {} seeds ({share:.0} %){seeds}", kept.kept, kept.of),
+            observed,
+        ];
+        table.add_row(cells.map(|text| printable(&text).into_owned()));
+    }
+    // The table knows nothing of colours, so the marks stand before its lines.
+    for (line, (_, kept)) in table.lines().zip(made) {
+        let (style, mark) = if kept.broken_in.is_empty() { (GREEN, '✓') } else { (RED, '✗') };
+        writeln!(out, "  {style}{mark}{style:#} {}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// The seeds that break an assertion, as `--seed` takes them.
+fn broken_seeds(cell: &Cell, kept: &Kept) -> String {
+    let seed = |index: &usize| cell.repetitions[*index].runs.first().map(|run| run.seed.to_string());
+    let seeds: Vec<String> = kept.broken_in.iter().take(MAX_SEEDS).filter_map(seed).collect();
+    match kept.broken_in.len() {
+        0 => String::new(),
+        more if more > MAX_SEEDS => format!(", not by {} and {} more", seeds.join(", "), more - MAX_SEEDS),
+        _ => format!(", not by {}", seeds.join(", ")),
+    }
+}
+
+fn write_metrics(out: &mut dyn Write, row: &Row<'_>) -> io::Result<()> {
+    writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  mean over seeds, and its 95 % confidence interval", printable(row.run))?;
+    let mut table = bare_table();
+    for metric in SHOWN {
+        let Some(known) = row.mean(metric) else { continue };
+        let end = |index: usize| known.interval.map(|ends| format!("{:.3}", ends[index])).unwrap_or_default();
+        table.add_row([format!("  {metric}"), format!("{:.3}", known.mean), end(0), end(1)]);
+    }
+    align_right(&mut table);
+    write_table(out, &table)
+}
+
+fn show(known: Mean) -> String {
+    match known.interval {
+        Some([low, high]) => format!("mean {:.3} ({low:.3} to {high:.3})", known.mean),
+        None => format!("mean {:.3}", known.mean),
+    }
+}

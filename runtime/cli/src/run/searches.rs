@@ -1,0 +1,43 @@
+//! Searches in words.
+
+use std::io::{self, Write};
+
+use vcr_scenario::search::{Goal, SearchReport};
+
+use crate::style::BOLD;
+use crate::text::printable;
+
+/// The searches that a script has made.
+pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport]) -> io::Result<()> {
+    if searches.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n  {BOLD}SEARCHES{BOLD:#}")?;
+    searches.iter().try_for_each(|search| writeln!(out, "  {}", printable(&sentence(search, ""))))
+}
+
+/// What a search has found, and at what cost; `unit` stands behind its values.
+pub(crate) fn sentence(search: &SearchReport, unit: &str) -> String {
+    let SearchReport { name, goal, from, to, tolerance, bracket, runs, probes } = search;
+    let (word, easy, hard) = match goal {
+        Goal::Highest => ("highest", from, to),
+        Goal::Lowest => ("lowest", to, from),
+    };
+    let found = match (bracket.kept, bracket.broken) {
+        (Some(kept), Some(broken)) => {
+            format!("the {word} {name} that keeps all assertions is {kept}{unit}; {broken}{unit} breaks some")
+        }
+        (Some(kept), None) if kept == *hard => {
+            format!("even {name} {kept}{unit} keeps all assertions: the limit is beyond the range {from}..{to}{unit}")
+        }
+        (Some(kept), None) => format!("{name} {kept}{unit} keeps all assertions; nothing else was tried"),
+        (None, Some(_)) => format!("not even {name} {easy}{unit} keeps all assertions"),
+        (None, None) => format!("no {name} was tried"),
+    };
+    let tolerance = if bracket.kept.is_some() && bracket.broken.is_some() {
+        format!(", at most {tolerance}{unit} apart")
+    } else {
+        String::new()
+    };
+    format!("{found} ({} values tried, {runs} runs{tolerance})", probes.len())
+}

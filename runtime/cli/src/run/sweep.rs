@@ -1,0 +1,125 @@
+//! `vcr run --sweep` and `--repeat`: a grid of parameters, and several seeds.
+
+use std::io::{self, Write};
+
+use vcr_import::table::{TableFormat, write as write_columns};
+use vcr_output::Outputs;
+use vcr_scenario::RunOptions;
+
+use crate::args::RunArgs;
+use crate::exit::{Exit, printed, tell};
+use crate::refusal::Refusal;
+use crate::run::grid::{Cell, Grid};
+use crate::run::points::{Point, Points};
+use crate::run::repeated;
+use crate::stop;
+use crate::style::{GREEN, RED, align_right, bare_table};
+use crate::sweep::{axes, combinations, label, out_format};
+use crate::text::printable;
+
+pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
+    let questions = &args.questions;
+    let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
+    let format = questions.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
+    let combinations = combinations(&axes).map_err(Refusal::input)?;
+    let mut outputs = Outputs::new(args.force);
+    outputs.reads(&args.file)?;
+    let file = questions.sweep_out.as_deref().map(|path| outputs.create(path)).transpose()?;
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let points = Points::new(&args.file, options, &names, args.quiet)?;
+    let repetitions = questions.repeat.unwrap_or(1);
+    let all: Vec<Point> = combinations
+        .iter()
+        .flat_map(|values| {
+            let point = |repetition| Point {
+                label: format!("--sweep, {}", label(&axes, values)),
+                parameters: names.iter().map(ToString::to_string).zip(values.iter().cloned()).collect(),
+                repetition,
+            };
+            (0..repetitions).map(point).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut measured = points.execute(&all)?.into_iter();
+    let cells: Vec<Cell> = combinations
+        .into_iter()
+        .map(|values| Cell { values, repetitions: measured.by_ref().take(repetitions as usize).flatten().collect() })
+        .filter(|cell| !cell.repetitions.is_empty())
+        .collect();
+    let done: usize = cells.iter().map(|cell| cell.repetitions.len()).sum();
+    let stopped = stop::cause().filter(|_| done < all.len());
+    if let Some(cause) = stopped.filter(|_| done == 0) {
+        tell(format_args!("stopped by {} before any of {} executions was done", cause.name(), all.len()));
+        return Ok(cause.exit());
+    }
+    let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
+    if let (Some(file), Some(format)) = (file, format) {
+        file.write_with(|out| write_columns(out, &grid.columns(), format))?;
+    }
+    let written = print(args, &grid);
+    if let Some(cause) = stopped {
+        let where_to = if questions.sweep_out.is_some() { "; these were written" } else { "" };
+        tell(format_args!("stopped by {}: {done} of {} executions are done{where_to}", cause.name(), all.len()));
+        return Ok(printed(written, cause.exit()));
+    }
+    // A sweep asks; only repetitions of the scenario as it is are judged.
+    let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
+    Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
+}
+
+fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    if args.json {
+        let mut text = Vec::new();
+        write_columns(&mut text, &grid.columns(), TableFormat::Json)?;
+        return out.write_all(&text);
+    }
+    if grid.axes.is_empty() {
+        return grid.cells.iter().try_for_each(|cell| repeated::write(&mut out, cell, args.quiet));
+    }
+    write_grid(&mut out, grid)
+}
+
+/// A line for each run of each combination, with what is asked most often.
+fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
+    const SHOWN: [(&str, &str, usize); 6] = [
+        ("req/s", "completed_per_s", 2),
+        ("out tok/s", "output_tokens_per_s", 1),
+        ("ttft p50", "ttft_ms_p50", 2),
+        ("ttft p99", "ttft_ms_p99", 2),
+        ("itl p99", "itl_ms_p99", 2),
+        ("e2e p99", "e2e_ms_p99", 2),
+    ];
+    let mut table = bare_table();
+    let mut header: Vec<String> = grid.axes.iter().map(|axis| axis.name.clone()).collect();
+    header.push("run".to_owned());
+    header.extend(SHOWN.map(|(title, ..)| title.to_owned()));
+    header.push("assertions".to_owned());
+    table.set_header(header.iter().map(|title| printable(title)));
+    let mut is_kept = Vec::new();
+    for row in grid.rows() {
+        let mut cells: Vec<String> = row.cell.values.iter().map(|value| printable(value).into_owned()).collect();
+        cells.push(printable(row.run).into_owned());
+        cells.extend(SHOWN.map(|(_, metric, digits)| {
+            row.mean(metric).map(|known| format!("{:.digits$}", known.mean)).unwrap_or_default()
+        }));
+        let (kept, of) = (row.cell.kept(), row.cell.repetitions.len());
+        cells.push(if grid.is_repeated {
+            format!("{kept} of {of} seeds")
+        } else {
+            row.cell.failed().map_or_else(|| "kept".to_owned(), |failed| format!("broken: {}", printable(&failed)))
+        });
+        table.add_row(cells);
+        is_kept.push(kept == of);
+    }
+    align_right(&mut table);
+    // The table knows nothing of colours, so the marks stand before its lines; the first is the header.
+    for (index, line) in table.lines().enumerate() {
+        match index.checked_sub(1).map(|row| is_kept[row]) {
+            None => writeln!(out, "   {}", line.trim_end())?,
+            Some(true) => writeln!(out, " {GREEN}✓{GREEN:#} {}", line.trim_end())?,
+            Some(false) => writeln!(out, " {RED}✗{RED:#} {}", line.trim_end())?,
+        }
+    }
+    let executions: usize = grid.cells.iter().map(|cell| cell.repetitions.len()).sum();
+    writeln!(out, "\ntimes in ms; {} combinations, {executions} executions", grid.cells.len())
+}

@@ -1,0 +1,54 @@
+//! `vcr run --watch`: runs again whenever a file of the scenario changes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::exit::{Exit, tell};
+use crate::stop;
+
+/// Time between two looks at the files. A look costs a system call for each, which is less
+/// than a service for notifications, and works on every file system.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// What is known of a file: when it was written, and how long it is; nothing if it is not
+/// there.
+type State = Option<(SystemTime, u64)>;
+
+/// Calls `run` until a signal comes; it gives its exit code and the files it has read. The
+/// files of `always` are watched, too.
+pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<PathBuf>)) -> Exit {
+    // Those of a run that failed early are not all of them.
+    let mut files = always.to_vec();
+    loop {
+        let before: Vec<State> = files.iter().map(|file| state(file)).collect();
+        let (_, read) = run();
+        let mut watched: Vec<(PathBuf, State)> = files.iter().cloned().zip(before).collect();
+        for file in read {
+            if !files.contains(&file) {
+                watched.push((file.clone(), state(&file)));
+                files.push(file);
+            }
+        }
+        if let Some(cause) = stop::cause() {
+            return cause.exit();
+        }
+        tell(format_args!("watching {} files; Ctrl-C ends it", files.len()));
+        let changed = loop {
+            if let Some((file, _)) = watched.iter().find(|(file, before)| state(file) != *before) {
+                break file.clone();
+            }
+            std::thread::sleep(INTERVAL);
+            if let Some(cause) = stop::cause() {
+                return cause.exit();
+            }
+        };
+        // An editor may still write.
+        std::thread::sleep(INTERVAL);
+        tell(format_args!("\n{} has changed", changed.display()));
+    }
+}
+
+fn state(file: &Path) -> State {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}

@@ -1,0 +1,86 @@
+//! The calls that a script contains, wherever they are written.
+
+use std::collections::BTreeSet;
+
+use rhai::{AST, ASTNode, Expr, FnCallExpr, Position, Stmt};
+
+/// The parameters that a script reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Names that are written out in the script.
+    pub names: BTreeSet<String>,
+    /// Whether all of them are.
+    pub are_all_known: bool,
+}
+
+/// Shows every call of the script to `see`, until it returns false.
+pub(crate) fn each_call(script: &AST, mut see: impl FnMut(&FnCallExpr, Position) -> bool) {
+    script.walk(&mut |path: &[ASTNode<'_>]| match path.last() {
+        Some(ASTNode::Expr(Expr::FnCall(call, position) | Expr::MethodCall(call, position)))
+        | Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => see(call.as_ref(), *position),
+        _ => true,
+    });
+}
+
+/// Whether the script calls a function of this name.
+pub(crate) fn calls(script: &AST, name: &str) -> bool {
+    let mut is_called = false;
+    each_call(script, |call, _| {
+        is_called |= call.name.as_str() == name;
+        !is_called
+    });
+    is_called
+}
+
+/// Parameters whose value goes into a variable that nothing reads.
+pub(crate) fn unused_parameters(script: &AST) -> Vec<String> {
+    let (mut taken, mut read) = (Vec::new(), BTreeSet::new());
+    script.walk(&mut |path: &[ASTNode<'_>]| {
+        match path.last() {
+            Some(ASTNode::Stmt(Stmt::Var(variable, ..))) => {
+                let (name, value, _) = variable.as_ref();
+                if let Expr::FnCall(call, _) = value
+                    && call.name.as_str() == "param"
+                    && let Some(parameter) = call.args.first().and_then(literal)
+                {
+                    taken.push((name.name.to_string(), parameter.to_owned()));
+                }
+            }
+            // A closure that captures a variable shares it.
+            Some(ASTNode::Stmt(Stmt::Share(variables))) => {
+                read.extend(variables.iter().map(|(variable, ..)| variable.name.to_string()));
+            }
+            Some(ASTNode::Expr(Expr::Variable(variable, ..))) => {
+                read.insert(variable.1.to_string());
+            }
+            _ => {}
+        }
+        true
+    });
+    taken.into_iter().filter(|(variable, _)| !read.contains(variable)).map(|(_, parameter)| parameter).collect()
+}
+
+/// The text that an argument is, if it is written out.
+pub(crate) fn literal(expression: &Expr) -> Option<&str> {
+    match expression {
+        Expr::StringConstant(text, _) => Some(text.as_str()),
+        _ => None,
+    }
+}
+
+/// The parameters that the script reads.
+pub(crate) fn parameters(script: &AST) -> Parameters {
+    let mut read = Parameters { are_all_known: true, ..Parameters::default() };
+    each_call(script, |call, _| {
+        if call.name.as_str() == "param" {
+            match call.args.first().and_then(literal) {
+                Some(name) => {
+                    read.names.insert(name.to_owned());
+                }
+                None => read.are_all_known = false,
+            }
+        }
+        true
+    });
+    read
+}

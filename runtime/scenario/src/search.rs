@@ -1,0 +1,323 @@
+//! Searches by bisection: the highest or the lowest value that keeps a condition.
+//!
+//! They assume that the condition changes once between the two ends. With a load, that is
+//! so where more of it never helps: every value below one that keeps the condition keeps
+//! it, too.
+
+use serde::Serialize;
+
+/// Maximum number of steps between the ends of a range; more are a mistyped tolerance.
+const MAX_STEPS: f64 = 1e12;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// The highest value that keeps the condition; lower ones do.
+    Highest,
+    /// The lowest value that keeps it; higher ones do.
+    Lowest,
+}
+
+/// The values that a search may try: from `low` on in steps, and `high`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchRange {
+    low: f64,
+    high: f64,
+    step: f64,
+    is_whole: bool,
+}
+
+impl SearchRange {
+    /// Whole numbers, `tolerance` apart (1 unless given).
+    ///
+    /// # Errors
+    /// When there are no such values; the reason.
+    pub fn whole(low: i64, high: i64, tolerance: Option<f64>) -> Result<Self, String> {
+        let step = tolerance.unwrap_or(1.0);
+        if step.fract() != 0.0 {
+            return Err(format!("invalid tolerance {step}: expected a whole number, as both ends of the range are"));
+        }
+        Self { low: low as f64, high: high as f64, step, is_whole: true }.checked()
+    }
+
+    /// Fractions, `tolerance` apart. Unless it is given that is the largest of 1, 2 or 5
+    /// times a power of ten that is at most a hundredth of the range.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fractions(low: f64, high: f64, tolerance: Option<f64>) -> Result<Self, String> {
+        let step = tolerance.unwrap_or_else(|| round_step((high - low) / 100.0));
+        Self { low, high, step, is_whole: false }.checked()
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        let Self { low, high, step, .. } = self;
+        if !(low.is_finite() && high.is_finite() && low < high) {
+            return Err(format!("invalid range {low} to {high}: expected a start below the end"));
+        }
+        if !(step.is_finite() && step > 0.0) {
+            return Err(format!("invalid tolerance {step}: expected a number above 0"));
+        }
+        if (high - low) / step > MAX_STEPS {
+            return Err(format!("invalid tolerance {step}: expected at least {} of the range", 1.0 / MAX_STEPS));
+        }
+        Ok(self)
+    }
+
+    /// Number of the last value; the first is 0.
+    fn last(&self) -> u64 {
+        // A step that does not add up in binary adds no value before the end.
+        ((self.high - self.low) / self.step - 1e-9).ceil().max(1.0) as u64
+    }
+
+    /// Value number `index`.
+    #[must_use]
+    pub fn value(&self, index: u64) -> f64 {
+        if index >= self.last() {
+            return self.high;
+        }
+        let value = self.low + index as f64 * self.step;
+        // Without the noise of binary fractions, which would be seen in names of runs.
+        format!("{value:.9}").parse().unwrap_or(value)
+    }
+
+    /// Whether all values are whole numbers.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// The largest of 1, 2 or 5 times a power of ten that is at most `most`.
+fn round_step(most: f64) -> f64 {
+    if !(most.is_finite() && most > 0.0) {
+        return most;
+    }
+    let mut exponent = -12;
+    while 10.0 * power_of_ten(exponent) <= most && exponent < 300 {
+        exponent += 1;
+    }
+    let unit = power_of_ten(exponent);
+    [5.0, 2.0, 1.0].map(|digit| digit * unit).into_iter().find(|step| *step <= most).unwrap_or(most)
+}
+
+/// As decimal notation has it, not as the platform's mathematics does.
+fn power_of_ten(exponent: i32) -> f64 {
+    format!("1e{exponent}").parse().unwrap_or(f64::INFINITY)
+}
+
+/// A search under way.
+#[derive(Clone, Debug)]
+pub struct Bisection {
+    goal: Goal,
+    range: SearchRange,
+    /// Numbers of the values that keep the condition and break it, as close to each other
+    /// as is known.
+    kept: Option<u64>,
+    broken: Option<u64>,
+}
+
+impl Bisection {
+    /// A search that has tried nothing.
+    #[must_use]
+    pub fn new(goal: Goal, range: SearchRange) -> Self {
+        Self { goal, range, kept: None, broken: None }
+    }
+
+    /// The end of the range that keeps the condition if any value does, and the other one.
+    fn ends(&self) -> (u64, u64) {
+        match self.goal {
+            Goal::Highest => (0, self.range.last()),
+            Goal::Lowest => (self.range.last(), 0),
+        }
+    }
+
+    /// Number of the value to try next; none once the search has ended.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        let (easy, hard) = self.ends();
+        match (self.kept, self.broken) {
+            (None, None) => Some(easy),
+            // Not even the easiest value keeps it, or even the hardest one does.
+            (None, Some(_)) => None,
+            (Some(kept), None) => (kept != hard).then_some(hard),
+            (Some(kept), Some(broken)) => {
+                let (low, high) = (kept.min(broken), kept.max(broken));
+                (high - low > 1).then_some(low + (high - low) / 2)
+            }
+        }
+    }
+
+    /// Both ends of the range, which can be tried at once: nearly every search tries both.
+    #[must_use]
+    pub fn both_ends(&self) -> [u64; 2] {
+        let (easy, hard) = self.ends();
+        [easy, hard]
+    }
+
+    /// Notes whether value number `index` keeps the condition.
+    pub fn note(&mut self, index: u64, holds: bool) {
+        // Once the easiest value does not, no other counts.
+        if self.kept.is_none() && self.broken.is_some() {
+            return;
+        }
+        if holds {
+            self.kept = Some(index);
+        } else {
+            self.broken = Some(index);
+        }
+    }
+
+    /// The result so far.
+    #[must_use]
+    pub fn bracket(&self) -> Bracket {
+        let value = |index: Option<u64>| index.map(|index| self.range.value(index));
+        Bracket { kept: value(self.kept), broken: value(self.broken) }
+    }
+}
+
+/// What a search has found: neighbours, or one of them where all values are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Bracket {
+    /// The value that keeps the condition; absent if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<f64>,
+    /// The one next to it that does not; absent if all keep it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken: Option<f64>,
+}
+
+/// A search of a script, as reports list it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SearchReport {
+    /// Name of the searched quantity.
+    pub name: String,
+    /// What was looked for.
+    pub goal: Goal,
+    /// The lowest value that could be tried.
+    pub from: f64,
+    /// The highest one.
+    pub to: f64,
+    /// How far the two values of the bracket may lie apart.
+    pub tolerance: f64,
+    /// What was found.
+    #[serde(flatten)]
+    pub bracket: Bracket,
+    /// Number of runs that it took.
+    pub runs: u64,
+    /// The values that were tried, in order.
+    pub probes: Vec<ProbeReport>,
+}
+
+/// A value that a search has tried.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProbeReport {
+    /// The value.
+    pub value: f64,
+    /// Whether it keeps the condition.
+    pub passed: bool,
+    /// The assertions that failed, as texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<String>,
+    /// Names of its runs, where they are in the report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
+}
+
+impl SearchReport {
+    /// A search that has tried nothing.
+    #[must_use]
+    pub fn new(name: String, goal: Goal, range: SearchRange) -> Self {
+        let SearchRange { low, high, step, .. } = range;
+        let bracket = Bracket::default();
+        Self { name, goal, from: low, to: high, tolerance: step, bracket, runs: 0, probes: Vec::new() }
+    }
+
+    /// Whether it has made the run of this name.
+    #[must_use]
+    pub fn has_run(&self, name: &str) -> bool {
+        self.probes.iter().any(|probe| probe.runs.iter().any(|run| run == name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a search finds where `holds` is the condition, and how many values it tries.
+    fn found(goal: Goal, range: SearchRange, holds: impl Fn(f64) -> bool) -> (Bracket, usize) {
+        let mut search = Bisection::new(goal, range);
+        let mut tried = 0;
+        while let Some(index) = search.next() {
+            search.note(index, holds(range.value(index)));
+            tried += 1;
+        }
+        (search.bracket(), tried)
+    }
+
+    #[test]
+    fn every_limit_is_found() {
+        let range = SearchRange::whole(1, 64, None).expect("valid");
+        for limit in 1..=64 {
+            let limit = f64::from(limit);
+            let (bracket, tried) = found(Goal::Highest, range, |value| value <= limit);
+            let beyond = (limit < 64.0).then_some(limit + 1.0);
+            assert_eq!(bracket, Bracket { kept: Some(limit), broken: beyond });
+            assert!(tried <= 8, "{tried}");
+            let (bracket, tried) = found(Goal::Lowest, range, |value| value >= limit);
+            let below = (limit > 1.0).then_some(limit - 1.0);
+            assert_eq!(bracket, Bracket { kept: Some(limit), broken: below });
+            assert!(tried <= 8, "{tried}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_found_with_one_try() {
+        for (goal, end) in [(Goal::Highest, 1.0), (Goal::Lowest, 9.0)] {
+            let range = SearchRange::whole(1, 9, None).expect("valid");
+            assert_eq!(found(goal, range, |_| false), (Bracket { kept: None, broken: Some(end) }, 1));
+            let other = 10.0 - end;
+            assert_eq!(found(goal, range, |_| true), (Bracket { kept: Some(other), broken: None }, 2));
+        }
+    }
+
+    #[test]
+    fn both_ends_at_once_change_nothing() {
+        let range = SearchRange::whole(1, 9, None).expect("valid");
+        for limit in 0..=9 {
+            let holds = |value: f64| value <= f64::from(limit);
+            let mut search = Bisection::new(Goal::Highest, range);
+            for index in search.both_ends() {
+                search.note(index, holds(range.value(index)));
+            }
+            while let Some(index) = search.next() {
+                search.note(index, holds(range.value(index)));
+            }
+            assert_eq!(search.bracket(), found(Goal::Highest, range, holds).0, "{limit}");
+        }
+        // A condition that only the hardest value keeps does not change once.
+        let mut search = Bisection::new(Goal::Highest, range);
+        search.both_ends().into_iter().for_each(|index| search.note(index, range.value(index) == 9.0));
+        assert_eq!((search.next(), search.bracket()), (None, Bracket { kept: None, broken: Some(1.0) }));
+    }
+
+    #[test]
+    fn fractions_are_as_far_apart_as_they_should() {
+        let range = SearchRange::fractions(1.0, 64.0, None).expect("valid");
+        assert_eq!((range.step, range.value(0), range.value(1), range.value(126)), (0.5, 1.0, 1.5, 64.0));
+        let range = SearchRange::fractions(0.0, 0.3, Some(0.1)).expect("valid");
+        assert_eq!((0..=3).map(|index| range.value(index)).collect::<Vec<_>>(), [0.0, 0.1, 0.2, 0.3]);
+        let (bracket, _) = found(Goal::Highest, range, |value| value < 0.25);
+        assert_eq!(bracket, Bracket { kept: Some(0.2), broken: Some(0.3) });
+    }
+
+    #[test]
+    fn ranges_without_values_are_refused() {
+        assert!(SearchRange::whole(4, 4, None).expect_err("empty").contains("expected a start below the end"));
+        assert!(SearchRange::whole(1, 4, Some(0.5)).expect_err("not whole").contains("expected a whole number"));
+        assert!(SearchRange::fractions(1.0, 4.0, Some(0.0)).expect_err("none").contains("above 0"));
+        assert!(SearchRange::fractions(1.0, f64::NAN, None).is_err());
+        assert!(SearchRange::fractions(0.0, 1e9, Some(1e-9)).expect_err("too many").contains("invalid tolerance"));
+    }
+}
