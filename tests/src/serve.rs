@@ -115,6 +115,15 @@ impl Serve {
         self.send("POST", path, &[], &body.to_string())
     }
 
+    /// The same with a further header.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    #[must_use]
+    pub fn begin_with(&self, path: &str, header: (&str, &str), body: &Value) -> TcpStream {
+        self.send("POST", path, &[header], &body.to_string())
+    }
+
     /// The events of a stream: their JSON, and the texts of those that are none.
     ///
     /// # Panics

@@ -85,11 +85,6 @@ pub(crate) async fn add_fault(State(context): State<Context>, Asked(change): Ask
         Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
     };
     let rule: FaultRule = change.fault.parse().map_err(wrong)?;
-    if context.engines.is_local() && rule.loses_messages() {
-        let message = format!("unusable fault `{rule}`: messages to a frontend in the same process are never lost");
-        let hint = "use `error` or `stall`, or the server's --client-fault, which clients meet";
-        return Err(Refusal::bad(message).hint(hint));
-    }
     context.tell(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
 }
 

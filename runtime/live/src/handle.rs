@@ -165,17 +165,9 @@ impl Shared {
 pub struct EnginesHandle {
     pub(crate) ranks: Arc<[Shared]>,
     pub(crate) ends: Ends,
-    pub(crate) is_local: bool,
 }
 
 impl EnginesHandle {
-    /// Whether the frontend is in the same process: then faults that lose messages
-    /// are none.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        self.is_local
-    }
-
     /// Snapshots of all engines, at most 50 ms old.
     #[must_use]
     pub fn snapshots(&self) -> Vec<Snapshot> {

@@ -28,6 +28,8 @@ pub(crate) struct Asked<'a> {
     /// The only tokens that may be drawn; none given: all may.
     pub(crate) allowed_tokens: &'a [u32],
     pub(crate) structured_output: &'a str,
+    /// Tokens after which reasoning must end.
+    pub(crate) thinking_token_budget: Option<u32>,
     /// Its recorded answer, if it has one; nothing of it is masked.
     pub(crate) recorded: Option<&'a [u32]>,
 }
@@ -74,6 +76,7 @@ struct Started {
     eos_token: Option<u32>,
     stop_tokens: Vec<u32>,
     structured_output: String,
+    thinking_token_budget: Option<u32>,
 }
 
 impl Tokens {
@@ -136,6 +139,7 @@ impl Tokens {
                 eos_token: asked.eos_token,
                 stop_tokens: asked.stop_tokens.to_vec(),
                 structured_output: asked.structured_output.to_owned(),
+                thinking_token_budget: asked.thinking_token_budget,
             });
         }
     }
@@ -234,6 +238,7 @@ impl Started {
             eos_token: self.eos_token,
             stop_tokens: &self.stop_tokens,
             structured_output: &self.structured_output,
+            thinking_token_budget: self.thinking_token_budget,
         }
     }
 }

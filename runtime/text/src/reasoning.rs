@@ -164,7 +164,8 @@ impl ReasoningForm {
 
     /// All that stands before an answer in this phase, with a few sentences in the
     /// tokens of `english`. Of those there are at most `max_tokens`, whole sentences
-    /// where one fits.
+    /// where one fits. If more than `budget` tokens would stand between the marks, the
+    /// end comes behind so many, wherever the text is.
     #[must_use]
     pub fn write(
         &self,
@@ -172,16 +173,17 @@ impl ReasoningForm {
         tokenizer: &Tokenizer,
         english: &English,
         seed: u64,
-        max_tokens: usize,
+        (max_tokens, budget): (usize, Option<usize>),
     ) -> Vec<u32> {
         let encoded = |text: &str| tokenizer.encode(text, false).unwrap_or_default();
-        let mut tokens = match phase {
-            Phase::Open => [vec![self.start_id], encoded(self.marks.after_start)].concat(),
-            Phase::Reasoning(rest) => encoded(rest),
+        let (mut tokens, first) = match phase {
+            Phase::Open => (vec![self.start_id], self.marks.after_start),
+            Phase::Reasoning(rest) => (Vec::new(), rest),
             Phase::Answer(rest) => return encoded(rest),
         };
-        tokens.extend(thought(english, seed, max_tokens));
-        tokens.extend(encoded(self.marks.before_end));
+        let thought = thought(english, seed, max_tokens);
+        let between = [encoded(first), thought, encoded(self.marks.before_end)].concat();
+        tokens.extend(between.into_iter().take(budget.unwrap_or(usize::MAX)));
         tokens.push(self.end_id);
         tokens.extend(encoded(self.marks.after_end));
         tokens
@@ -230,7 +232,7 @@ mod tests {
         let english = English::new(&tokenizer);
         let form = ReasoningForm::named("qwen3", &tokenizer).expect("it has the marks");
         let phase = |prompt: &str| form.phase(&tokenizer, &tokenizer.encode(prompt, false).expect("it has tokens"));
-        let write = |phase| tokenizer.decode(&form.write(phase, &tokenizer, &english, 1, 30), false);
+        let write = |phase| tokenizer.decode(&form.write(phase, &tokenizer, &english, 1, (30, None)), false);
         assert_eq!(phase("<think>no</think><|im_start|>assistant\n"), Phase::Open);
         assert_eq!(phase("<|im_start|>assistant\n<think>"), Phase::Reasoning("\n"));
         assert_eq!(phase("<think>\n\n</think>\n\n"), Phase::Answer(""));

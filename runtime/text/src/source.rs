@@ -96,7 +96,8 @@ impl TextModel {
         let wanted = drawn.map_or(REASONING_TOKENS, |tokens| tokens as usize);
         let most = wanted.min(request.max_tokens as usize / 2);
         let phase = form.phase(&self.tokenizer, request.prompt);
-        form.write(phase, &self.tokenizer, &self.english, request.seed, most)
+        let budget = request.thinking_token_budget.map(|tokens| tokens as usize);
+        form.write(phase, &self.tokenizer, &self.english, request.seed, (most, budget))
     }
 
     fn english(&self, request: &TokenRequest<'_>) -> Sentences {

@@ -18,6 +18,7 @@ fn request(slot: u32, seed: u64, structured_output: &str) -> TokenRequest<'_> {
         eos_token: Some(END),
         stop_tokens: &[],
         structured_output,
+        thinking_token_budget: None,
     }
 }
 
@@ -166,6 +167,24 @@ fn reasoning_leaves_half_of_the_output_to_the_answer() {
         let text = said(&model, &tokenizer, &asked, 1).expect("nothing is refused");
         assert!(text.ends_with("</think>yes"), "{text}");
         assert!(tokenizer.encode(&text, false).expect("it has tokens").len() <= 24, "{text}");
+    }
+}
+
+/// As vLLM's logits processor does it: the end of reasoning is the token behind the budget.
+#[test]
+fn reasoning_ends_at_its_budget() {
+    let tokenizer = Tokenizer::builtin();
+    let form = ReasoningForm::named("qwen3", &tokenizer).expect("it has the marks");
+    let model = TextModel::new(&tokenizer).with_reasoning(Some(form), None);
+    let whole = said(&model, &tokenizer, &request(0, 1, ""), 1).expect("nothing is refused");
+    for budget in [0, 1, 5, 1000] {
+        let asked = TokenRequest { thinking_token_budget: Some(budget), ..request(0, 1, "") };
+        let text = said(&model, &tokenizer, &asked, 1).expect("nothing is refused");
+        let (thought, answer) = text.split_once("</think>\n\n").unwrap_or_else(|| panic!("{text}"));
+        let thought = thought.strip_prefix("<think>").expect("it reasons");
+        let tokens = tokenizer.encode(thought, false).expect("it has tokens").len();
+        assert!(whole.ends_with(answer) && whole.starts_with(&format!("<think>{thought}")), "{text}");
+        assert!(if budget < 1000 { tokens == budget as usize } else { text == whole }, "{budget}: {text}");
     }
 }
 

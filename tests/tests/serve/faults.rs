@@ -1,7 +1,9 @@
 //! Engines that fail, and captures that are played back.
 
-use serde_json::json;
-use vcr_tests::{Folder, Serve, wait_until};
+use std::io::{ErrorKind, Read as _};
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Serve, shipped_guest, wait_until};
 
 #[test]
 fn a_crashed_engine_fails_its_requests_and_comes_back() {
@@ -51,19 +53,78 @@ fn a_capture_is_played_back() {
     assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
 }
 
-/// In one process nobody would learn of a lost message, and its requests would wait for ever.
+/// In one process no wire loses a message, and clients must not wait for ever for what is lost.
 #[test]
-fn faults_that_lose_messages_are_refused() {
-    let folder = Folder::new();
-    for fault in ["drop:rate=0.5", "corrupt:nth=3"] {
-        let stderr = folder.vcr(&["serve", "--port", "0", "--fault", fault]).ended(2).stderr;
-        assert!(stderr.contains(&format!("unusable --fault {fault}")) && stderr.contains("--client-fault"), "{stderr}");
-    }
-    let (serve, admin) = with_admin(&["--fault", "duplicate:nth=2"]);
-    let (status, body) = post(&admin, "/faults", r#"{"fault": "drop"}"#);
-    assert!(status == 400 && body.contains("never lost"), "{status} {body}");
-    assert_eq!(post(&admin, "/faults", r#"{"fault": "late:by=1ms"}"#).0, 202);
-    assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3})).status, 200);
+fn lost_and_unreadable_messages_end_their_requests() {
+    let (serve, admin) = with_admin(&["--fault", "drop:nth=4,count=1"]);
+    let request = json!({"prompt": "a", "max_tokens": 9, "ignore_eos": true, "stream": true});
+    let mut connection = serve.begin("/v1/completions", &request);
+    let mut read = Vec::new();
+    let error = connection.read_to_end(&mut read).expect_err("the connection is reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{}", String::from_utf8_lossy(&read));
+    assert_eq!(post(&admin, "/faults", r#"{"fault": "corrupt:nth=4,count=1"}"#).0, 202);
+    let events = serve.stream("/v1/completions", &request);
+    let error = events.iter().flatten().find_map(|event| event.get("error").cloned()).expect("an error comes");
+    assert_eq!((&error["code"], &error["message"]), (&json!(500), &json!("a message of the engine cannot be read")));
+    assert_eq!(serve.stream("/v1/completions", &request).last(), Some(&Err("[DONE]".to_owned())));
+}
+
+/// The engine's guest decides what clients meet.
+#[test]
+fn a_guest_resets_connections_and_fails_requests() {
+    let Some(chaos) = shipped_guest("chaos") else { return };
+    let rules = json!({"rules": [
+        {"match": {"request_id": "lost"}, "after_tokens": 3, "action": "drop_message"},
+        {"match": {"request_id": "broken"}, "after_tokens": 3, "action": "corrupt_message"},
+        {"match": {"request_id": "failed"}, "after_tokens": 3, "action": "fail_request"},
+    ]});
+    let config = rules.to_string();
+    let path = chaos.to_str().expect("a path is a text");
+    let serve = Serve::start(&["--failure-injector", path, "--failure-injector-config", &config]);
+    let request = json!({"prompt": "a", "max_tokens": 9, "ignore_eos": true});
+    let call = |id: &str| serve.post_with("/v1/completions", &format!("X-Request-Id: {id}"), &request).status;
+    assert_eq!([call("well"), call("broken"), call("failed")], [200, 500, 500]);
+    let mut connection = serve.begin_with("/v1/completions", ("X-Request-Id", "lost"), &request);
+    let error = connection.read_to_end(&mut Vec::new()).expect_err("the connection is reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(call("well"), 200);
+}
+
+/// Each tenant, by header, key or salt, meets its own sequence.
+#[test]
+fn tenants_meet_their_own_faults() {
+    let serve = Serve::start(&[
+        "--tenant-header",
+        "X-Team",
+        "--tenant-key",
+        "green=secret",
+        "--client-fault",
+        "status:code=500,call=2,tenant=blue",
+        "--client-fault",
+        "status:code=503,call=2,cycle=2,per=tenant",
+    ]);
+    let call = |header: &str, body: &Value| serve.post_with("/v1/completions", header, body).status;
+    let plain = json!({"prompt": "a", "max_tokens": 2});
+    let blue = || call("x-team: blue", &plain);
+    assert_eq!([blue(), blue(), blue(), blue(), blue()], [200, 500, 200, 503, 200]);
+    let green = || call("Authorization: Bearer secret", &plain);
+    assert_eq!([green(), green(), green(), green()], [200, 503, 200, 503]);
+    let salted = json!({"prompt": "a", "max_tokens": 2, "cache_salt": "red"});
+    assert_eq!([call("X-Other: 1", &salted), call("x-team: red", &plain)], [200, 503]);
+}
+
+/// A schedule repeats from the start of the server on.
+#[test]
+fn windows_come_again() {
+    let serve = Serve::start(&["--client-fault", "status:code=503,until=500ms,period=1s"]);
+    let mut seen = Vec::new();
+    wait_until("the window has come and gone twice", || {
+        let status = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1})).status;
+        if seen.last() != Some(&status) {
+            seen.push(status);
+        }
+        seen.windows(4).any(|statuses| statuses == [503, 200, 503, 200])
+    });
 }
 
 /// A server with a control plane at the address.

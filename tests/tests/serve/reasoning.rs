@@ -44,6 +44,25 @@ fn an_answer_has_its_reasoning_apart() {
 }
 
 #[test]
+fn a_budget_ends_the_reasoning() {
+    let serve = Serve::start(QWEN3);
+    let ask = |budget: Value| serve.post(CHAT, &chat(&json!({"thinking_token_budget": budget})));
+    let whole = ask(json!(-1)).body;
+    let reasoning = |body: &Value| body["choices"][0]["message"]["reasoning"].as_str().unwrap_or("").to_owned();
+    let tokens = |body: &Value| body["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64();
+    let short = ask(json!(5)).body;
+    let (short_text, whole_text) = (reasoning(&short), reasoning(&whole));
+    assert!(!short_text.is_empty() && whole_text.starts_with(&short_text), "{short_text} is no start of {whole_text}");
+    assert!(tokens(&short) < tokens(&whole) && tokens(&short) <= Some(7), "{short}");
+    assert_eq!(short["choices"][0]["message"]["content"], whole["choices"][0]["message"]["content"]);
+    assert_eq!(reasoning(&ask(json!(0)).body), "");
+    let refused = ask(json!(-2));
+    let message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.";
+    assert_eq!((refused.status, &refused.body["error"]["message"]), (400, &json!(message)));
+    assert_eq!(ask(json!("many")).status, 400);
+}
+
+#[test]
 fn reasoning_is_hidden_or_not_done_at_all() {
     let serve = Serve::start(QWEN3);
     let message = |further: Value| serve.post(CHAT, &chat(&further)).body;

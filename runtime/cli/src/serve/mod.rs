@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use vcr_control::Listeners;
 use vcr_frontend::{App, ChatOptions, EngineClient, Front, Model, ServerOptions};
-use vcr_live::{EnginesHandle, FaultRule, Identity, LiveConfig, LiveError, TokenFactory};
+use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenFactory};
 use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
 
@@ -87,9 +87,6 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
     };
     let config = live_config(&args.live, side, guests)?;
-    if let Some(rule) = config.faults.iter().find(|rule| rule.loses_messages()) {
-        return Err(lost_message(rule));
-    }
     model.max_model_len = config.engine.max_model_len();
     model.embedding_dimensions = config.tokens.embedding_dimensions.unwrap_or(EMBEDDING_DIMENSIONS);
     let first = config.identity.first_rank;
@@ -121,17 +118,6 @@ fn english(args: &ServeArgs, model: &Model, chats: &ChatOptions) -> Result<Token
         TextModel::new(&tokenizer).with_output_tokens(output_tokens).with_reasoning(reasoning.clone(), reasoning_tokens)
     };
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
-}
-
-/// Nobody would learn of the loss, so that requests waited for ever.
-fn lost_message(rule: &FaultRule) -> Unusable {
-    Unusable {
-        message: format!("unusable --fault {rule}: messages to a frontend in the same process are never lost"),
-        hint: Some(
-            "clients meet the same with --client-fault stall:for=ever, truncate or malformed; `error` fails requests"
-                .to_owned(),
-        ),
-    }
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {

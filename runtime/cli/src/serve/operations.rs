@@ -10,7 +10,7 @@ use clap::Args;
 use vcr_control::ClientFaultRules;
 use vcr_frontend::Front;
 use vcr_frontend::engine::EngineObserver;
-use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer};
+use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, HeaderName, Tenants};
 use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
@@ -87,6 +87,37 @@ pub(crate) struct ClientFaultArgs {
     /// Let clients meet a fault, such as `stall:for=2s,call=3` (repeatable).
     #[arg(long, value_name = "FAULT")]
     pub(crate) client_fault: Vec<ClientFault>,
+
+    /// Header that names the tenant of a request, for client faults.
+    #[arg(long, value_name = "NAME", default_value = "x-tenant")]
+    tenant_header: HeaderName,
+
+    /// Tenant of the requests with an API key, for client faults (repeatable).
+    #[arg(long, value_name = "TENANT=KEY", value_parser = tenant_key)]
+    tenant_key: Vec<TenantKey>,
+}
+
+impl ClientFaultArgs {
+    fn tenants(&self) -> Tenants {
+        let by_key = self.tenant_key.iter().map(|TenantKey { tenant, key }| (key.clone(), tenant.clone()));
+        Tenants { header: self.tenant_header.clone(), by_key: by_key.collect() }
+    }
+}
+
+/// A tenant that an API key stands for.
+#[derive(Clone, Debug)]
+struct TenantKey {
+    tenant: String,
+    key: String,
+}
+
+fn tenant_key(text: &str) -> Result<TenantKey, String> {
+    match text.split_once('=') {
+        Some((tenant, key)) if !tenant.is_empty() && !key.is_empty() => {
+            Ok(TenantKey { tenant: tenant.to_owned(), key: key.to_owned() })
+        }
+        _ => Err("expected TENANT=KEY".to_owned()),
+    }
 }
 
 /// A JSON list of texts.
@@ -157,7 +188,7 @@ impl Operations {
             log: RequestLog { has_id_header: http.enable_request_id_headers },
             max_body_bytes: http.max_request_body_size,
         };
-        let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed));
+        let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));
         let refuses = Arc::clone(&rules);
         let listen = ListenOptions {
             tls: http.tls()?,

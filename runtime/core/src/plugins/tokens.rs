@@ -25,6 +25,8 @@ pub struct TokenRequest<'a> {
     /// The frontend's structured-output request as JSON, empty where there is
     /// none.
     pub structured_output: &'a str,
+    /// Tokens after which reasoning must end, where the request limits them.
+    pub thinking_token_budget: Option<u32>,
 }
 
 /// Output tokens wanted: `count` of them from `first_index` on.

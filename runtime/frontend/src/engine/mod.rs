@@ -2,12 +2,14 @@
 
 mod client;
 mod collector;
+mod connection;
 mod observer;
 mod rank;
 mod stream;
 mod utilities;
 
 pub use client::EngineClient;
+pub(crate) use connection::with_connection;
 pub use observer::{EngineObserver, RequestObserver, RequestStart};
 pub use stream::RequestStream;
 
@@ -25,6 +27,9 @@ pub enum EngineError {
     /// It crashed or stopped.
     #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
     Dead,
+    /// A fault made a message with its outputs unreadable, or took it away.
+    #[error("a message of the engine cannot be read")]
+    Unreadable,
     /// As many requests wait as may.
     #[error("the engine's queue is full; please retry later")]
     Full,

@@ -7,18 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{
-    ENGINE_CORE_DEAD, EngineCoreOutput, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request,
-    StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, monotonic_ns,
+    ENGINE_CORE_DEAD, EngineCoreOutput, Integer, LocalEvent, LocalLink, LocalLinkError, MessageDamage, ReadyResponse,
+    Request, StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, monotonic_ns,
 };
 
 use super::EngineError;
 use super::collector::Collector;
+use super::connection;
 use super::observer::{EngineObserver, RequestObserver};
+use crate::http::ConnectionControl;
 
 /// A request under way.
 struct Entry {
     collector: Arc<Collector>,
     observer: Option<Box<dyn RequestObserver>>,
+    connection: Option<ConnectionControl>,
 }
 
 type Answer = oneshot::Sender<Result<Value, EngineError>>;
@@ -88,7 +91,7 @@ impl Rank {
         observer: Option<Box<dyn RequestObserver>>,
     ) -> Result<Arc<Collector>, EngineError> {
         let collector = Arc::new(Collector::default());
-        let entry = Entry { collector: Arc::clone(&collector), observer };
+        let entry = Entry { collector: Arc::clone(&collector), observer, connection: connection::current() };
         // Before it is sent: its outputs may come at once.
         self.table().requests.insert(id.into(), entry);
         self.load.fetch_add(1, Ordering::Relaxed);
@@ -174,11 +177,35 @@ impl Rank {
             LocalEvent::Message(frame) if frame == ENGINE_CORE_DEAD => self.lose(),
             LocalEvent::Message(frame) => match StepOutputs::decode(frame) {
                 Ok(step) => self.take(step, observer),
-                // Faults of links break messages; what was in them is lost.
                 Err(error) => tracing::error!(rank = self.number, "an engine's message cannot be decoded: {error}"),
             },
+            LocalEvent::Damaged(frame, damage) => {
+                if let Ok(step) = StepOutputs::decode(frame) {
+                    self.take_damaged(step, damage);
+                }
+            }
         }
         false
+    }
+
+    /// Ends the requests with outputs in a message that a fault damages: real clients
+    /// would wait for ever for what is lost, so that their connections are reset; what
+    /// cannot be read is an error to them.
+    fn take_damaged(&self, mut step: StepOutputs<'_>, damage: MessageDamage) {
+        if let Some(utility) = step.message.utility_output.take() {
+            self.answer(utility.call_id.as_u64().unwrap_or(0), Err(EngineError::Unreadable));
+        }
+        let mut damaged = Vec::new();
+        step.for_each(|id, _| damaged.push(id.to_owned()));
+        for id in &damaged {
+            if let Some(entry) = self.table().requests.get(id.as_str()) {
+                match (damage, &entry.connection) {
+                    (MessageDamage::Lost, Some(connection)) => connection.reset(),
+                    _ => entry.collector.fail(EngineError::Unreadable),
+                }
+            }
+            self.abort(id, FinishReason::Error);
+        }
     }
 
     fn lose(&self) {

@@ -1,33 +1,44 @@
 //! Which call meets which fault.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
 use vcr_random::Stream;
 
+use super::caller::{Caller, NamedInBody, Tenants};
 use super::kind::FaultKind;
-use super::rule::{ClientFault, Occasions};
+use super::rule::ClientFault;
 
-/// Paths that rules leave alone unless they name a path: what orchestrators ask.
-const UNTOUCHED: &[&str] = &["/health", "/metrics", "/ping", "/ready", "/load", "/version"];
+/// Callers that a rule counts apart; further ones are counted together, so that
+/// clients cannot fill the memory.
+const COUNTED_CALLERS: usize = 10_000;
 
 /// The rules of a server, with what they have counted.
 #[derive(Debug)]
 pub struct ClientFaults {
     rules: Mutex<Vec<Active>>,
     seed: u64,
+    tenants: Tenants,
     since: Instant,
-    /// Whether a rule looks at the `model` of bodies.
-    needs_model: AtomicBool,
+    /// Whether a rule looks at bodies.
+    needs_body: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Active {
     rule: ClientFault,
     random: Stream,
+    /// Of all callers that are not counted apart.
+    together: Counts,
+    /// By caller.
+    apart: HashMap<String, Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     /// Matching calls.
     calls: u64,
     /// Faults.
@@ -38,8 +49,9 @@ impl ClientFaults {
     /// Rules whose draws depend on the seed, the place of the rule and the number
     /// of the call only.
     #[must_use]
-    pub fn new(rules: Vec<ClientFault>, seed: u64) -> Self {
-        let faults = Self { rules: Mutex::default(), seed, since: Instant::now(), needs_model: AtomicBool::new(false) };
+    pub fn new(rules: Vec<ClientFault>, seed: u64, tenants: Tenants) -> Self {
+        let needs_body = AtomicBool::new(false);
+        let faults = Self { rules: Mutex::default(), seed, tenants, since: Instant::now(), needs_body };
         rules.into_iter().for_each(|rule| faults.add(rule));
         faults
     }
@@ -53,14 +65,14 @@ impl ClientFaults {
     pub fn add(&self, rule: ClientFault) {
         let mut rules = self.active();
         let random = Stream::new(self.seed, &format!("client-fault-{}", rules.len()));
-        self.needs_model.fetch_or(rule.when.model.is_some(), Ordering::Relaxed);
-        rules.push(Active { rule, random, calls: 0, faults: 0 });
+        self.needs_body.fetch_or(rule.when.needs_body(), Ordering::Relaxed);
+        rules.push(Active { rule, random, together: Counts::default(), apart: HashMap::new() });
     }
 
     /// Removes all rules.
     pub fn clear(&self) {
         self.active().clear();
-        self.needs_model.store(false, Ordering::Relaxed);
+        self.needs_body.store(false, Ordering::Relaxed);
     }
 
     /// The rules, as users write them.
@@ -69,28 +81,28 @@ impl ClientFaults {
         self.active().iter().map(|active| active.rule.to_string()).collect()
     }
 
-    /// Whether a rule looks at the `model` of bodies.
-    pub(super) fn needs_model(&self) -> bool {
-        self.needs_model.load(Ordering::Relaxed)
+    /// Whether a rule looks at bodies.
+    pub(super) fn needs_body(&self) -> bool {
+        self.needs_body.load(Ordering::Relaxed)
     }
 
     /// The fault of a call. All rules count it; the first that hits applies.
-    pub(super) fn of_call(&self, parts: &Parts, model: Option<&str>) -> Option<FaultKind> {
-        self.first(|when| when.takes(parts, model), |kind| *kind != FaultKind::Refuse)
+    pub(super) fn of_call(&self, parts: &Parts, body: &NamedInBody) -> Option<FaultKind> {
+        let caller = Caller::new(parts, body, &self.tenants);
+        self.first(Some(&caller), |kind| *kind != FaultKind::Refuse)
     }
 
     /// Whether a new connection is refused.
     #[must_use]
     pub fn refuses_connection(&self) -> bool {
-        self.first(|_| true, |kind| *kind == FaultKind::Refuse).is_some()
+        self.first(None, |kind| *kind == FaultKind::Refuse).is_some()
     }
 
-    fn first(&self, takes: impl Fn(&Occasions) -> bool, is_meant: impl Fn(&FaultKind) -> bool) -> Option<FaultKind> {
+    fn first(&self, caller: Option<&Caller<'_>>, is_meant: impl Fn(&FaultKind) -> bool) -> Option<FaultKind> {
         let elapsed_ns = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut first = None;
-        for active in self.active().iter_mut() {
-            if is_meant(&active.rule.kind) && takes(&active.rule.when) && active.hits(elapsed_ns) && first.is_none() {
-                active.faults += 1;
+        for active in self.active().iter_mut().filter(|active| is_meant(&active.rule.kind)) {
+            if active.hits(caller, elapsed_ns, first.is_some()) {
                 first = Some(active.rule.kind.clone());
             }
         }
@@ -99,44 +111,29 @@ impl ClientFaults {
 }
 
 impl Active {
-    /// Counts a matching call.
-    fn hits(&mut self, elapsed_ns: u64) -> bool {
+    /// Counts a call, if it matches. Whether its fault is this rule's: not if an earlier
+    /// rule has one for it (`is_taken`).
+    fn hits(&mut self, caller: Option<&Caller<'_>>, elapsed_ns: u64, is_taken: bool) -> bool {
         let when = &self.rule.when;
-        if !(when.window_ns.0..when.window_ns.1).contains(&elapsed_ns) {
+        let in_window_ns = when.period_ns.map_or(elapsed_ns, |period_ns| elapsed_ns % period_ns);
+        let is_in_time = (when.window_ns.0..when.window_ns.1).contains(&in_window_ns);
+        if !is_in_time || caller.is_some_and(|caller| !caller.fits(when)) {
             return false;
         }
-        self.calls += 1;
+        let name = when.per.as_ref().and_then(|per| caller?.counted_as(per));
+        let is_new = |name: &&str| self.apart.contains_key(*name) || self.apart.len() < COUNTED_CALLERS;
+        let counts = match name.filter(is_new) {
+            Some(name) => self.apart.entry(name.to_owned()).or_default(),
+            None => &mut self.together,
+        };
+        counts.calls += 1;
+        let number = (counts.calls - 1) % when.cycle + 1;
         let is_drawn = when.rate >= 1.0 || self.random.unit() < when.rate;
-        is_drawn && when.calls.contains(&self.calls) && self.calls.is_multiple_of(when.nth) && self.faults < when.count
+        let is_counted = when.calls.contains(&number) && number.is_multiple_of(when.nth) && counts.faults < when.count;
+        let hits = is_drawn && is_counted && !is_taken;
+        counts.faults += u64::from(hits);
+        hits
     }
-}
-
-impl Occasions {
-    fn takes(&self, parts: &Parts, model: Option<&str>) -> bool {
-        let path = parts.uri.path();
-        let is_path = match &self.path {
-            Some(start) => path.starts_with(start),
-            None => !UNTOUCHED.contains(&path),
-        };
-        let has_header = |(name, wanted): &(String, Option<String>)| {
-            let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
-            value.is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
-        };
-        is_path
-            && self.header.as_ref().is_none_or(has_header)
-            && self.api_key.as_deref().is_none_or(|key| api_key(&parts.headers) == Some(key))
-            && self.model.as_deref().is_none_or(|name| model == Some(name))
-    }
-}
-
-/// The key in a call, as OpenAI's or Anthropic's clients send it.
-fn api_key(headers: &HeaderMap) -> Option<&str> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|value| {
-        let (scheme, key) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
-    });
-    bearer.or_else(|| text("x-api-key"))
 }
 
 #[cfg(test)]
@@ -146,7 +143,8 @@ mod tests {
     use super::*;
 
     fn faults(rules: &[&str], seed: u64) -> ClientFaults {
-        ClientFaults::new(rules.iter().map(|rule| rule.parse().expect("a rule")).collect(), seed)
+        let tenants = Tenants { by_key: [("secret".to_owned(), "green".to_owned())].into(), ..Tenants::default() };
+        ClientFaults::new(rules.iter().map(|rule| rule.parse().expect("a rule")).collect(), seed, tenants)
     }
 
     fn call(path: &str, headers: &[(&str, &str)]) -> Parts {
@@ -157,15 +155,21 @@ mod tests {
         request.body(()).expect("a request").into_parts().0
     }
 
+    fn body(json: &str) -> NamedInBody {
+        serde_json::from_str(json).expect("JSON")
+    }
+
     fn names(faults: &ClientFaults, calls: usize) -> Vec<&'static str> {
         let parts = call("/v1/completions", &[]);
-        (0..calls).map(|_| faults.of_call(&parts, None).map_or("", |kind| kind.name())).collect()
+        (0..calls).map(|_| faults.of_call(&parts, &NamedInBody::default()).map_or("", |kind| kind.name())).collect()
     }
 
     #[test]
     fn sequences_are_rules_with_numbers_of_calls() {
-        let faults = faults(&["status:code=500,call=3", "stall:for=2s,call=4"], 1);
-        assert_eq!(names(&faults, 6), ["", "", "status", "stall", "", ""]);
+        let once = faults(&["status:code=500,call=3", "stall:for=2s,call=4"], 1);
+        assert_eq!(names(&once, 6), ["", "", "status", "stall", "", ""]);
+        let again = faults(&["status:code=500,call=2,cycle=3", "stall:for=2s,call=3,cycle=3"], 1);
+        assert_eq!(names(&again, 7), ["", "status", "stall", "", "status", "stall", ""]);
     }
 
     #[test]
@@ -173,10 +177,10 @@ mod tests {
         let faults = faults(&["reset:call=1"], 1);
         assert_eq!(names(&faults, 2), ["reset", ""]);
         faults.add("status:code=503,model=m".parse().expect("a rule"));
-        assert!(faults.needs_model());
+        assert!(faults.needs_body());
         assert_eq!(faults.rules(), ["reset:call=1", "status:code=503,model=m"]);
         faults.clear();
-        assert!(!faults.needs_model() && faults.rules().is_empty());
+        assert!(!faults.needs_body() && faults.rules().is_empty());
         assert_eq!(names(&faults, 2), ["", ""]);
     }
 
@@ -196,16 +200,57 @@ mod tests {
 
     #[test]
     fn rules_choose_by_header_key_model_and_path() {
-        let hit = |rule: &str, parts: &Parts, model| faults(&[rule], 1).of_call(parts, model).is_some();
-        let parts = call("/v1/chat/completions", &[("x-tenant", "blue"), ("authorization", "bearer secret")]);
-        assert!(hit("reset:header=X-Tenant", &parts, None) && hit("reset:header=x-tenant:blue", &parts, None));
-        assert!(!hit("reset:header=x-tenant:red", &parts, None));
-        assert!(hit("reset:api-key=secret", &parts, None) && !hit("reset:api-key=other", &parts, None));
-        assert!(hit("reset:model=m", &parts, Some("m")) && !hit("reset:model=m", &parts, None));
-        assert!(hit("reset:path=/v1/chat", &parts, None) && !hit("reset:path=/v1/completions", &parts, None));
-        assert!(hit("reset:path=/health", &call("/health", &[]), None));
-        assert!(!hit("reset", &call("/health", &[]), None));
-        assert!(hit("reset:api-key=k", &call("/v1/messages", &[("x-api-key", "k")]), None));
+        let hit = |rule: &str, parts: &Parts, model: &str| faults(&[rule], 1).of_call(parts, &body(model)).is_some();
+        let none = "{}";
+        let parts = call("/v1/chat/completions", &[("x-team", "blue"), ("authorization", "bearer secret")]);
+        assert!(hit("reset:header=X-Team", &parts, none) && hit("reset:header=x-team:blue", &parts, none));
+        assert!(!hit("reset:header=x-team:red", &parts, none));
+        assert!(hit("reset:api-key=secret", &parts, none) && !hit("reset:api-key=other", &parts, none));
+        assert!(hit("reset:model=m", &parts, r#"{"model": "m"}"#) && !hit("reset:model=m", &parts, none));
+        assert!(hit("reset:path=/v1/chat", &parts, none) && !hit("reset:path=/v1/completions", &parts, none));
+        assert!(hit("reset:path=/health", &call("/health", &[]), none));
+        assert!(!hit("reset", &call("/health", &[]), none));
+        assert!(hit("reset:api-key=k", &call("/v1/messages", &[("x-api-key", "k")]), none));
+    }
+
+    #[test]
+    fn tenants_are_named_by_a_header_or_a_key_or_a_salt() {
+        let hit = |rule: &str, headers: &[(&str, &str)], json: &str| {
+            faults(&[rule], 1).of_call(&call("/v1/messages", headers), &body(json)).is_some()
+        };
+        let key = ("x-api-key", "secret");
+        let salt = r#"{"cache_salt": "red"}"#;
+        assert!(hit("reset:tenant=blue", &[("X-Tenant", "blue"), key], salt));
+        assert!(!hit("reset:tenant=green", &[("X-Tenant", "blue"), key], salt));
+        assert!(hit("reset:tenant=green", &[key], salt) && hit("reset:tenant=red", &[], salt));
+        assert!(!hit("reset:tenant=red", &[], "{}"));
+    }
+
+    #[test]
+    fn callers_are_counted_apart() {
+        let faults = faults(&["reset:call=2,per=tenant"], 1);
+        let of = |tenant: &str| {
+            faults.of_call(&call("/v1/messages", &[("x-tenant", tenant)]), &NamedInBody::default()).is_some()
+        };
+        assert_eq!([of("a"), of("b"), of("b"), of("b"), of("a")], [false, false, true, false, true]);
+        // Those without a tenant are counted together.
+        assert_eq!(names(&faults, 3), ["", "reset", ""]);
+        for caller in 0..2 * COUNTED_CALLERS {
+            of(&format!("caller-{caller}"));
+        }
+        assert_eq!(faults.active()[0].apart.len(), COUNTED_CALLERS);
+    }
+
+    #[test]
+    fn windows_come_again_after_their_period() {
+        let mut active = Active {
+            rule: "reset:from=2s,until=3s,period=10s".parse().expect("a rule"),
+            random: Stream::new(1, "test"),
+            together: Counts::default(),
+            apart: HashMap::new(),
+        };
+        let hits: Vec<_> = (0..24).filter(|s| active.hits(None, s * 1_000_000_000, false)).collect();
+        assert_eq!(hits, [2, 12, 22]);
     }
 
     #[test]

@@ -131,16 +131,16 @@ impl FaultKind {
     }
 }
 
-pub(super) fn kind(keys: &Keys<'_>) -> Result<FaultKind, ClientFaultError> {
+pub(super) fn kind(keys: &Keys) -> Result<FaultKind, ClientFaultError> {
     let after_tokens = keys.get("after", str::parse::<u32>)?;
     let message = keys.text("message").map(str::to_owned);
     let retry_after_s =
         keys.get("retry-after", |text| units::duration_ns(text).map(|ns| ns.div_ceil(1_000_000_000)))?;
-    if let Some((_, code, param, text)) = NAMED.iter().find(|(name, ..)| *name == keys.kind) {
+    if let Some((_, code, param, text)) = NAMED.iter().find(|(name, ..)| *name == keys.kind()) {
         let message = Some((*text).to_owned());
         return Ok(FaultKind::Status { code: *code, retry_after_s, message, param: *param });
     }
-    Ok(match keys.kind {
+    Ok(match keys.kind() {
         "status" => {
             let code = keys.needed("code", keys.get("code", error_status)?)?;
             FaultKind::Status { code, retry_after_s, message, param: None }
@@ -172,7 +172,7 @@ fn span(text: &str) -> Result<Option<u64>, units::UnitError> {
     if text == "ever" { Ok(None) } else { units::duration_ns(text).map(Some) }
 }
 
-fn period(text: &str) -> Result<u64, String> {
+pub(super) fn period(text: &str) -> Result<u64, String> {
     match units::duration_ns(text).map_err(|error| error.to_string())? {
         0 => Err("must be more than 0".to_owned()),
         ns => Ok(ns),

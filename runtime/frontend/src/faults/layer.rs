@@ -8,13 +8,14 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use serde::Deserialize;
 use tokio::time::sleep;
 
 use super::body::faulty_body;
+use super::caller::NamedInBody;
 use super::error_body::error_response;
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
+use crate::engine::with_connection;
 use crate::http::ConnectionControl;
 use crate::metrics::Metrics;
 
@@ -28,7 +29,7 @@ pub struct FaultLayer {
     pub faults: Arc<ClientFaults>,
     /// Where faults are counted.
     pub metrics: Metrics,
-    /// The limit of bodies that are read for their `model`.
+    /// The limit of bodies that are read for what rules look at.
     pub max_body_bytes: usize,
 }
 
@@ -39,15 +40,16 @@ pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Nex
         layer.metrics.fault("return-error");
         return response;
     }
-    let (request, model) = match with_model(&layer, request).await {
+    let (request, named) = match with_body(&layer, request).await {
         Ok(read) => read,
         Err(response) => return response,
     };
     let (parts, body) = request.into_parts();
-    let kind = layer.faults.of_call(&parts, model.as_deref());
+    let kind = layer.faults.of_call(&parts, &named);
     let connection = parts.extensions.get::<ConnectionControl>().cloned();
     let request = Request::from_parts(parts, body);
-    let Some(kind) = kind else { return next.run(request).await };
+    let next = |request| with_connection(connection.clone(), next.run(request));
+    let Some(kind) = kind else { return next(request).await };
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {
@@ -68,11 +70,11 @@ pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Nex
                 Some(ns) => sleep(Duration::from_nanos(*ns)).await,
                 None => std::future::pending().await,
             }
-            return next.run(request).await;
+            return next(request).await;
         }
         _ => {}
     }
-    transformed(next.run(request).await, kind, connection)
+    transformed(next(request).await, kind, connection)
 }
 
 /// An answer under a fault of its body or head.
@@ -91,20 +93,16 @@ fn transformed(response: Response, kind: FaultKind, connection: Option<Connectio
     Response::from_parts(parts, faulty_body(body, kind, is_stream, connection))
 }
 
-/// The `model` of a body, for which the body is read where a rule asks for it.
-async fn with_model(layer: &FaultLayer, request: Request) -> Result<(Request, Option<String>), Response> {
-    #[derive(Deserialize)]
-    struct Named {
-        model: Option<String>,
-    }
-    if !layer.faults.needs_model() {
-        return Ok((request, None));
+/// What a body names, for which it is read where a rule asks for it.
+async fn with_body(layer: &FaultLayer, request: Request) -> Result<(Request, NamedInBody), Response> {
+    if !layer.faults.needs_body() {
+        return Ok((request, NamedInBody::default()));
     }
     let (parts, body) = request.into_parts();
     match to_bytes(body, layer.max_body_bytes).await {
         Ok(bytes) => {
-            let model = serde_json::from_slice::<Named>(&bytes).ok().and_then(|named| named.model);
-            Ok((Request::from_parts(parts, Body::from(bytes)), model))
+            let named = serde_json::from_slice(&bytes).unwrap_or_default();
+            Ok((Request::from_parts(parts, Body::from(bytes)), named))
         }
         Err(_) => {
             let message = "Failed to buffer the request body: length limit exceeded";

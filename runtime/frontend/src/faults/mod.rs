@@ -1,6 +1,7 @@
 //! Faults that clients meet: errors, stalls, broken streams, reset connections.
 
 mod body;
+mod caller;
 mod error_body;
 mod events;
 mod injector;
@@ -11,8 +12,10 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
+pub use axum::http::HeaderName;
+pub use caller::Tenants;
 pub use injector::ClientFaults;
 pub use keys::ClientFaultError;
 pub use kind::FaultKind;
 pub use layer::{FaultLayer, inject};
-pub use rule::{ClientFault, Occasions};
+pub use rule::{ClientFault, CountedPer, Occasions};

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error as _};
 use vcr_units as units;
 
 use super::keys::{ClientFaultError, Keys};
-use super::kind::{FaultKind, KINDS, kind};
+use super::kind::{FaultKind, KINDS, kind, period};
 
 /// A fault that clients meet, with its occasions.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,22 +31,75 @@ pub struct Occasions {
     pub nth: u64,
     /// Numbers of matching calls, from 1.
     pub calls: RangeInclusive<u64>,
+    /// Calls after which their numbers start from 1 again.
+    pub cycle: u64,
+    /// Callers whose calls and faults are counted apart; all together if `None`.
+    pub per: Option<CountedPer>,
     /// Limit of faults.
     pub count: u64,
-    /// Nanoseconds since the server started, before which and from which on
-    /// nothing happens.
+    /// Nanoseconds since the server started, or since the period did, before which
+    /// and from which on nothing happens.
     pub window_ns: (u64, u64),
+    /// Nanoseconds after which the window comes again.
+    pub period_ns: Option<u64>,
     /// The path starts with this.
     pub path: Option<String>,
     /// A header, in lower case, and its value if that matters.
     pub header: Option<(String, Option<String>)>,
     /// The API key of the call.
     pub api_key: Option<String>,
+    /// The tenant that calls.
+    pub tenant: Option<String>,
     /// The `model` of its body.
     pub model: Option<String>,
 }
 
+/// What tells callers apart whose calls are counted apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CountedPer {
+    /// The API key.
+    ApiKey,
+    /// The tenant.
+    Tenant,
+    /// The `model` of the body.
+    Model,
+    /// The value of a header, by its name in lower case.
+    Header(String),
+}
+
+impl CountedPer {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text.split_once(':') {
+            None if text == "api-key" => Ok(Self::ApiKey),
+            None if text == "tenant" => Ok(Self::Tenant),
+            None if text == "model" => Ok(Self::Model),
+            Some(("header", name)) if !name.trim().is_empty() => Ok(Self::Header(name.trim().to_ascii_lowercase())),
+            _ => Err("must be api-key, tenant, model or header:NAME"),
+        }
+    }
+}
+
 impl ClientFault {
+    /// A fault from its kind and its keys with their values, which may contain commas
+    /// other than in the text of a rule.
+    ///
+    /// # Errors
+    /// What is wrong with the rule.
+    pub fn from_pairs<'a>(
+        kind: &str,
+        pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ClientFaultError> {
+        Self::of_keys(&Keys::of_pairs(kind, pairs, KINDS)?)
+    }
+
+    fn of_keys(keys: &Keys) -> Result<Self, ClientFaultError> {
+        let fault = Self { kind: kind(keys)?, when: Occasions::read(keys)?, text: keys.rule().to_owned() };
+        if fault.kind == FaultKind::Refuse && fault.when.needs_request() {
+            return Err(keys.error("a connection is refused before its requests are known; use `reset`"));
+        }
+        Ok(fault)
+    }
+
     /// The syntax, for the help.
     pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
   status:code=429[,retry-after=2s,message=TEXT]
@@ -55,8 +108,9 @@ impl ClientFault {
   truncate[:after=TOKENS]  malformed[:after=TOKENS]  error-event[:after=TOKENS,code=500,message=TEXT]
   content-type[:value=text/html]  no-done  twice-done  no-usage
 and every kind takes
-  rate=0.1  nth=10  call=3  call=3..5  count=3  at=10s  from=10s  until=20s
-  path=/v1/chat  header=NAME  header=NAME:VALUE  api-key=KEY  model=NAME";
+  rate=0.1  nth=10  call=3  call=3..5  cycle=10  count=3  at=10s  from=10s  until=20s  period=60s
+  path=/v1/chat  header=NAME  header=NAME:VALUE  api-key=KEY  tenant=NAME  model=NAME
+  per=tenant|api-key|model|header:NAME";
 }
 
 impl fmt::Display for ClientFault {
@@ -66,12 +120,22 @@ impl fmt::Display for ClientFault {
 }
 
 impl Occasions {
-    fn read(keys: &Keys<'_>) -> Result<Occasions, ClientFaultError> {
+    fn read(keys: &Keys) -> Result<Occasions, ClientFaultError> {
         let at_ns = keys.get("at", units::duration_ns)?;
         let from_ns = keys.get("from", units::duration_ns)?;
         let until_ns = keys.get("until", units::duration_ns)?;
         if at_ns.is_some() && from_ns.is_some() {
             return Err(keys.error("`at` means once, `from` means from then on; give one of them"));
+        }
+        let period_ns = keys.get("period", period)?;
+        let window_ns = (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX));
+        if let Some(period_ns) = period_ns {
+            if at_ns.is_some() {
+                return Err(keys.error("`at` means once; give `from` and `until` with `period`"));
+            }
+            if window_ns.0 >= period_ns || until_ns.is_some_and(|until_ns| until_ns > period_ns) {
+                return Err(keys.error("`from` and `until` must lie within `period`"));
+            }
         }
         let header = keys.text("header").map(|text| match text.split_once(':') {
             Some((name, value)) => (name.trim().to_ascii_lowercase(), Some(value.trim().to_owned())),
@@ -81,13 +145,30 @@ impl Occasions {
             rate: keys.get("rate", probability)?.unwrap_or(1.0),
             nth: keys.positive("nth")?.unwrap_or(1),
             calls: keys.get("call", calls)?.unwrap_or(1..=u64::MAX),
+            cycle: keys.positive("cycle")?.unwrap_or(u64::MAX),
+            per: keys.get("per", CountedPer::parse)?,
             count: keys.positive("count")?.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
-            window_ns: (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX)),
+            window_ns,
+            period_ns,
             path: keys.text("path").map(str::to_owned),
             header,
             api_key: keys.text("api-key").map(str::to_owned),
+            tenant: keys.text("tenant").map(str::to_owned),
             model: keys.text("model").map(str::to_owned),
         })
+    }
+
+    /// Whether they are told by a request, not by a connection.
+    fn needs_request(&self) -> bool {
+        let texts = [&self.path, &self.api_key, &self.tenant, &self.model];
+        self.header.is_some() || self.per.is_some() || texts.into_iter().any(Option::is_some)
+    }
+
+    /// Whether they are told by the body of a request.
+    pub(super) fn needs_body(&self) -> bool {
+        self.model.is_some()
+            || self.tenant.is_some()
+            || matches!(self.per, Some(CountedPer::Tenant | CountedPer::Model))
     }
 }
 
@@ -110,14 +191,7 @@ impl FromStr for ClientFault {
     type Err = ClientFaultError;
 
     fn from_str(text: &str) -> Result<Self, ClientFaultError> {
-        let keys = Keys::split(text, KINDS)?;
-        let fault = Self { kind: kind(&keys)?, when: Occasions::read(&keys)?, text: text.to_owned() };
-        let when = &fault.when;
-        let needs_a_request = when.path.is_some() || when.header.is_some() || when.api_key.is_some();
-        if fault.kind == FaultKind::Refuse && (needs_a_request || when.model.is_some()) {
-            return Err(keys.error("a connection is refused before its requests are known; use `reset`"));
-        }
-        Ok(fault)
+        Self::of_keys(&Keys::split(text, KINDS)?)
     }
 }
 
@@ -130,19 +204,18 @@ impl<'de> Deserialize<'de> for ClientFault {
             Text(String),
             Map(serde_json::Map<String, serde_json::Value>),
         }
-        let text = match Rule::deserialize(deserializer)? {
-            Rule::Text(text) => text,
-            Rule::Map(mut map) => {
-                let kind = map.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?;
-                let plain = |value: &serde_json::Value| match value {
-                    serde_json::Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                };
-                let pairs: Vec<_> = map.iter().map(|(key, value)| format!("{key}={}", plain(value))).collect();
-                format!("{}:{}", plain(&kind), pairs.join(","))
-            }
+        let mut map = match Rule::deserialize(deserializer)? {
+            Rule::Text(text) => return text.parse().map_err(D::Error::custom),
+            Rule::Map(map) => map,
         };
-        text.parse().map_err(D::Error::custom)
+        let plain = |value: serde_json::Value| match value {
+            serde_json::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let kind = plain(map.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?);
+        let pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, plain(value))).collect();
+        let pairs = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        Self::from_pairs(&kind, pairs).map_err(D::Error::custom)
     }
 }
 
@@ -158,10 +231,14 @@ mod tests {
         assert_eq!(rule.kind, FaultKind::Stall { for_ns: Some(2_000_000_000), after_tokens: Some(3) });
         assert_eq!((rule.when.calls.clone(), rule.when.window_ns), (4..=4, (1_000_000_000, 9_000_000_000)));
         assert_eq!(rule.when.header, Some(("x-tenant".to_owned(), Some("blue".to_owned()))));
-        let json = r#"["reset", {"kind": "status", "code": 429, "retry-after": "2s", "nth": 3}]"#;
+        let json =
+            r#"["reset", {"kind": "status", "code": 429, "message": "no, never", "retry-after": "2s", "nth": 3}]"#;
         let rules: Vec<ClientFault> = serde_json::from_str(json).expect("both forms are read");
         assert_eq!(rules[1].when.nth, 3);
-        assert!(matches!(rules[1].kind, FaultKind::Status { code: 429, retry_after_s: Some(2), .. }));
+        let FaultKind::Status { code: 429, retry_after_s: Some(2), message, .. } = &rules[1].kind else {
+            panic!("{:?}", rules[1])
+        };
+        assert_eq!(message.as_deref(), Some("no, never"));
     }
 
     #[test]
@@ -178,6 +255,12 @@ mod tests {
             ("reset:nth", "expected KEY=VALUE, got `nth`"),
             ("reset:nth=1,nth=2", "`nth` is given twice"),
             ("refuse:model=m", "use `reset`"),
+            ("refuse:per=tenant", "use `reset`"),
+            ("reset:per=user", "must be api-key, tenant, model or header:NAME"),
+            ("reset:cycle=0", "`cycle` must be at least 1"),
+            ("reset:period=0s", "must be more than 0"),
+            ("reset:at=1s,period=9s", "`at` means once"),
+            ("reset:until=10s,period=9s", "must lie within `period`"),
             ("slow:every=0ms", "must be more than 0"),
         ] {
             let error = text.parse::<ClientFault>().expect_err(text).to_string();

@@ -13,7 +13,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::time::timeout;
 
-use super::{ClientFaults, FaultLayer, inject};
+use super::{ClientFaults, FaultLayer, Tenants, inject};
 use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
 
 const STREAM: &[&str] = &[
@@ -43,7 +43,7 @@ fn server(rules: &[&str]) -> (Router, Metrics) {
         buckets: CustomBuckets::default(),
     });
     let rules = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
-    let faults = Arc::new(ClientFaults::new(rules, 1));
+    let faults = Arc::new(ClientFaults::new(rules, 1, Tenants::default()));
     let layer = FaultLayer { faults, metrics: metrics.clone(), max_body_bytes: 1000 };
     let router = Router::new().route("/v1/completions", post(answer)).route("/v1/messages", post(answer));
     (router.layer(from_fn_with_state(layer, inject)), metrics)

@@ -129,7 +129,7 @@ impl From<EngineError> for ApiError {
         match error {
             EngineError::UnknownRank { .. } => Self::invalid(error.to_string()),
             EngineError::Full => Self::unavailable(error.to_string()),
-            EngineError::Dead | EngineError::Utility(_) => Self::internal(error.to_string()),
+            EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),
         }
     }
 }

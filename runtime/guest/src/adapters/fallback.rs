@@ -308,6 +308,7 @@ mod tests {
                 eos_token: None,
                 stop_tokens: &[],
                 structured_output: "",
+                thinking_token_budget: None,
             };
             let mut answer = TokenAnswer::default();
             source.step(&[request], &[], &[], &mut answer).expect("it starts");
@@ -336,6 +337,7 @@ mod tests {
             eos_token: None,
             stop_tokens: &[],
             structured_output: "",
+            thinking_token_budget: None,
         };
         let want = |first_index| [TokenWant { slot: 4, first_index, count: 1 }];
         let mut answer = TokenAnswer::default();
@@ -363,6 +365,7 @@ mod tests {
             eos_token: None,
             stop_tokens: &[],
             structured_output: "{}",
+            thinking_token_budget: None,
         };
         let mut refusals = |started: &[TokenRequest<'_>], ended: &[u32], first_index| {
             let mut answer = TokenAnswer::default();

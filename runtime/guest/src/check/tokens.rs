@@ -232,6 +232,7 @@ impl Emitting {
                 eos_token: request.eos_token,
                 stop_tokens: &request.stop_tokens,
                 structured_output: request.structured_output,
+                thinking_token_budget: None,
             });
         }
         call.ended.extend_from_slice(ended);

@@ -73,6 +73,7 @@ fn json_tokens_speaks_json_to_those_who_want_it_and_words_to_others() {
         eos_token: Some(EOS),
         stop_tokens: &[],
         structured_output: "",
+        thinking_token_budget: None,
     };
     let requests = [
         plain,
@@ -111,6 +112,7 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
         eos_token: None,
         stop_tokens: &[],
         structured_output: r#"{"regex": "(?=a)b"}"#,
+        thinking_token_budget: None,
     };
     let other = TokenRequest { slot: 1, structured_output: r#"{"choice": ["yes"]}"#, ..request };
     let wants = [0, 1].map(|slot| TokenWant { slot, first_index: 0, count: 3 });
@@ -148,6 +150,7 @@ fn a_source_that_refuses_requests_passes_its_check() {
         eos_token: None,
         stop_tokens: &[],
         structured_output: r#"{"regex": "[a-z]+@[a-z]+"}"#,
+        thinking_token_budget: None,
     };
     let mut answer = TokenAnswer::default();
     module.token_source(&config, 1).expect("it configures").step(&[unfit], &[], &[], &mut answer).expect("it goes on");
@@ -176,6 +179,7 @@ fn json_tokens_has_fuel_enough_for_large_batches() {
             eos_token: Some(EOS),
             stop_tokens: &[],
             structured_output: r#"{"json_object": true}"#,
+            thinking_token_budget: None,
         })
         .collect();
     let wants: Vec<TokenWant> = (0..1_024).map(|slot| TokenWant { slot, first_index: 0, count: 4 }).collect();

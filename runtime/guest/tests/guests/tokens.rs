@@ -21,6 +21,7 @@ const REQUEST: TokenRequest<'static> = TokenRequest {
     eos_token: Some(2),
     stop_tokens: &[20, 21],
     structured_output: "",
+    thinking_token_budget: None,
 };
 
 fn want(count: u32) -> TokenWant {

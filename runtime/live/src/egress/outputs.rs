@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use vcr_wire::{
-    EngineCoreOutput, EngineCoreOutputs, EngineOutputs, FinishReason, LinkError, ProtocolRules, RequestError,
-    SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
+    EngineCoreOutput, EngineCoreOutputs, EngineOutputs, FinishReason, LinkError, MessageDamage, ProtocolRules,
+    RequestError, SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
 };
 
 use crate::egress::first_tokens::FirstTokens;
@@ -323,14 +323,16 @@ impl Outputs {
             return self.deliver(lane, frame);
         }
         let fate = faults.message(frame.len(), fault_now_ns);
-        // Nothing is lost within a process, where nobody would learn of it.
-        let may_lose = !self.link.is_local();
-        if fate.is_dropped && may_lose {
+        if fate.is_dropped {
+            self.link.damage(frame, MessageDamage::Lost);
+            return Ok(());
+        }
+        if fate.is_corrupt && self.link.damage(frame, MessageDamage::Unreadable) {
             return Ok(());
         }
         let mut changed;
         let mut frame = frame;
-        if fate.is_corrupt && may_lose {
+        if fate.is_corrupt {
             changed = frame.to_vec();
             let at = faults.corrupt_byte(changed.len());
             changed[at] ^= 0x55;

@@ -150,12 +150,6 @@ and every kind takes
         is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1
     }
 
-    /// Whether a message may be lost, so that its requests wait for ever.
-    #[must_use]
-    pub fn loses_messages(&self) -> bool {
-        matches!(self.kind, FaultKind::Drop | FaultKind::Corrupt)
-    }
-
     /// Whether it concerns requests, one by one.
     pub(crate) fn is_for_requests(&self) -> bool {
         match self.kind {

@@ -231,6 +231,8 @@ fn start_tokens(
         stop_tokens: params.stop_token_ids.as_deref().unwrap_or_default(),
         allowed_tokens: params.allowed_token_ids.as_deref().unwrap_or_default(),
         structured_output: &structured_output,
+        // -1 is no limit.
+        thinking_token_budget: params.thinking_token_budget.and_then(|budget| u32::try_from(budget).ok()),
         recorded,
     });
 }

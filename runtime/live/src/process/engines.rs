@@ -74,7 +74,7 @@ impl LiveEngines {
             make(&plugin_context).map(|router| Arc::new(Dispatcher::new(router, &config.engine, wakers)))
         });
         let dispatcher = dispatcher.transpose()?;
-        let handle = EnginesHandle { ranks: Arc::clone(&shared), ends, is_local: sink.is_some() };
+        let handle = EnginesHandle { ranks: Arc::clone(&shared), ends };
         let waves = Arc::new(Waves::new(usize::from(num_ranks)));
         let mut engines = Self { threads: Vec::new(), handle };
         let mut links = Vec::new();

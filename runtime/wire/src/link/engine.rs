@@ -10,7 +10,7 @@ use zmq::Socket;
 use super::address::unresolved_host;
 use super::error::LinkError;
 use super::inputs::{EngineInputs, Watch};
-use super::local::LocalLink;
+use super::local::{LocalLink, MessageDamage};
 use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResponse};
 use crate::output::ENGINE_CORE_DEAD;
@@ -303,12 +303,6 @@ impl EngineOutputs {
         Self { clients: Vec::new(), coordinator: None, local: Some(link) }
     }
 
-    /// Whether the frontend is in the same process.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        self.local.is_some()
-    }
-
     /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {
@@ -334,6 +328,15 @@ impl EngineOutputs {
             return Ok(());
         }
         self.send_frames(client, &[frame])
+    }
+
+    /// Tells a frontend in this process of a message that a fault keeps from it. `false`
+    /// if the frontend is another process, to which messages are damaged on their way.
+    pub fn damage(&self, frame: &[u8], damage: MessageDamage) -> bool {
+        if let Some(link) = &self.local {
+            link.say_damaged(frame, damage);
+        }
+        self.local.is_some()
     }
 
     /// Sends a message with the bytes of large tensors behind it.

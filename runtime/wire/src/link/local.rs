@@ -16,8 +16,20 @@ pub enum LocalEvent<'a> {
     Ready(&'a ReadyResponse),
     /// The frame of a message; [`crate::EngineMessage::decode`] reads it.
     Message(&'a [u8]),
+    /// The frame of a message that a fault keeps from the frontend. There is no wire that
+    /// could lose it, so that the frontend decides what its clients meet in its place.
+    Damaged(&'a [u8], MessageDamage),
     /// It serves no longer: requests under way will get no answer.
     Lost,
+}
+
+/// What a fault does to a message within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageDamage {
+    /// It is lost.
+    Lost,
+    /// It cannot be read.
+    Unreadable,
 }
 
 /// Takes what engines say, by rank. It runs on the engine's thread, which waits
@@ -155,6 +167,10 @@ impl LocalLink {
     pub(super) fn say(&self, frame: &[u8]) {
         (self.0.sink.0)(self.0.rank, LocalEvent::Message(frame));
     }
+
+    pub(super) fn say_damaged(&self, frame: &[u8], damage: MessageDamage) {
+        (self.0.sink.0)(self.0.rank, LocalEvent::Damaged(frame, damage));
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +191,7 @@ mod tests {
             let text = match event {
                 LocalEvent::Ready(_) => format!("{rank} ready"),
                 LocalEvent::Message(frame) => format!("{rank} {}", String::from_utf8_lossy(frame)),
+                LocalEvent::Damaged(frame, damage) => format!("{rank} {damage:?} {}", String::from_utf8_lossy(frame)),
                 LocalEvent::Lost => format!("{rank} lost"),
             };
             of_sink.lock().expect("nobody panicked").push(text);
@@ -207,10 +224,11 @@ mod tests {
         thread.join().expect("it ends").expect("it is sent");
         assert_eq!(ids, [0, 1]);
         engine.outputs.send(0, b"out").expect("there is a client");
+        assert!(engine.outputs.damage(b"out", MessageDamage::Lost));
         assert!(engine.outputs.send(1, b"out").is_err());
         link.close();
         link.close();
-        assert_eq!(*heard.lock().expect("nobody panicked"), ["3 ready", "3 out", "3 lost"]);
+        assert_eq!(*heard.lock().expect("nobody panicked"), ["3 ready", "3 out", "3 Lost out", "3 lost"]);
     }
 
     /// What is held back must end the wait as soon as messages are wanted again.

@@ -34,6 +34,7 @@ impl Started {
             eos_token: self.eos_token,
             stop_tokens: &[],
             structured_output: "",
+            thinking_token_budget: None,
         }
     }
 }

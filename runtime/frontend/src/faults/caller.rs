@@ -1,0 +1,95 @@
+//! Who calls: the path, key, tenant and model of a request.
+
+use std::collections::BTreeMap;
+
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, header};
+use serde::Deserialize;
+
+use super::rule::{CountedPer, Occasions};
+
+/// Paths that rules leave alone unless they name a path: what orchestrators ask.
+const UNTOUCHED: &[&str] = &["/health", "/metrics", "/ping", "/ready", "/load", "/version"];
+
+/// How the tenant of a call is found: by a header, else by the API key, else it is the
+/// `cache_salt` of the body, as for scheduling policies of the engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenants {
+    /// The header that names it.
+    pub header: HeaderName,
+    /// Tenants by API key.
+    pub by_key: BTreeMap<String, String>,
+}
+
+impl Default for Tenants {
+    fn default() -> Self {
+        Self { header: HeaderName::from_static("x-tenant"), by_key: BTreeMap::new() }
+    }
+}
+
+impl Tenants {
+    fn of<'a>(&'a self, headers: &'a HeaderMap, body: &'a NamedInBody) -> Option<&'a str> {
+        let named = headers.get(&self.header).and_then(|value| value.to_str().ok());
+        let of_key = || api_key(headers).and_then(|key| self.by_key.get(key)).map(String::as_str);
+        named.or_else(of_key).or(body.cache_salt.as_deref())
+    }
+}
+
+/// The keys of a body that rules look at.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct NamedInBody {
+    model: Option<String>,
+    cache_salt: Option<String>,
+}
+
+/// One call, as rules see it.
+pub(super) struct Caller<'a> {
+    path: &'a str,
+    headers: &'a HeaderMap,
+    tenant: Option<&'a str>,
+    model: Option<&'a str>,
+}
+
+impl<'a> Caller<'a> {
+    pub(super) fn new(parts: &'a Parts, body: &'a NamedInBody, tenants: &'a Tenants) -> Self {
+        let headers = &parts.headers;
+        Self { path: parts.uri.path(), headers, tenant: tenants.of(headers, body), model: body.model.as_deref() }
+    }
+
+    /// The value by which calls are counted apart.
+    pub(super) fn counted_as(&self, per: &CountedPer) -> Option<&'a str> {
+        match per {
+            CountedPer::ApiKey => api_key(self.headers),
+            CountedPer::Tenant => self.tenant,
+            CountedPer::Model => self.model,
+            CountedPer::Header(name) => self.headers.get(name).and_then(|value| value.to_str().ok()),
+        }
+    }
+
+    /// Whether it is one of a rule's occasions, but for their number and time.
+    pub(super) fn fits(&self, when: &Occasions) -> bool {
+        let is_path = match &when.path {
+            Some(start) => self.path.starts_with(start),
+            None => !UNTOUCHED.contains(&self.path),
+        };
+        let has_header = |(name, wanted): &(String, Option<String>)| {
+            let value = self.headers.get(name).and_then(|value| value.to_str().ok());
+            value.is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
+        };
+        is_path
+            && when.header.as_ref().is_none_or(has_header)
+            && when.api_key.as_deref().is_none_or(|key| api_key(self.headers) == Some(key))
+            && when.tenant.as_deref().is_none_or(|name| self.tenant == Some(name))
+            && when.model.as_deref().is_none_or(|name| self.model == Some(name))
+    }
+}
+
+/// The key in a call, as OpenAI's or Anthropic's clients send it.
+fn api_key(headers: &HeaderMap) -> Option<&str> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| text("x-api-key"))
+}
