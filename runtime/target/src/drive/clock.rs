@@ -40,9 +40,10 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     /// An alarm on the runtime that this is called in.
+    #[expect(deprecated, reason = "what replaces it is unsafe; an OwnedFd is a descriptor as long as it lives")]
     pub(crate) fn new(clock: Clock) -> std::io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Ok(Self { clock, timer: AsyncFd::register(timerfd_create(TimerfdClockId::Monotonic, flags)?)? })
+        Ok(Self { clock, timer: AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)? })
     }
 
     /// Waits until an instant of the run; not at all if it has passed.

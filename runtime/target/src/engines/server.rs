@@ -39,7 +39,15 @@ pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn Eng
 pub(crate) struct Server {
     pub(crate) target: HttpTarget,
     _stop: oneshot::Sender<()>,
-    _runtime: Runtime,
+    /// Taken when this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What it still does is for nobody.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
 }
 
 /// The size of the served model's vocabulary.
@@ -85,7 +93,7 @@ pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32)
         }
     });
     let target = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
-    Ok(Server { target, _stop: stop, _runtime: runtime })
+    Ok(Server { target, _stop: stop, runtime: Some(runtime) })
 }
 
 fn model(max_model_len: u32) -> Model {
