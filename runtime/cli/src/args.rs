@@ -51,7 +51,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a scenario in virtual time and check its assertions.
+    /// Run a scenario, in virtual time or on a target, and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Check scenarios without running them: names, types, units, files, guests.
@@ -245,6 +245,11 @@ pub(crate) struct RunArgs {
     /// Set a parameter that the scenario reads with param("KEY", default).
     #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
+
+    /// Where every run happens, in place of the scenario's own: virtual, live, serve, a URL such as
+    /// http://localhost:8000, or an expression such as http("http://...", #{ model: "..." }).
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) target: Option<String>,
 
     /// Seed of every run, in place of the scenario's own.
     #[arg(long, value_name = "N")]

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vcr_cluster::Report;
-use vcr_scenario::{Outcome, RunOptions, run_file};
+use vcr_cluster::{Report, TargetDriver};
+use vcr_scenario::{Outcome, RunOptions, expression, run_file};
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
@@ -53,6 +53,8 @@ fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
             return Err(refusal.hint("give each parameter once"));
         }
     }
+    let target = args.target.as_deref().map(|text| expression::target("--target", text)).transpose();
+    let target = target.map_err(Refusal::from)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     Ok(RunOptions {
         seed: args.seed,
@@ -60,6 +62,8 @@ fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
         threads: args.threads.map_or(cores, usize::from),
         max_runs: args.max_runs,
         uncertainty: usize::from(args.uncertainty),
+        target,
+        targets: targets(),
         out: args.out.clone(),
         digests_inputs: args.json,
         files: args.files.clone(),
@@ -122,6 +126,15 @@ fn exit_of(done: Result<Exit, Refusal>) -> Exit {
     })
 }
 
+/// What carries out runs in real time, in builds that can.
+fn targets() -> Option<Arc<dyn TargetDriver>> {
+    #[cfg(feature = "target")]
+    let targets = Some(Arc::new(vcr_target::Targets) as Arc<dyn TargetDriver>);
+    #[cfg(not(feature = "target"))]
+    let targets = None;
+    targets
+}
+
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {
@@ -136,9 +149,14 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
 
 /// What differs from time to time goes to standard error.
 fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
-    let virtual_ns: f64 = outcome.runs.iter().map(|run| run.duration_ms * 1e6).sum();
+    let is_virtual = |run: &&Arc<Report>| run.target.is_none();
+    let virtual_ns: f64 = outcome.runs.iter().filter(is_virtual).map(|run| run.duration_ms * 1e6).sum();
     let wall_ns = started.elapsed().as_nanos() as f64;
-    tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
+    if outcome.runs.iter().all(|run| run.target.is_some()) {
+        tell(format_args!("measured in {}", format_ns(wall_ns)));
+    } else {
+        tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
+    }
     if let Some(folder) = &args.out {
         tell(format_args!("wrote {} to {}", outcome.files.join(", "), folder.display()));
     }
@@ -171,6 +189,9 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
         && others.iter().all(|run| run.seed == first.seed)
     {
         command.push_str(&format!(" --seed {}", first.seed));
+    }
+    if let Some(target) = &args.target {
+        command.push_str(&format!(" --target {}", quoted(target)));
     }
     if args.uncertainty > 0 {
         command.push_str(&format!(" --uncertainty {}", args.uncertainty));

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use comfy_table::Table;
+use vcr_cluster::metrics::Metric;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
-use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty};
+use vcr_cluster::{Interval, MetricsReport, Report, TargetReport, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
@@ -87,7 +88,14 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Assert
 pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Result<()> {
     let is_folded = !full && run.workloads.len() > MAX_WORKLOADS;
     let duration = format_ns(run.duration_ms * 1e6);
-    writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  {DIM}seed {}, {duration} of virtual time{DIM:#}", run.name, run.seed)?;
+    let place = match &run.target {
+        None => "of virtual time".to_owned(),
+        Some(target) => format!("on the target {}", target.name),
+    };
+    writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  {DIM}seed {}, {duration} {place}{DIM:#}", run.name, run.seed)?;
+    if let Some(target) = &run.target {
+        write_target(out, target)?;
+    }
     write_table(out, &trend_table(run, is_folded))?;
     if is_folded {
         writeln!(out, "  {} workloads folded: --full lists each, as report.json does", run.workloads.len())?;
@@ -96,7 +104,9 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     if let Some(uncertainty) = &run.uncertainty {
         write_uncertainty(out, uncertainty)?;
     }
-    write_table(out, &engine_table(run))?;
+    if !run.engines.is_empty() {
+        write_table(out, &engine_table(run))?;
+    }
     if let Some(text) = run.outside_fitted_range_text() {
         writeln!(out, "  {text}")?;
     }
@@ -106,6 +116,22 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;
+    }
+    Ok(())
+}
+
+/// What the target is, and how well its client kept to the schedule.
+fn write_target(out: &mut dyn Write, target: &TargetReport) -> io::Result<()> {
+    let TargetReport { address, server, model, prompts, send_delay_ms, .. } = target;
+    let parts = [address.clone(), server.clone(), model.as_ref().map(|model| format!("model {model}"))];
+    let prompts = prompts.as_ref().map(|prompts| format!("prompts as {prompts}"));
+    let parts: Vec<String> = parts.into_iter().flatten().chain(prompts).collect();
+    if !parts.is_empty() {
+        writeln!(out, "  {}", printable(&parts.join(", ")))?;
+    }
+    if let Some(delay) = send_delay_ms {
+        let (p50, p99) = (format_ns(delay.p50 * 1e6), format_ns(delay.p99 * 1e6));
+        writeln!(out, "  requests were sent {p50} (p99 {p99}) after they were due")?;
     }
     Ok(())
 }
@@ -189,8 +215,14 @@ fn comparison_table(runs: &[Arc<Report>]) -> Table {
         row.extend([
             format!("{}/{}", metrics.count(Counter::Completed), metrics.count(Counter::Requests)),
             format!("{:.1}", metrics.rate_per_s(Counter::OutputTokens)),
-            format!("{:.1}%", cache_hits_percent(metrics)),
-            metrics.count(Counter::Preemptions).to_string(),
+            match is_known(run, Metric::Gauge(Gauge::PrefixHitRatio)) {
+                true => format!("{:.1}%", cache_hits_percent(metrics)),
+                false => "-".to_owned(),
+            },
+            match is_known(run, Metric::Counter(Counter::Preemptions)) {
+                true => metrics.count(Counter::Preemptions).to_string(),
+                false => "-".to_owned(),
+            },
         ]);
         table.add_row(row);
     }
@@ -240,7 +272,11 @@ fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
     if run.unfinished_requests > 0 {
         write!(out, ", {} unfinished", run.unfinished_requests)?;
     }
-    writeln!(out, "; {} retries, {} preemptions", count(Counter::Retries), count(Counter::Preemptions))?;
+    write!(out, "; {} retries", count(Counter::Retries))?;
+    if is_known(run, Metric::Counter(Counter::Preemptions)) {
+        write!(out, ", {} preemptions", count(Counter::Preemptions))?;
+    }
+    writeln!(out)?;
     for (reason, amount) in metrics.rejections.iter().chain(&metrics.failures) {
         writeln!(out, "    {amount} because {reason}")?;
     }
@@ -259,7 +295,15 @@ fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
             "  goodput: {requests:.2} requests/s, {completed:.1} output tokens/s, {prompt:.1} prompt tokens/s, of completed requests"
         )?;
     }
+    if !is_known(run, Metric::Gauge(Gauge::PrefixHitRatio)) {
+        return Ok(());
+    }
     writeln!(out, "  prefix cache: {:.2}% of prompt tokens found", cache_hits_percent(metrics))
+}
+
+/// Whether the run's target knows a metric.
+fn is_known(run: &Report, metric: Metric) -> bool {
+    run.why_absent(metric, false).is_none()
 }
 
 /// Share of the prompt tokens that were found in a cache, in percent.

@@ -13,10 +13,12 @@ mod event;
 mod fleet;
 mod in_flight;
 mod ledger;
+mod measured;
 pub mod observe;
 mod report;
 mod routing;
 mod simulation;
+mod target;
 mod traffic;
 
 pub use config::{
@@ -31,12 +33,14 @@ pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::target_autoscaler;
 pub use ledger::{metrics, record};
+pub use measured::{DRAWN_TOKENS, Ending, IssuedRequest, MeasuredRun, virtual_only};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent,
-    SloMetric, TableCoverage, TrendReport, Uncertainty, quantile,
+    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, Report,
+    ScalingEvent, SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
+pub use target::{FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

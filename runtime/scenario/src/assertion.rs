@@ -83,6 +83,7 @@ impl<'a> Assertion<'a> {
     /// Whether it holds in a run.
     pub(crate) fn evaluate(&self, report: &Report) -> Result<AssertionResult, Malformed> {
         self.subject.check_workload(report)?;
+        self.subject.check_known(report)?;
         let observed = self.subject.observe(report, self.statistic);
         let unit = self.subject.info().unit;
         Ok(AssertionResult {
@@ -141,6 +142,7 @@ fn check_value(metric: &str, statistic: &str) -> Result<Option<Watched>, Thrown>
 pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f64, Malformed> {
     let (subject, statistic) = parse_value(metric, statistic)?;
     subject.check_workload(report)?;
+    subject.check_known(report)?;
     subject.observe(report, statistic).ok_or_else(|| without_samples(metric))
 }
 
@@ -148,6 +150,13 @@ pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f6
 pub(crate) fn check_asked(report: &Report, metric: &str, statistic: &str) -> Result<(), Malformed> {
     let (subject, _) = parse_value(metric, statistic)?;
     subject.check_workload(report)
+}
+
+/// Whether the target of a run knows a metric.
+pub(crate) fn is_known(report: &Report, metric: &str) -> Result<bool, Malformed> {
+    let subject = Subject::parse(metric)?;
+    subject.check_workload(report)?;
+    Ok(subject.why_absent(report).is_none())
 }
 
 /// The value that the share `share` of the draws of a run do not exceed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::{Dynamic, Position};
-use vcr_cluster::{LatencyFactory, Overheads, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory};
+use vcr_cluster::{LatencyFactory, Overheads, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory, Target};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_guest::Limits;
 use vcr_random::Distribution;
@@ -19,7 +19,7 @@ use crate::vocabulary::engine::compat;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
 use crate::vocabulary::policy::PolicySpec;
-use crate::vocabulary::{autoscale, router, script_engine};
+use crate::vocabulary::{autoscale, router, script_engine, target};
 use crate::{RunOptions, Silent};
 
 /// The latency model that `source` makes. Relative paths in it start at `folder`; `name` is
@@ -102,6 +102,23 @@ fn options_of_flags(flags: &str) -> String {
         options.push_str("true");
     }
     options
+}
+
+/// The target that `source` names or makes: a name, a URL, or an expression such as
+/// `http("http://localhost:8000", #{ model: "..." })`. `name` is its origin for errors.
+///
+/// # Errors
+/// When it is no target.
+pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
+    let is_url = source.starts_with("http://") || source.starts_with("https://");
+    let value = if is_url { Dynamic::from(source.to_owned()) } else { named(name, source, Path::new(""), None)? };
+    target::of(&value).map_err(|(problem, hint)| ScenarioError {
+        blame: Blame::Input,
+        file: name.to_owned(),
+        at: None,
+        message: format!("it {problem}"),
+        hint,
+    })
 }
 
 /// The scheduling policy that `source` names or makes: the policy of engines, and what ranks

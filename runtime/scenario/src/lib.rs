@@ -22,8 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use vcr_cluster::Report;
+use sha2::{Digest, Sha256};
 use vcr_cluster::observe::Progress;
+use vcr_cluster::{Report, Target, TargetDriver};
+use vcr_input::MAX_SCRIPT_BYTES;
+use vcr_output::OutputError;
 
 pub use assertion::AssertionResult;
 pub use checked::Checked;
@@ -58,6 +61,10 @@ pub struct RunOptions {
     pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
+    /// Replaces the target of every run.
+    pub target: Option<Target>,
+    /// Carries out runs on targets other than virtual time; none in builds without them.
+    pub targets: Option<Arc<dyn TargetDriver>>,
     /// Files to write to the folder. None: all, but steps and trace only while they have at
     /// most `steps_limit_bytes` together.
     pub files: Option<Vec<OutFile>>,
@@ -82,6 +89,8 @@ impl Default for RunOptions {
             max_runs: DEFAULT_MAX_RUNS,
             uncertainty: 0,
             out: None,
+            target: None,
+            targets: None,
             files: None,
             steps_limit_bytes: STEPS_LIMIT_BYTES,
             requests: None,

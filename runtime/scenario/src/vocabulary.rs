@@ -18,6 +18,7 @@ mod result;
 pub(crate) mod router;
 pub(crate) mod run;
 mod search;
+pub(crate) mod target;
 mod workload;
 
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     guest::register(&mut engine, context);
     workload::register(&mut engine, context);
     fault::register(&mut engine, context);
+    target::register(&mut engine, context);
     run::register(&mut engine, context);
     check::register(&mut engine, context);
     result::register(&mut engine, context);

@@ -61,6 +61,21 @@ pub enum FailReason {
     /// Every engine of the pool is down for good.
     #[error("no engine of the pool is up or will be")]
     NoEngine,
+    /// The server refused it or failed, with this HTTP status.
+    #[error("the server answered with HTTP status {0}")]
+    Status(u16),
+    /// The server or the engine ended it with an error.
+    #[error("the server ended it with an error")]
+    Server,
+    /// The connection could not be made, or ended before the answer did.
+    #[error("the connection was lost")]
+    Connection,
+    /// The server's answer is not one.
+    #[error("the server's answer makes no sense")]
+    Garbage,
+    /// The server sent nothing for too long.
+    #[error("the server sent nothing for too long")]
+    Silent,
 }
 
 /// One request from arrival to end. Times are virtual nanoseconds; those of a

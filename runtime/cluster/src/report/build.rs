@@ -22,7 +22,7 @@ use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
 pub(super) const SCHEMA_VERSION: u32 = 2;
 /// The version that fingerprints cover. What later versions add is left out of
 /// them, so that the fingerprint of a run stays the same.
-const FINGERPRINTED_VERSION: u32 = 1;
+pub(super) const FINGERPRINTED_VERSION: u32 = 1;
 
 /// The final state of a run.
 pub(crate) struct RunEnd<'a> {
@@ -80,6 +80,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         duration_ms: ns_to_ms(duration_ns),
         partial: stopped_at_ns.is_some(),
         unfinished_requests: arrived - ended,
+        target: None,
         workloads: workloads.collect(),
         metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
         engines,
@@ -98,7 +99,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         engine_names,
     };
     report.fingerprint = fingerprint(&report, step_digests);
-    report.schema_version = SCHEMA_VERSION;
+    unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
     // It says how far to trust the times, not what happened.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
@@ -185,7 +186,7 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
+pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
     set: MetricSummaries,
     records: impl Fn() -> I,
     seconds: f64,
@@ -236,7 +237,7 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
 /// Adds what requests got, whether they completed or not: the tokens of their
 /// records, and those of attempts that a fault cut off. It follows from what the
 /// fingerprint covers, and is not part of it.
-fn add_generated_tokens(report: &mut Report) {
+pub(super) fn add_generated_tokens(report: &mut Report) {
     // An injected failure leaves the tokens in the record, and counts them as wasted.
     let is_in_record = |record: &&RequestRecord| record.outcome != Outcome::Failed(FailReason::Injected);
     let seconds = report.duration_ms / 1e3;
@@ -256,7 +257,7 @@ fn add_generated_tokens(report: &mut Report) {
     }
 }
 
-fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
+pub(super) fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     let scale = if unit == Unit::Time { 1e6 } else { 1.0 };
     let of = |value: u64| value as f64 / scale;
     TrendReport {
@@ -273,7 +274,12 @@ fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     }
 }
 
-fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
+/// Sets what the fingerprint, which has just been taken, does not cover.
+pub(super) fn unfingerprinted(report: &mut Report) {
+    report.schema_version = SCHEMA_VERSION;
+}
+
+pub(super) fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     let mut hash = Sha256::new();
     for digest in step_digests {
         hash.update(digest.to_le_bytes());

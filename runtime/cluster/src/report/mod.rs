@@ -7,6 +7,7 @@
 mod build;
 mod coverage;
 mod goodput;
+mod measured;
 mod uncertainty;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, SloMetric};
+pub(crate) use measured::{MeasuredEnd, build_measured};
+pub use measured::{MeasuredFacts, TargetReport};
 pub use uncertainty::{Interval, Uncertainty, quantile};
 
 /// A trend as it is written: times in milliseconds, counts as they are.
@@ -213,6 +216,9 @@ pub struct Report {
     pub partial: bool,
     /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
+    /// Where it ran, unless in virtual time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetReport>,
     /// Metrics over all workloads.
     pub metrics: MetricsReport,
     /// Metrics of each workload, by name.

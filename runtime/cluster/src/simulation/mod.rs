@@ -104,7 +104,7 @@ impl<'o> Simulation<'o> {
         let mut simulation = Self {
             now_ns: 0,
             events: EventQueue::new(pools.len()),
-            traffic: Traffic::new(&config, pools[0].engine.block_size()),
+            traffic: Traffic::new(&config, pools[0].engine.block_size(), false),
             in_flight: InFlight::default(),
             ledger: Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads),
             routing: Routing::new(&config, &fleet)?,

@@ -46,10 +46,12 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn new(run: &RunConfig, block_size_tokens: u32) -> Self {
+    /// With `keeps_tokens`, prompts have tokens and not only hashes of blocks.
+    pub(crate) fn new(run: &RunConfig, block_size_tokens: u32, keeps_tokens: bool) -> Self {
+        let workload = |index| workload(run, index, block_size_tokens, keeps_tokens);
         Self {
             run_seed: run.seed,
-            workloads: (0..run.workloads.len()).map(|index| workload(run, index, block_size_tokens)).collect(),
+            workloads: (0..run.workloads.len()).map(workload).collect(),
             output_seeds: Vec::new(),
             thinking: Vec::new(),
             vacant: Vec::new(),
@@ -222,12 +224,12 @@ impl Traffic {
     }
 }
 
-fn workload(run: &RunConfig, index: usize, block_size_tokens: u32) -> Workload {
+fn workload(run: &RunConfig, index: usize, block_size_tokens: u32, keeps_tokens: bool) -> Workload {
     let own = &run.workloads[index];
     let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
         (WorkloadSource::Trace { trace: a, .. }, WorkloadSource::Trace { trace: b, .. }) => Arc::ptr_eq(a, b),
         _ => false,
     };
     let first_of_trace = run.workloads.iter().position(same_trace).unwrap_or(index);
-    Workload::new(own.clone(), run.seed, block_size_tokens, first_of_trace)
+    Workload::new(own.clone(), run.seed, block_size_tokens, first_of_trace, keeps_tokens)
 }

@@ -23,6 +23,8 @@ pub(crate) struct Workload {
     config: WorkloadConfig,
     seed: u64,
     block_size_tokens: u32,
+    /// Whether prompts keep tokens, for engines that are no simulation.
+    keeps_tokens: bool,
     /// Salt of a trace's content: the same for workloads that play the same
     /// trace, since equal ids of different traces mean nothing.
     content_salt: u64,
@@ -39,7 +41,13 @@ pub(crate) struct Workload {
 impl Workload {
     /// A workload at its beginning. `first_of_trace` is the index of the first
     /// workload of the run that plays the same trace.
-    pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32, first_of_trace: usize) -> Self {
+    pub(crate) fn new(
+        config: WorkloadConfig,
+        run_seed: u64,
+        block_size_tokens: u32,
+        first_of_trace: usize,
+        keeps_tokens: bool,
+    ) -> Self {
         let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
         let (first_turns, graph) = match &config.source {
             WorkloadSource::Trace { trace, copies, stagger_ns, pacing, .. } => {
@@ -55,6 +63,7 @@ impl Workload {
             config,
             seed,
             block_size_tokens,
+            keeps_tokens,
             content_salt: seed::derive(0, "trace", first_of_trace as u64),
             started: 0,
             first_turns,
@@ -180,7 +189,7 @@ impl Workload {
             WorkloadSource::Synthetic { mix, .. } => {
                 let session_seed = seed::derive(self.seed, "session", number);
                 let mut rng = Stream::new(session_seed, "draws");
-                let mut conversation = Prompt::new(self.block_size_tokens, 0);
+                let mut conversation = self.empty_prompt(0);
                 if mix.shared_prefix_tokens > 0 {
                     let group = seed::mix(session_seed) % u64::from(mix.prefix_groups);
                     let content = seed::derive(self.seed, "shared prefix", group);
@@ -299,9 +308,16 @@ impl Workload {
         PacedAnswer { pacing: *pacing, times, outputs: trace.outputs(times) }
     }
 
+    fn empty_prompt(&self, salt: u64) -> Prompt {
+        match self.keeps_tokens {
+            true => Prompt::of_tokens(Vec::new(), self.block_size_tokens, salt),
+            false => Prompt::new(self.block_size_tokens, salt),
+        }
+    }
+
     fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32, conversation: Option<Prompt>) -> Prompt {
         let request = &trace.requests[row as usize];
-        let beginning = || Prompt::new(self.block_size_tokens, self.content_salt ^ u64::from(copy));
+        let beginning = || self.empty_prompt(self.content_salt ^ u64::from(copy));
         let mut prompt = conversation.unwrap_or_else(beginning);
         let ids = trace.hash_ids(request);
         if ids.is_empty() {

@@ -1,6 +1,7 @@
 //! Prompts.
 
 use crate::kv::hash::{BlockHash, ChainHasher};
+use crate::seed::{mix, output_token};
 
 /// A prompt as the engine needs it: its length, the identity of its blocks
 /// and, if KV events carry them, its tokens.
@@ -18,6 +19,10 @@ pub struct Prompt {
 }
 
 impl Prompt {
+    /// The bit that tokens drawn for a run have. Whoever sends them to a model with a
+    /// vocabulary puts each in the place of one of its own.
+    pub const DRAWN_TOKENS: u32 = 1 << 31;
+
     /// An empty prompt to which tokens and runs are added; only their hashes
     /// are kept.
     #[must_use]
@@ -94,14 +99,25 @@ impl Prompt {
         }
     }
 
-    /// Appends a run of shared content; see [`ChainHasher::push_run`].
-    ///
-    /// # Panics
-    /// If the tokens are kept: a run has none.
+    /// Appends a run of shared content; see [`ChainHasher::push_run`]. If the tokens are
+    /// kept, those of a run are drawn from its content and its prompt's salt, so that
+    /// prompts share tokens where they share content; see [`Prompt::DRAWN_TOKENS`].
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
-        assert!(!self.keeps_tokens, "a run has no tokens to keep");
         self.len_tokens += len_tokens;
+        if self.keeps_tokens {
+            debug_assert!(!self.is_hashed, "the hasher stands for the salt only before it has hashed");
+            let seed = mix(content ^ self.hasher.state());
+            let drawn = |index| output_token(seed, index) | Self::DRAWN_TOKENS;
+            self.tokens.extend((offset_tokens..offset_tokens + len_tokens).map(drawn));
+            return;
+        }
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
+    }
+
+    /// The tokens, if they are kept.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// Number of tokens.
@@ -127,6 +143,26 @@ impl Prompt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Requests in real time must share what they share in virtual time, and nothing else.
+    #[test]
+    fn runs_have_equal_tokens_where_they_are_the_same_content() {
+        let prompt = |salt: u64, runs: &[(u64, u32, u32)]| {
+            let mut prompt = Prompt::of_tokens(Vec::new(), 4, salt);
+            runs.iter().for_each(|(content, offset, len)| prompt.push_run(*content, *offset, *len));
+            prompt
+        };
+        let whole = prompt(0, &[(7, 0, 40), (8, 0, 4)]);
+        assert_eq!(
+            (whole.tokens(), whole.len_tokens()),
+            (prompt(0, &[(7, 0, 10), (7, 10, 30), (8, 0, 4)]).tokens(), 44)
+        );
+        assert!(whole.tokens().iter().all(|token| token & Prompt::DRAWN_TOKENS != 0));
+        for other in [prompt(1, &[(7, 0, 44)]), prompt(0, &[(9, 0, 44)]), prompt(0, &[(7, 1, 44)])] {
+            let equal = whole.tokens().iter().zip(other.tokens()).filter(|(one, other)| one == other).count();
+            assert!(equal < 2, "{equal} of 44 tokens are equal");
+        }
+    }
 
     /// Engines with KV events and without must share the same blocks.
     #[test]

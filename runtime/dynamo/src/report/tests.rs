@@ -106,6 +106,7 @@ fn empty() -> vcr_cluster::Report {
         duration_ms: 0.0,
         partial: false,
         unfinished_requests: 0,
+        target: None,
         metrics: Default::default(),
         workloads: Default::default(),
         engines: Vec::new(),

@@ -1,5 +1,6 @@
 //! `goodput{ttft<1s,tpot<50ms}`: requests that completed within latency limits.
 
+use vcr_cluster::metrics::{Metric, Trend};
 use vcr_cluster::{Report, SloMetric};
 use vcr_units as units;
 
@@ -25,6 +26,13 @@ pub(crate) struct Slo {
     metric: SloMetric,
     comparison: Comparison,
     limit_ns: u64,
+}
+
+impl Slo {
+    /// The metric that it is a limit of, if that can be unknown.
+    pub(crate) fn needs(&self) -> Option<Metric> {
+        (self.metric == SloMetric::Queue).then_some(Metric::Trend(Trend::Queue))
+    }
 }
 
 /// Reads the part of `text` after `{`: limits, and optionally `workload:NAME`.

@@ -69,6 +69,24 @@ impl Subject {
         Err(Malformed { message, hint: Some(hint) })
     }
 
+    /// Fails when the run's target does not know it.
+    pub(crate) fn check_known(&self, report: &Report) -> Result<(), Malformed> {
+        let Some(reason) = self.why_absent(report) else { return Ok(()) };
+        let (name, run) = (self.info().name, &report.name);
+        let target = report.target.as_ref().map_or("virtual", |target| target.name.as_str());
+        Err(Malformed {
+            message: format!("`{name}` of the run `{run}` is not known on the target `{target}`: {reason}"),
+            hint: Some(format!("ask before: if has(result, \"{name}\") {{ ... }}")),
+        })
+    }
+
+    /// Why the run's target does not know it, if it does not.
+    pub(crate) fn why_absent<'a>(&self, report: &'a Report) -> Option<&'a str> {
+        let of_workload = self.workload.is_some();
+        let needed = self.slos.iter().filter_map(Slo::needs).chain([self.metric]);
+        needed.into_iter().find_map(|metric| report.why_absent(metric, of_workload))
+    }
+
     /// The metric's description.
     pub(crate) fn info(&self) -> MetricInfo {
         self.metric.info()

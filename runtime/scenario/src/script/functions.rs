@@ -38,10 +38,13 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("trace", "trace(#{ path: \"trace.jsonl\" })"),
     ("crash", "crash(#{ at: \"10s\", pool: \"decode\", engine: 0, restart_after: \"5s\" })"),
     ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
+    ("frontend", "frontend(#{ binary: \"vllm-rs\", model: \"path/of/the/model\" })"),
+    ("http", "http(\"http://localhost:8000\", #{ model: \"...\", api_key_env: \"API_KEY\" })"),
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
     ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
     ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
     ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
+    ("has", "has(result, \"preemptions\")"),
     ("value", "value(result, \"ttft\", \"p99\")"),
     (
         "series",
@@ -68,6 +71,7 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("ScriptDistribution", "a distribution"),
         ("WorkloadConfig", "a workload"),
         ("FaultSpec", "a fault"),
+        ("TargetSpec", "a target"),
         ("RunResult", "the result of a run"),
         ("RequestRows", "the requests of a run"),
     ];

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
-use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, WorkloadConfig, simulate};
+use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, WorkloadConfig, simulate};
 use vcr_input::memory;
 use vcr_output::OutputError;
 
@@ -21,7 +21,7 @@ use crate::script::register::with_options;
 use crate::vocabulary::cluster::ClusterSpec;
 use crate::vocabulary::drawn::{DrawnPool, redrawn};
 use crate::vocabulary::fault::FaultSpec;
-use crate::vocabulary::parameter;
+use crate::vocabulary::{parameter, target};
 
 /// Seed of a run that neither the scenario nor the user seeds.
 const DEFAULT_SEED: u64 = 1;
@@ -43,13 +43,14 @@ pub(crate) struct RunResult {
 /// A run to be made.
 struct PlannedRun {
     config: RunConfig,
+    target: Target,
     /// By pool.
     drawn: Vec<Option<DrawnPool>>,
 }
 
 impl PlannedRun {
     fn can_be_drawn(&self) -> bool {
-        self.drawn.iter().any(Option::is_some)
+        self.target.is_virtual() && self.drawn.iter().any(Option::is_some)
     }
 }
 
@@ -89,6 +90,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let seed = options.u64("seed");
     let max_retries = options.u32("retries").unwrap_or(0);
     let max_time_ns = options.duration_ns("max_time");
+    let target = target::taken(context, &mut options);
     let faults = match &cluster {
         None => Vec::new(),
         Some(cluster) => resolve_faults(&faults, cluster, &mut options),
@@ -117,7 +119,10 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Thrown::input(lines.join("\n  ")).at(call)
     })?;
-    Ok(PlannedRun { config, drawn: cluster.drawn })
+    if !target.is_virtual() {
+        target::driver(context, &target, &config).map_err(|thrown| thrown.at(call))?;
+    }
+    Ok(PlannedRun { config, target, drawn: cluster.drawn })
 }
 
 /// The name of a run: its own, and the values that searches try now.
@@ -191,9 +196,9 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     let watched = context.state().watched.clone();
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
     let simulate = |task: &Task| {
-        let PlannedRun { config, drawn } = &planned[task.run];
+        let PlannedRun { config, target, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
-            let report = execute_one(context, config.clone(), first_index + task.run)?;
+            let report = execute_one(context, config.clone(), target, first_index + task.run)?;
             return Ok(Some(Simulated::Run(Box::new(report))));
         };
         let report = execute_draw(context, config, redrawn(config, drawn, draw), draw)?;
@@ -202,7 +207,10 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         // Half a run is no sample of whole ones.
         Ok((!report.partial).then(|| Simulated::Draw(Box::new(DrawnRun::new(report, &watched)))))
     };
-    let outcomes = parallel(context.options.threads, &tasks, |_, task| match context.reporter.stop() {
+    // In real time runs would be each other's load.
+    let is_virtual = planned.iter().all(|run| run.target.is_virtual());
+    let threads = if is_virtual { context.options.threads } else { 1 };
+    let outcomes = parallel(threads, &tasks, |_, task| match context.reporter.stop() {
         Some(_) => Ok(None),
         None => simulate(task),
     });
@@ -267,7 +275,7 @@ fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     tasks
 }
 
-fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
+fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usize) -> Result<Report, Thrown> {
     let name = config.name.clone();
     let files = {
         let mut state = context.state();
@@ -277,9 +285,12 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
     let files = files.map_err(|error| output_error(&error))?;
     let mut watcher = Watcher { context, name: &name, files };
     context.reporter.run_started(&name);
-    let result = simulate(config, &mut watcher);
+    let result = carry_out(context, config, target, &mut watcher);
     context.reporter.run_ended(&name);
-    let report = result.map_err(|error| sim_error(&name, error))?;
+    let report = result?;
+    for note in report.target.iter().flat_map(|target| &target.notes) {
+        context.reporter.warn(&format!("run `{name}`: {note}"));
+    }
     if report.outside_fitted_range > Some(MAX_OUTSIDE_RANGE)
         && let Some(text) = report.outside_fitted_range_text()
     {
@@ -295,6 +306,21 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
         })?;
     }
     Ok(report)
+}
+
+/// Simulates a run, or measures it on its target.
+fn carry_out(
+    context: &Context,
+    config: RunConfig,
+    target: &Target,
+    observer: &mut dyn Observer,
+) -> Result<Report, Thrown> {
+    let name = config.name.clone();
+    if target.is_virtual() {
+        return simulate(config, observer).map_err(|error| sim_error(&name, error));
+    }
+    let driver = target::driver(context, target, &config)?;
+    driver.run(target, config, observer).map_err(|error| target::thrown(&name, error))
 }
 
 /// Simulates draw number `draw` of a run.

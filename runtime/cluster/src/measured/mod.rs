@@ -1,0 +1,281 @@
+//! Runs on targets other than virtual time: the same requests, accounted the same way.
+//!
+//! Knows no clock. Its caller has one: it asks when the next request is due, sends it, and
+//! says when tokens came and how the request ended. Workloads, sessions and graphs of traces
+//! go on from there as they do in virtual time, and so do the ledger and the report.
+
+use vcr_core::{AnyEngine, Prompt, ServingEngine};
+
+use crate::config::{Overheads, RunConfig, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::error::SimError;
+use crate::event::{Event, EventQueue};
+use crate::ledger::Ledger;
+use crate::ledger::metrics::Counter;
+use crate::ledger::record::{FailReason, Outcome, RequestRecord};
+use crate::observe::Progress;
+use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
+use crate::traffic::{FollowUp, Traffic, Turn};
+
+/// A request to be sent.
+#[derive(Debug)]
+pub struct IssuedRequest {
+    /// Its number in the run.
+    pub tag: u64,
+    /// When it was to be sent, in nanoseconds since the start of the run.
+    pub due_ns: u64,
+    /// Index of its workload in the run.
+    pub workload: u32,
+    /// Number of its session in the workload.
+    pub session: u64,
+    /// Position in the session, from 0.
+    pub turn: u32,
+    /// The prompt's tokens; those of drawn content have [`Prompt::DRAWN_TOKENS`].
+    pub prompt: Vec<u32>,
+    /// Output tokens, exactly.
+    pub max_tokens: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// Its tenant; 0 for none.
+    pub tenant: u64,
+    /// Whether the next turn's prompt repeats the answer.
+    pub needs_answer: bool,
+}
+
+/// How a request on a target ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With its whole output.
+    Completed,
+    /// The router or the server had too much to do.
+    Shed,
+    /// It was lost.
+    Failed(FailReason),
+}
+
+/// A run in progress on a target.
+pub struct MeasuredRun {
+    config: RunConfig,
+    now_ns: u64,
+    events: EventQueue,
+    traffic: Traffic,
+    ledger: Ledger,
+    /// By tag; none once the request has ended.
+    follow_ups: Vec<Option<FollowUp>>,
+    /// Says which requests can never run; none where the engines are not known.
+    engine: Option<AnyEngine>,
+}
+
+impl MeasuredRun {
+    /// The run before its first request. With `knows_engines`, requests that the cluster's
+    /// first pool can never run are rejected, as in virtual time.
+    ///
+    /// # Errors
+    /// When the configuration makes no sense.
+    pub fn new(config: RunConfig, knows_engines: bool) -> Result<Self, SimError> {
+        config.check().map_err(SimError::Config)?;
+        let pool = config.topology.pools()[0].engine.clone();
+        let mut events = EventQueue::new(config.topology.pools().len());
+        let mut traffic = Traffic::new(&config, pool.block_size(), true);
+        traffic.begin(&mut events);
+        Ok(Self {
+            now_ns: 0,
+            events,
+            traffic,
+            ledger: Ledger::new(config.workloads.len(), 0, false, Overheads::default()),
+            follow_ups: Vec::new(),
+            engine: knows_engines.then(|| AnyEngine::new(&pool)),
+            config,
+        })
+    }
+
+    /// The run's configuration.
+    #[must_use]
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// When the next request is due, as far as is known now: requests that end bring about
+    /// others.
+    #[must_use]
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.events.next_time().filter(|at_ns| self.config.max_time_ns.is_none_or(|max_ns| *at_ns <= max_ns))
+    }
+
+    /// Whether nothing is in flight and nothing will be.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.in_flight() == 0 && self.next_due_ns().is_none()
+    }
+
+    /// Requests that have been issued and have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.ledger.arrived() - self.ledger.ended()
+    }
+
+    /// How far the run is at `now_ns`.
+    #[must_use]
+    pub fn progress(&self, now_ns: u64) -> Progress {
+        Progress {
+            now_ns,
+            arrived: self.ledger.arrived(),
+            ended: self.ledger.ended(),
+            running: self.in_flight(),
+            ..Progress::default()
+        }
+    }
+
+    /// The next request that is due at `now_ns` or was before. Those that can never run are
+    /// entered as rejected and passed over.
+    pub fn issue(&mut self, now_ns: u64) -> Option<IssuedRequest> {
+        loop {
+            let at_ns = self.next_due_ns().filter(|at_ns| *at_ns <= now_ns)?;
+            let event = self.events.pop_at(at_ns)?;
+            self.now_ns = self.now_ns.max(at_ns);
+            let started = match event {
+                Event::Arrival { workload } => {
+                    let turn = self.traffic.start_session(workload, at_ns, &mut self.events);
+                    turn.map(|turn| (workload, turn))
+                }
+                Event::Ready { workload, node } => {
+                    Some((workload, self.traffic.start_node(workload, node, at_ns, &mut self.events)))
+                }
+                Event::NextTurn { slot, .. } => self.traffic.continue_session(slot),
+                _ => unreachable!("only traffic has events on a target"),
+            };
+            let Some((workload, turn)) = started else { continue };
+            if let Some(request) = self.arrive(workload, turn, at_ns) {
+                return Some(request);
+            }
+        }
+    }
+
+    fn arrive(&mut self, workload: u32, turn: Turn, due_ns: u64) -> Option<IssuedRequest> {
+        let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
+        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns]);
+        let tag = self.ledger.arrive(record);
+        self.traffic.arrived(workload, &turn);
+        let needs_answer = turn.follow_up.needs_answer();
+        let request = IssuedRequest {
+            tag,
+            due_ns,
+            workload,
+            session: turn.session,
+            turn: turn.turn,
+            prompt: turn.prompt.tokens().to_vec(),
+            max_tokens: turn.max_tokens,
+            priority: turn.priority,
+            tenant: self.config.workloads[workload as usize].tenant,
+            needs_answer,
+        };
+        self.follow_ups.push(Some(turn.follow_up));
+        let fits = self.engine.as_ref().map_or(Ok(()), |engine| engine.check(lengths[0], lengths[1]));
+        if let Err(reason) = fits {
+            self.close_request(tag, Outcome::Rejected(reason), due_ns);
+            return None;
+        }
+        Some(request)
+    }
+
+    /// An engine has begun to compute a request's prompt, of which it had so many tokens.
+    pub fn admitted(&mut self, tag: u64, at_ns: u64, cached_tokens: u32) {
+        let at_ns = at_ns.max(self.ledger.record(tag).queued_ns);
+        self.ledger.admit(tag, at_ns, cached_tokens);
+    }
+
+    /// A request was preempted.
+    pub fn preempted(&mut self, tag: u64, at_ns: u64) {
+        self.ledger.preempt(tag, at_ns);
+    }
+
+    /// A request is with this engine, by index among those of the report.
+    pub fn served_by(&mut self, tag: u64, engine: u32) {
+        self.ledger.enter_prefill_worker(tag, engine);
+    }
+
+    /// The prompt tokens of a request that were cached, where nothing is known of when it was
+    /// admitted.
+    pub fn cached(&mut self, tag: u64, cached_tokens: u32) {
+        let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
+        self.ledger.replay_admission(tag, None, cached_tokens);
+    }
+
+    /// Output tokens of a request have come together.
+    pub fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) {
+        let record = self.ledger.record(tag);
+        let at_ns = at_ns.max(record.last_token_ns.unwrap_or(record.arrival_ns));
+        self.ledger.emit(tag, num_tokens, at_ns);
+    }
+
+    /// The engine of a request is gone. Whether the request is to be sent again.
+    pub fn lost(&mut self, tag: u64) -> bool {
+        self.ledger.lose(tag, self.config.max_retries)
+    }
+
+    /// A request has ended with these output tokens, which are not needed unless
+    /// [`IssuedRequest::needs_answer`].
+    pub fn ended(&mut self, tag: u64, ending: Ending, at_ns: u64, answer: Vec<u32>) {
+        let record = self.ledger.record(tag);
+        let at_ns = at_ns.max(record.last_token_ns.unwrap_or(record.arrival_ns));
+        let needs_answer = self.follow_ups[tag as usize].as_ref().is_some_and(FollowUp::needs_answer);
+        if needs_answer && ending == Ending::Completed && answer.len() == record.output_tokens as usize {
+            self.traffic.keep_answer(tag, answer);
+        }
+        let outcome = match ending {
+            Ending::Completed => Outcome::Completed,
+            Ending::Shed => Outcome::Shed,
+            Ending::Failed(reason) => Outcome::Failed(reason),
+        };
+        self.close_request(tag, outcome, at_ns);
+    }
+
+    fn close_request(&mut self, tag: u64, outcome: Outcome, at_ns: u64) {
+        let Some(follow_up) = self.follow_ups[tag as usize].take() else { return };
+        self.ledger.end(tag, outcome, at_ns);
+        self.traffic.ended(tag, self.ledger.record(tag), follow_up, at_ns, &mut self.events);
+    }
+
+    /// A planned fault had no engine to act on.
+    pub fn ignored_fault(&mut self) {
+        self.ledger.count_ignored_fault();
+    }
+
+    /// The report of the run: what was measured, and what the target says besides.
+    ///
+    /// # Errors
+    /// When not one request could ever run.
+    pub fn finish(self, facts: MeasuredFacts) -> Result<Report, SimError> {
+        let arrived = self.ledger.arrived();
+        if arrived > 0 && self.ledger.total(Counter::Rejected) == arrived && facts.stopped_at_ns.is_none() {
+            let Outcome::Rejected(reason) = self.ledger.record(0).outcome else { unreachable!("all were rejected") };
+            return Err(SimError::NothingFits { requests: arrived, reason });
+        }
+        let workload_names = self.traffic.names();
+        Ok(build_measured(MeasuredEnd { config: &self.config, workload_names, ledger: self.ledger, facts }))
+    }
+}
+
+/// The parts of a run that no target but virtual time has: each as an error names it.
+#[must_use]
+pub fn virtual_only(config: &RunConfig) -> Vec<String> {
+    let mut parts = Vec::new();
+    for workload in &config.workloads {
+        let WorkloadConfig { name, source, .. } = workload;
+        if let WorkloadSource::Trace { answers: crate::config::Answers::Recorded, .. } = source {
+            parts.push(format!("answers as recorded (workload `{name}`)"));
+        }
+        let is_faster = |pacing: &TracePacing| {
+            let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
+            !speedup.is_finite()
+        };
+        if let WorkloadSource::Trace { pacing, .. } = source
+            && is_faster(pacing)
+        {
+            parts.push(format!("an infinite speed-up (workload `{name}`)"));
+        }
+    }
+    parts
+}
+
+/// The bit that tokens of drawn content have; see [`Prompt::DRAWN_TOKENS`].
+pub const DRAWN_TOKENS: u32 = Prompt::DRAWN_TOKENS;

@@ -1,0 +1,182 @@
+//! The report of a run on a target: what clients measured, and what the target says.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::build::{
+    FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
+};
+use super::{EngineReport, MetricsReport, Report, TrendReport};
+use crate::config::RunConfig;
+use crate::ledger::Ledger;
+use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
+use crate::ledger::record::ns_to_ms;
+
+/// The target of a run in its report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TargetReport {
+    /// Its name: `live`, `serve`, `frontend` or `http`.
+    pub name: String,
+    /// The address of its server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// What its server is, as it says itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The model's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How prompts were sent: `token ids` or `text`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<String>,
+    /// Milliseconds by which requests were sent later than their schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_delay_ms: Option<TrendReport>,
+    /// Metrics that are not known on this target, with the reasons.
+    pub absent: BTreeMap<&'static str, String>,
+    /// Metrics that are known of the run, but not of single workloads, with the reasons.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent_of_workloads: BTreeMap<&'static str, String>,
+    /// What a reader should know of the measurement.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// What a target says of a run besides the times of its clients.
+#[derive(Clone, Debug, Default)]
+pub struct MeasuredFacts {
+    /// The target.
+    pub target: TargetReport,
+    /// Nanoseconds by which requests were sent late.
+    pub send_delays_ns: Samples,
+    /// When the run was ended before its end, if it was.
+    pub stopped_at_ns: Option<u64>,
+    /// The engines, if they are known.
+    pub engines: Vec<EngineReport>,
+    /// Names of the engines.
+    pub engine_names: Vec<String>,
+    /// Totals that clients cannot count, of the whole run.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Largest share of an engine's KV blocks in use.
+    pub kv_peak_usage: Option<f64>,
+}
+
+/// The final state of a run on a target.
+pub(crate) struct MeasuredEnd<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) workload_names: Vec<String>,
+    pub(crate) ledger: Ledger,
+    pub(crate) facts: MeasuredFacts,
+}
+
+/// Sums up a run on a target.
+pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
+    let MeasuredEnd { config, workload_names, ledger, facts } = end;
+    let MeasuredFacts { mut target, send_delays_ns, stopped_at_ns, engines, engine_names, counters, kv_peak_usage } =
+        facts;
+    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+    let (arrived, ended) = (ledger.arrived(), ledger.ended());
+    let duration_ns = stopped_at_ns.or(config.max_time_ns.filter(|_| ended < arrived)).unwrap_or(last_end_ns);
+    let seconds = duration_ns as f64 / 1e9;
+    let (records, summarised) = ledger.close();
+    let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
+    sets.pop();
+    let mut workloads: BTreeMap<String, MetricsReport> = sets
+        .into_iter()
+        .enumerate()
+        .map(|(index, set)| {
+            let own = || records.iter().filter(move |record| record.workload as usize == index);
+            (workload_names[index].clone(), metrics_report(set, own, seconds, None))
+        })
+        .collect();
+    let run = Some((duration_ns, kv_peak_usage.unwrap_or(0.0)));
+    let mut metrics = metrics_report(all, || records.iter(), seconds, run);
+    metrics.replace_counters(&counters, seconds);
+    if let [only] = &workload_names[..]
+        && let Some(own) = workloads.get_mut(only)
+    {
+        // All that happened happened to its requests.
+        own.replace_counters(&counters, seconds);
+    } else {
+        let reason = "the target tells it of all requests together";
+        target.absent_of_workloads.extend(counters.keys().map(|name| (*name, reason.to_owned())));
+    }
+    if counters.contains_key(Counter::CachedTokens.info().name) && workload_names.len() > 1 {
+        let reason = "it follows from `cached_tokens`, which are known of all requests together";
+        target.absent_of_workloads.insert(Gauge::PrefixHitRatio.info().name, reason.to_owned());
+    }
+    target.send_delay_ms =
+        CountedSamples::from(send_delays_ns).summary().map(|summary| trend_report(&summary, Unit::Time));
+    metrics.forget(target.absent.keys());
+    for own in workloads.values_mut() {
+        own.forget(target.absent.keys().chain(target.absent_of_workloads.keys()));
+    }
+    let mut report = Report {
+        schema_version: FINGERPRINTED_VERSION,
+        name: config.name.clone(),
+        seed: config.seed,
+        duration_ms: ns_to_ms(duration_ns),
+        partial: stopped_at_ns.is_some(),
+        unfinished_requests: arrived - ended,
+        target: Some(target),
+        workloads,
+        metrics,
+        engines,
+        pools: Vec::new(),
+        scaling: Vec::new(),
+        links: Vec::new(),
+        outside_fitted_range: None,
+        table_coverage: None,
+        uncertainty: None,
+        fingerprint: String::new(),
+        requests: records,
+        token_gaps_ns,
+        samples,
+        workload_names,
+        engine_names,
+    };
+    report.fingerprint = fingerprint(&report, Vec::new());
+    unfingerprinted(&mut report);
+    add_generated_tokens(&mut report);
+    report
+}
+
+impl Report {
+    /// Why the target of the run does not know a metric, of the run or of single workloads;
+    /// none where it does.
+    #[must_use]
+    pub fn why_absent(&self, metric: Metric, of_workload: bool) -> Option<&str> {
+        let target = self.target.as_ref()?;
+        let name = metric.info().name;
+        let of_workload = target.absent_of_workloads.get(name).filter(|_| of_workload);
+        target.absent.get(name).or(of_workload).map(String::as_str)
+    }
+}
+
+impl MetricsReport {
+    /// Replaces totals by those of a target; what follows from them follows.
+    fn replace_counters(&mut self, counters: &BTreeMap<&'static str, u64>, seconds: f64) {
+        for (&name, &total) in counters {
+            self.counters.insert(name, total);
+            self.rates_per_s.insert(name, if seconds > 0.0 { total as f64 / seconds } else { 0.0 });
+        }
+        if counters.contains_key(Counter::CachedTokens.info().name) {
+            let (cached, prompt) = (self.count(Counter::CachedTokens), self.count(Counter::PromptTokens));
+            let ratio = if prompt == 0 { 0.0 } else { cached as f64 / prompt as f64 };
+            self.gauges.insert(Gauge::PrefixHitRatio.info().report_name(), ratio);
+        }
+    }
+
+    /// Leaves metrics out that are not known.
+    fn forget<'a>(&mut self, names: impl Iterator<Item = &'a &'static str>) {
+        for name in names {
+            self.counters.remove(name);
+            self.rates_per_s.remove(name);
+            self.gauges.remove(*name);
+            for trend in Trend::ALL.iter().filter(|trend| trend.info().name == *name) {
+                self.trends.remove(&trend.info().report_name());
+            }
+        }
+    }
+}

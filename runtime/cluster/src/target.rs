@@ -1,0 +1,144 @@
+//! Targets: the names of what a run is carried out on, and the interface of what does that.
+//!
+//! Virtual time is this crate's; all other targets are clocks, sockets and processes, which
+//! it knows nothing of. They measure a run by [`MeasuredRun`](crate::MeasuredRun).
+
+use std::fmt;
+
+use crate::config::RunConfig;
+use crate::error::SimError;
+use crate::observe::Observer;
+use crate::report::Report;
+
+/// What a run is carried out on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Target {
+    /// Simulated engines in virtual time.
+    #[default]
+    Virtual,
+    /// Engines of this process in real time, called directly.
+    Live,
+    /// The same behind the HTTP server of `vcr serve`, in this process.
+    Serve,
+    /// The same behind vLLM's own frontend, which the run starts and stops.
+    Frontend(FrontendTarget),
+    /// Any server of OpenAI's API.
+    Http(HttpTarget),
+}
+
+/// vLLM's own frontend.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FrontendTarget {
+    /// The program `vllm-rs`.
+    pub binary: String,
+    /// The folder of the model whose tokenizer it loads.
+    pub model: String,
+    /// Its minor version of vLLM, such as `0.33`; none detects it.
+    pub line: Option<String>,
+    /// Further arguments.
+    pub args: Vec<String>,
+}
+
+/// A server of OpenAI's API.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HttpTarget {
+    /// `http://host:port` or `https://host:port`, with a path in front of `/v1` if there is one.
+    pub url: String,
+    /// The model's name; none takes the server's first one.
+    pub model: Option<String>,
+    /// The environment variable that has the API key.
+    pub api_key_env: Option<String>,
+    /// Headers of every request.
+    pub headers: Vec<(String, String)>,
+    /// How prompts are sent.
+    pub prompts: Prompts,
+    /// A folder with the model's `tokenizer.json`, for prompts as texts.
+    pub tokenizer: Option<String>,
+    /// Tokens of prompts are below this; none asks the server's tokenizer, or is safe for most.
+    pub vocab_size: Option<u32>,
+    /// A file with certificates (PEM) to trust besides the system's.
+    pub ca_file: Option<String>,
+    /// Longest wait for the next bytes of an answer, in nanoseconds.
+    pub idle_timeout_ns: Option<u64>,
+}
+
+/// How prompts are sent to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prompts {
+    /// As token ids where the server takes them, otherwise as texts.
+    #[default]
+    Auto,
+    /// As token ids.
+    TokenIds,
+    /// As texts of exactly so many tokens.
+    Text,
+}
+
+impl Target {
+    /// The names of all targets, in the order of the docs.
+    pub const NAMES: [&'static str; 5] = ["virtual", "live", "serve", "frontend", "http"];
+
+    /// Its name in scripts and reports.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Virtual => Self::NAMES[0],
+            Self::Live => Self::NAMES[1],
+            Self::Serve => Self::NAMES[2],
+            Self::Frontend(_) => Self::NAMES[3],
+            Self::Http(_) => Self::NAMES[4],
+        }
+    }
+
+    /// Whether runs take virtual time.
+    #[must_use]
+    pub const fn is_virtual(&self) -> bool {
+        matches!(self, Self::Virtual)
+    }
+}
+
+/// Carries out runs in real time.
+pub trait TargetDriver: fmt::Debug + Send + Sync {
+    /// Refuses a run that the target cannot carry out, before anything starts.
+    ///
+    /// # Errors
+    /// When it cannot, with the part of the run that it lacks.
+    fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError>;
+
+    /// Carries out a run and measures it.
+    ///
+    /// # Errors
+    /// When the target cannot be reached or used. Requests that fail are part of the report.
+    fn run(&self, target: &Target, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError>;
+}
+
+/// Why a target could not carry out a run.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// It cannot be used as asked.
+    #[error("{message}")]
+    Unusable {
+        /// The problem.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+    /// It failed while it ran.
+    #[error("{0}")]
+    Failed(String),
+    /// The run makes no sense anywhere.
+    #[error(transparent)]
+    Run(#[from] SimError),
+}
+
+impl TargetError {
+    /// A target that cannot be used, without a hint.
+    pub fn unusable(message: impl Into<String>) -> Self {
+        Self::Unusable { message: message.into(), hint: None }
+    }
+
+    /// The same with a hint.
+    pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Unusable { message: message.into(), hint: Some(hint.into()) }
+    }
+}

@@ -1,0 +1,187 @@
+//! Targets: what runs are carried out on, and `has`, which asks what a target knows.
+
+use std::sync::Arc;
+
+use rhai::{Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_cluster::{FrontendTarget, HttpTarget, Prompts, RunConfig, Target, TargetDriver, TargetError};
+
+use crate::assertion;
+use crate::script::context::Context;
+use crate::script::error::{Blame, Scripted, Thrown};
+use crate::script::options::{Options, as_text, describe};
+use crate::script::register::with_options;
+use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::run::RunResult;
+
+/// A target, as scripts hold it.
+#[derive(Clone)]
+pub(crate) struct TargetSpec(pub(crate) Target);
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "frontend", |_, options| frontend(options));
+    let shared = Arc::clone(context);
+    engine.register_fn("http", move |call: NativeCallContext<'_>, url: ImmutableString, map: Map| {
+        http(&url, Options::new("http", &shared.source, &call, map))
+    });
+    let shared = Arc::clone(context);
+    engine.register_fn("http", move |call: NativeCallContext<'_>, url: ImmutableString| {
+        http(&url, Options::new("http", &shared.source, &call, Map::new()))
+    });
+    engine.register_fn(
+        "has",
+        |call: NativeCallContext<'_>, result: RunResult, metric: ImmutableString| -> Scripted<bool> {
+            assertion::is_known(&result.report, &metric).map_err(|error| Thrown::from(error).at(call.call_position()))
+        },
+    );
+}
+
+fn frontend(mut options: Options<'_>) -> Scripted<TargetSpec> {
+    let (binary, model) = (options.string("binary"), options.string("model"));
+    let target = FrontendTarget {
+        binary: options.required("binary", binary),
+        model: options.required("model", model),
+        line: options.string("line"),
+        args: options.strings("args").unwrap_or_default(),
+    };
+    options.finish()?;
+    Ok(TargetSpec(Target::Frontend(target)))
+}
+
+fn http(url: &str, mut options: Options<'_>) -> Scripted<TargetSpec> {
+    let prompts = [("auto", Prompts::Auto), ("token-ids", Prompts::TokenIds), ("text", Prompts::Text)];
+    let target = HttpTarget {
+        url: url.to_owned(),
+        model: options.string("model"),
+        api_key_env: options.string("api_key_env"),
+        headers: headers(&mut options),
+        prompts: options.choice("prompts", &prompts).unwrap_or_default(),
+        tokenizer: options.string("tokenizer"),
+        vocab_size: options.u32("vocab_size"),
+        ca_file: options.string("ca_file"),
+        idle_timeout_ns: options.duration_ns("idle_timeout"),
+    };
+    options.finish()?;
+    Ok(TargetSpec(Target::Http(target)))
+}
+
+fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {
+    let Some(value) = options.take("headers") else { return Vec::new() };
+    let Some(map) = value.clone().try_cast::<Map>() else {
+        let message = format!("`headers` must be a map such as #{{ \"x-team\": \"a\" }}, but is {}", describe(&value));
+        options.problem("headers", message);
+        return Vec::new();
+    };
+    let mut headers = Vec::new();
+    for (name, value) in map {
+        match as_text(&value) {
+            Some(text) => headers.push((name.to_string(), text)),
+            None => {
+                options.problem("headers", format!("the header `{name}` must be a text, but is {}", describe(&value)))
+            }
+        }
+    }
+    headers
+}
+
+/// The target that a value is: made by a function, or the name of one that needs no options.
+pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
+    if let Some(TargetSpec(target)) = value.clone().try_cast::<TargetSpec>() {
+        return Ok(target);
+    }
+    const HOW: &str = "\"virtual\", \"live\", \"serve\", frontend(#{ ... }) or http(\"http://...\")";
+    let Some(name) = as_text(value) else {
+        return Err((format!("must be a target such as {HOW}, but is {}", describe(value)), None));
+    };
+    match name.as_str() {
+        "virtual" => Ok(Target::Virtual),
+        "live" => Ok(Target::Live),
+        "serve" => Ok(Target::Serve),
+        "frontend" => Err((
+            "needs to know the program and the model of a frontend".to_owned(),
+            Some("frontend(#{ binary: \"path/of/vllm-rs\", model: \"path/of/the/model\" })".to_owned()),
+        )),
+        "http" => Err((
+            "needs the address of a server".to_owned(),
+            Some("http(\"http://localhost:8000\", #{ model: \"...\" })".to_owned()),
+        )),
+        url if url.starts_with("http://") || url.starts_with("https://") => {
+            Ok(Target::Http(HttpTarget { url: url.to_owned(), ..HttpTarget::default() }))
+        }
+        other => {
+            let hint = nearest(other, Target::NAMES.into_iter()).map(did_you_mean);
+            Err((format!("names the unknown target `{other}`; there are {HOW}"), hint))
+        }
+    }
+}
+
+/// The target of `run`'s options; what the caller of the scenario says comes first.
+pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
+    let own = match options.take("target") {
+        None => Target::Virtual,
+        Some(value) => match of(&value) {
+            Ok(target) => target,
+            Err((problem, hint)) => {
+                let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
+                options.problem("target", format!("`target` {problem}{hint}"));
+                Target::Virtual
+            }
+        },
+    };
+    relative_to(context, context.options.target.clone().unwrap_or(own))
+}
+
+/// Paths of a target in a script start at the script, as all others do.
+fn relative_to(context: &Context, mut target: Target) -> Target {
+    let is_of_script = context.options.target.is_none();
+    let resolve = |path: &mut String| {
+        if is_of_script {
+            *path = context.resolve(path).display().to_string();
+        }
+    };
+    match &mut target {
+        Target::Frontend(frontend) => {
+            // A plain name is a program of the search path.
+            if frontend.binary.contains('/') {
+                resolve(&mut frontend.binary);
+            }
+            resolve(&mut frontend.model);
+        }
+        Target::Http(http) => {
+            http.tokenizer.as_mut().map(resolve);
+            http.ca_file.as_mut().map(resolve);
+        }
+        Target::Virtual | Target::Live | Target::Serve => {}
+    }
+    target
+}
+
+/// The driver of a target that is not virtual.
+pub(crate) fn driver(context: &Context, target: &Target, run: &RunConfig) -> Result<Arc<dyn TargetDriver>, Thrown> {
+    let Some(driver) = context.options.targets.clone() else {
+        let message =
+            format!("this build of vcr lacks the feature `target`, which the target `{}` needs", target.name());
+        return Err(Thrown::input(message).hint("build it with `cargo build --release --features full`"));
+    };
+    if context.options.uncertainty > 0 {
+        let message = format!(
+            "`--uncertainty` draws latency models again, in virtual time only; the target is `{}`",
+            target.name()
+        );
+        return Err(Thrown::input(message));
+    }
+    driver.check(target, run).map_err(|error| thrown(&run.name, error))?;
+    Ok(driver)
+}
+
+/// The error of a target as the script's author reads it.
+pub(crate) fn thrown(run: &str, error: TargetError) -> Thrown {
+    let (blame, hint) = match &error {
+        TargetError::Unusable { hint, .. } => (Blame::Input, hint.clone()),
+        TargetError::Failed(_) => (Blame::Fault, None),
+        TargetError::Run(error) => {
+            let (blame, hint) = Blame::of(error);
+            (blame, hint.map(str::to_owned))
+        }
+    };
+    Thrown { blame, message: format!("run `{run}`: {error}"), hint }
+}

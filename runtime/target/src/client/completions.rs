@@ -1,0 +1,285 @@
+//! Requests as streamed text completions.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Method, StatusCode};
+use tokio::time::{Instant, sleep_until};
+use vcr_cluster::IssuedRequest;
+
+use super::error::ClientError;
+use super::pool::Pool;
+use super::server::{PromptForm, Server, message_of, next_data, whole_body};
+use super::sse::{Event, EventReader, Usage};
+use crate::drive::{Answered, Heard, Service};
+use crate::engines::book::{Book, name_of};
+
+/// Bytes of an error that are read.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// Tokens beyond those asked for after which a stream is taken for one that never ends.
+const TOKENS_TOO_MANY: u32 = 64;
+
+/// Sends requests to a server.
+pub(crate) struct Completions {
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) server: Server,
+    /// Longest wait for the next tokens.
+    pub(crate) idle_timeout: Duration,
+    /// Whether answers have said how much of their prompt was cached.
+    pub(crate) tells_cached: Rc<Cell<bool>>,
+    /// What engines of this process say of requests, if they do.
+    pub(crate) book: Option<Book>,
+}
+
+impl Service for Completions {
+    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+        match self.exchange(request, heard).await {
+            Ok(answer) => Answered::Whole(answer),
+            Err(ClientError::Status { status: 429 | 503, .. }) => Answered::Shed,
+            Err(error) => {
+                heard.note(format!("a request failed: {error}"));
+                match error.is_passing() {
+                    true => Answered::Lost(error.reason()),
+                    false => Answered::Failed(error.reason()),
+                }
+            }
+        }
+    }
+}
+
+impl Completions {
+    async fn exchange(&self, request: &IssuedRequest, heard: &Heard) -> Result<Vec<u32>, ClientError> {
+        let body = Bytes::from(self.body(request));
+        let silent = || ClientError::Silent(self.idle_timeout.as_secs());
+        let id = name_of(request.tag);
+        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), || heard.sent());
+        let sent = tokio::time::timeout(self.idle_timeout, sending).await;
+        let (response, busy) = sent.map_err(|_| silent())??;
+        let status = response.status();
+        let mut body = response.into_body();
+        if status != StatusCode::OK {
+            let bytes = whole_body(body, MAX_ERROR_BYTES).await?;
+            busy.done();
+            return Err(ClientError::Status { status: status.as_u16(), body: message_of(&bytes) });
+        }
+        let answer = self.stream(request, heard, &mut body).await?;
+        busy.done();
+        Ok(answer)
+    }
+
+    /// Reads an answer to its end.
+    async fn stream(
+        &self,
+        request: &IssuedRequest,
+        heard: &Heard,
+        body: &mut Incoming,
+    ) -> Result<Vec<u32>, ClientError> {
+        let mut reader = EventReader::default();
+        let mut answer =
+            Answer { wants_ids: request.needs_answer, max_tokens: request.max_tokens, ..Answer::default() };
+        let mut deadline = std::pin::pin!(sleep_until(Instant::now() + self.idle_timeout));
+        loop {
+            let data = tokio::select! {
+                biased;
+                data = next_data(body) => data?,
+                () = &mut deadline => {
+                    // Set again only when it has passed: most streams never get here.
+                    let next = answer.last_tokens.map_or(Instant::now(), |at| at + self.idle_timeout);
+                    if answer.last_tokens.is_none() || next <= Instant::now() {
+                        return Err(ClientError::Silent(self.idle_timeout.as_secs()));
+                    }
+                    deadline.as_mut().reset(next);
+                    continue;
+                }
+            };
+            let Some(data) = data else { break };
+            let mut arrived = 0;
+            let taken = reader.read(&data, |event| answer.take(event).map(|tokens| arrived += tokens));
+            if arrived > 0 {
+                answer.last_tokens = Some(Instant::now());
+                heard.tokens(arrived);
+            }
+            taken.map_err(|error| ClientError::Garbage(error.0))??;
+        }
+        self.finish(request, heard, answer)
+    }
+
+    /// Checks a whole answer.
+    fn finish(&self, request: &IssuedRequest, heard: &Heard, answer: Answer) -> Result<Vec<u32>, ClientError> {
+        if !answer.is_done && !answer.is_finished {
+            return Err(ClientError::Lost("the answer ended before its end".to_owned()));
+        }
+        if let Some(noted) = self.book.as_ref().and_then(|book| book.take(request.tag)) {
+            if let Some(at_s) = noted.scheduled_s {
+                heard.admitted(at_s, noted.cached_tokens);
+            }
+            (0..noted.preemptions).for_each(|_| heard.preempted());
+        }
+        if let Some(usage) = answer.usage {
+            // What the server held back until it knew that no stop string was in it.
+            if let Some(missing) = usage.completion_tokens.checked_sub(answer.counted).filter(|missing| *missing > 0) {
+                heard.tokens(missing);
+            }
+            if self.book.is_none()
+                && let Some(cached) = usage.prompt_tokens_details.and_then(|details| details.cached_tokens)
+            {
+                self.tells_cached.set(true);
+                heard.cached(cached);
+            }
+            let sent = request.prompt.len() as u32;
+            if usage.prompt_tokens != sent {
+                heard.note(format!(
+                    "the server counts other prompt tokens than were sent, such as {} instead of {sent}",
+                    usage.prompt_tokens
+                ));
+            }
+        }
+        let tokens = answer.usage.map_or(answer.counted, |usage| usage.completion_tokens);
+        if tokens == 0 && request.max_tokens > 0 {
+            return Err(ClientError::Garbage("an answer without any token".to_owned()));
+        }
+        if tokens != request.max_tokens {
+            heard.note(format!(
+                "some answers do not have the tokens that were asked for, such as {tokens} instead of {}",
+                request.max_tokens
+            ));
+        }
+        if request.needs_answer && answer.ids.len() != tokens as usize {
+            heard.note("the server does not tell the tokens of answers, so that later turns repeat drawn ones instead");
+        }
+        Ok(answer.ids)
+    }
+
+    fn body(&self, request: &IssuedRequest) -> String {
+        let Server { model, is_vllm, prompts, .. } = &self.server;
+        let mut body = String::with_capacity(128 + request.prompt.len() * 6);
+        // Writing to a text cannot fail.
+        _ = write!(body, "{{\"model\":{},\"prompt\":", serde_json::Value::from(model.as_str()));
+        match prompts {
+            PromptForm::TokenIds(vocabulary) => {
+                let mut prompt = request.prompt.clone();
+                vocabulary.place(&mut prompt);
+                body.push('[');
+                for (index, token) in prompt.iter().enumerate() {
+                    _ = write!(body, "{}{token}", if index == 0 { "" } else { "," });
+                }
+                body.push(']');
+            }
+            PromptForm::Text(words) => _ = write!(body, "{}", serde_json::Value::from(words.text(&request.prompt))),
+        }
+        let max_tokens = request.max_tokens;
+        _ = write!(body, ",\"max_tokens\":{max_tokens},\"stream\":true,\"stream_options\":{{\"include_usage\":true");
+        if *is_vllm {
+            _ = write!(body, ",\"continuous_usage_stats\":true}},\"ignore_eos\":true,\"min_tokens\":{max_tokens}");
+            if request.needs_answer {
+                body.push_str(",\"return_token_ids\":true");
+            }
+            if request.tenant != 0 {
+                _ = write!(body, ",\"cache_salt\":\"{}\"", request.tenant);
+            }
+            if request.priority != 0 {
+                _ = write!(body, ",\"priority\":{}", request.priority);
+            }
+        } else {
+            body.push('}');
+        }
+        body.push('}');
+        body
+    }
+}
+
+/// What has come of an answer.
+#[derive(Default)]
+struct Answer {
+    wants_ids: bool,
+    max_tokens: u32,
+    ids: Vec<u32>,
+    counted: u32,
+    usage: Option<Usage>,
+    is_finished: bool,
+    is_done: bool,
+    last_tokens: Option<Instant>,
+}
+
+impl Answer {
+    /// Takes an event; its new tokens.
+    fn take(&mut self, data: &[u8]) -> Result<u32, ClientError> {
+        if data == b"[DONE]" {
+            self.is_done = true;
+            return Ok(0);
+        }
+        let event: Event<'_> = serde_json::from_slice(data).map_err(|error| {
+            let shown = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
+            ClientError::Garbage(format!("an event is no completion: `{shown}` ({error})"))
+        })?;
+        if let Some(error) = event.error {
+            return Err(ClientError::Server(message_of(error.get().as_bytes())));
+        }
+        self.usage = event.usage.or(self.usage);
+        let mut tokens = 0;
+        for choice in event.choices {
+            self.is_finished |= choice.finish_reason.is_some();
+            let has_text = choice.text.is_some_and(|text| !text.is_empty());
+            tokens += match &choice.token_ids {
+                Some(ids) => ids.len() as u32,
+                None => u32::from(has_text),
+            };
+            if self.wants_ids {
+                self.ids.extend(choice.token_ids.unwrap_or_default());
+            }
+        }
+        // Counts are exact where the server sends them with each event.
+        if let Some(usage) = event.usage {
+            tokens = usage.completion_tokens.saturating_sub(self.counted);
+        }
+        self.counted += tokens;
+        if self.counted > self.max_tokens.saturating_add(TOKENS_TOO_MANY) {
+            return Err(ClientError::Garbage(format!(
+                "{} tokens where {} were asked for, and no end",
+                self.counted, self.max_tokens
+            )));
+        }
+        Ok(tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(events: &[&str]) -> Result<(Vec<u32>, Answer), ClientError> {
+        let mut answer = Answer { wants_ids: true, max_tokens: 4, ..Answer::default() };
+        let tokens = events.iter().map(|event| answer.take(event.as_bytes())).collect::<Result<_, _>>()?;
+        Ok((tokens, answer))
+    }
+
+    #[test]
+    fn tokens_are_counted_by_ids_by_usage_or_by_events() {
+        let ids = [r#"{"choices":[{"text":"","token_ids":[1,2]}]}"#, r#"{"choices":[{"text":"a","token_ids":[3]}]}"#];
+        let (tokens, answer) = taken(&ids).unwrap();
+        assert_eq!((tokens, answer.ids), (vec![2, 1], vec![1, 2, 3]));
+        let usage = [
+            r#"{"choices":[{"text":""}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#,
+            r#"{"choices":[{"text":"ab","finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":4}}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":4}}"#,
+            "[DONE]",
+        ];
+        let (tokens, answer) = taken(&usage).unwrap();
+        assert_eq!((tokens, answer.is_done, answer.is_finished), (vec![1, 3, 0, 0], true, true));
+        let (tokens, _) = taken(&[r#"{"choices":[{"text":"a"}]}"#, r#"{"choices":[{"text":""}]}"#]).unwrap();
+        assert_eq!(tokens, [1, 0]);
+    }
+
+    #[test]
+    fn errors_and_garbage_end_an_answer() {
+        let error = |events: &[&str]| taken(events).map(|_| ()).unwrap_err().to_string();
+        assert!(error(&[r#"{"error":{"message":"the engine is gone"}}"#]).ends_with("the engine is gone"));
+        assert!(error(&["<html>"]).contains("an event is no completion: `<html>`"));
+        let many = vec![r#"{"choices":[{"text":"a"}]}"#; 4 + TOKENS_TOO_MANY as usize + 1];
+        assert!(error(&many).contains("69 tokens where 4 were asked for"));
+    }
+}

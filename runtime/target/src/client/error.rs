@@ -1,0 +1,55 @@
+//! Why a server gave no answer.
+
+use vcr_cluster::record::FailReason;
+
+/// Why a server gave no answer, as a person reads it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// No connection.
+    #[error("cannot connect to {address}: {reason}")]
+    Connect { address: String, reason: String },
+    /// No TLS.
+    #[error("no TLS connection to {address}: {reason}")]
+    Tls { address: String, reason: String },
+    /// The connection ended.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// It is no HTTP, no JSON, or no answer of this API.
+    #[error("the server's answer makes no sense: {0}")]
+    Garbage(String),
+    /// It refuses.
+    #[error("the server answered with HTTP status {status}{}", of_body(body))]
+    Status { status: u16, body: String },
+    /// Nothing came.
+    #[error("the server sent nothing for {0} s")]
+    Silent(u64),
+    /// An error in a stream.
+    #[error("the server ended the answer with an error: {0}")]
+    Server(String),
+}
+
+fn of_body(body: &str) -> String {
+    if body.is_empty() { String::new() } else { format!(": {body}") }
+}
+
+impl ClientError {
+    /// The reason in the record of a request.
+    pub(crate) fn reason(&self) -> FailReason {
+        match self {
+            Self::Connect { .. } | Self::Tls { .. } | Self::Lost(_) => FailReason::Connection,
+            Self::Garbage(_) => FailReason::Garbage,
+            Self::Status { status, .. } => FailReason::Status(*status),
+            Self::Silent(_) => FailReason::Silent,
+            Self::Server(_) => FailReason::Server,
+        }
+    }
+
+    /// Whether the same request may be answered when it is sent again.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Lost(_) | Self::Server(_) => true,
+            Self::Status { status, .. } => *status >= 500,
+            Self::Tls { .. } | Self::Garbage(_) | Self::Silent(_) => false,
+        }
+    }
+}

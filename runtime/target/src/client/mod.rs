@@ -1,0 +1,12 @@
+//! The client of a server of OpenAI's API: what it is, its requests, its metrics.
+
+pub(crate) mod address;
+pub(crate) mod completions;
+pub(crate) mod error;
+pub(crate) mod metrics;
+pub(crate) mod pool;
+pub(crate) mod scraper;
+pub(crate) mod server;
+mod sse;
+pub(crate) mod tls;
+pub(crate) mod words;

@@ -1,0 +1,182 @@
+//! Connections to one server: HTTP/1.1, one request at a time on each, kept alive.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::error::ClientError;
+use super::tls::Tls;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body that is sent as a whole.
+pub(crate) struct Whole(Option<Bytes>);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// The connections, and what all requests have.
+pub(crate) struct Pool {
+    pub(crate) address: Address,
+    headers: HeaderMap,
+    tls: Option<Tls>,
+    idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
+}
+
+/// A connection with a request under way. It goes back to the pool by [`Busy::done`].
+pub(crate) struct Busy {
+    sender: SendRequest<Whole>,
+    idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
+}
+
+impl Busy {
+    /// The answer has been read to its end.
+    pub(crate) fn done(self) {
+        if !self.sender.is_closed() {
+            self.idle.borrow_mut().push(self.sender);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(address: Address, mut headers: HeaderMap, tls: Option<Tls>) -> Self {
+        if let Ok(host) = HeaderValue::from_str(&address.authority()) {
+            headers.insert(hyper::header::HOST, host);
+        }
+        Self { address, headers, tls, idle: Rc::default() }
+    }
+
+    /// Sends a request, with an id for the server's logs; `sent` is called when it is handed to the connection. The head of the
+    /// answer, and the connection, which must be kept until its body has been read.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        id: Option<&str>,
+        sent: impl Fn(),
+    ) -> Result<(Response<Incoming>, Busy), ClientError> {
+        let mut sent = Some(sent);
+        loop {
+            let kept = self.idle.borrow_mut().pop();
+            let is_kept = kept.is_some();
+            let mut sender = match kept {
+                Some(sender) if sender.is_closed() => continue,
+                Some(sender) => sender,
+                None => self.connect().await?,
+            };
+            if sender.ready().await.is_err() {
+                if is_kept {
+                    continue;
+                }
+                return Err(ClientError::Lost("before the request was sent".to_owned()));
+            }
+            let request = self.request(&method, path, body.clone(), id)?;
+            if let Some(sent) = sent.take() {
+                sent();
+            }
+            match sender.send_request(request).await {
+                Ok(response) => return Ok((response, Busy { sender, idle: Rc::clone(&self.idle) })),
+                // The server had closed a connection that was kept: it has not seen the request.
+                Err(error) if is_kept && (error.is_canceled() || error.is_incomplete_message()) => {}
+                Err(error) if error.is_parse() => return Err(ClientError::Garbage(with_causes(&error))),
+                Err(error) => return Err(ClientError::Lost(with_causes(&error))),
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<Bytes>,
+        id: Option<&str>,
+    ) -> Result<Request<Whole>, ClientError> {
+        let uri = format!("{}{path}", self.address.path);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .body(Whole(body))
+            .map_err(|error| ClientError::Garbage(error.to_string()))?;
+        *request.headers_mut() = self.headers.clone();
+        if let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) {
+            request.headers_mut().insert("x-request-id", id);
+        }
+        if *method == Method::POST {
+            let json = HeaderValue::from_static("application/json");
+            request.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+        }
+        Ok(request)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Whole>, ClientError> {
+        let Address { host, port, .. } = &self.address;
+        let failed = |reason: String| ClientError::Connect { address: self.address.to_string(), reason };
+        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((host.as_str(), *port)));
+        let silent = |_| failed(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+        let stream = connecting.await.map_err(silent)?.map_err(|error| failed(error.to_string()))?;
+        // A request is small, and must not wait for the answer to the one before.
+        stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
+        let Some(tls) = &self.tls else { return self.handshake(stream).await };
+        let tls_failed = |reason: String| ClientError::Tls { address: self.address.to_string(), reason };
+        let shaken = timeout(CONNECT_TIMEOUT, tls.connector.connect(tls.name.clone(), stream));
+        let silent = |_| tls_failed(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+        let stream = shaken.await.map_err(silent)?.map_err(|error| tls_failed(error.to_string()))?;
+        self.handshake(stream).await
+    }
+
+    async fn handshake(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    ) -> Result<SendRequest<Whole>, ClientError> {
+        let shaken = Builder::new().handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| ClientError::Lost(with_causes(&error)))?;
+        tokio::task::spawn_local(async move {
+            // Whoever uses the connection hears of its end.
+            _ = connection.await;
+        });
+        Ok(sender)
+    }
+}
+
+/// An error with what caused it.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,77 @@
+//! Prompts as texts of exactly so many tokens.
+//!
+//! A text is words, each of which is one token wherever it stands: the pre-tokenizers of
+//! today's models cut texts at spaces. Which words those are, the model's tokenizer says.
+
+use vcr_core::seed::mix;
+
+/// Short frequent words: candidates, for every model has a vocabulary of its own.
+const WORDS: &str = "time year people way day man thing woman life child world school state family student group \
+    country problem hand part place case week company system program question work government number night point \
+    home water room mother area money story fact month lot right study book eye job word business issue side kind \
+    head house service friend father power hour game line end member law car city community name president team \
+    minute idea body information back parent face others level office door health person art war history party \
+    result change morning reason research girl guy moment air teacher force education foot boy age policy process \
+    music market sense nation plan college interest death experience effect use class control field development \
+    role effort rate heart drug show leader light voice wife police mind price report decision son view \
+    relationship town road arm difference value building action season society tax director position player record \
+    paper space ground form event official matter center couple site project base activity star table need court \
+    oil situation cost industry figure street image phone data picture practice piece land product doctor wall \
+    patient worker news test movie north love support technology step baby computer type attention film tree source \
+    organization hair look window culture chance brother energy period course summer plant opportunity term letter \
+    condition choice rule daughter south husband floor campaign material population call economy hospital church \
+    risk fire future bank";
+
+/// Words that are tried at once.
+pub(crate) fn candidates() -> Vec<&'static str> {
+    WORDS.split_whitespace().collect()
+}
+
+/// The words of a model.
+#[derive(Clone, Debug)]
+pub(crate) struct Words {
+    words: Vec<&'static str>,
+    /// Tokens that the tokenizer puts around every text.
+    special: u32,
+}
+
+/// What a tokenizer says of texts.
+pub(crate) const FEWEST_WORDS: usize = 64;
+
+impl Words {
+    /// Those candidates that are single tokens, by a tokenizer that counts `special` tokens of
+    /// an empty text; none if there are too few to tell contents apart.
+    pub(crate) fn new(single: Vec<&'static str>, special: u32) -> Option<Self> {
+        (single.len() >= FEWEST_WORDS).then_some(Self { words: single, special })
+    }
+
+    /// A text with as many tokens as `prompt`, the same words in the place of the same tokens.
+    pub(crate) fn text(&self, prompt: &[u32]) -> String {
+        let kept = prompt.len().saturating_sub(self.special as usize);
+        let mut text = String::with_capacity(kept * 7);
+        for token in &prompt[..kept] {
+            text.push(' ');
+            text.push_str(self.words[(mix(u64::from(*token)) % self.words.len() as u64) as usize]);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_share_what_their_prompts_share() {
+        let words = Words::new(candidates(), 1).unwrap();
+        let text = words.text(&[5, 6, 7, 8]);
+        assert_eq!(text.split_whitespace().count(), 3);
+        assert!(words.text(&[5, 6, 9, 8]).starts_with(&text[..text.rfind(' ').unwrap()]));
+        assert_eq!(words.text(&[1]), "");
+        assert!(Words::new(vec!["time"], 0).is_none());
+        let mut sorted = candidates();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), candidates().len());
+    }
+}

@@ -1,0 +1,251 @@
+//! The driver in real time: sends the requests of a run when they are due, and measures.
+//!
+//! Everything happens on one thread, the run's account included, so that nothing between a
+//! client and its account waits for a lock.
+
+pub(crate) mod clock;
+pub(crate) mod vocabulary;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use vcr_cluster::metrics::Samples;
+use vcr_cluster::observe::Observer;
+use vcr_cluster::record::FailReason;
+use vcr_cluster::{Ending, IssuedRequest, MeasuredRun, RunConfig, TargetError};
+
+use clock::{Alarm, Clock};
+
+/// Time between two looks at whoever may end the run.
+const LOOK_INTERVAL_NS: u64 = 50_000_000;
+/// Pause before a request is sent again that was lost before its first token: its server may
+/// be about to come back.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Notes of a report.
+const MAX_NOTES: usize = 8;
+
+/// Answers requests: a server, or engines.
+pub(crate) trait Service: 'static {
+    /// Sends a request and reports its answer as it comes. Dropped, the request is given up.
+    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered;
+}
+
+/// How an answer ended.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    /// Whole; with the output's tokens, where they are needed and known.
+    Whole(Vec<u32>),
+    /// Refused: too much to do.
+    Shed,
+    /// Lost, and would be again.
+    Failed(FailReason),
+    /// Lost to a fault: may be sent again.
+    Lost(FailReason),
+}
+
+/// A run and its clock, shared by the tasks of its requests.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    run: RefCell<MeasuredRun>,
+    send_delays_ns: RefCell<Samples>,
+    notes: RefCell<Vec<String>>,
+    changed: Notify,
+}
+
+impl Shared {
+    /// Adds a note to the report, once.
+    pub(crate) fn note(&self, text: impl Into<String>) {
+        let (text, mut notes) = (text.into(), self.notes.borrow_mut());
+        if notes.len() < MAX_NOTES && !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+}
+
+/// Where a service reports the answer to one request.
+pub(crate) struct Heard {
+    shared: Rc<Shared>,
+    tag: u64,
+    due_ns: u64,
+}
+
+impl Heard {
+    /// The request is on its way.
+    pub(crate) fn sent(&self) {
+        let delay_ns = self.shared.clock.now_ns().saturating_sub(self.due_ns);
+        self.shared.send_delays_ns.borrow_mut().push(delay_ns, 1);
+    }
+
+    /// Output tokens have come, together.
+    pub(crate) fn tokens(&self, count: u32) {
+        let now_ns = self.shared.clock.now_ns();
+        self.shared.run.borrow_mut().tokens(self.tag, count, now_ns);
+    }
+
+    /// The engine has begun with the prompt, at this time on the system's monotonic clock.
+    pub(crate) fn admitted(&self, at_s: f64, cached_tokens: u32) {
+        let at_ns = self.shared.clock.of_monotonic_s(at_s).min(self.shared.clock.now_ns());
+        self.shared.run.borrow_mut().admitted(self.tag, at_ns, cached_tokens);
+    }
+
+    /// So many tokens of the prompt were cached.
+    pub(crate) fn cached(&self, cached_tokens: u32) {
+        self.shared.run.borrow_mut().cached(self.tag, cached_tokens);
+    }
+
+    /// The engine has preempted the request.
+    pub(crate) fn preempted(&self) {
+        let now_ns = self.shared.clock.now_ns();
+        self.shared.run.borrow_mut().preempted(self.tag, now_ns);
+    }
+
+    /// This engine serves the request, by index among those of the report.
+    pub(crate) fn served_by(&self, engine: u32) {
+        self.shared.run.borrow_mut().served_by(self.tag, engine);
+    }
+
+    /// Adds a note to the report, once.
+    pub(crate) fn note(&self, text: impl Into<String>) {
+        self.shared.note(text);
+    }
+}
+
+/// Something to be done at planned times of a run, such as its faults.
+pub(crate) trait Plan {
+    /// When the next of it is due.
+    fn next_ns(&self) -> Option<u64>;
+    /// Does what is due.
+    fn act(&mut self, now_ns: u64);
+}
+
+/// No plan.
+pub(crate) struct NoPlan;
+
+impl Plan for NoPlan {
+    fn next_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn act(&mut self, _now_ns: u64) {}
+}
+
+/// A run that is over.
+pub(crate) struct Driven {
+    pub(crate) run: MeasuredRun,
+    pub(crate) send_delays_ns: Samples,
+    /// When it was ended before its end, if it was.
+    pub(crate) stopped_at_ns: Option<u64>,
+    pub(crate) notes: Vec<String>,
+    /// How long it took.
+    pub(crate) duration_ns: u64,
+}
+
+/// Carries out a run on a service, on a `LocalSet`.
+pub(crate) async fn drive<S: Service>(
+    config: RunConfig,
+    knows_engines: bool,
+    service: S,
+    observer: &mut dyn Observer,
+    plan: &mut dyn Plan,
+) -> Result<Driven, TargetError> {
+    let run = MeasuredRun::new(config, knows_engines)?;
+    let shared = Rc::new(Shared {
+        clock: Clock::start(),
+        run: RefCell::new(run),
+        send_delays_ns: RefCell::default(),
+        notes: RefCell::default(),
+        changed: Notify::new(),
+    });
+    let service = Rc::new(service);
+    let mut tasks = JoinSet::new();
+    let outcome = issue_all(&shared, &service, &mut tasks, observer, plan).await;
+    // Requests under way are given up.
+    tasks.shutdown().await;
+    let stopped_at_ns = outcome?;
+    let duration_ns = shared.clock.now_ns();
+    let Some(shared) = Rc::into_inner(shared) else {
+        return Err(TargetError::Failed("a request outlived its run (this is a bug)".to_owned()));
+    };
+    Ok(Driven {
+        run: shared.run.into_inner(),
+        send_delays_ns: shared.send_delays_ns.into_inner(),
+        stopped_at_ns,
+        notes: shared.notes.into_inner(),
+        duration_ns,
+    })
+}
+
+/// Sends requests until the run is over. When it was ended before, if it was.
+async fn issue_all<S: Service>(
+    shared: &Rc<Shared>,
+    service: &Rc<S>,
+    tasks: &mut JoinSet<()>,
+    observer: &mut dyn Observer,
+    plan: &mut dyn Plan,
+) -> Result<Option<u64>, TargetError> {
+    let clock = shared.clock;
+    let system = |error: std::io::Error| TargetError::Failed(format!("cannot wait for requests: {error}"));
+    let alarm = Alarm::new(clock).map_err(system)?;
+    let max_ns = shared.run.borrow().config().max_time_ns.unwrap_or(u64::MAX);
+    let mut next_look_ns = 0;
+    loop {
+        let now_ns = clock.now_ns();
+        if plan.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            plan.act(now_ns);
+        }
+        loop {
+            let issued = shared.run.borrow_mut().issue(now_ns);
+            let Some(request) = issued else { break };
+            tasks.spawn_local(exchange(Rc::clone(shared), Rc::clone(service), request));
+        }
+        while tasks.try_join_next().is_some() {}
+        if shared.run.borrow().is_over() || now_ns > max_ns {
+            return Ok(None);
+        }
+        if now_ns >= next_look_ns {
+            next_look_ns = now_ns + LOOK_INTERVAL_NS;
+            if observer.wants_stop() {
+                return Ok(Some(now_ns));
+            }
+            let progress = shared.run.borrow().progress(now_ns);
+            observer.progress(&progress);
+            observer.check_limits().map_err(TargetError::Failed)?;
+        }
+        let due_ns = shared.run.borrow().next_due_ns();
+        let until_ns = [due_ns, plan.next_ns(), Some(next_look_ns), Some(max_ns.saturating_add(1))];
+        let until_ns = until_ns.into_iter().flatten().min().unwrap_or(next_look_ns);
+        tokio::select! {
+            biased;
+            waited = alarm.until(until_ns) => waited.map_err(system)?,
+            () = shared.changed.notified() => {}
+        }
+        // Requests that were spawned have their turn before the next are looked for.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// One request, with its further attempts.
+async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: IssuedRequest) {
+    let heard = Heard { shared, tag: request.tag, due_ns: request.due_ns };
+    let (ending, answer) = loop {
+        match service.answer(&request, &heard).await {
+            Answered::Whole(answer) => break (Ending::Completed, answer),
+            Answered::Shed => break (Ending::Shed, Vec::new()),
+            Answered::Failed(reason) => break (Ending::Failed(reason), Vec::new()),
+            Answered::Lost(reason) => {
+                let is_retried = heard.shared.run.borrow_mut().lost(request.tag);
+                if !is_retried {
+                    break (Ending::Failed(reason), Vec::new());
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    };
+    let now_ns = heard.shared.clock.now_ns();
+    heard.shared.run.borrow_mut().ended(request.tag, ending, now_ns, answer);
+    heard.shared.changed.notify_one();
+}

@@ -1,0 +1,50 @@
+//! Tokens of drawn content in the vocabulary of a model.
+
+use vcr_cluster::DRAWN_TOKENS;
+
+/// No vocabulary is this large: what is at least this was drawn, content or answer.
+const NO_VOCABULARY: u32 = 1 << 20;
+/// Below this are special tokens and single bytes in most vocabularies.
+const FIRST_TOKEN: u32 = 256;
+/// A vocabulary that every model of today has.
+const COMMON_VOCABULARY: u32 = 32_000;
+
+/// The tokens of prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vocabulary {
+    first: u32,
+    count: u32,
+}
+
+impl Vocabulary {
+    /// Of a model with so many tokens, if that is known.
+    pub(crate) fn new(size: Option<u32>) -> Self {
+        let end = size.map_or(COMMON_VOCABULARY, |size| size.min(COMMON_VOCABULARY)).max(1);
+        let first = if end > 2 * FIRST_TOKEN { FIRST_TOKEN } else { 0 };
+        Self { first, count: end - first }
+    }
+
+    /// Puts tokens of the vocabulary in the place of drawn ones. Those of answers stay.
+    pub(crate) fn place(self, prompt: &mut [u32]) {
+        for token in prompt.iter_mut().filter(|token| **token >= NO_VOCABULARY) {
+            *token = self.first + (*token & !DRAWN_TOKENS) % self.count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_tokens_get_a_place_and_others_keep_theirs() {
+        for size in [None, Some(1), Some(300), Some(5000), Some(152_000)] {
+            let vocabulary = Vocabulary::new(size);
+            let mut prompt = vec![DRAWN_TOKENS | 7, 140_000, DRAWN_TOKENS | u32::MAX, DRAWN_TOKENS | 7];
+            vocabulary.place(&mut prompt);
+            assert_eq!(prompt[1], 140_000, "the token of an answer");
+            assert_eq!(prompt[0], prompt[3]);
+            assert!(prompt[0] < size.unwrap_or(32_000) && prompt[2] < size.unwrap_or(32_000), "{size:?} {prompt:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What engines of this process say of requests and of their caches, for the report.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vcr_frontend::engine::{EngineObserver, RequestObserver, RequestStart};
+use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
+
+/// What an engine said of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Noted {
+    /// When it was admitted, in seconds on the system's monotonic clock.
+    pub(crate) scheduled_s: Option<f64>,
+    pub(crate) cached_tokens: u32,
+    pub(crate) preemptions: u32,
+}
+
+#[derive(Default)]
+struct Contents {
+    /// By the number of the request, of those that have a name of ours.
+    requests: BTreeMap<u64, Noted>,
+    /// Largest share of KV blocks in use, by engine.
+    kv_peaks: BTreeMap<u16, f64>,
+}
+
+/// The book, which engines' threads write. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Book(Arc<Mutex<Contents>>);
+
+/// The name of a request by its number, as header and as id.
+pub(crate) fn name_of(tag: u64) -> String {
+    format!("vcr-{tag}")
+}
+
+/// The number in a name such as `cmpl-vcr-17`.
+fn tag_of(name: &str) -> Option<u64> {
+    let (_, rest) = name.split_once("vcr-")?;
+    rest.split('-').next()?.parse().ok()
+}
+
+impl Book {
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        // Nothing is left half done under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what was said of a request.
+    pub(crate) fn take(&self, tag: u64) -> Option<Noted> {
+        self.contents().requests.remove(&tag)
+    }
+
+    /// The largest share of an engine's KV blocks in use so far.
+    pub(crate) fn kv_peak(&self, engine: u16) -> f64 {
+        self.contents().kv_peaks.get(&engine).copied().unwrap_or(0.0)
+    }
+}
+
+/// Writes a book, and passes all on to another observer.
+pub(crate) struct Booking {
+    pub(crate) book: Book,
+    pub(crate) next: Option<Box<dyn EngineObserver>>,
+}
+
+impl EngineObserver for Booking {
+    fn scheduler(&self, rank: u16, stats: &SchedulerStats) {
+        {
+            let mut contents = self.book.contents();
+            let peak = contents.kv_peaks.entry(rank).or_insert(0.0);
+            *peak = peak.max(stats.kv_cache_usage);
+        }
+        if let Some(next) = &self.next {
+            next.scheduler(rank, stats);
+        }
+    }
+
+    fn request(&self, start: RequestStart) -> Box<dyn RequestObserver> {
+        let tag = tag_of(&start.id);
+        let next = self.next.as_ref().map(|next| next.request(start));
+        Box::new(Booked { book: self.book.clone(), tag, noted: Noted::default(), next })
+    }
+
+    fn message_ended(&self, rank: u16) {
+        if let Some(next) = &self.next {
+            next.message_ended(rank);
+        }
+    }
+}
+
+struct Booked {
+    book: Book,
+    tag: Option<u64>,
+    noted: Noted,
+    next: Option<Box<dyn RequestObserver>>,
+}
+
+impl RequestObserver for Booked {
+    fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>) {
+        if let StepOutput::Whole(output) = output {
+            for event in output.events.iter().flatten() {
+                match event.kind {
+                    EventType::Queued => {}
+                    EventType::Scheduled => _ = self.noted.scheduled_s.get_or_insert(event.timestamp),
+                    EventType::Preempted => self.noted.preemptions += 1,
+                }
+            }
+            if let Some(prefill) = &output.prefill_stats {
+                self.noted.cached_tokens = prefill.num_cached_tokens as u32;
+            }
+        }
+        if let Some(next) = &mut self.next {
+            next.output(now_s, engine_s, output);
+        }
+    }
+
+    fn finish(self: Box<Self>, now_s: f64, reason: FinishReason) {
+        if let Some(tag) = self.tag {
+            self.book.contents().requests.insert(tag, self.noted);
+        }
+        if let Some(next) = self.next {
+            next.finish(now_s, reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_known_by_their_names() {
+        assert_eq!(tag_of(&name_of(17)), Some(17));
+        assert_eq!(tag_of("cmpl-vcr-17"), Some(17));
+        assert_eq!(tag_of("cmpl-vcr-17-0"), Some(17));
+        assert_eq!(tag_of("cmpl-17"), None);
+        assert_eq!(tag_of("vcr-x"), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! Engines of this process, called directly.
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vcr_cluster::IssuedRequest;
+use vcr_cluster::record::FailReason;
+use vcr_frontend::{EngineClient, EngineError};
+use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, OutputKind, SamplingParams};
+
+use super::book::name_of;
+use crate::drive::vocabulary::Vocabulary;
+use crate::drive::{Answered, Heard, Service};
+
+/// Between two looks for an engine that is up.
+const DOWN_PAUSE: Duration = Duration::from_millis(10);
+
+/// Sends requests to engines.
+pub(crate) struct Direct {
+    pub(crate) engines: EngineClient,
+    pub(crate) vocabulary: Vocabulary,
+    /// Whether a router chooses the engine; then nobody else knows which it is.
+    pub(crate) is_routed: bool,
+    /// Whether an engine that is down comes back.
+    pub(crate) restarts: bool,
+    /// Attempts so far, so that each has a name of its own.
+    pub(crate) attempts: Cell<u64>,
+}
+
+impl Service for Direct {
+    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+        heard.sent();
+        let mut stream = loop {
+            match self.engines.submit(self.request(request)) {
+                Ok(stream) => break stream,
+                // All are down: the request waits for one, as in a cluster.
+                Err(EngineError::Dead) if self.restarts => tokio::time::sleep(DOWN_PAUSE).await,
+                Err(EngineError::Dead) => return Answered::Failed(FailReason::NoEngine),
+                Err(EngineError::Full) => return Answered::Shed,
+                Err(error) => {
+                    heard.note(error.to_string());
+                    return Answered::Failed(FailReason::Server);
+                }
+            }
+        };
+        if !self.is_routed {
+            heard.served_by(u32::from(stream.rank()));
+        }
+        let mut answer = Vec::new();
+        loop {
+            let output = match stream.next().await {
+                Ok(Some(output)) => output,
+                Ok(None) => return Answered::Whole(answer),
+                Err(_) => return Answered::Lost(FailReason::EngineCrash),
+            };
+            report(&output, heard);
+            if request.needs_answer {
+                answer.extend_from_slice(&output.new_token_ids);
+            }
+            match output.finish_reason {
+                None => {}
+                Some(FinishReason::Stop | FinishReason::Length | FinishReason::Repetition) => {
+                    return Answered::Whole(answer);
+                }
+                Some(FinishReason::Abort | FinishReason::Error) => return ended(&output, heard),
+            }
+        }
+    }
+}
+
+/// Enters what an output says.
+fn report(output: &EngineCoreOutput, heard: &Heard) {
+    let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
+    for event in output.events.iter().flatten() {
+        match event.kind {
+            EventType::Queued => {}
+            EventType::Scheduled => heard.admitted(event.timestamp, cached_tokens),
+            EventType::Preempted => heard.preempted(),
+        }
+    }
+    if !output.new_token_ids.is_empty() {
+        heard.tokens(output.new_token_ids.len() as u32);
+    }
+}
+
+/// How a request ended that an engine did not answer.
+fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
+    match &output.error {
+        Some(error) if error.code == "overloaded" => Answered::Shed,
+        Some(error) => {
+            heard.note(format!("an engine refused a request: {}", error.message));
+            Answered::Failed(FailReason::Server)
+        }
+        None => Answered::Failed(FailReason::Injected),
+    }
+}
+
+impl Direct {
+    fn request(&self, request: &IssuedRequest) -> EngineCoreRequest {
+        let mut prompt = request.prompt.clone();
+        self.vocabulary.place(&mut prompt);
+        let attempt = self.attempts.get();
+        self.attempts.set(attempt + 1);
+        let name = name_of(request.tag);
+        EngineCoreRequest {
+            request_id: format!("{name}-{attempt:08x}"),
+            external_req_id: Some(name),
+            prompt_token_ids: Some(prompt),
+            sampling_params: Some(SamplingParams {
+                max_tokens: Some(request.max_tokens),
+                ignore_eos: true,
+                output_kind: OutputKind::Delta,
+                ..SamplingParams::default()
+            }),
+            arrival_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            priority: i64::from(request.priority),
+            cache_salt: (request.tenant != 0).then(|| request.tenant.to_string()),
+            session_id: Some(format!("{}-{}", request.workload, request.session)),
+            ..EngineCoreRequest::default()
+        }
+    }
+}

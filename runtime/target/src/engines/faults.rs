@@ -1,0 +1,103 @@
+//! The planned faults of a run, on live engines.
+
+use std::collections::VecDeque;
+
+use vcr_cluster::{FaultConfig, FaultKind};
+use vcr_live::{Command, EnginesHandle, FaultRule};
+
+use crate::drive::Plan;
+
+/// A change of an engine at a time.
+#[derive(Clone, Debug, PartialEq)]
+struct Change {
+    at_ns: u64,
+    engine: u16,
+    kind: ChangeKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum ChangeKind {
+    Crash {
+        restart_after_ns: Option<u64>,
+    },
+    /// Steps take so many times as long.
+    Slow(f64),
+}
+
+/// Applies faults to engines when they are due.
+pub(crate) struct FaultPlan {
+    handle: EnginesHandle,
+    changes: VecDeque<Change>,
+}
+
+impl FaultPlan {
+    pub(crate) fn new(handle: EnginesHandle, faults: &[FaultConfig]) -> Self {
+        Self { handle, changes: changes(faults).into() }
+    }
+
+    /// Whether engines that crash come back.
+    pub(crate) fn restarts(&self) -> bool {
+        let comes_back = |change: &Change| matches!(change.kind, ChangeKind::Crash { restart_after_ns: Some(_) });
+        self.changes.iter().any(comes_back)
+    }
+}
+
+/// The faults as changes, the ends of slow-downs among them, in order of time.
+fn changes(faults: &[FaultConfig]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for fault in faults {
+        let (at_ns, engine) = (fault.at_ns, fault.engine as u16);
+        match fault.kind {
+            FaultKind::Crash { restart_after_ns } => {
+                changes.push(Change { at_ns, engine, kind: ChangeKind::Crash { restart_after_ns } });
+            }
+            FaultKind::SlowDown { factor, duration_ns } => {
+                changes.push(Change { at_ns, engine, kind: ChangeKind::Slow(factor) });
+                if let Some(duration_ns) = duration_ns {
+                    let at_ns = at_ns.saturating_add(duration_ns);
+                    changes.push(Change { at_ns, engine, kind: ChangeKind::Slow(1.0) });
+                }
+            }
+        }
+    }
+    changes.sort_by_key(|change| change.at_ns);
+    changes
+}
+
+impl Plan for FaultPlan {
+    fn next_ns(&self) -> Option<u64> {
+        self.changes.front().map(|change| change.at_ns)
+    }
+
+    fn act(&mut self, now_ns: u64) {
+        while let Some(change) = self.changes.pop_front_if(|change| change.at_ns <= now_ns) {
+            let command = match change.kind {
+                ChangeKind::Slow(factor) => Command::SetTimeScale(1.0 / factor),
+                ChangeKind::Crash { restart_after_ns } => {
+                    let restart = restart_after_ns.map_or(String::new(), |ns| format!(",restart={ns}ns"));
+                    let rule: Result<FaultRule, _> = format!("crash:count=1{restart}").parse();
+                    Command::AddFault(rule.expect("the rule is well-formed"))
+                }
+            };
+            self.handle.command(Some(change.engine), &command);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_cluster::PoolRole;
+
+    use super::*;
+
+    #[test]
+    fn slow_downs_end() {
+        let fault = |at_ns, kind| FaultConfig { at_ns, pool: PoolRole::Aggregated, engine: 1, kind };
+        let slow = fault(5, FaultKind::SlowDown { factor: 3.0, duration_ns: Some(10) });
+        let crash = fault(7, FaultKind::Crash { restart_after_ns: Some(2) });
+        let kinds: Vec<(u64, ChangeKind)> =
+            changes(&[slow, crash]).into_iter().map(|change| (change.at_ns, change.kind)).collect();
+        let crash = ChangeKind::Crash { restart_after_ns: Some(2) };
+        assert_eq!(kinds, [(5, ChangeKind::Slow(3.0)), (7, crash), (15, ChangeKind::Slow(1.0))]);
+    }
+}

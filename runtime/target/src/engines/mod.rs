@@ -1,0 +1,9 @@
+//! Live engines of a run: those of its cluster, in this process and in real time.
+
+pub(crate) mod book;
+pub(crate) mod config;
+pub(crate) mod direct;
+pub(crate) mod faults;
+pub(crate) mod frontend;
+pub(crate) mod server;
+pub(crate) mod totals;

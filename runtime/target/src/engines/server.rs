@@ -1,0 +1,114 @@
+//! The server of `vcr serve` on the engines of a run, on a free port of this machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use vcr_cluster::{HttpTarget, TargetError};
+use vcr_frontend::engine::EngineObserver;
+use vcr_frontend::faults::{ClientFaults, FaultLayer};
+use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog};
+use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
+use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
+use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
+
+/// The name of the served model.
+const MODEL: &str = "sim";
+/// Connections of the run's own client live as long as the run.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Requests under way are given up at the end of a run.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
+/// Prompts of a million tokens.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// The metrics of a server, and what hears of its engines for them.
+pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn EngineObserver>) {
+    let metrics = Metrics::new(&MetricsOptions {
+        model_name: MODEL.to_owned(),
+        engines: (0..u32::from(engines)).collect(),
+        max_model_len_tokens: u64::from(max_model_len),
+        buckets: CustomBuckets::default(),
+    });
+    let observer = Box::new(EngineMetrics::new(&metrics, 0..engines));
+    (metrics, observer)
+}
+
+/// A running server; it ends when this is dropped.
+pub(crate) struct Server {
+    pub(crate) target: HttpTarget,
+    _stop: oneshot::Sender<()>,
+    /// Taken when this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What it still does is for nobody.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+/// The size of the served model's vocabulary.
+pub(crate) fn vocab_size() -> u32 {
+    Tokenizer::builtin().vocab_size()
+}
+
+/// Serves engines, which must be ready. Its threads are not the client's.
+pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32) -> Result<Server, TargetError> {
+    let failed = |error: std::io::Error| TargetError::Failed(format!("cannot serve: {error}"));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(threads).thread_name("server").enable_all().build().map_err(failed)?;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let rules = Arc::new(ClientFaults::new(Vec::new(), 0));
+    let front = Front {
+        around: Around {
+            metrics: metrics.clone(),
+            fake_metrics: None,
+            api_keys: Vec::new(),
+            cors: Cors { origins: Vec::new(), methods: Vec::new(), headers: Vec::new(), credentials: false },
+            log: RequestLog { has_id_header: false },
+            max_body_bytes: MAX_BODY_BYTES,
+        },
+        faults: FaultLayer { faults: rules, metrics: metrics.clone(), max_body_bytes: MAX_BODY_BYTES },
+        listen: ListenOptions {
+            tls: None,
+            head_timeout: HEAD_TIMEOUT,
+            shutdown_timeout: SHUTDOWN_TIMEOUT,
+            refuses: Arc::new(|| false),
+            metrics,
+        },
+        is_traced: false,
+    };
+    let options = ServerOptions { chat: ChatOptions::default(), ..ServerOptions::default() };
+    let app = App::new(engines, model(max_model_len), options);
+    let (stop, stopped) = oneshot::channel::<()>();
+    runtime.spawn(async move {
+        if let Ok(listener) = TcpListener::from_std(listener) {
+            front.serve(listener, app, async { drop(stopped.await) }).await;
+        }
+    });
+    let target = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
+    Ok(Server { target, _stop: stop, runtime: Some(runtime) })
+}
+
+fn model(max_model_len: u32) -> Model {
+    let tokenizer = Tokenizer::builtin();
+    Model {
+        names: vec![MODEL.to_owned()],
+        root: MODEL.to_owned(),
+        template: Some(ChatTemplate::builtin()),
+        generation: GenerationConfig::default(),
+        eos_tokens: tokenizer.eos_token_ids().to_vec(),
+        max_model_len,
+        vocab_size: tokenizer.vocab_size(),
+        tokenizer,
+        embedding_dimensions: 1,
+        media: MediaRules::default(),
+        adapters: Adapters::new(std::iter::empty()),
+    }
+}

@@ -1,0 +1,92 @@
+//! Live engines in a report.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use vcr_cluster::metrics::Counter;
+use vcr_cluster::{EngineReport, FaultConfig, FaultKind, PoolConfig};
+use vcr_live::{EnginesHandle, Snapshot};
+
+use super::book::Book;
+
+/// Snapshots of engines are at most so old.
+pub(crate) const SNAPSHOT_AGE: Duration = Duration::from_millis(60);
+
+/// What engines have done in all.
+pub(crate) struct Totals {
+    pub(crate) engines: Vec<EngineReport>,
+    pub(crate) engine_names: Vec<String>,
+    pub(crate) counters: BTreeMap<&'static str, u64>,
+    pub(crate) kv_peak_usage: f64,
+}
+
+impl Totals {
+    /// Of engines that have been idle for [`SNAPSHOT_AGE`].
+    pub(crate) fn of(
+        handle: &EnginesHandle,
+        pool: &PoolConfig,
+        book: &Book,
+        faults: &[FaultConfig],
+        duration_ns: u64,
+    ) -> Self {
+        let snapshots = handle.snapshots();
+        let report = |snapshot: &Snapshot| engine_report(snapshot, pool, book, faults, duration_ns);
+        let engines: Vec<EngineReport> = snapshots.iter().map(report).collect();
+        let steps = snapshots.iter().map(|snapshot| snapshot.counters.steps).sum();
+        let preemptions = snapshots.iter().map(|snapshot| snapshot.counters.preemptions).sum();
+        Self {
+            engine_names: (0..pool.most_ranks())
+                .map(|rank| format!("{} {}", pool.name, pool.rank_name(rank)))
+                .collect(),
+            counters: BTreeMap::from([
+                (Counter::Steps.info().name, steps),
+                (Counter::Preemptions.info().name, preemptions),
+            ]),
+            kv_peak_usage: engines.iter().map(|engine| engine.kv_peak_usage).fold(0.0, f64::max),
+            engines,
+        }
+    }
+}
+
+impl Totals {
+    /// Counts what was found in prefix caches as cached tokens of requests, where nobody
+    /// tells it of single ones.
+    pub(crate) fn counts_cached_tokens(&mut self, handle: &EnginesHandle) {
+        let cached = handle.snapshots().iter().map(|snapshot| snapshot.counters.prefix_hits).sum();
+        self.counters.insert(Counter::CachedTokens.info().name, cached);
+    }
+}
+
+fn engine_report(
+    snapshot: &Snapshot,
+    pool: &PoolConfig,
+    book: &Book,
+    faults: &[FaultConfig],
+    duration_ns: u64,
+) -> EngineReport {
+    let counters = &snapshot.counters;
+    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let is_crash = |fault: &&FaultConfig| {
+        fault.engine == u32::from(snapshot.rank)
+            && fault.at_ns <= duration_ns
+            && matches!(fault.kind, FaultKind::Crash { .. })
+    };
+    let prefill_tokens = counters.prompt_tokens.saturating_sub(counters.prefix_hits);
+    EngineReport {
+        pool: pool.name.clone(),
+        engine: u32::from(snapshot.rank),
+        rank: None,
+        worker: u32::from(snapshot.rank),
+        steps: counters.steps,
+        utilisation: share(counters.busy_ns, duration_ns).min(1.0),
+        waiting: None,
+        computed_tokens: prefill_tokens + counters.generation_tokens,
+        preemptions: counters.preemptions,
+        kv_peak_usage: book.kv_peak(snapshot.rank).max(snapshot.kv_cache_usage),
+        prefix_hit_ratio: share(counters.prefix_hits, counters.prefix_queries),
+        prefix_queried_tokens: counters.prefix_queries,
+        crashes: faults.iter().filter(is_crash).count() as u32,
+        prefill_tokens,
+        kv_tiers: None,
+    }
+}

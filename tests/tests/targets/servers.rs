@@ -1,0 +1,102 @@
+//! Servers that the run did not make: `vcr serve`, and vLLM's own frontend.
+
+use serde_json::json;
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, vllm_rs};
+
+use crate::{Outputs, SCENARIO};
+
+/// What serves the scenario's engines from outside.
+const ENGINE: [&str; 6] = ["--num-gpu-blocks", "2001", "--max-model-len", "8192", "--latency", "fixed(#{ step: \"5ms\" })"];
+
+#[test]
+fn a_server_of_its_own_gets_the_requests_of_virtual_time() {
+    let folder = Folder::with(SCENARIO);
+    let simulated = Outputs::of(&folder, "virtual", &[]);
+    let server = Serve::start(&ENGINE);
+    let measured = Outputs::of(&folder, &format!("http://{}", server.address()), &[]);
+    assert_eq!(measured.asked(), simulated.asked());
+    for counter in ["requests", "completed", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions"] {
+        assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter}");
+    }
+    let run = measured.run();
+    assert_eq!((&run["target"]["name"], &run["target"]["prompts"]), (&json!("http"), &json!("token ids")));
+    assert!(run["metrics"]["gauges"]["kv_peak_usage"].is_number(), "the server has metrics");
+    for unknown in ["queue", "prefill", "step", "steps"] {
+        assert!(run["target"]["absent"][unknown].is_string(), "{unknown}");
+    }
+    assert!(run["metrics"]["counters"]["steps"].is_null(), "unknown is not 0");
+    assert!(run["workloads"]["chat"]["counters"]["preemptions"].is_null(), "known of all together");
+    assert!(run["target"]["absent_of_workloads"]["preemptions"].is_string());
+    assert_eq!(run["target"]["notes"], json!(null), "nothing was unusual: {}", run["target"]);
+}
+
+/// Where token ids are not taken, prompts are texts of the same length, which share as much.
+#[test]
+fn texts_have_exactly_as_many_tokens() {
+    let folder = Folder::with(SCENARIO);
+    let simulated = Outputs::of(&folder, "virtual", &[]);
+    let server = Serve::start(&ENGINE);
+    let target = format!("http(\"http://{}\", #{{ prompts: \"text\" }})", server.address());
+    let measured = Outputs::of(&folder, &target, &[]);
+    assert_eq!(measured.asked(), simulated.asked());
+    assert_eq!(measured.run()["target"]["prompts"], "text");
+    let hits = measured.counter("cached_tokens").as_u64().expect("it is known");
+    let wanted = simulated.counter("cached_tokens").as_u64().expect("it is known");
+    assert!(hits >= wanted / 2, "{hits} of {wanted} tokens were found in the cache");
+}
+
+#[test]
+fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
+    let script = SCENARIO.replace("expect(result, \"ttft\"", "expect(result, \"steps\", \"count > 0\");\nexpect(result, \"ttft\"");
+    let folder = Folder::with(&script);
+    let server = Serve::start(&ENGINE);
+    let target = format!("http://{}", server.address());
+    let said = folder.run(&["--target", &target]);
+    said.failed(2, &["`steps` of the run `run` is not known on the target `http`", "only the server knows it", "if has(result, \"steps\")"]);
+    let folder = Folder::with(&script.replace("expect(result, \"steps\"", "if has(result, \"steps\") { expect(result, \"steps\"").replace("> 0\");\nexpect", "> 0\"); }\nexpect"));
+    let _ = folder.run(&["--target", &target]).ended(0);
+    let _ = folder.run(&[]).ended(0);
+}
+
+#[test]
+fn keys_and_headers_are_sent() {
+    let folder = Folder::with(SCENARIO);
+    let server = Serve::start(&[&ENGINE[..], &["--api-key", "secret"]].concat());
+    let url = format!("http://{}", server.address());
+    folder.run(&["--target", &url]).failed(2, &["HTTP status 401", "api_key_env"]);
+    let target = format!("http(\"{url}\", #{{ headers: #{{ \"Authorization\": \"Bearer secret\" }} }})");
+    let _ = folder.run(&["--target", &target]).ended(0);
+    let target = format!("http(\"{url}\", #{{ api_key_env: \"VCR_TEST_NO_SUCH_KEY\" }})");
+    folder.run(&["--target", &target]).failed(2, &["`VCR_TEST_NO_SUCH_KEY`, which is not set"]);
+}
+
+/// vLLM's own frontend, which somebody else has started over `vcr play`.
+#[test]
+fn the_frontend_of_vllm_over_vcr_play_gets_them() {
+    let folder = Folder::with(SCENARIO);
+    let simulated = Outputs::of(&folder, "virtual", &[]);
+    let Some(mut frontend) = Frontend::start("0.33.0", &FrontendOptions::default()) else { return };
+    let _play = Play::start(&frontend.handshake_address(), &ENGINE);
+    frontend.wait_until_it_serves();
+    let measured = Outputs::of(&folder, &frontend.url(""), &[]);
+    assert_eq!(measured.asked(), simulated.asked(), "{}", measured.run()["target"]);
+    for counter in ["completed", "cached_tokens", "output_tokens", "preemptions"] {
+        assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter}");
+    }
+}
+
+/// The same started and stopped by the run, for each release.
+#[test]
+fn a_run_starts_and_stops_the_frontend_of_vllm() {
+    let folder = Folder::with(SCENARIO);
+    let simulated = Outputs::of(&folder, "virtual", &["-e", "engines=2"]);
+    for release in vcr_tests::releases() {
+        let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return };
+        let target =
+            format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
+        let measured = Outputs::of(&folder, &target, &["-e", "engines=2"]);
+        assert_eq!(measured.asked(), simulated.asked(), "{release}: {}", measured.run()["target"]);
+        assert_eq!(measured.run()["target"]["name"], "frontend");
+        assert!(measured.counter("steps").as_u64() > Some(50), "engines in this process count their steps");
+    }
+}

@@ -1,0 +1,41 @@
+//! The scenarios that ship, with small parameters, on all targets that can run them.
+
+use std::path::Path;
+
+use vcr_tests::{Folder, root};
+
+/// Scenarios, and parameters with which they take a few seconds in real time. Others are tied
+/// to virtual time: they have two pools, autoscaling, or minutes of traffic that their claims
+/// are about.
+const IN_REAL_TIME: &[(&str, &[&str])] = &[("same_everywhere", &[])];
+
+/// Scenarios that a target must refuse, with the part that it lacks.
+const VIRTUAL_ONLY: &[(&str, &str)] = &[("pd_burst", "prefill and decode pools")];
+
+fn scenario(name: &str) -> String {
+    root().join("scenarios").join(format!("{name}.rhai")).display().to_string()
+}
+
+#[test]
+fn shipped_scenarios_pass_their_assertions_in_real_time() {
+    for (name, parameters) in IN_REAL_TIME {
+        for target in ["virtual", "live", "serve"] {
+            let path = scenario(name);
+            assert!(Path::new(&path).exists(), "{path}");
+            let args = ["run", &path, "--target", target, "--json"];
+            let said = Folder::new().vcr(&[&args[..], parameters].concat()).ended(0);
+            let outcome = said.json();
+            assert!(outcome["assertions"].as_array().is_some_and(|checks| checks.len() > 2), "{name} on {target}");
+            assert_eq!(outcome["passed"], true, "{name} on {target}");
+        }
+    }
+}
+
+#[test]
+fn scenarios_of_virtual_time_are_refused_before_anything_starts() {
+    for (name, part) in VIRTUAL_ONLY {
+        for target in ["live", "serve"] {
+            Folder::new().vcr(&["run", &scenario(name), "--target", target]).failed(2, &[part, "--target virtual"]);
+        }
+    }
+}
