@@ -31,7 +31,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-text", &["vcr-core", "vcr-random", "vcr-structured"]),
-    ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
+    ("vcr-compare", &["vcr-random", "vcr-trace"]),
+    ("vcr-import", &["vcr-compare", "vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-fitted", &[]),
     ("vcr-timing", &["vcr-core", "vcr-fitted", "vcr-random", "vcr-roofline"]),
@@ -43,6 +44,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "vcr-scenario",
         &[
             "vcr-cluster",
+            "vcr-compare",
             "vcr-core",
             "vcr-fitted",
             "vcr-guest",
@@ -64,6 +66,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "vcr-fit",
         &[
             "vcr-cluster",
+            "vcr-compare",
             "vcr-core",
             "vcr-fitted",
             "vcr-import",
@@ -89,6 +92,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &[
             "vcr-block-hash",
             "vcr-cluster",
+            "vcr-compare",
             "vcr-control",
             "vcr-core",
             "vcr-dynamo",

@@ -15,6 +15,7 @@ use crate::absent::AbsentArgs as ServeArgs;
 use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 #[cfg(not(feature = "fit"))]
 use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
+use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs, InspectArgs, NewArgs, VocabularyArgs};
@@ -51,6 +52,9 @@ pub(crate) enum Command {
     /// Run a scenario in virtual time and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),
@@ -268,6 +272,9 @@ pub(crate) struct RunArgs {
     /// Write a JSON line for each request to a file.
     #[arg(long, value_name = "FILE")]
     pub(crate) requests: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) baseline: BaselineArgs,
 
     /// Replace outputs that exist; a folder that an earlier run has written needs no --force.
     #[arg(long)]

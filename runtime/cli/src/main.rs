@@ -3,6 +3,7 @@
 #[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
 mod absent;
 mod args;
+mod compare;
 mod exit;
 #[cfg(feature = "fit")]
 mod fit;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         Command::Calibrate(_) => absent::refused("vcr calibrate", "fit"),
         #[cfg(not(feature = "fit"))]
         Command::Fit(_) => absent::refused("vcr fit", "fit"),
+        Command::Compare(args) => compare::compare(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),

@@ -10,6 +10,7 @@ use vcr_scenario::{Outcome, RunOptions, run_file};
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
+use crate::compare::Baseline;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::stop::{self, Cause};
@@ -40,6 +41,14 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         force: args.force,
         ..RunOptions::default()
     };
+    // Before the run, which may replace it.
+    let baseline = match args.baseline.baseline.as_deref().map(Baseline::load).transpose() {
+        Ok(baseline) => baseline,
+        Err(message) => {
+            print_error(&message, None);
+            return Exit::BadInput;
+        }
+    };
     let started = Instant::now();
     let outcome = match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
         Ok(outcome) => outcome,
@@ -64,7 +73,11 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     if !outcome.passed && written.is_ok() {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
     }
-    printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
+    let exit = if outcome.passed { Exit::Passed } else { Exit::CheckFailed };
+    match baseline {
+        Some(baseline) if written.is_ok() => baseline.compare(args, &outcome.runs, exit),
+        _ => printed(written, exit),
+    }
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {

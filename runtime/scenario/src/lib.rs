@@ -22,6 +22,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use vcr_cluster::Report;
 use vcr_cluster::observe::Progress;
+use vcr_compare::Compared;
 use vcr_input::MAX_SCRIPT_BYTES;
 use vcr_output::OutputError;
 
@@ -30,6 +31,7 @@ pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
 pub use results::provenance::Input;
+pub use results::requests::compared_requests;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
@@ -147,6 +149,9 @@ pub struct Outcome {
     pub partial: Option<Partial>,
     /// The assertions, in order.
     pub assertions: Vec<AssertionResult>,
+    /// The comparisons that the script made, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_comparisons")]
+    pub comparisons: Vec<Arc<Compared>>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The guests that took part, in the order of the script.
@@ -169,6 +174,10 @@ pub struct Partial {
 
 fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(reports.iter().map(Arc::as_ref))
+}
+
+fn serialize_comparisons<S: serde::Serializer>(all: &[Arc<Compared>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(Arc::as_ref))
 }
 
 /// Executes the scenario at `path`.
@@ -267,6 +276,7 @@ fn outcome(context: &Context, path: &Path, claim: Option<String>, partial: Optio
         passed: partial.is_none() && state.assertions.iter().all(|check| check.passed),
         partial,
         assertions: state.assertions.clone(),
+        comparisons: state.comparisons.clone(),
         fingerprint: hex::encode(hash.finalize()),
         guests: context.recorder.reports(),
         runs: state.runs.clone(),

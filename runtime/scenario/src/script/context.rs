@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use vcr_cluster::Report;
+use vcr_compare::Compared;
 use vcr_guest::GuestModule;
 use vcr_trace::Trace;
 
@@ -41,6 +42,7 @@ pub(crate) struct State {
     pub(crate) runs: Vec<Arc<Report>>,
     pub(crate) run_names: RunNames,
     pub(crate) assertions: Vec<AssertionResult>,
+    pub(crate) comparisons: Vec<Arc<Compared>>,
     /// What assertions in the script may ask of drawn runs.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,

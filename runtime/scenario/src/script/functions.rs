@@ -40,9 +40,16 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
     ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
-    ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
+    ("expect", "expect(result, \"ttft\", \"p99 < 4s\") or expect(comparison, \"ttft p50 error < 10%\")"),
     ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
-    ("value", "value(result, \"ttft\", \"p99\")"),
+    ("value", "value(result, \"ttft\", \"p99\") or value(comparison, \"ttft p50 error\")"),
+    ("capture", "capture(\"day.jsonl.zst\")"),
+    ("playback", "playback(capture(\"day.jsonl.zst\"))"),
+    (
+        "compare",
+        "compare(result, capture(\"day.jsonl.zst\")) or compare(result, other_result, #{ workload: \"chat\" })",
+    ),
+    ("interval", "interval(comparison, \"ttft p50 error\")"),
 ];
 
 /// A value of this Rust type, as an error names it.
@@ -61,6 +68,8 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("WorkloadConfig", "a workload"),
         ("FaultSpec", "a fault"),
         ("RunResult", "the result of a run"),
+        ("CaptureSpec", "a capture"),
+        ("ComparisonResult", "a comparison"),
     ];
     kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }
