@@ -20,6 +20,9 @@ pub enum MatchRule {
     BlockHashes,
     /// By the name that the sender gave, else by that on the wire.
     Id,
+    /// By their order of arrival among those of the same lengths, if that leaves no request
+    /// of the smaller side without partner.
+    Lengths,
     /// By their order of arrival.
     Order,
 }
@@ -33,6 +36,7 @@ impl MatchRule {
             Self::PromptHash => "the hashes of their prompts",
             Self::BlockHashes => "the hashes of their blocks",
             Self::Id => "their names",
+            Self::Lengths => "their lengths and order",
             Self::Order => "their order",
         }
     }
@@ -49,6 +53,8 @@ pub struct Identity {
     pub blocks: (u32, Vec<u64>),
     /// Its name.
     pub name: Option<String>,
+    /// Lengths of its prompt and its answer, if it may be recognised by them.
+    pub lengths: Option<(u32, u32)>,
 }
 
 /// Which request is which.
@@ -94,6 +100,8 @@ fn rule(left: &[Identity], right: &[Identity], has_same_hashes: bool) -> MatchRu
     {
         // Frontends make up names anew each time, which then say nothing.
         MatchRule::Id
+    } else if both(|identity| identity.lengths.is_some()) && have_lengths_in_common(left, right) {
+        MatchRule::Lengths
     } else {
         MatchRule::Order
     }
@@ -108,6 +116,22 @@ fn have_in_common<'a, T: Ord + 'a>(
     right.iter().filter_map(&of).any(|one| known.contains(one))
 }
 
+/// Whether every request of the smaller side has a partner of its lengths.
+fn have_lengths_in_common(left: &[Identity], right: &[Identity]) -> bool {
+    let (few, many) = if left.len() <= right.len() { (left, right) } else { (right, left) };
+    let mut known: BTreeMap<Option<(u32, u32)>, u64> = BTreeMap::new();
+    for identity in many {
+        *known.entry(identity.lengths).or_default() += 1;
+    }
+    few.iter().all(|identity| match known.get_mut(&identity.lengths) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    })
+}
+
 /// The key of a request under a rule.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key<'a> {
@@ -115,6 +139,7 @@ enum Key<'a> {
     Hash(Option<u64>),
     Chain(&'a (u32, Vec<u64>)),
     Name(Option<&'a str>),
+    Lengths(Option<(u32, u32)>),
     Place(usize),
 }
 
@@ -124,6 +149,7 @@ fn key(rule: MatchRule, index: usize, identity: &Identity) -> Key<'_> {
         MatchRule::PromptHash => Key::Hash(identity.prompt_hash),
         MatchRule::BlockHashes => Key::Chain(&identity.blocks),
         MatchRule::Id => Key::Name(identity.name.as_deref()),
+        MatchRule::Lengths => Key::Lengths(identity.lengths),
         MatchRule::Order => Key::Place(index),
     }
 }
@@ -156,6 +182,15 @@ mod tests {
         let joined = join(&left, &right, true);
         assert_eq!((joined.rule, joined.pairs), (MatchRule::PromptHash, vec![(0, 1), (1, 0), (2, 2)]));
         assert_eq!(join(&left, &right, false).rule, MatchRule::Order);
+    }
+
+    #[test]
+    fn lengths_join_only_if_they_explain_everything() {
+        let sized = |lengths| Identity { lengths: Some(lengths), ..Identity::default() };
+        let left = [sized((5, 1)), sized((7, 2)), sized((5, 1))];
+        let joined = join(&left, &[sized((7, 2)), sized((5, 1))], true);
+        assert_eq!((joined.rule, joined.pairs), (MatchRule::Lengths, vec![(0, 1), (1, 0)]));
+        assert_eq!(join(&left, &[sized((7, 2)), sized((7, 2))], true).rule, MatchRule::Order);
     }
 
     #[test]

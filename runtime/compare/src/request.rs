@@ -43,6 +43,7 @@ impl Request {
                 turn: None,
                 prompt_hash: record.prompt_hash.map(|hash| hash.0),
                 blocks: (record.prompt_tokens, record.block_hashes.iter().map(|hash| hash.0).collect()),
+                lengths: Some((record.prompt_tokens, record.output_tokens)),
                 name: record.external_id.clone().or_else(|| record.id.clone()),
             },
             arrival_ns: record.arrival_ns,

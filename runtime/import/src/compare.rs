@@ -94,6 +94,7 @@ impl Side {
             turn: None,
             prompt_hash: request.prompt_hash.map(|hash| hash.0),
             blocks: (request.prompt_tokens, request.block_hashes.iter().map(|hash| hash.0).collect()),
+            lengths: None,
             name: request.external_id.clone().or_else(|| request.id.clone()),
         };
         self.requests.iter().map(identity).collect()

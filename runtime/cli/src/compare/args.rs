@@ -16,7 +16,7 @@ pub(crate) const COMPARE_EXAMPLES: &str = with_comparison_exit_codes!(
 
 The first one is the reference. Requests are matched by workload, session and turn (two runs), by
 the hash of their prompts, else by the hashes of their blocks, else by their names, else by their
-order. Whether a higher or a lower value is worse is known of each metric.",
+lengths, else by their order. Whether a higher or a lower value is worse is known of each metric.",
     "no figure is worse than --max-regression allows",
     "a figure is worse"
 );

@@ -139,7 +139,11 @@ impl Row {
         let arrival_ns = ns(self.arrival_ms);
         let since = |ms: Option<f64>| ms.map(|ms| ns(ms).saturating_sub(arrival_ns));
         Request {
-            identity: Identity { turn: Some((self.workload, self.session, self.turn)), ..Identity::default() },
+            identity: Identity {
+                turn: Some((self.workload, self.session, self.turn)),
+                lengths: Some((self.prompt_tokens, self.output_tokens)),
+                ..Identity::default()
+            },
             arrival_ns: Some(arrival_ns),
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,

@@ -12,10 +12,11 @@ use super::{Comparison, Pair, Verdict};
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::text::printable;
 
-/// Statistics of trends that the table lists.
-const LISTED: [&str; 7] = ["mean", "p50", "p95", "p99", "count", "rate", "value"];
+/// Statistics that the table lists: of trends, and of what is one number.
+const OF_TRENDS: [&str; 4] = ["mean", "p50", "p95", "p99"];
+const OF_OTHERS: [&str; 3] = ["count", "rate", "value"];
 
-/// Changes below this are not coloured.
+/// Changes below this are not called better or worse.
 const NOTABLE: f64 = 0.01;
 
 pub(super) fn write(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
@@ -49,7 +50,8 @@ impl fmt::Display for Verdict {
         let change = match self.regression {
             worse if worse.is_infinite() => "worse than 0".to_owned(),
             worse if worse > 0.0 => format!("{:.2} % worse", worse * 100.0),
-            better => format!("{:.2} % better", -better * 100.0),
+            0.0 => "unchanged".to_owned(),
+        better => format!("{:.2} % better", -better * 100.0),
         };
         write!(f, "{}.{}  {change}, at most {} % allowed", self.metric, self.statistic, self.limit * 100.0)
     }
@@ -62,11 +64,12 @@ fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
     let title = if reference == compared { compared } else { format!("{compared} compared with {reference}") };
     writeln!(out, "\n  {BOLD}{title}{BOLD:#}")?;
     let mut table = bare_table();
-    table.set_header(["  metric", "", "reference", "compared", "change"]);
+    table.set_header(["  metric", "", "reference", "compared", "change", ""]);
     for metric in Metric::all() {
         let info = metric.info();
         let of_metric = pair.changes.iter().filter(|change| change.metric == info.name);
-        for change in of_metric.filter(|change| LISTED.contains(&change.statistic.as_str())) {
+        let listed: &[&str] = if metric.is_trend() { &OF_TRENDS } else { &OF_OTHERS };
+        for change in of_metric.filter(|change| listed.contains(&change.statistic.as_str())) {
             if change.reference != 0.0 || change.compared != 0.0 {
                 table.add_row(row(metric, change));
             }
@@ -95,13 +98,13 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
         relative => format!("{:+.2} %", relative * 100.0),
     };
     let worse = metric.is_higher_better().map(|higher| change.regression(higher));
-    let coloured = match worse {
-        Some(worse) if worse > NOTABLE => format!("{RED}{text}{RED:#}"),
-        Some(worse) if worse < -NOTABLE => format!("{GREEN}{text}{GREEN:#}"),
-        _ => text,
+    let verdict = match worse {
+        Some(worse) if worse > NOTABLE => "worse",
+        Some(worse) if worse < -NOTABLE => "better",
+        _ => "",
     };
     let (name, statistic) = (format!("  {}", change.metric), change.statistic.clone());
-    vec![name, statistic, value(change.reference), value(change.compared), coloured]
+    vec![name, statistic, value(change.reference), value(change.compared), text, verdict.to_owned()]
 }
 
 /// Requests that both sides have, with intervals.

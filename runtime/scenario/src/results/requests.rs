@@ -26,5 +26,6 @@ pub(crate) fn compared_request(report: &Report, record: &RequestRecord) -> Reque
         ..Request::default()
     };
     request.identity.turn = Some((workload.clone(), record.session, record.turn));
+    request.identity.lengths = Some((record.prompt_tokens, record.output_tokens));
     request
 }

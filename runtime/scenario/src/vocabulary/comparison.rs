@@ -72,6 +72,7 @@ fn expect(comparison: &Compared, text: &str) -> Result<AssertionResult, Thrown> 
     let gate: Gate = compared::gate(text)?;
     let subject = gate.subject();
     let observed = comparison.value(subject);
+    let signed = comparison.signed_value(subject);
     let interval = |value: f64| match comparison.interval(subject) {
         Some(interval) => {
             let (low, high) = (gate.value_text(interval.low), gate.value_text(interval.high));
@@ -88,7 +89,7 @@ fn expect(comparison: &Compared, text: &str) -> Result<AssertionResult, Thrown> 
         subject: format!("{}{error} against {}", of.trim(), comparison.reference),
         condition: Some(limit.to_owned()),
         observed,
-        observed_text: Some(observed.map_or_else(|| "not known on both sides".to_owned(), interval)),
+        observed_text: Some(signed.map_or_else(|| "not known on both sides".to_owned(), interval)),
         confidence: None,
         held_share: None,
         passed: observed.is_some_and(|value| gate.holds(value)),
