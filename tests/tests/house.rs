@@ -32,6 +32,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-random", &["vcr-core"]),
     ("vcr-text", &["vcr-core", "vcr-random", "vcr-structured"]),
     ("vcr-compare", &["vcr-random", "vcr-trace"]),
+    ("vcr-pack", &["vcr-input", "vcr-trace"]),
     ("vcr-import", &["vcr-compare", "vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-fitted", &[]),
@@ -106,6 +107,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-input",
             "vcr-live",
             "vcr-output",
+            "vcr-pack",
             "vcr-random",
             "vcr-record",
             "vcr-registry",
@@ -136,6 +138,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("imagesize", "vcr-frontend"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
+    ("tar", "vcr-pack"),
     ("tonic", "vcr-frontend"),
     ("zmq", "vcr-wire"),
 ];

@@ -25,6 +25,7 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+use crate::pack::args as pack;
 #[cfg(feature = "live")]
 use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
@@ -52,6 +53,12 @@ pub(crate) enum Command {
     /// Run a scenario in virtual time and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Pack a scenario with everything it reads and its result into one file.
+    #[command(after_help = pack::PACK_EXAMPLES)]
+    Pack(pack::PackArgs),
+    /// Unpack a pack into a folder.
+    #[command(after_help = pack::UNPACK_EXAMPLES)]
+    Unpack(pack::UnpackArgs),
     /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
@@ -142,6 +149,9 @@ pub(crate) enum InspectCommand {
     /// Print the JSON Schema of captures.
     #[command(after_help = captures::SCHEMA_EXAMPLES)]
     Schema,
+    /// Check a pack and list what is in it.
+    #[command(after_help = pack::INSPECT_EXAMPLES)]
+    Pack(pack::InspectPackArgs),
     /// Replay recordings of a real engine and compare every decision.
     #[command(after_help = CONFORM_EXAMPLES)]
     Conform(ConformArgs),
@@ -232,7 +242,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 /// Options of `vcr run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The scenario, a Rhai script.
+    /// The scenario, a Rhai script, or a pack of one.
     pub(crate) file: PathBuf,
 
     /// Set a parameter that the scenario reads with param("KEY", default).
@@ -275,6 +285,10 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) baseline: BaselineArgs,
+
+    /// Pack the scenario if an assertion, a guest or an engine fails [default file: SCENARIO.vcr].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) pack_on_failure: Option<String>,
 
     /// Replace outputs that exist; a folder that an earlier run has written needs no --force.
     #[arg(long)]
@@ -349,7 +363,7 @@ fn engine(text: &str) -> Result<(String, u32), String> {
     parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
 }
 
-fn parameter(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it as KEY=VALUE".to_owned()),

@@ -11,6 +11,7 @@ mod guest;
 mod guest_registry;
 mod help;
 mod inspect;
+mod pack;
 #[cfg(feature = "live")]
 mod play;
 mod progress;
@@ -77,6 +78,8 @@ fn main() -> ExitCode {
         Command::Calibrate(_) => absent::refused("vcr calibrate", "fit"),
         #[cfg(not(feature = "fit"))]
         Command::Fit(_) => absent::refused("vcr fit", "fit"),
+        Command::Pack(args) => pack::pack(&args),
+        Command::Unpack(args) => pack::unpack(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
@@ -120,6 +123,7 @@ fn inspect(command: &InspectCommand) -> Exit {
         InspectCommand::Perfetto(args) => captures::perfetto(args),
         InspectCommand::Diff(args) => captures::diff(args),
         InspectCommand::GenDemo(args) => captures::gen_demo(args),
+        InspectCommand::Pack(args) => pack::inspect(args),
         InspectCommand::Schema => captures::schema(),
         InspectCommand::Conform(args) => inspect::conform(args),
         InspectCommand::Steps(args) => inspect::steps(args),

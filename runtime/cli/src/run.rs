@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vcr_cluster::Report;
-use vcr_scenario::{Outcome, RunOptions, run_file};
+use vcr_pack::Settings;
+use vcr_scenario::{Blame, Outcome, RunOptions, ScenarioError, run_file};
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
 use crate::compare::Baseline;
 use crate::exit::{Exit, print_error, printed, tell};
+use crate::pack::{OpenedPack, pack_failure};
 use crate::progress::TerminalReporter;
 use crate::stop::{self, Cause};
 use crate::summary;
@@ -28,14 +30,19 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         vcr_input::memory::set_limit(bytes);
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    let options = RunOptions {
+    let mut pack = match OpenedPack::open(&args.file) {
+        Ok(pack) => pack,
+        Err(exit) => return exit,
+    };
+    let mut options = RunOptions {
         seed: args.seed,
         parameters,
         threads: args.threads.map_or(cores, usize::from),
         max_runs: args.max_runs,
         uncertainty: usize::from(args.uncertainty),
         out: args.out.clone(),
-        digests_inputs: args.json,
+        digests_inputs: args.json || args.pack_on_failure.is_some(),
+        keeps_step_digests: args.pack_on_failure.is_some(),
         files: args.files.clone(),
         requests: args.requests.clone(),
         force: args.force,
@@ -49,11 +56,30 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
             return Exit::BadInput;
         }
     };
+    if let Some(pack) = &mut pack {
+        pack.complete(&mut options);
+    }
+    let settings =
+        Settings { parameters: options.parameters.clone(), seed: options.seed, uncertainty: args.uncertainty };
+    let script = pack.as_ref().map_or_else(|| args.file.clone(), OpenedPack::script);
+    let reporter = Arc::new(TerminalReporter::new(args.quiet));
+    // A pack that fails is packed already.
+    let pack_failure = |outcome: Result<&Outcome, &ScenarioError>| {
+        if let Some(output) = args.pack_on_failure.as_deref().filter(|_| pack.is_none()) {
+            pack_failure(&args.file, output, settings, outcome, &reporter.sources());
+        }
+    };
     let started = Instant::now();
-    let outcome = match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
+    let outcome = match run_file(&script, options, Arc::clone(&reporter) as _) {
         Ok(outcome) => outcome,
         Err(error) => {
             print_error(&error, error.hint.as_deref());
+            if let Some(pack) = &pack {
+                pack.compare_error(&error);
+            }
+            if error.blame == Blame::Fault {
+                pack_failure(Err(&error));
+            }
             return error.blame.into();
         }
     };
@@ -72,8 +98,10 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     }
     if !outcome.passed && written.is_ok() {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+        pack_failure(Ok(&outcome));
     }
     let exit = if outcome.passed { Exit::Passed } else { Exit::CheckFailed };
+    let exit = pack.as_ref().map_or(exit, |pack| pack.compare(&outcome, exit));
     match baseline {
         Some(baseline) if written.is_ok() => baseline.compare(args, &outcome.runs, exit),
         _ => printed(written, exit),
@@ -137,7 +165,7 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
 }
 
 /// A word as a POSIX shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();

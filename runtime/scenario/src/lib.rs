@@ -30,11 +30,12 @@ pub use assertion::AssertionResult;
 pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
-pub use results::provenance::Input;
+pub use results::provenance::{Input, SourceFile};
 pub use results::requests::compared_requests;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
+pub use vocabulary::engine::compat::COMPAT_TABLE;
 pub use vocabulary::latency::fitted;
 
 use assertion::precheck;
@@ -69,6 +70,10 @@ pub struct RunOptions {
     pub requests: Option<PathBuf>,
     /// Whether files that exist are replaced.
     pub force: bool,
+    /// Files in the place of those that the script names, by their names in it: of a pack.
+    pub files_by_name: BTreeMap<String, PathBuf>,
+    /// Keep a digest of each step of the runs.
+    pub keeps_step_digests: bool,
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
@@ -87,6 +92,8 @@ impl Default for RunOptions {
             steps_limit_bytes: STEPS_LIMIT_BYTES,
             requests: None,
             force: false,
+            files_by_name: BTreeMap::new(),
+            keeps_step_digests: false,
             digests_inputs: false,
         }
     }
@@ -104,6 +111,8 @@ pub trait Reporter: Send + Sync {
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
     fn print(&self, _text: &str) {}
+    /// The files that the script has named, when it has ended or failed.
+    fn has_read(&self, _files: &[SourceFile]) {}
     /// A warning.
     fn warn(&self, _text: &str) {}
     /// The reason to stop the scenario now with its results so far, if there is one, such as
@@ -203,7 +212,9 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     let claim = claim(&source);
     let context = Arc::new(Context::new(source, folder, options, reporter, outputs));
-    let partial = execute(&context, &file)?;
+    let executed = execute(&context, &file);
+    context.reporter.has_read(&context.state().inputs.sources());
+    let partial = executed?;
     let mut outcome = outcome(&context, path, claim, partial);
     if outcome.runs.is_empty() && outcome.partial.is_none() {
         return Err(input(

@@ -51,7 +51,7 @@ impl fmt::Display for Verdict {
             worse if worse.is_infinite() => "worse than 0".to_owned(),
             worse if worse > 0.0 => format!("{:.2} % worse", worse * 100.0),
             0.0 => "unchanged".to_owned(),
-        better => format!("{:.2} % better", -better * 100.0),
+            better => format!("{:.2} % better", -better * 100.0),
         };
         write!(f, "{}.{}  {change}, at most {} % allowed", self.metric, self.statistic, self.limit * 100.0)
     }

@@ -256,6 +256,9 @@ pub struct Report {
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
+    /// By engine, a digest of each step and all before it, if the observer wanted them.
+    #[serde(skip)]
+    pub step_digests: Option<Vec<Vec<u32>>>,
 }
 
 impl Report {

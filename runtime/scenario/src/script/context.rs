@@ -104,7 +104,7 @@ impl Context {
 
     /// A path of the script as seen from the process.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
-        self.folder.join(Path::new(path))
+        self.options.files_by_name.get(path).cloned().unwrap_or_else(|| self.folder.join(Path::new(path)))
     }
 
     /// Refuses to read a file that the outputs will replace.

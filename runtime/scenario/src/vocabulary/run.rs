@@ -314,6 +314,10 @@ impl Observer for Watcher<'_> {
         self.files.as_ref().is_some_and(RunFiles::wants_steps)
     }
 
+    fn wants_step_digests(&self) -> bool {
+        self.context.options.keeps_step_digests
+    }
+
     fn wants_stop(&self) -> bool {
         self.context.reporter.stop().is_some()
     }
