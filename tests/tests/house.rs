@@ -31,7 +31,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-text", &["vcr-core", "vcr-random", "vcr-structured"]),
-    ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
+    ("vcr-compare", &["vcr-random", "vcr-trace"]),
+    ("vcr-pack", &["vcr-input", "vcr-trace"]),
+    ("vcr-import", &["vcr-compare", "vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-fitted", &[]),
     ("vcr-timing", &["vcr-core", "vcr-fitted", "vcr-random", "vcr-roofline"]),
@@ -43,6 +45,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "vcr-scenario",
         &[
             "vcr-cluster",
+            "vcr-compare",
             "vcr-core",
             "vcr-fitted",
             "vcr-guest",
@@ -64,6 +67,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "vcr-fit",
         &[
             "vcr-cluster",
+            "vcr-compare",
             "vcr-core",
             "vcr-fitted",
             "vcr-import",
@@ -89,6 +93,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &[
             "vcr-block-hash",
             "vcr-cluster",
+            "vcr-compare",
             "vcr-control",
             "vcr-core",
             "vcr-dynamo",
@@ -102,6 +107,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-input",
             "vcr-live",
             "vcr-output",
+            "vcr-pack",
             "vcr-random",
             "vcr-record",
             "vcr-registry",
@@ -132,6 +138,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("imagesize", "vcr-frontend"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
+    ("tar", "vcr-pack"),
     ("tonic", "vcr-frontend"),
     ("zmq", "vcr-wire"),
 ];

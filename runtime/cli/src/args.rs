@@ -16,6 +16,7 @@ use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 #[cfg(not(feature = "fit"))]
 use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
 use crate::check::{self, CheckArgs};
+use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
@@ -26,6 +27,7 @@ use crate::help::{
 };
 use crate::inspect::captures::args as captures;
 use crate::new::NewCommand;
+use crate::pack::args as pack;
 #[cfg(feature = "live")]
 use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
@@ -62,6 +64,15 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: NewCommand,
     },
+    /// Pack a scenario with everything it reads and its result into one file.
+    #[command(after_help = pack::PACK_EXAMPLES)]
+    Pack(pack::PackArgs),
+    /// Unpack a pack into a folder.
+    #[command(after_help = pack::UNPACK_EXAMPLES)]
+    Unpack(pack::UnpackArgs),
+    /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),
@@ -149,6 +160,9 @@ pub(crate) enum InspectCommand {
     /// Print the JSON Schema of captures.
     #[command(after_help = captures::SCHEMA_EXAMPLES)]
     Schema,
+    /// Check a pack and list what is in it.
+    #[command(after_help = pack::INSPECT_EXAMPLES)]
+    Pack(pack::InspectPackArgs),
     /// Replay recordings of a real engine and compare every decision.
     #[command(after_help = CONFORM_EXAMPLES)]
     Conform(ConformArgs),
@@ -239,7 +253,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 /// Options of `vcr run`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The scenario, a Rhai script.
+    /// The scenario, a Rhai script, or a pack of one.
     pub(crate) file: PathBuf,
 
     /// Set a parameter that the scenario reads with param("KEY", default).
@@ -284,6 +298,13 @@ pub(crate) struct RunArgs {
     /// Write a JSON line for each request to a file.
     #[arg(long, value_name = "FILE")]
     pub(crate) requests: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) baseline: BaselineArgs,
+
+    /// Pack the scenario if an assertion, a guest or an engine fails [default file: SCENARIO.vcr].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) pack_on_failure: Option<String>,
 
     /// Replace outputs that exist; a folder that an earlier run has written needs no --force.
     #[arg(long)]

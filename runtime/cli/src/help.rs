@@ -129,6 +129,9 @@ pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
   vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace
   vcr run scenarios/pd_burst.rhai --out out --files report,requests
   vcr run scenarios/pd_burst.rhai --requests requests.jsonl --timeout 10m
+  vcr run scenarios/pd_burst.rhai --baseline out --max-regression ttft.p99=5%
+  vcr run bug.vcr                              # a pack: is the result still the same?
+  vcr run scenarios/pd_burst.rhai --pack-on-failure=bug.vcr
   vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model"
 );
 

@@ -4,6 +4,7 @@
 mod absent;
 mod args;
 mod check;
+mod compare;
 mod excerpt;
 mod exit;
 #[cfg(feature = "fit")]
@@ -13,6 +14,7 @@ mod guest_registry;
 mod help;
 mod inspect;
 mod new;
+mod pack;
 #[cfg(feature = "live")]
 mod play;
 mod progress;
@@ -83,6 +85,9 @@ fn main() -> ExitCode {
         Command::Calibrate(_) => absent::refused("vcr calibrate", "fit"),
         #[cfg(not(feature = "fit"))]
         Command::Fit(_) => absent::refused("vcr fit", "fit"),
+        Command::Pack(args) => pack::pack(&args),
+        Command::Unpack(args) => pack::unpack(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
@@ -125,6 +130,7 @@ fn inspect(command: &InspectCommand) -> Exit {
         InspectCommand::Perfetto(args) => captures::perfetto(args),
         InspectCommand::Diff(args) => captures::diff(args),
         InspectCommand::GenDemo(args) => captures::gen_demo(args),
+        InspectCommand::Pack(args) => pack::inspect(args),
         InspectCommand::Schema => captures::schema(),
         InspectCommand::Conform(args) => inspect::conform(args),
         InspectCommand::Steps(args) => inspect::steps(args),

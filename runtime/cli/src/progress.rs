@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use vcr_cluster::observe::Progress;
-use vcr_scenario::Reporter;
+use vcr_scenario::{Reporter, SourceFile};
 use vcr_units::format_ns;
 
 use crate::exit::tell;
@@ -19,6 +19,8 @@ pub(crate) struct TerminalReporter {
     quiet: bool,
     lines: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
+    /// What the scenario has read.
+    sources: Mutex<Vec<SourceFile>>,
     /// From the first run on there are results that a signal must not lose.
     in_order: OnceLock<InOrder>,
 }
@@ -26,7 +28,18 @@ pub(crate) struct TerminalReporter {
 impl TerminalReporter {
     pub(crate) fn new(quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
-        Self { quiet, lines: shown.then(MultiProgress::new), bars: Mutex::default(), in_order: OnceLock::new() }
+        Self {
+            quiet,
+            lines: shown.then(MultiProgress::new),
+            bars: Mutex::default(),
+            sources: Mutex::default(),
+            in_order: OnceLock::new(),
+        }
+    }
+
+    /// The files that the scenario has named, once it has ended.
+    pub(crate) fn sources(&self) -> Vec<SourceFile> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From now on a signal does not end the process: there are results to lose.
@@ -78,6 +91,10 @@ impl TerminalReporter {
 }
 
 impl Reporter for TerminalReporter {
+    fn has_read(&self, files: &[SourceFile]) {
+        *self.sources.lock().unwrap_or_else(PoisonError::into_inner) = files.to_vec();
+    }
+
     fn run_started(&self, name: &str) {
         self.keep_results();
         let Some(lines) = &self.lines else { return };

@@ -112,6 +112,12 @@ pub trait Observer {
         false
     }
 
+    /// Whether the report is to have a digest of each step, `Report::step_digests`. Asked
+    /// once, before the run; it changes nothing else.
+    fn wants_step_digests(&self) -> bool {
+        false
+    }
+
     /// Whether the run is to end here, with a report of what there is. Asked now
     /// and then, also before the first event.
     fn wants_stop(&self) -> bool {

@@ -7,10 +7,10 @@
 use std::path::Path;
 
 use serde_json::Value;
+use vcr_compare::{Metric, Statistic};
 use vcr_random::Stream;
 
 use crate::error::FitError;
-use crate::metric::{Metric, Statistic};
 
 /// One load and what was reported of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,7 +134,7 @@ fn check(point: Point) -> Result<Point, String> {
         return needs("times are missing: expected TTFT and time per output token");
     }
     if let Some((metric, statistic, ms)) = point.reported.iter().find(|(.., ms)| !is_time(*ms)) {
-        return Err(format!("invalid {} {} of {ms} ms: expected a positive time", metric.name(), statistic.name()));
+        return Err(format!("invalid {} {} of {ms} ms: expected a positive time", metric.name(), statistic));
     }
     match point.arrivals {
         Arrivals::Closed(0) => needs("the concurrency is 0: expected at least 1"),

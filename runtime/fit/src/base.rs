@@ -2,6 +2,7 @@
 //! any measurement, in place of ratios of physics. With few measurements the fit is the
 //! base with corrections.
 
+use vcr_compare::Statistic;
 use vcr_core::PluginContext;
 use vcr_core::factory::LatencyFactory;
 use vcr_core::latency::{StepBatch, StepShape};
@@ -9,7 +10,6 @@ use vcr_fitted::{TERM_COUNT, amounts};
 use vcr_timing::fitted_work;
 
 use crate::error::FitError;
-use crate::metric::Statistic;
 use crate::parameters::{Observation, PARAMETERS, Row};
 use crate::prior::prior;
 use crate::regress::{Prior, solve};

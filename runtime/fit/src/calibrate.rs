@@ -5,14 +5,13 @@
 //! as distributions, and held against gates.
 
 use serde::Serialize;
+use vcr_compare::{Comparison, Gate, Metric, NEAR_ZERO_MS, Pairs, Statistic, Subject, ks, wasserstein};
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::gates::{Gate, Subject};
-use crate::metric::Metric;
-use crate::metrics::{Comparison, Pairs, comparisons};
+use crate::metrics::{comparisons, pairs};
 use crate::simulate::{Candidate, Simulation, run};
 use crate::source::Source;
 
@@ -95,7 +94,7 @@ pub struct Interference {
 pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, FitError> {
     let candidate = Candidate { step: model.step, overheads: fitted::overheads(model) };
     let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
-    let pairs = Pairs::of(&source.measurements, &simulation);
+    let pairs = pairs(&source.measurements, &simulation);
     let per_request = pairs
         .iter()
         .map(|pairs| PerRequest { metric: pairs.metric.name(), mape: pairs.mape(), pearson: pairs.pearson() })
@@ -116,6 +115,10 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, Fi
 }
 
 impl Judged {
+    fn pairs(&self, metric: Metric) -> Option<&Pairs> {
+        self.sides.pairs.iter().find(|pairs| pairs.metric == metric)
+    }
+
     /// What a gate looks at; none where the metric was not measured.
     #[must_use]
     pub fn value(&self, gate: &Gate) -> Option<f64> {
@@ -128,6 +131,15 @@ impl Judged {
             }
             Subject::Mape(metric) => Some(per_request(metric)?.mape),
             Subject::Pearson(metric) => per_request(metric)?.pearson,
+            Subject::Ks(metric) => {
+                let (measured, simulated) = self.pairs(metric)?.sides();
+                Some(ks(&measured, &simulated))
+            }
+            Subject::Wasserstein(metric) => {
+                let (measured, simulated) = self.pairs(metric)?.sides();
+                let distance = wasserstein(&measured, &simulated)?;
+                Some(distance / Statistic::Mean.of(measured).max(NEAR_ZERO_MS * 1e6))
+            }
             Subject::Throughput => {
                 let measured = self.throughput.measured_tokens_per_s;
                 Some(((self.throughput.simulated_tokens_per_s - measured) / measured).abs())

@@ -6,8 +6,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::calibrate::Judged;
-use crate::metric::{Metric, Statistic};
-use crate::metrics::Pairs;
+use crate::metrics::{measured_ns, simulated_ns};
+use vcr_compare::{Metric, Pairs, Statistic};
 
 /// A figure.
 #[derive(Clone, Debug)]
@@ -274,8 +274,8 @@ fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'sta
     let mut errors: Vec<(f64, f64)> = both
         .filter(|(_, (measured, _))| measured.is_whole)
         .filter_map(|(index, (measured, simulated))| {
-            let measured_ns = Metric::Ttft.measured_ns(measured)?;
-            let error = (Metric::Ttft.simulated_ns(simulated)? - measured_ns) / measured_ns;
+            let measured_ns = measured_ns(Metric::Ttft, measured)?;
+            let error = (simulated_ns(Metric::Ttft, simulated)? - measured_ns) / measured_ns;
             Some((of(judged, index), error * 100.0))
         })
         .collect();

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use vcr_cluster::Overheads;
+use vcr_compare::{Comparison, Metric, Statistic};
 use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
 
 use crate::base::Base;
 use crate::error::FitError;
-use crate::metric::{Metric, Statistic};
-use crate::metrics::{Comparison, comparisons};
+use crate::metrics::comparisons;
 use crate::noise;
 use crate::observations::observe;
 use crate::parallel;

@@ -9,11 +9,11 @@
 //! alternates between both.
 
 use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
+use vcr_compare::Metric;
 use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
 use crate::aggregates::Point;
 use crate::data::Measurements;
-use crate::metric::Metric;
 use crate::parameters::{
     ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
 };

@@ -8,11 +8,11 @@ use std::cell::RefCell;
 
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
+use vcr_compare::{Metric, Statistic};
 use vcr_fitted::TERMS;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metric::{Metric, Statistic};
 use crate::metrics::comparisons;
 use crate::parameters::{ARRIVAL, PARAMETERS, Row};
 use crate::simulate::Simulation;
@@ -63,7 +63,7 @@ pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 
         let weight = match comparison.statistic {
             Statistic::Mean | Statistic::P50 => 1.0,
             Statistic::P90 => 0.7,
-            Statistic::P99 => 0.3,
+            _ => 0.3,
         };
         let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
         sum += weight * ratio.min(3.0);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use nalgebra::DMatrix;
+use vcr_compare::Comparison;
 use vcr_fitted::{Quality, TERMS, Uncertainty};
 
-use crate::metrics::Comparison;
 use crate::parameters::{PARAMETERS, Row};
 use crate::regress::{Estimate, Prior};
 

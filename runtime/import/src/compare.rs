@@ -1,30 +1,14 @@
 //! Differences between two captures of the same traffic.
 //!
-//! Requests are matched by the first of these rules that both captures allow:
-//! the hash of the prompt, the hashes of its blocks, names, and last their
-//! order. Among requests that a rule cannot distinguish, the first to arrive in
-//! one capture is matched with the first in the other.
+//! Which request is which is said by `vcr-compare`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
+use vcr_compare::{Identity, MatchRule, join};
 use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
 use crate::summary::{Summary, SummaryBuilder};
-
-/// The rule by which requests were matched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MatchRule {
-    /// By the hash of the whole prompt.
-    PromptHash,
-    /// By the hashes of full blocks and the length of the prompt.
-    BlockHashes,
-    /// By the name that the sender gave, else by that on the wire.
-    Id,
-    /// By their order of arrival.
-    Order,
-}
 
 /// One capture, as far as it is compared.
 #[derive(Default)]
@@ -105,8 +89,15 @@ impl Side {
         }
     }
 
-    fn all(&self, has: impl Fn(&RequestRecord) -> bool) -> bool {
-        !self.requests.is_empty() && self.requests.iter().all(has)
+    fn identities(&self) -> Vec<Identity> {
+        let identity = |request: &RequestRecord| Identity {
+            turn: None,
+            prompt_hash: request.prompt_hash.map(|hash| hash.0),
+            blocks: (request.prompt_tokens, request.block_hashes.iter().map(|hash| hash.0).collect()),
+            lengths: None,
+            name: request.external_id.clone().or_else(|| request.id.clone()),
+        };
+        self.requests.iter().map(identity).collect()
     }
 }
 
@@ -117,22 +108,14 @@ pub fn compare(mut left: Side, mut right: Side) -> Comparison {
         // Those of unknown arrival stay behind, in their order.
         side.requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
     }
-    let rule = rule(&left, &right);
-    let mut partners: BTreeMap<Key, VecDeque<usize>> = BTreeMap::new();
-    for (index, request) in right.requests.iter().enumerate() {
-        partners.entry(key(rule, index, request)).or_default().push_back(index);
-    }
-    let (mut matched, mut with_tokens, mut only_left) = (0, 0, 0);
+    let same_hashes = (left.meta.hash, left.meta.block_size_tokens) == (right.meta.hash, right.meta.block_size_tokens);
+    let joined = join(&left.identities(), &right.identities(), same_hashes);
+    let mut with_tokens = 0;
     let mut fields = BTreeMap::new();
     let mut different = Vec::new();
-    for (left_index, request) in left.requests.iter().enumerate() {
-        let partner = partners.get_mut(&key(rule, left_index, request)).and_then(VecDeque::pop_front);
-        let Some(right_index) = partner else {
-            only_left += 1;
-            continue;
-        };
+    for &(left_index, right_index) in &joined.pairs {
+        let request = &left.requests[left_index];
         let other = &right.requests[right_index];
-        matched += 1;
         with_tokens += u64::from(request.output_token_ids.is_some() && other.output_token_ids.is_some());
         let found = differences(request, other);
         for difference in &found {
@@ -144,54 +127,16 @@ pub fn compare(mut left: Side, mut right: Side) -> Comparison {
             different.push(PairDifference { left_index, right_index, name, fields: found });
         }
     }
-    let only_right = right.requests.len() as u64 - matched;
     let summaries = [left.summary.finish(), right.summary.finish()];
-    Comparison { rule, matched, with_tokens, only_left, only_right, fields, different, summaries }
-}
-
-/// The first rule that both sides allow.
-fn rule(left: &Side, right: &Side) -> MatchRule {
-    let both = |has: fn(&RequestRecord) -> bool| left.all(has) && right.all(has);
-    let hashes = |side: &Side| (side.meta.hash, side.meta.block_size_tokens);
-    let same_hashes = hashes(left) == hashes(right);
-    if same_hashes && both(|request| request.prompt_hash.is_some()) {
-        MatchRule::PromptHash
-    } else if same_hashes && both(|request| !request.block_hashes.is_empty()) {
-        MatchRule::BlockHashes
-    } else if both(|request| name(request).is_some()) && have_name_in_common(left, right) {
-        MatchRule::Id
-    } else {
-        MatchRule::Order
-    }
-}
-
-/// Frontends make up names anew each time, which then say nothing.
-fn have_name_in_common(left: &Side, right: &Side) -> bool {
-    let names: std::collections::BTreeSet<_> = left.requests.iter().filter_map(name).collect();
-    right.requests.iter().filter_map(name).any(|name| names.contains(name))
-}
-
-fn name(request: &RequestRecord) -> Option<&str> {
-    request.external_id.as_deref().or(request.id.as_deref())
-}
-
-/// The key of a request under a rule.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Hash(u64),
-    Chain(u32, Vec<u64>),
-    Name(String),
-    Place(usize),
-}
-
-fn key(rule: MatchRule, index: usize, request: &RequestRecord) -> Key {
-    match rule {
-        MatchRule::PromptHash => Key::Hash(request.prompt_hash.unwrap_or_default().0),
-        MatchRule::BlockHashes => {
-            Key::Chain(request.prompt_tokens, request.block_hashes.iter().map(|hash| hash.0).collect())
-        }
-        MatchRule::Id => Key::Name(name(request).unwrap_or_default().to_owned()),
-        MatchRule::Order => Key::Place(index),
+    Comparison {
+        rule: joined.rule,
+        matched: joined.pairs.len() as u64,
+        with_tokens,
+        only_left: joined.only_left,
+        only_right: joined.only_right,
+        fields,
+        different,
+        summaries,
     }
 }
 

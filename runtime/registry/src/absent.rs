@@ -20,6 +20,12 @@ impl FromStr for OciReference {
 }
 
 impl OciReference {
+    /// The name of the guest.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match *self {}
+    }
+
     /// Its digest.
     #[must_use]
     pub fn digest(&self) -> Option<&str> {

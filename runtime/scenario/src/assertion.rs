@@ -1,5 +1,6 @@
 //! Assertions as they are written: `"ttft{workload:chat}"`, `"p99 < 4s"`.
 
+pub(crate) mod compared;
 mod comparison;
 pub(crate) mod draws;
 mod goodput;

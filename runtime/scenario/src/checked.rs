@@ -67,7 +67,7 @@ impl Scenario {
             assertions: state.assertions.len(),
             searches: state.searches.len(),
             parameters: state.parameters.clone(),
-            files_read: state.inputs.paths(&context.folder),
+            files_read: state.inputs.paths(),
             unused: calls::unused_parameters(self.script()),
             unchecked,
         })

@@ -22,23 +22,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use vcr_cluster::observe::Progress;
 use vcr_cluster::{Report, Target, TargetDriver};
-use vcr_input::MAX_SCRIPT_BYTES;
-use vcr_output::OutputError;
+use vcr_compare::Compared;
 
 pub use assertion::AssertionResult;
 pub use checked::Checked;
 pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
-pub use results::provenance::Input;
+pub use results::provenance::{Input, SourceFile};
+pub use results::requests::compared_requests;
 pub use scenario::Scenario;
 pub use script::calls::Parameters;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
+pub use vocabulary::engine::compat::COMPAT_TABLE;
 pub use vocabulary::latency::fitted;
 
 use search::SearchReport;
@@ -74,6 +74,10 @@ pub struct RunOptions {
     pub requests: Option<PathBuf>,
     /// Whether files that exist are replaced.
     pub force: bool,
+    /// Files in the place of those that the script names, by their names in it: of a pack.
+    pub files_by_name: BTreeMap<String, PathBuf>,
+    /// Keep a digest of each step of the runs.
+    pub keeps_step_digests: bool,
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
@@ -95,6 +99,8 @@ impl Default for RunOptions {
             steps_limit_bytes: STEPS_LIMIT_BYTES,
             requests: None,
             force: false,
+            files_by_name: BTreeMap::new(),
+            keeps_step_digests: false,
             digests_inputs: false,
         }
     }
@@ -112,6 +118,8 @@ pub trait Reporter: Send + Sync {
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
     fn print(&self, _text: &str) {}
+    /// The files that the script has named, when it has ended or failed.
+    fn has_read(&self, _files: &[SourceFile]) {}
     /// A warning.
     fn warn(&self, _text: &str) {}
     /// The reason to stop the scenario now with its results so far, if there is one, such as
@@ -160,6 +168,9 @@ pub struct Outcome {
     /// The searches that the script has made, in the order of their ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<SearchReport>,
+    /// The comparisons that the script made, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_comparisons")]
+    pub comparisons: Vec<Arc<Compared>>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The guests that took part, in the order of the script.
@@ -185,6 +196,10 @@ pub struct Partial {
 
 fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(reports.iter().map(Arc::as_ref))
+}
+
+fn serialize_comparisons<S: serde::Serializer>(all: &[Arc<Compared>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(Arc::as_ref))
 }
 
 /// Executes the scenario at `path`.

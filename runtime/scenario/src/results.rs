@@ -5,4 +5,5 @@ pub(crate) mod guest_telemetry;
 pub(crate) mod out_file;
 pub(crate) mod outputs;
 pub(crate) mod provenance;
+pub(crate) mod requests;
 pub(crate) mod run_files;

@@ -72,7 +72,9 @@ impl Scenario {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
         let context = Arc::new(self.context(options, reporter, outputs));
-        let partial = self.execute(&context)?;
+        let executed = self.execute(&context);
+        context.reporter.has_read(&context.state().inputs.sources());
+        let partial = executed?;
         let mut outcome = self.outcome(&context, partial);
         if outcome.runs.is_empty() && outcome.partial.is_none() {
             let hint = "call run(#{ cluster: ..., workloads: [ ... ] })".to_owned();
@@ -156,11 +158,12 @@ impl Scenario {
             partial,
             assertions: state.assertions.clone(),
             searches: state.searches.clone(),
+            comparisons: state.comparisons.clone(),
             fingerprint: hex::encode(hash.finalize()),
             guests: context.recorder.reports(),
             runs: state.runs.clone(),
             files: Vec::new(),
-            files_read: state.inputs.paths(&context.folder),
+            files_read: state.inputs.paths(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The functions of a scenario, by subject, and the script engine that knows them.
 
 pub(crate) mod autoscale;
+pub(crate) mod capture;
 mod check;
 pub(crate) mod cluster;
+mod comparison;
 mod distribution;
 mod drawn;
 pub(crate) mod engine;
@@ -14,6 +16,7 @@ mod overheads;
 pub(crate) mod parameter;
 pub(crate) mod policy;
 mod pool_guest;
+mod request_names;
 mod result;
 pub(crate) mod router;
 pub(crate) mod run;
@@ -60,6 +63,8 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     check::register(&mut engine, context);
     result::register(&mut engine, context);
     search::register(&mut engine, context);
+    capture::register(&mut engine, context);
+    comparison::register(&mut engine, context);
     engine
 }
 

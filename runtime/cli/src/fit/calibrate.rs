@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use vcr_fit::calibrate::{Judged, judge};
-use vcr_fit::{Gate, Source, figures};
+use vcr_fit::{Gate, Source, figures, read_gates};
 use vcr_fitted::ModelFile;
 use vcr_output::Outputs;
 use vcr_scenario::fitted;
@@ -46,7 +46,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let page = args.html.as_ref().map(|path| outputs.create(path)).transpose()?;
     let mut gates = args.gate.clone();
     if let Some(path) = &args.gates {
-        gates.extend(Gate::read(path)?);
+        gates.extend(read_gates(path)?);
     }
     let progress = Stages::new(args.quiet);
     let all = judged(args, &progress)?;

@@ -187,7 +187,51 @@ impl Metric {
     }
 }
 
+impl Metric {
+    /// The metric of a name, with or without the unit that reports add.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|metric| metric.info().name == name || metric.info().report_name() == name)
+    }
+
+    /// Whether it is a time or a size that many samples were taken of.
+    #[must_use]
+    pub const fn is_trend(self) -> bool {
+        matches!(self, Self::Trend(_))
+    }
+
+    /// Whether higher values are better, or lower ones; none where neither is.
+    #[must_use]
+    pub const fn is_higher_better(self) -> Option<bool> {
+        match self {
+            Self::Trend(Trend::BatchSize) => None,
+            Self::Trend(_) | Self::Gauge(Gauge::Duration | Gauge::KvPeakUsage) => Some(false),
+            Self::Goodput | Self::Gauge(_) => Some(true),
+            Self::Counter(counter) => counter.is_higher_better(),
+        }
+    }
+}
+
 impl Counter {
+    const fn is_higher_better(self) -> Option<bool> {
+        match self {
+            Self::Completed
+            | Self::CachedTokens
+            | Self::HostCachedTokens
+            | Self::DiskCachedTokens
+            | Self::OutputTokens
+            | Self::GeneratedTokens => Some(true),
+            Self::Rejected
+            | Self::Failed
+            | Self::Retries
+            | Self::Preemptions
+            | Self::WastedTokens
+            | Self::Stalls
+            | Self::Shed => Some(false),
+            _ => None,
+        }
+    }
+
     /// Whether it counts what most runs cannot have. Reports name it only where
     /// it is not 0, so that reports of other runs do not change with it.
     #[must_use]

@@ -62,6 +62,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
     let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
+    let kept_digests = fleet.workers_mut().iter_mut().map(Worker::take_step_digests).collect::<Option<Vec<_>>>();
     // Summarising needs memory.
     drop(fleet);
     let (records, summarised) = ledger.close();
@@ -97,6 +98,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         series: None,
         workload_names,
         engine_names,
+        step_digests: kept_digests,
     };
     report.fingerprint = fingerprint(&report, step_digests);
     unfingerprinted(&mut report);

@@ -133,8 +133,10 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         requests: records,
         token_gaps_ns,
         samples,
+        series: None,
         workload_names,
         engine_names,
+        step_digests: None,
     };
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);

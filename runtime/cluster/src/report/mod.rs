@@ -266,6 +266,9 @@ pub struct Report {
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
+    /// By engine, a digest of each step and all before it, if the observer wanted them.
+    #[serde(skip)]
+    pub step_digests: Option<Vec<Vec<u32>>>,
 }
 
 impl Report {
@@ -280,6 +283,7 @@ impl Report {
             duration_ms: 0.0,
             partial: false,
             unfinished_requests: 0,
+            target: None,
             metrics: MetricsReport::default(),
             workloads: workload_names.iter().map(|name| (name.clone(), MetricsReport::default())).collect(),
             engines: Vec::new(),
@@ -296,6 +300,7 @@ impl Report {
             series: None,
             workload_names,
             engine_names: Vec::new(),
+            step_digests: None,
         }
     }
 

@@ -97,7 +97,10 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
 impl<'o> Simulation<'o> {
     fn new(config: RunConfig, observer: &'o mut dyn Observer) -> Result<Self, SimError> {
         let wants_steps = observer.wants_steps();
-        let fleet = Fleet::new(&config, wants_steps)?;
+        let mut fleet = Fleet::new(&config, wants_steps)?;
+        if observer.wants_step_digests() {
+            fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
+        }
         let pools = config.topology.pools();
         let overheads = config.topology.overheads();
         let series = observer.wants_series().then(|| RunSeries::new(fleet.workers().len()));

@@ -100,6 +100,7 @@ fn the_nested_report_has_the_keys_of_1_6() {
 /// A run without requests.
 fn empty() -> vcr_cluster::Report {
     vcr_cluster::Report {
+        step_digests: None,
         schema_version: 1,
         name: "replay".to_owned(),
         seed: 1,

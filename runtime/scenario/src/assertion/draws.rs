@@ -44,6 +44,7 @@ impl DrawnRun {
             samples: Default::default(),
             engines: Vec::new(),
             engine_names: Vec::new(),
+            step_digests: None,
             ..report
         };
         Self { report, watched }

@@ -3,33 +3,37 @@
 //! Assertions that are written out as texts are checked here, so that a mistyped
 //! metric does not cost the runs before it, and drawn runs are asked for what they need.
 
-use rhai::{AST, FnCallExpr, Position};
+use rhai::AST;
 
+use crate::assertion::compared::{self, ComparedValue};
 use crate::assertion::draws::Watched;
 use crate::assertion::{check_assertion, check_value};
-use crate::script::calls::{each_call, literal};
-use crate::script::error::Scripted;
+use crate::script::calls::{Call, each_call, literal};
+use crate::script::error::{Scripted, Thrown};
 
-/// Checks every `expect` and `value` whose arguments are literal texts. Gives what is to
+/// Checks every `expect`, `value` and `interval` whose arguments are literal texts. Gives what is to
 /// be asked of drawn runs, each once.
 pub(crate) fn check(script: &AST) -> Scripted<Vec<Watched>> {
     let mut outcome = Ok(());
     let mut watched = Vec::new();
-    each_call(script, |call, position| {
-        outcome = check_call(call, position).map(|asked| watched.extend(asked.filter(|one| !watched.contains(one))));
+    each_call(script, |call| {
+        outcome = check_call(&call).map(|asked| watched.extend(asked.filter(|one| !watched.contains(one))));
         outcome.is_ok()
     });
     outcome.map(|()| watched)
 }
 
-fn check_call(call: &FnCallExpr, position: Position) -> Scripted<Option<Watched>> {
-    let check = match call.name.as_str() {
-        "expect" => check_assertion,
-        "value" => check_value,
+fn check_call(&Call { call, is_method, position }: &Call<'_>) -> Scripted<Option<Watched>> {
+    // As a method, the result stands before the dot.
+    let arguments = call.args.len() + usize::from(is_method);
+    let texts: Vec<&str> = call.args.iter().filter_map(literal).collect();
+    let checked = match (call.name.as_str(), arguments, &texts[..]) {
+        ("expect", 3.., [metric, condition]) => check_assertion(metric, condition),
+        ("value", 3.., [metric, statistic]) => check_value(metric, statistic),
+        ("expect", 2, [text]) => compared::gate(text).map(|_| None).map_err(Thrown::from),
+        ("value", 2, [text]) => ComparedValue::parse(text).map(|_| None).map_err(Thrown::from),
+        ("interval", 2, [text]) => compared::subject(text).map(|_| None).map_err(Thrown::from),
         _ => return Ok(None),
     };
-    // As a method, the result stands before the dot.
-    let texts: Vec<&str> = call.args.iter().filter_map(literal).collect();
-    let [metric, condition] = texts[..] else { return Ok(None) };
-    check(metric, condition).map_err(|thrown| thrown.at(position))
+    checked.map_err(|thrown| thrown.at(position))
 }

@@ -36,8 +36,7 @@ impl Subject {
                 (name.trim(), Some(workload))
             }
         };
-        let is_named = |metric: &Metric| metric.info().name == name || metric.info().report_name() == name;
-        let found = Metric::all().find(is_named);
+        let found = Metric::named(name);
         let Some(metric) = found else {
             let close = nearest(name, Metric::all().map(|metric| metric.info().name));
             let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();

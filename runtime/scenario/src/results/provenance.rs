@@ -22,12 +22,33 @@ pub struct Input {
     pub sha256: String,
 }
 
+/// A file or folder that a scenario names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// See [`Input::kind`].
+    pub kind: &'static str,
+    /// Its path, or its reference, in the script.
+    pub name: String,
+    /// Where it is: a file, the first one of a rotated capture, or a folder.
+    pub path: PathBuf,
+}
+
+impl SourceFile {
+    /// All its files: their paths in the script, and where they are.
+    ///
+    /// # Errors
+    /// When a folder cannot be read.
+    pub fn files(&self) -> io::Result<Vec<(String, PathBuf)>> {
+        files_of(&self.name, &self.path)
+    }
+}
+
 /// Files that the script has named, by their paths in it and their kinds.
 #[derive(Default)]
 pub(crate) struct Inputs {
     named: BTreeMap<(String, &'static str), PathBuf>,
     /// Guests are digested when they are loaded.
-    guests: BTreeMap<String, String>,
+    guests: BTreeMap<String, (String, PathBuf)>,
     rules: BTreeSet<&'static str>,
 }
 
@@ -38,8 +59,8 @@ impl Inputs {
     }
 
     /// Records a guest with the digest of its component.
-    pub(crate) fn guest(&mut self, path: &str, sha256: &str) {
-        self.guests.insert(path.to_owned(), sha256.to_owned());
+    pub(crate) fn guest(&mut self, path: &str, sha256: &str, resolved: PathBuf) {
+        self.guests.insert(path.to_owned(), (sha256.to_owned(), resolved));
     }
 
     /// Records the scheduler rules of a run's engines.
@@ -62,10 +83,17 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
-    /// The files and folders, as seen from the process; `folder` is that of the script.
-    pub(crate) fn paths(&self, folder: &Path) -> Vec<PathBuf> {
-        let guests = self.guests.keys().filter(|path| !path.starts_with("oci://")).map(|path| folder.join(path));
-        self.named.values().cloned().chain(guests).collect()
+    /// The files and folders, as seen from the process.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.sources().into_iter().map(|source| source.path).collect()
+    }
+
+    /// Everything that was named, in order.
+    pub(crate) fn sources(&self) -> Vec<SourceFile> {
+        let source = |kind, name: &str, path: &Path| SourceFile { kind, name: name.to_owned(), path: path.to_owned() };
+        let named = self.named.iter().map(|((name, kind), path)| source(kind, name, path));
+        let guests = self.guests.iter().map(|(name, (_, path))| source("guest", name, path));
+        named.chain(guests).collect()
     }
 
     /// Reads and digests all files.
@@ -80,8 +108,11 @@ impl Inputs {
                 inputs.push(Input { kind, path, sha256 });
             }
         }
-        let guest =
-            |(path, sha256): (&String, &String)| Input { kind: "guest", path: path.clone(), sha256: sha256.clone() };
+        let guest = |(path, (sha256, _)): (&String, &(String, PathBuf))| Input {
+            kind: "guest",
+            path: path.clone(),
+            sha256: sha256.clone(),
+        };
         inputs.extend(self.guests.iter().map(guest));
         inputs.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
         Ok(inputs)

@@ -13,19 +13,32 @@ pub struct Parameters {
     pub are_all_known: bool,
 }
 
+/// A call.
+pub(crate) struct Call<'a> {
+    pub(crate) call: &'a FnCallExpr,
+    /// Whether its first argument stands before a dot.
+    pub(crate) is_method: bool,
+    pub(crate) position: Position,
+}
+
 /// Shows every call of the script to `see`, until it returns false.
-pub(crate) fn each_call(script: &AST, mut see: impl FnMut(&FnCallExpr, Position) -> bool) {
-    script.walk(&mut |path: &[ASTNode<'_>]| match path.last() {
-        Some(ASTNode::Expr(Expr::FnCall(call, position) | Expr::MethodCall(call, position)))
-        | Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => see(call.as_ref(), *position),
-        _ => true,
+pub(crate) fn each_call(script: &AST, mut see: impl FnMut(Call<'_>) -> bool) {
+    script.walk(&mut |path: &[ASTNode<'_>]| {
+        let (call, is_method, position) = match path.last() {
+            Some(ASTNode::Expr(Expr::FnCall(call, position)) | ASTNode::Stmt(Stmt::FnCall(call, position))) => {
+                (call, false, *position)
+            }
+            Some(ASTNode::Expr(Expr::MethodCall(call, position))) => (call, true, *position),
+            _ => return true,
+        };
+        see(Call { call, is_method, position })
     });
 }
 
 /// Whether the script calls a function of this name.
 pub(crate) fn calls(script: &AST, name: &str) -> bool {
     let mut is_called = false;
-    each_call(script, |call, _| {
+    each_call(script, |Call { call, .. }| {
         is_called |= call.name.as_str() == name;
         !is_called
     });
@@ -71,7 +84,7 @@ pub(crate) fn literal(expression: &Expr) -> Option<&str> {
 /// The parameters that the script reads.
 pub(crate) fn parameters(script: &AST) -> Parameters {
     let mut read = Parameters { are_all_known: true, ..Parameters::default() };
-    each_call(script, |call, _| {
+    each_call(script, |Call { call, .. }| {
         if call.name.as_str() == "param" {
             match call.args.first().and_then(literal) {
                 Some(name) => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use vcr_cluster::Report;
+use vcr_compare::Compared;
 
 use crate::assertion::AssertionResult;
 use crate::assertion::draws::Watched;
@@ -47,6 +48,7 @@ pub(crate) struct State {
     pub(crate) runs: Vec<Arc<Report>>,
     pub(crate) run_names: RunNames,
     pub(crate) assertions: Vec<AssertionResult>,
+    pub(crate) comparisons: Vec<Arc<Compared>>,
     /// What assertions in the script may ask of drawn runs.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
@@ -131,7 +133,7 @@ impl Context {
 
     /// A path of the script as seen from the process.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
-        self.folder.join(Path::new(path))
+        self.options.files_by_name.get(path).cloned().unwrap_or_else(|| self.folder.join(Path::new(path)))
     }
 
     /// Refuses to read a file that the outputs will replace.

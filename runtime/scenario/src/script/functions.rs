@@ -42,7 +42,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("http", "http(\"http://localhost:8000\", #{ model: \"...\", api_key_env: \"API_KEY\" })"),
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
     ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
-    ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
+    ("expect", "expect(result, \"ttft\", \"p99 < 4s\") or expect(comparison, \"ttft p50 error < 10%\")"),
     ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
     ("has", "has(result, \"preemptions\")"),
     ("value", "value(result, \"ttft\", \"p99\")"),
@@ -54,6 +54,14 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("engines", "engines(result)"),
     ("find_max", "find_max(\"rate\", 1.0, 64.0, |rate| ...) or find_max(..., #{ tolerance: 0.5 })"),
     ("find_min", "find_min(\"engines\", 1, 16, |engines| ...) or find_min(..., #{ tolerance: 2 })"),
+    ("value", "value(result, \"ttft\", \"p99\") or value(comparison, \"ttft p50 error\")"),
+    ("capture", "capture(\"day.jsonl.zst\")"),
+    ("playback", "playback(capture(\"day.jsonl.zst\"))"),
+    (
+        "compare",
+        "compare(result, capture(\"day.jsonl.zst\")) or compare(result, other_result, #{ workload: \"chat\" })",
+    ),
+    ("interval", "interval(comparison, \"ttft p50 error\")"),
 ];
 
 /// A value of this Rust type, as an error names it.
@@ -74,6 +82,8 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("TargetSpec", "a target"),
         ("RunResult", "the result of a run"),
         ("RequestRows", "the requests of a run"),
+        ("CaptureSpec", "a capture"),
+        ("ComparisonResult", "a comparison"),
     ];
     kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }

@@ -145,6 +145,11 @@ impl<'s> Options<'s> {
         Some(made)
     }
 
+    /// Notes a problem of a value that another call made, at the position of that call.
+    pub(crate) fn problem_at(&mut self, position: Position, message: impl Into<String>) {
+        self.problems.push(Problem { option: String::new(), position, message: message.into(), hint: None });
+    }
+
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
         // A wrong value is a problem already.
         let complained = self.problems.iter().any(|problem| problem.option == name);

@@ -1,5 +1,6 @@
 //! `guest(#{ ... })`: a WebAssembly component, for every option that takes one of its world.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, Map, Position};
@@ -49,8 +50,8 @@ impl GuestSpec {
         config_json: String,
         position: Position,
     ) -> Result<Self, Thrown> {
-        let module = load(context, path, limits)?;
-        context.state().inputs.guest(path, module.digest());
+        let (module, resolved) = load(context, path, limits)?;
+        context.state().inputs.guest(path, module.digest(), resolved);
         // Makes a first instance now, so that a bad configuration costs no run.
         let refusal = match module.try_config(&config_json) {
             Ok(()) => None,
@@ -145,14 +146,17 @@ fn wasi_grants(options: &mut Options<'_>) -> WasiGrants {
     grants
 }
 
-/// The guest at a path, or at a digest in a registry.
-fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, Thrown> {
+/// The guest at a path, or at a digest in a registry, and its file.
+fn load(context: &Context, path: &str, limits: Limits) -> Result<(GuestModule, PathBuf), Thrown> {
     let reference = GuestReference::parse(path).map_err(|error| not_found(&error))?;
     let (name, resolved) = match &reference {
-        GuestReference::Path(path) => {
-            let path = context.folder.join(path);
+        GuestReference::Path(_) => {
+            let path = context.resolve(path);
             context.reads(&path)?;
             (None, path)
+        }
+        GuestReference::Oci(reference) if context.options.files_by_name.contains_key(path) => {
+            (Some(reference.name().to_owned()), context.resolve(path))
         }
         GuestReference::Oci(reference) => {
             let found = Store::from_env().and_then(|store| store.find(reference));
@@ -165,9 +169,10 @@ fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, Th
         None => GuestModule::load(&resolved, limits),
     };
     if limits != Limits::default() {
-        return loaded().map_err(|error| thrown(&error));
+        return loaded().map(|module| (module, resolved.clone())).map_err(|error| thrown(&error));
     }
-    context.loaded.guest(resolved.clone(), loaded).map_err(|error| thrown(&error))
+    let module = context.loaded.guest(resolved.clone(), loaded).map_err(|error| thrown(&error))?;
+    Ok((module, resolved))
 }
 
 fn not_found(error: &RegistryError) -> Thrown {

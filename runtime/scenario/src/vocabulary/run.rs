@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
-use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, WorkloadConfig, simulate};
+use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, simulate};
 use vcr_input::memory;
 use vcr_output::OutputError;
 
@@ -18,9 +18,11 @@ use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::limits::{MEMORY_HINT, check_room};
 use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
+use crate::vocabulary::capture::workloads;
 use crate::vocabulary::cluster::ClusterSpec;
 use crate::vocabulary::drawn::{DrawnPool, redrawn};
 use crate::vocabulary::fault::FaultSpec;
+use crate::vocabulary::request_names::RequestNames;
 use crate::vocabulary::{parameter, target};
 
 /// Seed of a run that neither the scenario nor the user seeds.
@@ -38,6 +40,8 @@ pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
     /// The same run with drawn coefficients, where that was asked for and possible.
     pub(crate) draws: Option<Arc<Draws>>,
+    /// Names of its requests, where they come from traces.
+    pub(crate) names: RequestNames,
 }
 
 /// A run to be made.
@@ -85,7 +89,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let name = probed_name(context, name);
     let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
     options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
-    let workloads = elements::<WorkloadConfig>(&mut options, "workloads", "workloads such as burst(#{ ... })");
+    let workloads = workloads(context, &mut options);
     let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");
     let seed = options.u64("seed");
     let max_retries = options.u32("retries").unwrap_or(0);
@@ -238,7 +242,8 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let is_whole = !report.partial && draws.is_some() == is_drawn;
         let report = Arc::new(*report);
         context.state().runs.push(Arc::clone(&report));
-        results.extend(is_whole.then_some(RunResult { report, draws }));
+        let names = RequestNames::of(&planned.config.workloads);
+        results.extend(is_whole.then_some(RunResult { report, draws, names }));
     }
     if let Some(thrown) = failure {
         return Err(thrown.at(call));
@@ -255,7 +260,7 @@ fn unmade(context: &Context, config: &RunConfig) -> RunResult {
     let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
     let report = Arc::new(Report::empty(&config.name, config.seed, workloads));
     context.state().runs.push(Arc::clone(&report));
-    RunResult { report, draws: None }
+    RunResult { report, draws: None, names: RequestNames::of(&config.workloads) }
 }
 
 /// The runs as they are come first: they take the longest, and have files.
@@ -359,6 +364,10 @@ impl Observer for Watcher<'_> {
 
     fn wants_series(&self) -> bool {
         self.context.asks_series
+    }
+
+    fn wants_step_digests(&self) -> bool {
+        self.context.options.keeps_step_digests
     }
 
     fn wants_stop(&self) -> bool {

@@ -161,7 +161,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     for path in &paths {
         context.reads(&context.resolve(path)).map_err(|thrown| thrown.at(call))?;
     }
-    let trace = open(context, &paths, &read).map_err(|error| {
+    let trace = open_trace(context, &paths, &read).map_err(|error| {
         let thrown = Thrown::input(error.to_string());
         let of_row = matches!(error, TraceError::Row { .. });
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
@@ -178,7 +178,11 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
 }
 
 /// Reads a trace once, however often the scenario names it.
-fn open(context: &Context, paths: &[String], options: &TraceOptions) -> Result<Arc<Trace>, TraceError> {
+pub(crate) fn open_trace(
+    context: &Context,
+    paths: &[String],
+    options: &TraceOptions,
+) -> Result<Arc<Trace>, TraceError> {
     for path in paths {
         context.state().inputs.named("trace", path, context.resolve(path));
     }

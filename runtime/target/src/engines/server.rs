@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use vcr_cluster::{HttpTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
-use vcr_frontend::faults::{ClientFaults, FaultLayer};
+use vcr_frontend::faults::{ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
@@ -64,7 +64,7 @@ pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32)
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let rules = Arc::new(ClientFaults::new(Vec::new(), 0));
+    let rules = Arc::new(ClientFaults::new(Vec::new(), 0, Tenants::default()));
     let front = Front {
         around: Around {
             metrics: metrics.clone(),

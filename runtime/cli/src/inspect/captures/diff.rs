@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::Table;
 use serde_json::json;
-use vcr_import::compare::{Comparison, MatchRule, PairDifference, Side, compare};
+use vcr_import::compare::{Comparison, PairDifference, Side, compare};
 use vcr_import::summary::Quantiles;
 
 use super::args::DiffArgs;
@@ -42,12 +42,7 @@ pub(crate) fn diff(args: &DiffArgs) -> Exit {
 }
 
 fn write(out: &mut dyn Write, found: &Comparison, names: &[String; 2], limit: usize) -> io::Result<()> {
-    let rule = match found.rule {
-        MatchRule::PromptHash => "the hashes of their prompts",
-        MatchRule::BlockHashes => "the hashes of their blocks",
-        MatchRule::Id => "their names",
-        MatchRule::Order => "their order",
-    };
+    let rule = found.rule.text();
     let (style, verdict) = if found.is_equal() { (GREEN, "equal") } else { (RED, "different") };
     writeln!(out, "  {style}{verdict}{style:#}: {} matched by {rule}", count(found.matched, "request"))?;
     for (name, only) in names.iter().zip([found.only_left, found.only_right]) {

@@ -49,6 +49,8 @@ pub(crate) struct Worker {
     waits_until_ns: u64,
     /// Rolling hash over its steps.
     step_digest: u64,
+    /// That hash after each step, shortened; none unless they are asked for.
+    step_digests: Option<Vec<u32>>,
     latency: Box<dyn LatencyModel>,
     policy: Option<Box<dyn SchedulingPolicy>>,
     /// Injects failures; it outlives the engine's incarnations.
@@ -111,6 +113,7 @@ impl Worker {
             computes_until_ns: 0,
             waits_until_ns: 0,
             step_digest: 0,
+            step_digests: None,
             latency,
             policy: new_policy(&plugin_context("policy"), config)?,
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
@@ -191,6 +194,16 @@ impl Worker {
 
     pub(crate) fn step_digest(&self) -> u64 {
         self.step_digest
+    }
+
+    /// Keeps a digest of each step from now on.
+    pub(crate) fn keep_step_digests(&mut self) {
+        self.step_digests = Some(Vec::new());
+    }
+
+    /// The digests of its steps, if they were kept.
+    pub(crate) fn take_step_digests(&mut self) -> Option<Vec<u32>> {
+        self.step_digests.take()
     }
 
     pub(crate) fn injector_mut(&mut self) -> Option<&mut Injector> {

@@ -74,10 +74,12 @@ impl Worker {
         let durations_ns = &priced.durations_ns[range.clone()];
         let first_start_ns = start_ns;
         let mut digest = self.step_digest;
+        let mut digests = self.step_digests.take();
         let mut book = |prefill_tokens: u64, decode_requests: u64, active_blocks: u64, duration_ns: u64| {
             // Shares of a word, so that a step takes one.
             let work = prefill_tokens << 44 ^ decode_requests << 24 ^ active_blocks;
             digest = seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40) ^ seed::spread(work));
+            digests.iter_mut().for_each(|digests| digests.push(digest as u32));
             self.step_start_ns = start_ns;
             start_ns = start_ns.saturating_add(duration_ns);
         };
@@ -90,6 +92,7 @@ impl Worker {
         }
         let last = priced.shape(range.end - 1);
         self.step_digest = digest;
+        self.step_digests = digests;
         let totals = &mut self.totals;
         totals.busy_ns += start_ns - first_start_ns;
         let decode_tokens = first.decode_tokens * durations_ns.len() as u64;

@@ -8,6 +8,9 @@ use vcr_core::SchedulerRules;
 use crate::script::options::Options;
 use crate::script::suggestion::{did_you_mean, nearest};
 
+/// `compat.toml`, as this build knows it.
+pub const COMPAT_TABLE: &str = include_str!("../../../../../compat.toml");
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -59,10 +62,8 @@ impl From<Rules> for SchedulerRules {
     }
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    toml::from_str(include_str!("../../../../../compat.toml"))
-        .expect("the table is part of this build and checked by a test")
-});
+static TABLE: LazyLock<Table> =
+    LazyLock::new(|| toml::from_str(COMPAT_TABLE).expect("the table is part of this build and checked by a test"));
 
 /// The rules of `version`, if there is such a version.
 pub(crate) fn rules(version: &str) -> Option<SchedulerRules> {

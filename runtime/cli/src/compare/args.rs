@@ -1,0 +1,67 @@
+//! The command line of comparisons.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_compare::MaxRegression;
+
+use crate::help::with_comparison_exit_codes;
+
+pub(crate) const COMPARE_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr compare before after                    # two folders of `vcr run --out`
+  vcr compare day.jsonl.zst out               # a simulation against what was recorded
+  vcr compare before after --max-regression ttft.p99=5% --max-regression output_tokens.rate=2%
+  vcr compare before after --of chat --json
+
+The first one is the reference. Requests are matched by workload, session and turn (two runs), by
+the hash of their prompts, else by the hashes of their blocks, else by their names, else by their
+lengths, else by their order. Whether a higher or a lower value is worse is known of each metric.",
+    "no figure is worse than --max-regression allows",
+    "a figure is worse"
+);
+
+/// Options of `vcr compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// The reference: a folder of `vcr run --out`, a capture, or anything that converts to one.
+    pub(crate) reference: PathBuf,
+
+    /// What is compared with it, of the same kinds.
+    pub(crate) compared: PathBuf,
+
+    /// Compare this run only, where a report has several.
+    #[arg(long, value_name = "RUN")]
+    pub(crate) of: Option<String>,
+
+    /// End with exit code 1 if a figure is worse by more, such as ttft.p99=5% (repeatable).
+    #[arg(long, value_name = "METRIC.STATISTIC=PERCENT%")]
+    pub(crate) max_regression: Vec<MaxRegression>,
+
+    #[command(flatten)]
+    pub(crate) resampling: ResamplingArgs,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How intervals are found.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ResamplingArgs {
+    /// Resample requests N times for intervals; 0 for none [default: 1000, fewer with more than 20,000 requests].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) resamples: Option<u32>,
+}
+
+/// The options of `vcr run` that compare it with an earlier one.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BaselineArgs {
+    /// Compare the runs with those of an earlier `vcr run --out DIR`, or with a capture.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) baseline: Option<PathBuf>,
+
+    /// End with exit code 1 if a figure is worse than the baseline's by more, such as ttft.p99=5% (repeatable).
+    #[arg(long, value_name = "METRIC.STATISTIC=PERCENT%", requires = "baseline")]
+    pub(crate) max_regression: Vec<MaxRegression>,
+}

@@ -1,0 +1,235 @@
+//! `vcr compare`, and `vcr run --baseline`.
+
+pub(crate) mod args;
+mod load;
+mod show;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+use vcr_cluster::Report;
+use vcr_cluster::metrics::Metric;
+use vcr_compare::{Change, CompareOptions, Compared, MaxRegression};
+
+use crate::args::RunArgs;
+use crate::exit::{Exit, print_error, printed, tell};
+use args::CompareArgs;
+use load::{Side, load};
+
+/// A run and its reference.
+#[derive(Debug, Serialize)]
+struct Pair {
+    /// The run of each side; none for a capture.
+    reference_run: Option<String>,
+    compared_run: Option<String>,
+    /// Figures that both have.
+    changes: Vec<Change>,
+    /// Request by request, where both sides have requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<Compared>,
+    /// Why there is no such comparison, though both sides have requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_problem: Option<String>,
+}
+
+/// A limit on a figure of a pair, and whether it holds.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    run: Option<String>,
+    metric: String,
+    statistic: String,
+    /// How much worse it may become, relative.
+    limit: f64,
+    /// How much worse it became; infinite from a reference of 0.
+    regression: f64,
+    holds: bool,
+}
+
+/// The whole comparison.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    reference: String,
+    compared: String,
+    pairs: Vec<Pair>,
+    /// Runs that only one side has.
+    only_reference: Vec<String>,
+    only_compared: Vec<String>,
+    limits: Vec<Verdict>,
+    passed: bool,
+}
+
+pub(crate) fn compare(args: &CompareArgs) -> Exit {
+    let sides = load(&args.reference, args.of.as_deref())
+        .and_then(|reference| Ok((reference, load(&args.compared, args.of.as_deref())?)));
+    let options = CompareOptions {
+        resamples: args.resampling.resamples.map(|resamples| resamples as usize),
+        ..CompareOptions::default()
+    };
+    let comparison = sides.and_then(|(reference, compared)| {
+        let names = [&args.reference, &args.compared].map(|path| path.display().to_string());
+        of_sides(names, reference, compared, &args.max_regression, options)
+    });
+    match comparison {
+        Ok(comparison) => {
+            let mut out = anstream::stdout().lock();
+            let written = if args.json {
+                serde_json::to_writer_pretty(&mut out, &comparison).map_err(Into::into).and_then(|()| writeln!(out))
+            } else {
+                show::write(&mut out, &comparison)
+            };
+            printed(written, comparison.exit())
+        }
+        Err(message) => {
+            print_error(&message, None);
+            Exit::BadInput
+        }
+    }
+}
+
+/// The earlier run that a run is compared with.
+pub(crate) struct Baseline {
+    path: PathBuf,
+    sides: Vec<Side>,
+}
+
+impl Baseline {
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+        Ok(Self { path: path.to_owned(), sides: load(path, None)? })
+    }
+
+    /// Compares `runs`, of a command that would otherwise end with `exit`.
+    pub(crate) fn compare(self, args: &RunArgs, runs: &[Arc<Report>], exit: Exit) -> Exit {
+        let names = [self.path.display().to_string(), args.file.display().to_string()];
+        let compared = runs.iter().map(|run| load::of_run(run)).collect();
+        let limits = &args.baseline.max_regression;
+        let comparison = match of_sides(names, self.sides, compared, limits, CompareOptions::default()) {
+            Ok(comparison) => comparison,
+            Err(message) => {
+                print_error(&message, None);
+                return Exit::BadInput;
+            }
+        };
+        let exit = if exit == Exit::Passed { comparison.exit() } else { exit };
+        // Standard output has the report alone, as JSON.
+        if args.json || args.quiet {
+            comparison.limits.iter().filter(|limit| !limit.holds).for_each(|limit| tell(format_args!("{limit}")));
+            return exit;
+        }
+        printed(show::write(&mut anstream::stdout().lock(), &comparison), exit)
+    }
+}
+
+impl Comparison {
+    fn exit(&self) -> Exit {
+        if self.passed { Exit::Passed } else { Exit::CheckFailed }
+    }
+}
+
+fn of_sides(
+    [reference_name, compared_name]: [String; 2],
+    mut reference: Vec<Side>,
+    mut compared: Vec<Side>,
+    limits: &[MaxRegression],
+    options: CompareOptions,
+) -> Result<Comparison, String> {
+    let is_several = reference.len() > 1 || compared.len() > 1;
+    let mut pairs = Vec::new();
+    let mut only_compared = Vec::new();
+    if is_several && let Some(capture) = [&reference, &compared].iter().position(|sides| sides[0].run.is_none()) {
+        let (runs, name) = if capture == 0 { (&compared, &compared_name) } else { (&reference, &reference_name) };
+        let runs: Vec<&str> = runs.iter().filter_map(|side| side.run.as_deref()).collect();
+        return Err(format!("{name} has several runs: name the one to compare with --of: {}", runs.join(", ")));
+    }
+    for side in std::mem::take(&mut compared) {
+        let of_same_name = reference.iter().position(|other| !is_several || other.run == side.run);
+        match of_same_name {
+            Some(index) => {
+                let other = reference.remove(index);
+                pairs.push(pair([&reference_name, &compared_name], other, side, options)?);
+            }
+            None => only_compared.push(side.run.unwrap_or_default()),
+        }
+    }
+    let only_reference: Vec<String> = reference.into_iter().filter_map(|side| side.run).collect();
+    if pairs.is_empty() {
+        return Err(format!(
+            "{reference_name} and {compared_name} have no run in common: the first has {}, the second {}",
+            only_reference.join(", "),
+            only_compared.join(", ")
+        ));
+    }
+    let mut verdicts = Vec::new();
+    for limit in limits {
+        verdicts.extend(judge(limit, &pairs)?);
+    }
+    let passed = verdicts.iter().all(|verdict| verdict.holds);
+    Ok(Comparison {
+        reference: reference_name,
+        compared: compared_name,
+        pairs,
+        only_reference,
+        only_compared,
+        limits: verdicts,
+        passed,
+    })
+}
+
+fn pair(names: [&str; 2], reference: Side, compared: Side, options: CompareOptions) -> Result<Pair, String> {
+    let changes = compared.figures.changes_from(&reference.figures);
+    let [reference_name, compared_name] = names;
+    if !changes.iter().any(|change| Metric::named(&change.metric).is_some_and(Metric::is_trend)) {
+        // A capture without times, or a run of which nothing completed.
+        let empty = if has_times(&reference) { compared_name } else { reference_name };
+        return Err(format!("nothing to compare: {empty} has no times of answers"));
+    }
+    let requests = match (&reference.requests, &compared.requests) {
+        (Some(left), Some(right)) => {
+            Some(vcr_compare::compare((compared_name, right), (reference_name, left), options))
+        }
+        _ => None,
+    };
+    let (requests, requests_problem) = match requests.transpose() {
+        Ok(requests) => (requests, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Ok(Pair { reference_run: reference.run, compared_run: compared.run, changes, requests, requests_problem })
+}
+
+/// Whether any distribution of times is known of it.
+fn has_times(side: &Side) -> bool {
+    Metric::all()
+        .filter(|metric| metric.is_trend())
+        .any(|metric| side.figures.get(metric.info().name, "mean").is_some())
+}
+
+/// Judges a limit in every pair.
+fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> {
+    let MaxRegression { metric: name, statistic, share } = limit;
+    let metric = Metric::named(name).ok_or_else(|| {
+        let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
+        format!("there is no metric `{name}`: metrics are {}", known.join(", "))
+    })?;
+    let higher = metric
+        .is_higher_better()
+        .ok_or_else(|| format!("`{name}` has no direction: neither a higher nor a lower value is worse"))?;
+    let verdict = |pair: &Pair| {
+        let is_it = |change: &&Change| change.metric == metric.info().name && change.statistic == *statistic;
+        let change = pair.changes.iter().find(is_it).ok_or_else(|| {
+            let of = pair.changes.iter().filter(|change| change.metric == metric.info().name);
+            let known: Vec<&str> = of.map(|change| change.statistic.as_str()).collect();
+            match known.is_empty() {
+                true => format!("`{name}` is not known of both sides"),
+                false => format!("`{name}` has no `{statistic}` on both sides: expected {}", known.join(", ")),
+            }
+        })?;
+        let regression = change.regression(higher);
+        let (metric, statistic) = (name.clone(), statistic.clone());
+        let run = pair.compared_run.clone();
+        Ok(Verdict { run, metric, statistic, limit: *share, regression, holds: regression <= *share })
+    };
+    pairs.iter().map(verdict).collect()
+}

@@ -1,0 +1,94 @@
+//! The command line of packs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::args::parameter;
+use crate::help::with_plain_exit_codes;
+
+pub(crate) const PACK_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr pack scenarios/pd_burst.rhai -o bug.vcr
+  vcr pack scenarios/pd_burst.rhai -e burst=400 --seed 7 -o bug.vcr
+  vcr pack customer.rhai --redact -o bug.vcr   # of traces and captures only lengths and hashes
+  vcr run bug.vcr                              # on another machine: is the result the same?
+
+The scenario is run once. The pack has the script, every file it reads, the options, the report,
+the fingerprint, and a digest of each step, so that a later run can name the first that differs.
+Packing the same again gives the same bytes. Failed assertions are part of the result."
+);
+
+pub(crate) const UNPACK_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr unpack bug.vcr                  # into ./bug
+  vcr unpack bug.vcr -o somewhere && vcr run somewhere/scenario/*.rhai"
+);
+
+pub(crate) const INSPECT_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect pack bug.vcr
+  vcr inspect pack bug.vcr --json | jq .expected.fingerprint"
+);
+
+/// Options of `vcr pack`.
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// The scenario, a Rhai script.
+    pub(crate) file: PathBuf,
+
+    /// The pack to write [default: the scenario's name with .vcr].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Of traces and captures pack lengths, hashes and times only, and the result of running those.
+    #[arg(long)]
+    pub(crate) redact: bool,
+
+    /// Set a parameter that the scenario reads with param("KEY", default).
+    #[arg(short = 'e', long = "env", value_name = "KEY=VALUE", value_parser = parameter)]
+    pub(crate) parameters: Vec<(String, String)>,
+
+    /// Seed of every run, in place of the scenario's own.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Simulate each run again with N draws of its latency models' coefficients.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    pub(crate) uncertainty: u16,
+
+    /// Threads for the runs of run_all, and for draws [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Replace a pack that exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Options of `vcr unpack`.
+#[derive(Debug, Args)]
+pub(crate) struct UnpackArgs {
+    /// The pack.
+    pub(crate) pack: PathBuf,
+
+    /// The folder to make [default: the pack's name without .vcr].
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Options of `vcr inspect pack`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectPackArgs {
+    /// The pack.
+    pub(crate) pack: PathBuf,
+
+    /// Print its manifest as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,127 @@
+//! A pack that is run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use vcr_pack::{COMPAT, Manifest, STEPS, first_divergence};
+use vcr_scenario::{COMPAT_TABLE, Outcome, RunOptions, ScenarioError};
+
+use super::make::{runs_of, without_path};
+use crate::exit::{Exit, print_error, tell};
+
+/// A pack, unpacked and checked.
+pub(crate) struct OpenedPack {
+    folder: TempDir,
+    manifest: Manifest,
+    /// Whether parameters or the seed are others than those it was packed with.
+    is_changed: bool,
+}
+
+impl OpenedPack {
+    /// Opens a file if it is a pack.
+    ///
+    /// # Errors
+    /// When it is one and is not right; the error has been printed.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Exit> {
+        if !vcr_pack::is_pack(path) {
+            return Ok(None);
+        }
+        let refused = |error: &dyn std::fmt::Display| {
+            print_error(&format!("{}: {error}", path.display()), None);
+            Exit::BadInput
+        };
+        let folder = TempDir::new().map_err(|error| refused(&error))?;
+        let manifest = vcr_pack::unpack(path, folder.path()).map_err(|error| refused(&error))?;
+        Ok(Some(Self { folder, manifest, is_changed: false }))
+    }
+
+    /// Path of the unpacked scenario.
+    pub(crate) fn script(&self) -> PathBuf {
+        self.folder.path().join(&self.manifest.scenario)
+    }
+
+    /// Completes options by those it was packed with.
+    pub(crate) fn complete(&mut self, options: &mut RunOptions) {
+        let settings = &self.manifest.settings;
+        self.is_changed = options.seed.is_some_and(|seed| Some(seed) != settings.seed)
+            || options.parameters.iter().any(|(key, value)| settings.parameters.get(key) != Some(value));
+        options.seed = options.seed.or(settings.seed);
+        for (key, value) in &settings.parameters {
+            options.parameters.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        options.uncertainty = options.uncertainty.max(usize::from(settings.uncertainty));
+        options.keeps_step_digests = true;
+        let place = |path: &str| self.folder.path().join(path);
+        let inputs = self.manifest.inputs.iter();
+        options.files_by_name =
+            inputs.map(|input| (input.name.clone(), place(&input.path))).collect::<BTreeMap<_, _>>();
+    }
+
+    /// Says whether the result is the one of the pack; the exit code is then `exit`.
+    pub(crate) fn compare(&self, outcome: &Outcome, exit: Exit) -> Exit {
+        if self.is_changed {
+            tell(format_args!("the pack was made with other parameters or another seed: its result was not compared"));
+            return exit;
+        }
+        let expected = &self.manifest.expected;
+        if let Some(error) = &expected.error {
+            tell(format_args!("different: the pack expects the error {error}"));
+            return Exit::CheckFailed;
+        }
+        if expected.fingerprint.as_deref() == Some(outcome.fingerprint.as_str()) {
+            tell(format_args!("same: the fingerprint is the one of the pack"));
+            return exit;
+        }
+        let fingerprint = expected.fingerprint.as_deref().unwrap_or("none");
+        tell(format_args!("different: the pack expects the fingerprint {fingerprint}"));
+        self.tell_divergence(outcome);
+        let (packed, own) = (&self.manifest.vcr_version, env!("CARGO_PKG_VERSION"));
+        if packed != own {
+            tell(format_args!("it was made by vcr {packed}, and this is vcr {own}"));
+        }
+        if fs::read_to_string(self.folder.path().join(COMPAT)).is_ok_and(|table| table != COMPAT_TABLE) {
+            tell(format_args!("its table of vLLM's versions is another: vcr unpack shows it as {COMPAT}"));
+        }
+        Exit::CheckFailed
+    }
+
+    fn tell_divergence(&self, outcome: &Outcome) {
+        let expected_runs = &self.manifest.expected.runs;
+        let digests = fs::read(self.folder.path().join(STEPS)).map_err(|error| error.to_string());
+        let expected = match digests.and_then(|bytes| vcr_pack::from_bytes(&bytes, expected_runs)) {
+            Ok(expected) => expected,
+            Err(problem) => {
+                tell(format_args!("the digests of its steps cannot be read: {problem}"));
+                return;
+            }
+        };
+        let found_runs = runs_of(&outcome.runs);
+        let found: Vec<Vec<Vec<u32>>> = outcome.runs.iter().filter_map(|run| run.step_digests.clone()).collect();
+        match first_divergence((expected_runs, &expected), (&found_runs, &found)) {
+            Some(divergence) if divergence.engine.is_empty() => {
+                tell(format_args!("the run `{}` is missing, or has other engines", divergence.run));
+            }
+            Some(divergence) => {
+                let (expected, found) = divergence.steps;
+                tell(format_args!(
+                    "the first difference is in step {} of engine {} in the run `{}`: {expected} steps were expected, \
+                     {found} were made",
+                    divergence.step, divergence.engine, divergence.run
+                ));
+            }
+            None => tell(format_args!("every step is the same: requests or totals differ")),
+        }
+    }
+
+    /// Says whether an error is the one of the pack.
+    pub(crate) fn compare_error(&self, error: &ScenarioError) {
+        let found = without_path(&error.to_string(), &self.script());
+        match &self.manifest.expected.error {
+            Some(expected) if *expected == found => tell(format_args!("same: the error is the one of the pack")),
+            Some(expected) => tell(format_args!("different: the pack expects the error {expected}")),
+            None => tell(format_args!("different: the pack expects a result")),
+        }
+    }
+}

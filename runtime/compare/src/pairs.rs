@@ -1,0 +1,140 @@
+//! Both sides of a metric, request by request.
+
+use serde::Serialize;
+
+use crate::metric::{Metric, Statistic};
+
+/// One metric of all requests that have it on both sides, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pairs {
+    /// Which.
+    pub metric: Metric,
+    /// (measured, simulated), in order of arrival.
+    pub pairs: Vec<(f64, f64)>,
+}
+
+impl Pairs {
+    /// Statistics of both sides, with the relative error.
+    #[must_use]
+    pub fn compare(&self, statistic: Statistic) -> Comparison {
+        let side = |side: fn(&(f64, f64)) -> f64| statistic.of(self.pairs.iter().map(side).collect());
+        let (measured_ns, simulated_ns) = (side(|pair| pair.0), side(|pair| pair.1));
+        Comparison { metric: self.metric, statistic, measured_ms: measured_ns / 1e6, simulated_ms: simulated_ns / 1e6 }
+    }
+
+    /// Mean absolute error of single requests, relative to what was measured. Requests
+    /// whose measured time is 0 do not count.
+    #[must_use]
+    pub fn mape(&self) -> f64 {
+        let errors: Vec<f64> =
+            self.pairs.iter().filter(|pair| pair.0 > 0.0).map(|(m, s)| ((s - m) / m).abs()).collect();
+        errors.iter().sum::<f64>() / errors.len().max(1) as f64
+    }
+
+    /// Pearson's correlation of single requests; none where a side does not vary.
+    #[must_use]
+    pub fn pearson(&self) -> Option<f64> {
+        let count = self.pairs.len() as f64;
+        let mean = |side: fn(&(f64, f64)) -> f64| self.pairs.iter().map(side).sum::<f64>() / count;
+        let (mean_m, mean_s) = (mean(|pair| pair.0), mean(|pair| pair.1));
+        let (mut mm, mut ss, mut ms) = (0.0, 0.0, 0.0);
+        for (m, s) in &self.pairs {
+            mm += (m - mean_m) * (m - mean_m);
+            ss += (s - mean_s) * (s - mean_s);
+            ms += (m - mean_m) * (s - mean_s);
+        }
+        (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
+    }
+
+    /// The samples of one side each: measured, simulated.
+    #[must_use]
+    pub fn sides(&self) -> (Vec<f64>, Vec<f64>) {
+        self.pairs.iter().copied().unzip()
+    }
+}
+
+/// Times below this are compared by their difference: an empty queue is left within the
+/// hundredth of a millisecond, and nobody feels whether it was two.
+pub const NEAR_ZERO_MS: f64 = 0.5;
+
+/// One statistic of a metric on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Of what.
+    pub metric: Metric,
+    /// Which.
+    pub statistic: Statistic,
+    /// As measured.
+    pub measured_ms: f64,
+    /// As simulated.
+    pub simulated_ms: f64,
+}
+
+impl Comparison {
+    /// Its name, such as `ttft p50`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{} {}", self.metric.name(), self.statistic)
+    }
+
+    /// Whether the measured time is too short for a relative error to mean anything.
+    #[must_use]
+    pub fn is_near_zero(&self) -> bool {
+        self.measured_ms.abs() < NEAR_ZERO_MS
+    }
+
+    /// The error as people read it: relative, or where times are next to nothing, in
+    /// milliseconds.
+    #[must_use]
+    pub fn error_text(&self) -> String {
+        if self.is_near_zero() {
+            return format!("{:+.2} ms", self.difference_ms());
+        }
+        format!("{:+.1} %", self.error() * 100.0)
+    }
+
+    /// What the simulation says beyond what was measured, in milliseconds.
+    #[must_use]
+    pub fn difference_ms(&self) -> f64 {
+        self.simulated_ms - self.measured_ms
+    }
+
+    /// Relative to what was measured; negative where the simulation is too low. Times near
+    /// zero count as half a millisecond, so that it is the difference that counts.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        relative_error(self.measured_ms, self.simulated_ms)
+    }
+}
+
+/// The error of a time relative to that of the reference, both in milliseconds.
+pub(crate) fn relative_error(reference_ms: f64, value_ms: f64) -> f64 {
+    (value_ms - reference_ms) / reference_ms.max(NEAR_ZERO_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_are_compared_by_the_same_rule() {
+        let pairs = (0..100).map(|index| (f64::from(index) * 1e6, f64::from(index) * 1.1e6)).collect();
+        let pairs = Pairs { metric: Metric::Ttft, pairs };
+        let p90 = pairs.compare(Statistic::P90);
+        assert_eq!((p90.name().as_str(), p90.measured_ms), ("ttft p90", 89.0));
+        assert!((p90.error() - 0.1).abs() < 1e-9);
+        assert!((pairs.mape() - 0.1).abs() < 1e-9);
+        assert!((pairs.pearson().expect("they vary") - 1.0).abs() < 1e-9);
+        let queue = |measured_ms, simulated_ms| Comparison {
+            metric: Metric::Queue,
+            statistic: Statistic::P50,
+            measured_ms,
+            simulated_ms,
+        };
+        assert!((queue(0.01, 0.0).error() + 0.02).abs() < 1e-9, "not -100 %");
+        assert_eq!(queue(0.01, 0.0).error_text(), "-0.01 ms");
+        assert_eq!(queue(10.0, 5.0).error_text(), "-50.0 %");
+        assert!((queue(0.0, 5.0).error() - 10.0).abs() < 1e-9 && queue(0.0, 0.0).error() == 0.0);
+        assert!((queue(10.0, 5.0).error() + 0.5).abs() < 1e-9);
+    }
+}
