@@ -44,6 +44,12 @@ impl Stream {
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
+    /// Weibull with mean 1, by inversion. A shape of 1 is exponential, smaller ones
+    /// spread more.
+    pub fn weibull(&mut self, shape: f64) -> f64 {
+        libm::pow(self.exponential(), 1.0 / shape) / libm::tgamma(1.0 + 1.0 / shape)
+    }
+
     /// Gamma with scale 1, by Marsaglia and Tsang, "A simple method for
     /// generating gamma variables" (2000), with their boost for shapes below 1.
     pub fn gamma(&mut self, shape: f64) -> f64 {

@@ -17,7 +17,7 @@ use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, 
 use crate::ledger::record::{RequestRecord, RequestRow};
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
-pub use goodput::{Goodput, SloMetric};
+pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
 pub use uncertainty::{Interval, Uncertainty, quantile};
 
 /// A trend as it is written: times in milliseconds, counts as they are.
@@ -239,6 +239,10 @@ pub struct Report {
     /// if whoever had it simulated has drawn their coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
+    /// How the latencies promised to requests were kept, by SLO class; only there if any
+    /// are promised.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub slo_classes: BTreeMap<String, SloClassReport>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Every request, in order of arrival.
@@ -253,6 +257,9 @@ pub struct Report {
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
+    /// What is promised their requests, by [`RequestRecord::workload`].
+    #[serde(skip)]
+    pub promises: Vec<Promises>,
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
@@ -264,7 +271,8 @@ impl Report {
         let rows = self.requests.iter().enumerate();
         rows.map(|(id, record)| {
             let workload = &self.workload_names[record.workload as usize];
-            record.row(id as u64, workload, &self.engine_names)
+            let slo_class = self.slo_of(record).map(|slo| slo.class.as_str());
+            record.row(id as u64, workload, slo_class, &self.engine_names)
         })
     }
 
