@@ -38,6 +38,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         files: args.files.clone(),
         requests: args.requests.clone(),
         force: args.force,
+        tokenizers: tokenizers(),
         ..RunOptions::default()
     };
     let started = Instant::now();
@@ -65,6 +66,23 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
+}
+
+/// The tokenizers of models, where they are part of this build.
+#[cfg(feature = "serve")]
+fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+    Some(vcr_scenario::Tokenizers::new(|folder| {
+        let tokenizer = vcr_text::Tokenizer::from_folder(folder).map_err(|error| error.to_string())?;
+        let count = move |text: &str| {
+            tokenizer.encode(text, false).map(|ids| ids.len() as u32).map_err(|error| error.to_string())
+        };
+        Ok(Box::new(count) as Box<vcr_scenario::CountTokens>)
+    }))
+}
+
+#[cfg(not(feature = "serve"))]
+fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+    None
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {

@@ -176,7 +176,7 @@ mod tests {
         let mut queue = EventQueue::new(1);
         queue.push_step_end(PoolRole::Aggregated, 5, Event::StepEnd { worker: 0, incarnation: 0 });
         queue.push(5, Event::Arrival { workload: 0 });
-        [(5, 2), (5, 1), (4, 3), (9, 4)].map(|(at_ns, tag)| queue.expect_give_up(at_ns, tag));
+        [(5, 2), (5, 1), (4, 3), (9, 4)].iter().for_each(|(at_ns, tag)| queue.expect_give_up(*at_ns, *tag));
         queue.call_off_give_up(4, 3);
         assert_eq!((queue.next_time(), queue.next_other(), queue.pop_at(4)), (Some(5), Some(5), None));
         let order: Vec<_> = std::iter::from_fn(|| queue.pop_at(5)).collect();

@@ -38,6 +38,6 @@ pub use report::{
     Report, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
-pub use traffic::{Attempt, Patience, SyntheticInput, SyntheticProblem};
+pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

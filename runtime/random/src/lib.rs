@@ -9,5 +9,5 @@ mod stream;
 mod weights;
 
 pub use distribution::{Distribution, DistributionProblem};
-pub use stream::Stream;
+pub use stream::{Stream, weibull_shape};
 pub use weights::{Weights, WeightsProblem};

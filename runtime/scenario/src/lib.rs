@@ -10,6 +10,7 @@ pub mod expression;
 mod parallel;
 mod results;
 mod script;
+mod tokens;
 #[cfg(test)]
 mod uncertainty_tests;
 mod vocabulary;
@@ -33,6 +34,7 @@ pub use results::provenance::Input;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
+pub use tokens::{CountTokens, Tokenizers};
 pub use vocabulary::latency::fitted;
 
 use assertion::precheck;
@@ -70,6 +72,8 @@ pub struct RunOptions {
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
+    /// For data sets whose lengths a tokenizer counts.
+    pub tokenizers: Option<Tokenizers>,
 }
 
 impl Default for RunOptions {
@@ -86,6 +90,7 @@ impl Default for RunOptions {
             requests: None,
             force: false,
             digests_inputs: false,
+            tokenizers: None,
         }
     }
 }

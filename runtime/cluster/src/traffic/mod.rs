@@ -3,6 +3,7 @@
 //! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
 //! schedules the arrivals that follow from them.
 
+mod agents;
 mod answer;
 mod client;
 mod drawn;
@@ -19,6 +20,7 @@ use vcr_core::seed;
 use crate::config::{ClientConfig, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
+pub use agents::AgentsInput;
 pub use client::{Attempt, Patience};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;

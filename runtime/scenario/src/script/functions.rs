@@ -42,6 +42,8 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("bursty", "bursty(#{ rate: \"5/s\", burstiness: 0.5, duration: \"1m\", prompt_tokens: 512, output_tokens: 64 })"),
     ("closed_loop", "closed_loop(#{ concurrency: 8, count: 100, prompt_tokens: 512, output_tokens: 64 })"),
     ("trace", "trace(#{ path: \"trace.jsonl\" })"),
+    ("agents", "agents(#{ count: 20, concurrency: 4, rounds: 3, tools: 2, task_tokens: 500, ... })"),
+    ("dataset", "dataset(#{ path: \"ShareGPT.json\" })"),
     ("crash", "crash(#{ at: \"10s\", pool: \"decode\", engine: 0, restart_after: \"5s\" })"),
     ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),

@@ -1,7 +1,9 @@
 //! Workloads: when their requests start, what they ask for, how their clients behave.
 
+mod agents;
 mod clients;
 mod curves;
+mod dataset;
 mod requests;
 mod trace;
 
@@ -71,6 +73,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         synthetic("closed_loop", start_ns, arrivals, options)
     });
     with_options(engine, context, "trace", trace::make_trace);
+    with_options(engine, context, "agents", |_, options| agents::make(options));
+    with_options(engine, context, "dataset", dataset::make);
 }
 
 /// A level that stays the same, or not.
