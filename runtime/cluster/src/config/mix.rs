@@ -130,6 +130,20 @@ impl Histogram {
         Ok(Self { ranges: ranges.iter().map(|(from, to, _)| (*from, *to)).collect(), weights })
     }
 
+    /// Normal lengths; those beyond an end are at that end.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn clamped_normal(mean: f64, std: f64, from: u32, to: u32) -> Result<Self, String> {
+        let below = |length: f64| (1.0 + libm::erf((length - mean) / (std * std::f64::consts::SQRT_2))) / 2.0;
+        let share = |length: u32| {
+            let start = if length == from { 0.0 } else { below(f64::from(length) - 0.5) };
+            let end = if length == to { 1.0 } else { below(f64::from(length) + 0.5) };
+            (length, length, (end - start).max(0.0))
+        };
+        Self::new(&(from..=to).map(share).collect::<Vec<_>>())
+    }
+
     /// A length; all of a range are equally likely.
     fn draw(&self, stream: &mut Stream) -> f64 {
         let (from, to) = self.ranges[self.weights.draw(stream)];
@@ -191,6 +205,18 @@ pub struct Slo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn normal_lengths_end_where_they_are_cut() {
+        let histogram = Histogram::clamped_normal(100.0, 10.0, 90, 200).unwrap();
+        let mut stream = Stream::new(1, "test");
+        let drawn: Vec<f64> = (0..20_000).map(|_| histogram.draw(&mut stream)).collect();
+        let at_end = drawn.iter().filter(|length| **length == 90.0).count() as f64 / 20_000.0;
+        // What lies below 90.5, 0.95 standard deviations under the mean.
+        assert!((at_end - 0.171).abs() < 0.01, "{at_end}");
+        let mean = drawn.iter().sum::<f64>() / 20_000.0;
+        assert!((mean - 100.8).abs() < 0.5, "{mean}");
+    }
 
     #[test]
     fn a_histogram_gives_the_lengths_that_were_counted() {

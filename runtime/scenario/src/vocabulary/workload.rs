@@ -4,6 +4,7 @@ mod agents;
 mod clients;
 mod curves;
 mod dataset;
+mod files;
 mod requests;
 mod trace;
 
@@ -75,6 +76,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "trace", trace::make_trace);
     with_options(engine, context, "agents", |_, options| agents::make(options));
     with_options(engine, context, "dataset", dataset::make);
+    files::register(engine, context);
 }
 
 /// A level that stays the same, or not.

@@ -18,7 +18,7 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
         let peak = level(&mut options, "peak");
         let peak = options.required("peak", peak);
         let at_ns = required_ns(&mut options, "at");
-        let for_ns = required_ns(&mut options, "for");
+        let for_ns = required_ns(&mut options, "lasts");
         let rise_ns = options.duration_ns("rise").unwrap_or(0);
         let total_ns = options.duration_ns("duration");
         let total_ns = options.required("duration", total_ns);
