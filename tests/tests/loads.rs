@@ -39,9 +39,8 @@ fn refused(workloads: &str) -> String {
 #[test]
 fn rates_and_users_follow_stages_spikes_and_days() {
     let sizes = "prompt_tokens: 16, output_tokens: 2";
-    let (report, requests) = run(&format!(
-        r#"[constant(#{{ rate: stages([["10s", 10], ["10s", 10], ["0s", 1], ["10s", 1]]), {sizes} }})]"#
-    ));
+    let (report, requests) =
+        run(&format!(r#"[constant(#{{ rate: stages([["10s", 10], ["10s", 10], ["0s", 1], ["10s", 1]]), {sizes} }})]"#));
     assert_eq!(counter(&report, "requests"), 50 + 100 + 10);
     let between = |from: f64, to: f64| {
         let at = |request: &&Value| (from..to).contains(&request["arrival_ms"].as_f64().expect("a time"));
@@ -63,10 +62,8 @@ fn rates_and_users_follow_stages_spikes_and_days() {
 
 #[test]
 fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
-    let (report, requests) = run(
-        r#"[burst(#{ count: 2, prompt_tokens: 64, output_tokens: 100, timeout: "505ms",
-            retry: #{ max_attempts: 2, backoff: "1s" } })]"#,
-    );
+    let (report, requests) = run(r#"[burst(#{ count: 2, prompt_tokens: 64, output_tokens: 100, timeout: "505ms",
+            retry: #{ max_attempts: 2, backoff: "1s" } })]"#);
     let counters = ["requests", "timeouts", "client_retries", "completed"].map(|name| counter(&report, name));
     assert_eq!(counters, [4, 4, 2, 0]);
     // 50 tokens each; the prompt's last block is computed again.
@@ -79,7 +76,8 @@ fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
         run(r#"[burst(#{ count: 1, prompt_tokens: 64, output_tokens: 100, cancel: #{ after_tokens: 7 } })]"#);
     assert_eq!((counter(&report, "cancelled"), &requests[0]["status"]), (1, &Value::from("cancelled")));
     assert_eq!(requests[0]["output_tokens"], 7);
-    let (report, _) = run(r#"[constant(#{ rate: 100, count: 100, prompt_tokens: 64, output_tokens: 50, max_in_flight: 3 })]"#);
+    let (report, _) =
+        run(r#"[constant(#{ rate: 100, count: 100, prompt_tokens: 64, output_tokens: 50, max_in_flight: 3 })]"#);
     assert_eq!(counter(&report, "requests") + counter(&report, "dropped"), 100);
     assert!(counter(&report, "dropped") > 90);
 }
@@ -158,7 +156,10 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         (r#"constant(#{ rate: on_off(#{ on: 1, on_for: "1s", off_for: "1s" }), SIZES })"#, "needs an end"),
         (r#"burst(#{ count: 1, timeout: "0s", SIZES })"#, "`timeout` must be above 0"),
         (r#"burst(#{ count: 1, retry: #{ backoff: "1s" }, SIZES })"#, "`retry` needs the option `max_attempts`"),
-        (r#"burst(#{ count: 1, cancel: #{ share: 2.0, after: "1s" }, SIZES })"#, "`share` of `cancel` must be from 0 to 1"),
+        (
+            r#"burst(#{ count: 1, cancel: #{ share: 2.0, after: "1s" }, SIZES })"#,
+            "`share` of `cancel` must be from 0 to 1",
+        ),
         (r#"closed_loop(#{ concurrency: 1, count: 1, max_in_flight: 1, SIZES })"#, "`max_in_flight` limits open loops"),
         (r#"burst(#{ count: 1, classes: [] })"#, "`classes` needs at least one class"),
         (r#"burst(#{ count: 1, classes: [#{ wieght: 1, SIZES }] })"#, "has no option `wieght`"),

@@ -52,20 +52,7 @@ impl ClientConfig {
     pub fn patience(&self, request_seed: u64, attempt: Attempt) -> Patience {
         let sent = |limit_ns: Option<u64>| limit_ns.map(|limit_ns| attempt.sent_ns.saturating_add(limit_ns));
         let first_sent = |limit_ns: u64| attempt.first_sent_ns.saturating_add(limit_ns);
-        let mut cancel_ns = None;
-        let mut cancel_tokens = None;
-        if let Some(cancel) = &self.cancel {
-            let mut stream = Stream::new(request_seed, "cancel");
-            // Drawn in any case, so that a share changes nothing but who cancels.
-            let is_one = stream.unit() < cancel.share;
-            let after_ms = cancel.after_ms.map(|after_ms| after_ms.draw(&mut stream));
-            let tokens = cancel.after_tokens.map(|tokens| whole(tokens.draw(&mut stream)));
-            if is_one {
-                // At no time at all it would not have been sent.
-                cancel_ns = after_ms.map(|ms| first_sent(((ms * NS_PER_MS).round() as u64).max(1)));
-                cancel_tokens = tokens;
-            }
-        }
+        let (cancel_ns, cancel_tokens) = self.changes_mind(request_seed, attempt.first_sent_ns);
         let whole = [
             sent(self.timeout_ns).map(|at_ns| (at_ns, GiveUp::Timeout)),
             self.deadline_ns.map(|limit_ns| (first_sent(limit_ns), GiveUp::Deadline)),
@@ -91,8 +78,25 @@ impl ClientConfig {
             return None;
         }
         let at_ns = ended_ns.saturating_add(retry.wait_ns(request_seed, attempt.number));
-        let is_in_time = |limit_ns: u64| at_ns < attempt.first_sent_ns.saturating_add(limit_ns);
-        self.deadline_ns.is_none_or(is_in_time).then_some(at_ns)
+        let deadline_ns = self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns));
+        let (cancel_ns, _) = self.changes_mind(request_seed, attempt.first_sent_ns);
+        deadline_ns.into_iter().chain(cancel_ns).all(|end_ns| at_ns < end_ns).then_some(at_ns)
+    }
+
+    /// When the client of a request loses interest, and after how many tokens of an attempt.
+    fn changes_mind(&self, request_seed: u64, first_sent_ns: u64) -> (Option<u64>, Option<u32>) {
+        let Some(cancel) = &self.cancel else { return (None, None) };
+        let mut stream = Stream::new(request_seed, "cancel");
+        // All is drawn in any case, so that a share changes nothing but who cancels.
+        let is_one = stream.unit() < cancel.share;
+        let after_ms = cancel.after_ms.map(|after_ms| after_ms.draw(&mut stream));
+        let tokens = cancel.after_tokens.map(|tokens| whole(tokens.draw(&mut stream)));
+        if !is_one {
+            return (None, None);
+        }
+        // At no time at all it would not have been sent.
+        let after_ns = after_ms.map(|ms| ((ms * NS_PER_MS).round() as u64).max(1));
+        (after_ns.map(|after_ns| first_sent_ns.saturating_add(after_ns)), tokens)
     }
 }
 
@@ -168,6 +172,12 @@ mod tests {
         assert_eq!(next(0, timeout, 69), None, "the deadline would have passed");
         assert_eq!(next(0, Outcome::GivenUp(GiveUp::Cancelled), 20), None);
         assert_eq!(next(0, Outcome::Failed(FailReason::EngineCrash), 20), Some(21 * S));
+        // Nobody tries again who has lost interest meanwhile.
+        let cancel =
+            CancelConfig { share: 1.0, after_ms: Some(Distribution::Constant { value: 10_500.0 }), after_tokens: None };
+        let fickle = ClientConfig { cancel: Some(cancel), ..client.clone() };
+        let next = |at_s: u64| fickle.next_attempt_ns(1, attempt(0, 15), timeout, at_s * S);
+        assert_eq!((next(19), next(20)), (Some(20 * S), None));
         let jittered = ClientConfig { retry: Some(RetryConfig { jitter: 0.5, ..retry }), ..client.clone() };
         let waits: Vec<u64> =
             (0..1000).filter_map(|seed| jittered.next_attempt_ns(seed, attempt(0, 20), timeout, 0)).collect();

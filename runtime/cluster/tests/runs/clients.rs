@@ -134,40 +134,43 @@ fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
         proptest::option::of(50..3_000u64),
         proptest::option::of((0.0..1.0f64, 1.0..500.0f64, 1.0..40.0f64)),
         proptest::option::of(1..4u32),
+        0..300u64,
     );
     let mut runner = TestRunner::new(ProptestConfig { cases: 48, ..ProptestConfig::default() });
     let (given_up, again) = (Cell::new(0), Cell::new(0));
-    let result = runner.run(&(arb_case(), arb_client), |(case, (whole, first, deadline, cancel, attempts))| {
-        let ms = |limit: Option<u64>| limit.map(|ms| ms * MS);
-        let cancel = cancel.map(|(share, after_ms, tokens)| CancelConfig {
-            share,
-            after_ms: Some(Distribution::Exponential { mean: after_ms }),
-            after_tokens: Some(Distribution::Exponential { mean: tokens }),
-        });
-        let client = ClientConfig {
-            timeout_ns: ms(whole),
-            first_token_timeout_ns: ms(first),
-            deadline_ns: ms(deadline),
-            cancel,
-            retry: attempts.map(retry),
-            max_in_flight: None,
-        };
-        let mut run_config = case.config();
-        run_config.workloads.iter_mut().for_each(|workload| workload.client = client.clone());
-        match simulate(run_config.clone(), &mut Unobserved) {
-            Ok(report) => {
-                assert_conserved(&report);
-                prop_assert_eq!(report.unfinished_requests, 0);
-                prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
-                prop_assert_eq!(&report.fingerprint, &watched(&priced_in_batches(run_config)).fingerprint);
-                given_up.set(given_up.get() + count(&report, Counter::Timeouts) + count(&report, Counter::Cancelled));
-                again.set(again.get() + count(&report, Counter::ClientRetries));
+    let result =
+        runner.run(&(arb_case(), arb_client), |(case, (whole, first, deadline, cancel, attempts, backoff_ms))| {
+            let ms = |limit: Option<u64>| limit.map(|ms| ms * MS);
+            let cancel = cancel.map(|(share, after_ms, tokens)| CancelConfig {
+                share,
+                after_ms: Some(Distribution::Exponential { mean: after_ms }),
+                after_tokens: Some(Distribution::Exponential { mean: tokens }),
+            });
+            let client = ClientConfig {
+                timeout_ns: ms(whole),
+                first_token_timeout_ns: ms(first),
+                deadline_ns: ms(deadline),
+                cancel,
+                retry: attempts.map(|most| RetryConfig { backoff_ns: backoff_ms * MS, ..retry(most) }),
+                max_in_flight: None,
+            };
+            let mut run_config = case.config();
+            run_config.workloads.iter_mut().for_each(|workload| workload.client = client.clone());
+            match simulate(run_config.clone(), &mut Unobserved) {
+                Ok(report) => {
+                    assert_conserved(&report);
+                    prop_assert_eq!(report.unfinished_requests, 0);
+                    prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
+                    prop_assert_eq!(&report.fingerprint, &watched(&priced_in_batches(run_config)).fingerprint);
+                    given_up
+                        .set(given_up.get() + count(&report, Counter::Timeouts) + count(&report, Counter::Cancelled));
+                    again.set(again.get() + count(&report, Counter::ClientRetries));
+                }
+                Err(SimError::NothingFits { .. }) => {}
+                Err(error) => prop_assert!(false, "{}", error),
             }
-            Err(SimError::NothingFits { .. }) => {}
-            Err(error) => prop_assert!(false, "{}", error),
-        }
-        Ok(())
-    });
+            Ok(())
+        });
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(given_up.get() > 100 && again.get() > 20, "{} gave up, {} tried again", given_up.get(), again.get());
 }
