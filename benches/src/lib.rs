@@ -89,7 +89,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         name: "mooncake".to_owned(),
         seed: 1,
         topology: Topology::Aggregated(pool),
-        workloads: vec![WorkloadConfig { name: "trace".to_owned(), start_ns: 0, priority: 0, tenant: 0, source }],
+        workloads: vec![WorkloadConfig::new("trace", source)],
         faults: Vec::new(),
         max_retries: 0,
         max_time_ns: None,

@@ -67,6 +67,7 @@ fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
         files: args.files.clone(),
         requests: args.requests.clone(),
         force: args.force,
+        tokenizers: tokenizers(),
         ..RunOptions::default()
     })
 }
@@ -94,6 +95,23 @@ fn exit_of(done: Result<Exit, Refusal>) -> Exit {
         print_error(&refusal.message, refusal.hint.as_deref());
         refusal.exit
     })
+}
+
+/// The tokenizers of models, where they are part of this build.
+#[cfg(feature = "serve")]
+fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+    Some(vcr_scenario::Tokenizers::new(|folder| {
+        let tokenizer = vcr_text::Tokenizer::from_folder(folder).map_err(|error| error.to_string())?;
+        let count = move |text: &str| {
+            tokenizer.encode(text, false).map(|ids| ids.len() as u32).map_err(|error| error.to_string())
+        };
+        Ok(Box::new(count) as Box<vcr_scenario::CountTokens>)
+    }))
+}
+
+#[cfg(not(feature = "serve"))]
+fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
+    None
 }
 
 /// What carries out runs in real time, in builds that can.

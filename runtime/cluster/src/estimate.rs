@@ -73,6 +73,14 @@ impl WorkloadConfig {
                 Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
                     MemoryEstimate::ended(limit.starts(*rate_per_s, time_ns))
                 }
+                Arrivals::Varying { rate, limit, .. } => {
+                    let time_ns = limit.duration_ns.unwrap_or(u64::MAX).min(time_ns);
+                    let time_ns = rate.duration_ns().unwrap_or(u64::MAX).min(time_ns);
+                    // Without an end in time there is one by number.
+                    let by_time = if time_ns == u64::MAX { u64::MAX } else { rate.area(time_ns) as u64 };
+                    MemoryEstimate::ended(limit.count.unwrap_or(u64::MAX).min(by_time))
+                }
+                Arrivals::Users { limit, .. } => MemoryEstimate::ended(limit.count.unwrap_or(0).min(1)),
                 Arrivals::ClosedLoop { concurrency, limit } => {
                     let count = limit.count.unwrap_or(u64::MAX);
                     let at_once = MemoryEstimate::waiting((*concurrency).min(count));
@@ -132,16 +140,8 @@ mod tests {
 
     fn requests(arrivals: Arrivals, max_time_ns: Option<u64>) -> u64 {
         let one = Distribution::Constant { value: 1.0 };
-        let mix = RequestMix {
-            prompt_tokens: one,
-            output_tokens: one,
-            shared_prefix_tokens: 0,
-            prefix_groups: 1,
-            turns: one,
-            think_time_ms: one,
-        };
-        let source = WorkloadSource::Synthetic { arrivals, mix };
-        let workload = WorkloadConfig { name: "w".to_owned(), start_ns: 1_000_000_000, priority: 0, tenant: 0, source };
+        let source = WorkloadSource::Synthetic { arrivals, classes: RequestMix::new(one, one).into() };
+        let workload = WorkloadConfig { start_ns: 1_000_000_000, ..WorkloadConfig::new("w", source) };
         let estimate = workload.memory_estimate(max_time_ns);
         assert!(estimate.bytes >= estimate.requests * 300, "{estimate:?}");
         estimate.requests

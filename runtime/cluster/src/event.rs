@@ -4,7 +4,7 @@
 //! that could differ from run to run.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::config::PoolRole;
 
@@ -39,10 +39,16 @@ pub(crate) enum Event {
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
     StallEnd { worker: u32, incarnation: u32 },
+    /// The client of a request gives up, if its reason still holds.
+    GiveUp { tag: u64 },
     /// The KV routers of a pool, with requests in a queue, learn of each other's.
     RouterWakes { pool: PoolRole },
     /// A workload's next request or session starts.
     Arrival { workload: u32 },
+    /// A workload should have one more user.
+    UserComes { workload: u32 },
+    /// The client of the attempt `after` tries again.
+    NextAttempt { after: u64 },
     /// The next turn of a session of a workload starts; `slot` says where it
     /// waits.
     NextTurn { workload: u32, session: u64, slot: u32 },
@@ -64,6 +70,8 @@ pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
     arrivals: BinaryHeap<Entry>,
     others: BinaryHeap<Entry>,
+    /// When clients give up, with their requests: most of that is called off.
+    give_ups: BTreeSet<(u64, u64)>,
     scheduled: u64,
     /// Autoscalers' ticks among them.
     ticks: usize,
@@ -90,15 +98,27 @@ impl EventQueue {
         self.scheduled += 1;
     }
 
+    /// The client of a request will give up.
+    pub(crate) fn expect_give_up(&mut self, at_ns: u64, tag: u64) {
+        self.give_ups.insert((at_ns, tag));
+    }
+
+    /// It will not.
+    pub(crate) fn call_off_give_up(&mut self, at_ns: u64, tag: u64) {
+        self.give_ups.remove(&(at_ns, tag));
+    }
+
     /// Whether anything is to happen but ticks.
     pub(crate) fn has_more_than_ticks(&self) -> bool {
         self.others.len() > self.ticks
+            || !self.give_ups.is_empty()
             || !self.arrivals.is_empty()
             || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).min()
+        let give_up = self.give_ups.first().map(|(at_ns, _)| *at_ns);
+        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).chain(give_up).min()
     }
 
     /// When the next session starts.
@@ -109,7 +129,7 @@ impl EventQueue {
     /// When the next event happens that is neither the end of a step nor the start of a
     /// session.
     pub(crate) fn next_other(&self) -> Option<u64> {
-        next_of(&self.others)
+        next_of(&self.others).into_iter().chain(self.give_ups.first().map(|(at_ns, _)| *at_ns)).min()
     }
 
     /// When anything but the end of a step happens next.
@@ -127,6 +147,15 @@ impl EventQueue {
         let heaps = self.step_ends.iter_mut().chain([&mut self.arrivals, &mut self.others]);
         // `Reverse` makes the earliest entry the largest.
         let first = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
+        if let Some(&(give_up_ns, tag)) = self.give_ups.first()
+            && give_up_ns == at_ns
+            && first
+                .peek()
+                .is_none_or(|Reverse((other_ns, event, _))| (*other_ns, *event) > (at_ns, Event::GiveUp { tag }))
+        {
+            self.give_ups.pop_first();
+            return Some(Event::GiveUp { tag });
+        }
         let due = next_of(first) == Some(at_ns);
         let event = due.then(|| first.pop().map(|Reverse((_, event, _))| event)).flatten();
         self.ticks -= usize::from(matches!(event, Some(Event::ScaleTick { .. })));
@@ -141,6 +170,23 @@ fn next_of(heap: &BinaryHeap<Entry>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_give_up_in_their_turn_unless_they_do_not() {
+        let mut queue = EventQueue::new(1);
+        queue.push_step_end(PoolRole::Aggregated, 5, Event::StepEnd { worker: 0, incarnation: 0 });
+        queue.push(5, Event::Arrival { workload: 0 });
+        [(5, 2), (5, 1), (4, 3), (9, 4)].iter().for_each(|(at_ns, tag)| queue.expect_give_up(*at_ns, *tag));
+        queue.call_off_give_up(4, 3);
+        assert_eq!((queue.next_time(), queue.next_other(), queue.pop_at(4)), (Some(5), Some(5), None));
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop_at(5)).collect();
+        let give_up = |tag| Event::GiveUp { tag };
+        let step = Event::StepEnd { worker: 0, incarnation: 0 };
+        assert_eq!(order, [step, give_up(1), give_up(2), Event::Arrival { workload: 0 }]);
+        assert_eq!((queue.next_time(), queue.has_more_than_ticks()), (Some(9), true));
+        queue.call_off_give_up(9, 4);
+        assert!(!queue.has_more_than_ticks());
+    }
 
     #[test]
     fn equal_times_go_by_kind_then_by_order() {

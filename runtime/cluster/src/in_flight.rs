@@ -4,8 +4,8 @@ use vcr_core::plan::RemoteLoad;
 use vcr_core::{Prompt, RequestId};
 
 use crate::config::PoolRole;
-use crate::ledger::record::Outcome;
-use crate::traffic::{FollowUp, Turn};
+use crate::ledger::record::{GiveUp, Outcome};
+use crate::traffic::{Attempt, FollowUp, Patience, Turn};
 
 /// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,10 @@ pub(crate) struct Live {
     /// Index among the classes of its workload's trace.
     pub(crate) policy_class: Option<u32>,
     pub(crate) follow_up: FollowUp,
+    /// After how many output tokens a stop token comes.
+    pub(crate) stop_after: Option<u32>,
+    /// What its client will do but wait, if anything.
+    pub(crate) client: Option<Box<Client>>,
     /// Whether the decode engine computes its prompt, too.
     pub(crate) stays_with_decode: bool,
     /// Distinguishes transfers of this attempt from those of earlier ones.
@@ -51,6 +55,17 @@ impl Live {
     pub(crate) fn take_prompt(&mut self) -> Prompt {
         self.prompt.take().expect("the prompt is kept until the last submission")
     }
+}
+
+/// The client of a request that does not wait for ever.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) attempt: Attempt,
+    pub(crate) patience: Patience,
+    /// When it gives up, as things stand.
+    pub(crate) gives_up: Option<(u64, GiveUp)>,
+    /// Whether it may try again, for which the prompt is kept.
+    pub(crate) may_retry: bool,
 }
 
 /// The requests of a run by tag; those that have ended leave an empty place.
@@ -71,6 +86,8 @@ impl InFlight {
             strict_priority: turn.strict_priority,
             policy_class: turn.policy_class,
             follow_up: turn.follow_up,
+            stop_after: turn.stop_after,
+            client: None,
             stays_with_decode: false,
             attempt: 0,
             routed: [None; 2],

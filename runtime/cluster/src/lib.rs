@@ -22,12 +22,13 @@ mod target;
 mod traffic;
 
 pub use config::{
-    Answers, Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, GRAPH_TOKENS_MAX,
-    InjectorFactory, IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig,
-    LinkSharing, Overheads, PERMILLE, PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig, QueueOrder,
-    QueueProfile, ReplicaConfig, RequestMix, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
-    ScalingConfig, SourceOutput, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig,
-    WorkloadSource,
+    Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
+    Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
+    IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Lengths, Limit, LinkConfig, LinkSharing,
+    MAX_PIECES, Media, Overheads, PERMILLE, Piece, PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig,
+    QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory,
+    RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo, SourceOutput, TokenConfig, TokenFactory, Topology,
+    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
@@ -36,11 +37,12 @@ pub use ledger::{metrics, record};
 pub use measured::{DRAWN_TOKENS, Ending, IssuedRequest, MeasuredRun, virtual_only};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, Report,
-    ScalingEvent, SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, quantile,
+    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, PromiseReport,
+    Promises, Report, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport, TrendReport,
+    Uncertainty, quantile,
 };
 pub use simulation::simulate;
 pub use target::{FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
-pub use traffic::{SyntheticInput, SyntheticProblem};
+pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

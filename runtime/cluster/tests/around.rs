@@ -22,8 +22,8 @@ use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, 
 /// Requests of one size, all at once.
 fn burst(name: &str, count: u64, prompt_tokens: u32, output_tokens: u32) -> WorkloadConfig {
     let sizes = RequestMix {
-        prompt_tokens: constant(prompt_tokens.into()),
-        output_tokens: constant(output_tokens.into()),
+        prompt_tokens: constant(prompt_tokens.into()).into(),
+        output_tokens: constant(output_tokens.into()).into(),
         ..mix(1.0, 1.0)
     };
     synthetic(name, Arrivals::Burst { count, over_ns: 0 }, sizes)

@@ -47,7 +47,8 @@ fn scaled(max_engines: u32, startup_ms: u64, policy: ScalerFactory) -> PoolConfi
 /// `count` requests over `over_ms`, each of one step for the prompt and 100 for the
 /// output: about 202 ms.
 fn work(count: u64, over_ms: u64, pool: PoolConfig) -> RunConfig {
-    let requests = RequestMix { prompt_tokens: constant(10.0), output_tokens: constant(101.0), ..mix(1.0, 1.0) };
+    let requests =
+        RequestMix { prompt_tokens: constant(10.0).into(), output_tokens: constant(101.0).into(), ..mix(1.0, 1.0) };
     let arrivals = Arrivals::Burst { count, over_ns: over_ms * MS };
     config(Topology::Aggregated(pool), vec![synthetic("b", arrivals, requests)])
 }
@@ -205,7 +206,8 @@ fn a_prefill_engine_keeps_its_place_until_its_kv_is_fetched() {
     let decode = pool("decode", 1, 4000, RouterConfig::RoundRobin);
     // 50 MB at 100 MB/s: half a second for each transfer.
     let link = link(Some(100_000_000), LinkSharing::PerPrefillEngine);
-    let requests = RequestMix { prompt_tokens: constant(500.0), output_tokens: constant(5.0), ..mix(1.0, 1.0) };
+    let requests =
+        RequestMix { prompt_tokens: constant(500.0).into(), output_tokens: constant(5.0).into(), ..mix(1.0, 1.0) };
     let topology = Topology::Disaggregated { prefill, decode, link, conditional: None };
     let arrivals = Arrivals::Burst { count: 4, over_ns: 0 };
     let report = run(&config(topology, vec![synthetic("b", arrivals, requests)]));
@@ -229,8 +231,8 @@ fn a_cache_is_gone_with_its_engine() {
     let scaling = ScalingConfig { interval_ns: 100 * MS, min_engines: 1, max_engines: 2, startup_ns: 0, policy };
     let pool = PoolConfig { scaling: Some(scaling), ..pool("engines", 2, 4000, router) };
     let requests = RequestMix {
-        prompt_tokens: constant(16.0),
-        output_tokens: constant(1.0),
+        prompt_tokens: constant(16.0).into(),
+        output_tokens: constant(1.0).into(),
         shared_prefix_tokens: 480,
         prefix_groups: 1,
         ..mix(1.0, 1.0)

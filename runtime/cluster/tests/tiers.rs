@@ -56,7 +56,7 @@ fn small(engines: u32, tiers: Option<KvTiersConfig>, router: RouterConfig, rows:
         stagger_ns: 0,
         answers: Answers::Simulated,
     };
-    let workload = WorkloadConfig { name: "rows".to_owned(), start_ns: 0, priority: 0, tenant: 0, source };
+    let workload = WorkloadConfig::new("rows", source);
     config(Topology::Aggregated(PoolConfig { engine, ..pool }), vec![workload])
 }
 

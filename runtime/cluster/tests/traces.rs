@@ -31,7 +31,7 @@ fn play(trace: &Arc<Trace>, pacing: TracePacing, engines: u32) -> Report {
         stagger_ns: 0,
         answers: Answers::Simulated,
     };
-    let workload = WorkloadConfig { name: "trace".to_owned(), start_ns: 0, priority: 0, tenant: 0, source };
+    let workload = WorkloadConfig::new("trace", source);
     let report =
         run(&config(Topology::Aggregated(pool("pool", engines, 2000, RouterConfig::RoundRobin)), vec![workload]));
     assert_conserved(&report);

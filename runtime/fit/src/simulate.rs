@@ -91,19 +91,14 @@ pub fn run(
         overheads,
         ..pool.clone()
     };
-    let workload = WorkloadConfig {
-        name: "measured".to_owned(),
-        start_ns: 0,
-        priority: 0,
-        tenant: 0,
-        source: WorkloadSource::Trace {
-            trace: Arc::clone(measurements.trace()),
-            pacing: TracePacing::Recorded { speedup: 1.0 },
-            copies: 1,
-            stagger_ns: 0,
-            answers: Answers::Simulated,
-        },
+    let source = WorkloadSource::Trace {
+        trace: Arc::clone(measurements.trace()),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+        stagger_ns: 0,
+        answers: Answers::Simulated,
     };
+    let workload = WorkloadConfig::new("measured", source);
     let config = RunConfig {
         name: "fit".to_owned(),
         seed,

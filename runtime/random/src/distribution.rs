@@ -79,6 +79,14 @@ fn short(value: f64) -> String {
 }
 
 impl Distribution {
+    /// The log-normal distribution of values whose logarithms have this mean and standard
+    /// deviation.
+    #[must_use]
+    pub fn log_normal_of_logarithms(mu: f64, sigma: f64) -> Self {
+        let mean = libm::exp(mu + sigma * sigma / 2.0);
+        Self::LogNormal { mean, std: mean * libm::expm1(sigma * sigma).sqrt() }
+    }
+
     /// Every problem of the parameters; values of valid ones never exceed
     /// `most` by more than the distribution's own tail.
     #[must_use]
@@ -181,6 +189,19 @@ mod tests {
             assert!((actual_mean - mean).abs() <= 0.02 * mean, "{distribution:?}: {actual_mean}");
             assert!((actual_std - std).abs() <= 0.03 * std, "{distribution:?}: {actual_std}");
         }
+    }
+
+    #[test]
+    fn a_log_normal_may_be_given_by_its_logarithms() {
+        let Distribution::LogNormal { mean, std } = Distribution::log_normal_of_logarithms(2.0, 0.5) else {
+            panic!("another distribution");
+        };
+        let mut stream = Stream::new(7, "test");
+        let drawn = Distribution::LogNormal { mean, std };
+        let logs: Vec<f64> = (0..DRAWS).map(|_| drawn.draw(&mut stream).ln()).collect();
+        let average = logs.iter().sum::<f64>() / DRAWS as f64;
+        let variance = logs.iter().map(|log| (log - average).powi(2)).sum::<f64>() / DRAWS as f64;
+        assert!((average - 2.0).abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01, "{average} {variance}");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 mod distribution;
 mod stream;
+mod weights;
 
 pub use distribution::{Distribution, DistributionProblem};
-pub use stream::Stream;
+pub use stream::{Stream, weibull_shape};
+pub use weights::{Weights, WeightsProblem};

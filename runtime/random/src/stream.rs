@@ -13,6 +13,23 @@ use vcr_core::seed;
 #[derive(Clone, Debug)]
 pub struct Stream(Pcg64Mcg);
 
+/// The shape of the Weibull distribution whose standard deviation is `variation` times
+/// its mean; between 0.05 and 100.
+#[must_use]
+pub fn weibull_shape(variation: f64) -> f64 {
+    let square = |shape: f64| {
+        let log = libm::lgamma(1.0 + 2.0 / shape) - 2.0 * libm::lgamma(1.0 + 1.0 / shape);
+        libm::expm1(log)
+    };
+    // The variation falls with the shape.
+    let (mut low, mut high) = (0.05, 100.0);
+    for _ in 0..100 {
+        let middle = (low + high) / 2.0;
+        if square(middle) > variation * variation { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
 impl Stream {
     /// The stream of `purpose` in a run, or part of one, seeded with `seed`.
     #[must_use]
@@ -44,6 +61,12 @@ impl Stream {
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
+    /// Weibull with mean 1, by inversion. A shape of 1 is exponential, smaller ones
+    /// spread more.
+    pub fn weibull(&mut self, shape: f64) -> f64 {
+        libm::pow(self.exponential(), 1.0 / shape) / libm::tgamma(1.0 + 1.0 / shape)
+    }
+
     /// Gamma with scale 1, by Marsaglia and Tsang, "A simple method for
     /// generating gamma variables" (2000), with their boost for shapes below 1.
     pub fn gamma(&mut self, shape: f64) -> f64 {
@@ -63,6 +86,24 @@ impl Stream {
             if libm::log(self.unit_above_zero()) < 0.5 * x * x + d - d * v + d * libm::log(v) {
                 return d * v;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weibull_shape_gives_the_variation_that_was_asked_for() {
+        assert!((weibull_shape(1.0) - 1.0).abs() < 1e-9);
+        for variation in [0.3, 2.0] {
+            let shape = weibull_shape(variation);
+            let mut stream = Stream::new(1, "test");
+            let drawn: Vec<f64> = (0..400_000).map(|_| stream.weibull(shape)).collect();
+            let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+            let variance = drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
+            assert!((mean - 1.0).abs() < 0.02 && (variance.sqrt() / variation - 1.0).abs() < 0.05, "{mean} {variance}");
         }
     }
 }

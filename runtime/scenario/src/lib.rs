@@ -13,6 +13,7 @@ mod results;
 mod scenario;
 mod script;
 pub mod search;
+mod tokens;
 #[cfg(test)]
 mod uncertainty_tests;
 mod vocabulary;
@@ -38,6 +39,7 @@ pub use script::calls::Parameters;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
+pub use tokens::{CountTokens, Tokenizers};
 pub use vocabulary::engine::compat::COMPAT_TABLE;
 pub use vocabulary::latency::fitted;
 
@@ -81,6 +83,8 @@ pub struct RunOptions {
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
+    /// For data sets whose lengths a tokenizer counts.
+    pub tokenizers: Option<Tokenizers>,
 }
 
 impl Default for RunOptions {
@@ -102,6 +106,7 @@ impl Default for RunOptions {
             files_by_name: BTreeMap::new(),
             keeps_step_digests: false,
             digests_inputs: false,
+            tokenizers: None,
         }
     }
 }

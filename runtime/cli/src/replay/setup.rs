@@ -347,7 +347,7 @@ fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadConfig {
     };
     let trace = Arc::clone(trace);
     let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated };
-    WorkloadConfig { name: NAME.to_owned(), start_ns: 0, priority: 0, tenant: 0, source }
+    WorkloadConfig::new(NAME, source)
 }
 
 fn synthetic(args: &ReplayArgs, block_size_tokens: u32) -> Result<WorkloadConfig, Refusal> {

@@ -1,7 +1,11 @@
 //! Configuration of a run: pools, links, workloads, faults. All plain values.
 
+mod arrivals;
+mod client;
 mod conditional;
+mod curve;
 mod kv_router;
+mod mix;
 mod pool;
 mod queue_classes;
 mod router;
@@ -9,8 +13,14 @@ mod topology;
 mod validate;
 mod workload;
 
+pub use arrivals::{Arrivals, Gaps, Limit};
+pub use client::{CancelConfig, ClientConfig, RetryConfig};
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
+pub(crate) use curve::CurveWalk;
+pub use curve::{Curve, MAX_PIECES, Piece};
 pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
+pub(crate) use mix::whole;
+pub use mix::{Adapters, Conversations, Documents, Histogram, Lengths, Media, RequestClass, RequestMix, Slo};
 pub use pool::{
     DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,
@@ -20,7 +30,7 @@ pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
 pub use topology::{LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
 pub use validate::RunConfigError;
 pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
-pub use workload::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+pub use workload::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 
 /// A fault at a virtual time.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,8 +3,8 @@
 use vcr_core::ACCEPTANCE_RATES;
 
 use super::{
-    Answers, Arrivals, FaultKind, Limit, PoolConfig, RouterConfig, RunConfig, ScalingConfig, Topology, TracePacing,
-    WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultKind, Gaps, Limit, PoolConfig, RequestClass, RouterConfig, RunConfig, ScalingConfig,
+    Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 
 /// Sizes beyond which a run would fill the memory before it began; whoever asks
@@ -157,33 +157,32 @@ impl ScalingConfig {
 
 impl WorkloadConfig {
     fn check(&self, problem: &mut dyn FnMut(&str)) {
+        self.client.check(problem);
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.source {
-            WorkloadSource::Synthetic { arrivals, mix } => {
-                match arrivals {
-                    Arrivals::Burst { count: 0, .. } => problem("`count` must be at least 1"),
-                    Arrivals::Burst { count, .. } => check_most("count", *count, MAX_STARTS, problem),
-                    Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
-                        if !positive(*rate_per_s) {
-                            problem("`rate` must be positive and finite");
-                        }
-                        limit.check(problem);
-                    }
-                    Arrivals::ClosedLoop { concurrency, limit } => {
-                        if *concurrency == 0 {
-                            problem("`concurrency` must be at least 1");
-                        }
-                        check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
-                        limit.check(problem);
-                    }
+            WorkloadSource::Synthetic { arrivals, classes } => {
+                arrivals.check(problem);
+                if self.client.max_in_flight.is_some()
+                    && matches!(arrivals, Arrivals::ClosedLoop { .. } | Arrivals::Users { .. })
+                {
+                    problem("`max_in_flight` limits open loops; this one has a number of users already");
                 }
-                if mix.shared_prefix_tokens > 0 && mix.prefix_groups == 0 {
-                    problem("`prefix_groups` must be at least 1 with a shared prefix");
+                if classes.is_empty() || classes.iter().map(|class| class.weight).sum::<f64>() <= 0.0 {
+                    problem("needs at least one class of requests with a weight above 0");
                 }
+                classes.iter().for_each(|class| class.check(problem));
             }
             WorkloadSource::Trace { trace, pacing, copies, answers, .. } => {
                 if trace.requests.is_empty() {
                     problem("the trace has no requests");
+                }
+                if self.client != super::ClientConfig::default() && *answers == Answers::Recorded {
+                    problem("clients of recorded answers do as recorded; `timeout` and the like need simulated ones");
+                }
+                if self.client.max_in_flight.is_some()
+                    && (trace.has_free_turns || matches!(pacing, TracePacing::ClosedLoop { .. }))
+                {
+                    problem("`max_in_flight` limits open loops whose sessions do not wait for each other");
                 }
                 if *answers == Answers::Recorded && trace.answer_times.len() != trace.requests.len() {
                     problem("the trace was read without the times of its answers");
@@ -207,6 +206,62 @@ impl WorkloadConfig {
     }
 }
 
+impl Arrivals {
+    fn check(&self, problem: &mut dyn FnMut(&str)) {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        match self {
+            Self::Burst { count: 0, .. } => problem("`count` must be at least 1"),
+            Self::Burst { count, .. } => check_most("count", *count, MAX_STARTS, problem),
+            Self::Constant { rate_per_s, limit } | Self::Poisson { rate_per_s, limit } => {
+                if !positive(*rate_per_s) {
+                    problem("`rate` must be positive and finite");
+                }
+                limit.check(problem);
+            }
+            Self::Varying { rate, gaps, limit } => {
+                rate.check("rate", problem);
+                if let Gaps::Gamma { shape } | Gaps::Weibull { shape } = gaps
+                    && !(0.01..=1e6).contains(shape)
+                {
+                    problem("`burstiness` must be from 0.01 to 1000000");
+                }
+                limit.check_beside(rate.duration_ns().is_some(), problem);
+            }
+            Self::ClosedLoop { concurrency, limit } => {
+                if *concurrency == 0 {
+                    problem("`concurrency` must be at least 1");
+                }
+                check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
+                limit.check(problem);
+            }
+            Self::Users { users, limit } => {
+                users.check("number of users", problem);
+                check_most("concurrency", users.peak() as u64, MAX_IN_FLIGHT, problem);
+                limit.check_beside(users.duration_ns().is_some(), problem);
+            }
+        }
+    }
+}
+
+impl RequestClass {
+    fn check(&self, problem: &mut dyn FnMut(&str)) {
+        if !(self.weight.is_finite() && self.weight >= 0.0) {
+            problem("`weight` of a class must be finite and at least 0");
+        }
+        if self.mix.shared_prefix_tokens > 0 && self.mix.prefix_groups == 0 {
+            problem("`prefix_groups` must be at least 1 with a shared prefix");
+        }
+        if let Some(conversations) = &self.mix.conversations
+            && (conversations.turns.is_empty() || conversations.turns.iter().any(Vec::is_empty))
+        {
+            problem("the data set has no conversations, or one without turns");
+        }
+        if let Some(media) = &self.mix.media {
+            check_most("tokens_per_item", u64::from(media.tokens_per_item), 10_000_000, problem);
+        }
+    }
+}
+
 fn check_most(name: &str, value: u64, most: u64, problem: &mut dyn FnMut(&str)) {
     if value > most {
         problem(&format!("`{name}` is {value}, but at most {most} can be simulated"));
@@ -215,7 +270,12 @@ fn check_most(name: &str, value: u64, most: u64, problem: &mut dyn FnMut(&str)) 
 
 impl Limit {
     fn check(self, problem: &mut dyn FnMut(&str)) {
-        if self.count.is_none() && self.duration_ns.is_none() {
+        self.check_beside(false, problem);
+    }
+
+    /// The same for starts that come to an end by themselves, or not.
+    fn check_beside(self, has_end: bool, problem: &mut dyn FnMut(&str)) {
+        if !has_end && self.count.is_none() && self.duration_ns.is_none() {
             problem("needs an end: give `count`, `duration`, or both");
         }
         check_most("count", self.count.unwrap_or(0), MAX_STARTS, problem);

@@ -2,69 +2,11 @@
 
 use std::sync::Arc;
 
-use vcr_random::Distribution;
 use vcr_trace::Trace;
 
-/// When the requests (or sessions) of a synthetic workload start.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Arrivals {
-    /// `count` of them, spread evenly over `over_ns` (0: all at once).
-    Burst {
-        /// How many.
-        count: u64,
-        /// Over how long.
-        over_ns: u64,
-    },
-    /// At a fixed rate.
-    Constant {
-        /// Starts per second.
-        rate_per_s: f64,
-        /// When to stop.
-        limit: Limit,
-    },
-    /// With exponential gaps.
-    Poisson {
-        /// Mean starts per second.
-        rate_per_s: f64,
-        /// When to stop.
-        limit: Limit,
-    },
-    /// A new one whenever one ends, so that `concurrency` are in flight.
-    ClosedLoop {
-        /// How many are in flight.
-        concurrency: u64,
-        /// When to stop.
-        limit: Limit,
-    },
-}
-
-/// Where a workload ends: at whichever comes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limit {
-    /// After this many starts.
-    pub count: Option<u64>,
-    /// No starts at or after this long from the workload's start.
-    pub duration_ns: Option<u64>,
-}
-
-/// The requests of a synthetic workload.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RequestMix {
-    /// New prompt tokens of each turn (rounded, at least 1).
-    pub prompt_tokens: Distribution,
-    /// Output tokens of each turn (rounded, at least 1).
-    pub output_tokens: Distribution,
-    /// Leading tokens that requests share, 0 for none; part of the first turn's
-    /// prompt on top of `prompt_tokens`.
-    pub shared_prefix_tokens: u32,
-    /// How many different shared prefixes there are.
-    pub prefix_groups: u32,
-    /// Turns of a session (rounded, at least 1). Each turn's prompt is the whole
-    /// conversation so far and `prompt_tokens` new ones.
-    pub turns: Distribution,
-    /// Milliseconds between a turn's last token and the next turn.
-    pub think_time_ms: Distribution,
-}
+use super::arrivals::Arrivals;
+use super::client::ClientConfig;
+use super::mix::{RequestClass, Slo};
 
 /// When the answers to a trace's requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,8 +44,8 @@ pub enum WorkloadSource {
     Synthetic {
         /// When they start.
         arrivals: Arrivals,
-        /// Their lengths and sessions.
-        mix: RequestMix,
+        /// What they ask for: one class, or several of which each session has one.
+        classes: Vec<RequestClass>,
     },
     /// Read from a trace.
     Trace {
@@ -132,16 +74,36 @@ pub struct WorkloadConfig {
     pub priority: i32,
     /// Tenant of its requests, for policies that ask; 0 for none.
     pub tenant: u64,
+    /// What is promised its requests; classes of requests may have promises of their own.
+    pub slo: Option<Slo>,
+    /// How its clients behave.
+    pub client: ClientConfig,
     /// Where the requests come from.
     pub source: WorkloadSource,
 }
 
 impl WorkloadConfig {
+    /// A workload from the beginning of the run on, of clients that wait for ever.
+    #[must_use]
+    pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {
+        let client = ClientConfig::default();
+        Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, client, source }
+    }
+
+    /// What is promised the requests of a class, by its number.
+    pub(crate) fn slo_of(&self, class: u32) -> Option<&Slo> {
+        let own = match &self.source {
+            WorkloadSource::Synthetic { classes, .. } => classes.get(class as usize)?.slo.as_ref(),
+            WorkloadSource::Trace { .. } => None,
+        };
+        own.or(self.slo.as_ref())
+    }
+
     /// Whether the end of a request can bring about another's arrival.
     pub(crate) fn is_chained(&self) -> bool {
         match &self.source {
-            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. }, .. } => true,
-            WorkloadSource::Synthetic { mix, .. } => mix.turns != Distribution::Constant { value: 1.0 },
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. } | Arrivals::Users { .. }, .. } => true,
+            WorkloadSource::Synthetic { classes, .. } => classes.iter().any(|class| class.mix.has_turns()),
             WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. }, .. } => true,
             WorkloadSource::Trace { trace, .. } if trace.has_free_turns => true,
             WorkloadSource::Trace { trace, .. } => trace.requests.iter().any(|request| request.next_turn.is_some()),

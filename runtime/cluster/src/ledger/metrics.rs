@@ -127,7 +127,15 @@ metric_enum! {
         OutputTokens = "output_tokens", Count, Workload, "output tokens of completed requests";
         GeneratedTokens = "generated_tokens", Count, Workload,
             "output tokens of all attempts, whether the request completed or not: the throughput of a run that was cut off";
-        WastedTokens = "wasted_tokens", Count, Workload, "output tokens of attempts that a fault cut off";
+        WastedTokens = "wasted_tokens", Count, Workload, "output tokens of attempts that a fault or their client cut off";
+        WastedPromptTokens = "wasted_prompt_tokens", Count, Workload,
+            "prompt tokens computed for requests that their client gave up";
+        Timeouts = "timeouts", Count, Workload, "requests that their client gave up because it had waited too long";
+        Cancelled = "cancelled", Count, Workload, "requests that their client cancelled";
+        ClientRetries = "client_retries", Count, Workload,
+            "requests that are further attempts of a client at one that timed out, failed or was shed";
+        Dropped = "dropped", Count, Workload,
+            "sessions that did not start because `max_in_flight` were in flight; not among `requests`";
         Stalls = "stalls", Count, Run, "times that a failure injector stalled an engine";
         IgnoredFaults = "ignored_faults", Count, Run,
             "actions of failure injectors that have no effect in virtual time";
@@ -244,6 +252,11 @@ impl Counter {
                 | Self::IgnoredFaults
                 | Self::HostCachedTokens
                 | Self::DiskCachedTokens
+                | Self::WastedPromptTokens
+                | Self::Timeouts
+                | Self::Cancelled
+                | Self::ClientRetries
+                | Self::Dropped
         )
     }
 }

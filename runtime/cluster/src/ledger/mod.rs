@@ -15,7 +15,7 @@ use vcr_core::plan::{StepOutputs, TierLoad};
 
 use crate::config::{Overheads, PoolRole};
 use metrics::{Counter, MetricSet, Summarised, Trend};
-use record::{Outcome, RequestRecord, TokenTimes};
+use record::{GiveUp, Outcome, RequestRecord, TokenTimes};
 use steady_decode::SteadyDecode;
 pub(crate) use tally::Tally;
 
@@ -90,7 +90,9 @@ impl Ledger {
 
     /// Opens the record of a request that arrives; returns its tag.
     pub(crate) fn arrive(&mut self, record: RequestRecord) -> u64 {
-        self.metrics[record.workload as usize].add(Counter::Requests, 1);
+        let metrics = &mut self.metrics[record.workload as usize];
+        metrics.add(Counter::Requests, 1);
+        metrics.add(Counter::ClientRetries, u64::from(record.attempt > 0));
         self.records.push(record);
         self.records.len() as u64 - 1
     }
@@ -268,6 +270,23 @@ impl Ledger {
         self.count(tag, Counter::WastedTokens, wasted);
     }
 
+    /// A session of a workload did not start.
+    pub(crate) fn drop_session(&mut self, workload: u32) {
+        self.metrics[workload as usize].add(Counter::Dropped, 1);
+    }
+
+    /// Counts what was computed for a request that its client gives up, of whose prompt
+    /// this much is not computed yet.
+    pub(crate) fn waste_all(&mut self, tag: u64, uncomputed_tokens: u64) {
+        self.waste(tag);
+        let record = self.record(tag);
+        let is_begun = record.scheduled_ns.is_some() || record.prefill_end_ns.is_some();
+        let found_tokens = u64::from(record.cached_tokens);
+        let left_tokens = if record.prefill_end_ns.is_some() { 0 } else { uncomputed_tokens };
+        let computed = u64::from(record.prompt_tokens).saturating_sub(found_tokens).saturating_sub(left_tokens);
+        self.count(tag, Counter::WastedPromptTokens, if is_begun { computed } else { 0 });
+    }
+
     /// A request has lost its engine and all that was done for it. Gives whether it is
     /// tried again.
     pub(crate) fn lose(&mut self, tag: u64, max_retries: u32) -> bool {
@@ -300,6 +319,8 @@ impl Ledger {
             }
             Outcome::Rejected(_) => metrics.add(Counter::Rejected, 1),
             Outcome::Shed => metrics.add(Counter::Shed, 1),
+            Outcome::GivenUp(GiveUp::Cancelled) => metrics.add(Counter::Cancelled, 1),
+            Outcome::GivenUp(_) => metrics.add(Counter::Timeouts, 1),
             Outcome::Failed(_) | Outcome::Unfinished => metrics.add(Counter::Failed, 1),
         }
     }

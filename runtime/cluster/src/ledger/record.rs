@@ -20,6 +20,8 @@ pub enum Outcome {
     Shed,
     /// Lost to a fault.
     Failed(FailReason),
+    /// Given up by its client.
+    GivenUp(GiveUp),
 }
 
 impl Outcome {
@@ -30,17 +32,38 @@ impl Outcome {
             Self::Rejected(_) => "rejected",
             Self::Shed => "shed",
             Self::Failed(_) => "failed",
+            Self::GivenUp(GiveUp::Cancelled) => "cancelled",
+            Self::GivenUp(_) => "timeout",
         }
     }
 
-    /// Why it was refused or lost, if it was.
+    /// Why it was refused, lost or given up, if that is not all that its status says.
     pub(crate) fn reason(&self) -> Option<String> {
         match self {
             Self::Rejected(reason) => Some(reason.to_string()),
             Self::Failed(reason) => Some(reason.to_string()),
+            Self::GivenUp(GiveUp::Cancelled) => None,
+            Self::GivenUp(reason) => Some(reason.to_string()),
             Self::Unfinished | Self::Completed | Self::Shed => None,
         }
     }
+}
+
+/// Why a client gave its request up. The order is that at equal times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum GiveUp {
+    /// No token came in time.
+    #[error("no first token within the timeout")]
+    FirstToken,
+    /// The answer was not whole in time.
+    #[error("no whole answer within the timeout")]
+    Timeout,
+    /// Too long after the first attempt.
+    #[error("the deadline passed")]
+    Deadline,
+    /// It had enough, or changed its mind.
+    #[error("the client cancelled it")]
+    Cancelled,
 }
 
 /// Why a request was lost.
@@ -119,8 +142,14 @@ pub struct RequestRecord {
     pub decode_worker: Option<u32>,
     /// How often it was preempted.
     pub preemptions: u32,
-    /// How often it was tried again.
+    /// How often it was tried again after a fault.
     pub retries: u32,
+    /// Attempts of its client before this one.
+    pub attempt: u32,
+    /// Number of its class in the workload.
+    pub class: u32,
+    /// Its LoRA adapter.
+    pub adapter: Option<u32>,
     /// How it ended.
     pub outcome: Outcome,
     /// Further details.
@@ -192,6 +221,9 @@ impl RequestRecord {
             end_ns: _,
             preemptions: _,
             retries: _,
+            attempt: _,
+            class: _,
+            adapter: _,
             outcome: _,
             // Of the latest attempt that got so far.
             cached_tokens: _,
@@ -327,12 +359,29 @@ pub struct RequestRow<'a> {
     decode_engine: Option<&'a str>,
     preemptions: u32,
     retries: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slo_class: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter: Option<u32>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl RequestRecord {
-    /// The row of request `id`, of the workload called `workload`.
+    /// The row of request `id`, of the workload called `workload` and of those who are
+    /// promised the latencies of `slo_class`.
     #[must_use]
-    pub fn row<'a>(&self, id: u64, workload: &'a str, engine_names: &'a [String]) -> RequestRow<'a> {
+    pub fn row<'a>(
+        &self,
+        id: u64,
+        workload: &'a str,
+        slo_class: Option<&'a str>,
+        engine_names: &'a [String],
+    ) -> RequestRow<'a> {
         let engine = |worker: Option<u32>| worker.map(|worker| engine_names[worker as usize].as_str());
         let ms = |ns: Option<u64>| ns.map(ns_to_ms);
         let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
@@ -361,6 +410,9 @@ impl RequestRecord {
             decode_engine: engine(self.decode_worker),
             preemptions: self.preemptions,
             retries: self.retries,
+            attempt: self.attempt,
+            slo_class,
+            adapter: self.adapter,
         }
     }
 }
@@ -395,6 +447,10 @@ impl RequestRecord {
             decode_worker,
             preemptions,
             retries,
+            // Of requests that have them; see `further_words`.
+            attempt: _,
+            class: _,
+            adapter: _,
             outcome,
             detail,
         } = *self;
@@ -419,6 +475,7 @@ impl RequestRecord {
             Outcome::Rejected(_) => 2,
             Outcome::Shed => 3,
             Outcome::Failed(_) => 4,
+            Outcome::GivenUp(reason) => 5 + reason as u64,
         };
         [
             u64::from(workload),
@@ -453,6 +510,15 @@ impl RequestRecord {
             maybe_small(prefill_overlap_tokens),
             maybe_small(decode_overlap_tokens),
         ]
+    }
+}
+
+impl RequestRecord {
+    /// The rest of it in numbers, for the fingerprints of runs that have such requests.
+    pub(crate) fn further_words(&self) -> Option<[u64; 3]> {
+        let adapter = self.adapter.map_or(0, |adapter| u64::from(adapter) + 1);
+        let words = [u64::from(self.attempt), u64::from(self.class), adapter];
+        (words != [0; 3]).then_some(words)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ledger::metrics::Counter;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 use crate::observe::Progress;
 use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
-use crate::traffic::{FollowUp, Traffic, Turn};
+use crate::traffic::{FollowUp, Start, Traffic, Turn};
 
 /// A request to be sent.
 #[derive(Debug)]
@@ -133,10 +133,14 @@ impl MeasuredRun {
             let event = self.events.pop_at(at_ns)?;
             self.now_ns = self.now_ns.max(at_ns);
             let started = match event {
-                Event::Arrival { workload } => {
-                    let turn = self.traffic.start_session(workload, at_ns, &mut self.events);
-                    turn.map(|turn| (workload, turn))
-                }
+                Event::Arrival { workload } => match self.traffic.start_session(workload, at_ns, &mut self.events) {
+                    Start::Turn(turn) => Some((workload, turn)),
+                    Start::Dropped => {
+                        self.ledger.drop_session(workload);
+                        None
+                    }
+                    Start::Nothing => None,
+                },
                 Event::Ready { workload, node } => {
                     Some((workload, self.traffic.start_node(workload, node, at_ns, &mut self.events)))
                 }
@@ -152,7 +156,10 @@ impl MeasuredRun {
 
     fn arrive(&mut self, workload: u32, turn: Turn, due_ns: u64) -> Option<IssuedRequest> {
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
-        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns]);
+        let record = RequestRecord {
+            class: turn.class,
+            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns])
+        };
         let tag = self.ledger.arrive(record);
         self.traffic.arrived(workload, &turn);
         let needs_answer = turn.follow_up.needs_answer();
@@ -260,7 +267,15 @@ impl MeasuredRun {
 pub fn virtual_only(config: &RunConfig) -> Vec<String> {
     let mut parts = Vec::new();
     for workload in &config.workloads {
-        let WorkloadConfig { name, source, .. } = workload;
+        let WorkloadConfig { name, source, client, .. } = workload;
+        if !client.is_patient() {
+            parts.push(format!("clients that give up or try again (workload `{name}`)"));
+        }
+        if let WorkloadSource::Synthetic { classes, .. } = source
+            && classes.iter().any(|class| class.adapters.is_some())
+        {
+            parts.push(format!("LoRA adapters (workload `{name}`)"));
+        }
         if let WorkloadSource::Trace { answers: crate::config::Answers::Recorded, .. } = source {
             parts.push(format!("answers as recorded (workload `{name}`)"));
         }

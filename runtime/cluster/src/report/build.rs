@@ -8,7 +8,8 @@ use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use super::{
-    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TableCoverage, TrendReport,
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Promises, Report, ScalingEvent, TableCoverage,
+    TrendReport,
 };
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
@@ -91,18 +92,21 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         outside_fitted_range: None,
         table_coverage: None,
         uncertainty: None,
+        slo_classes: BTreeMap::new(),
         fingerprint: String::new(),
         requests: records,
         token_gaps_ns,
         samples,
         series: None,
         workload_names,
+        promises: Promises::of(config),
         engine_names,
         step_digests: kept_digests,
     };
     report.fingerprint = fingerprint(&report, step_digests);
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
+    report.slo_classes = report.count_promises();
     // It says how far to trust the times, not what happened.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
@@ -211,7 +215,7 @@ pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
         match record.outcome {
             Outcome::Rejected(reason) => *rejections.entry(reason.to_string()).or_insert(0) += 1,
             Outcome::Failed(reason) => *failures.entry(reason).or_insert(0) += 1,
-            Outcome::Completed | Outcome::Shed | Outcome::Unfinished => {}
+            Outcome::Completed | Outcome::Shed | Outcome::GivenUp(_) | Outcome::Unfinished => {}
         }
     }
     let is_counted = |counter: Counter| {
@@ -240,8 +244,10 @@ pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
 /// records, and those of attempts that a fault cut off. It follows from what the
 /// fingerprint covers, and is not part of it.
 pub(super) fn add_generated_tokens(report: &mut Report) {
-    // An injected failure leaves the tokens in the record, and counts them as wasted.
-    let is_in_record = |record: &&RequestRecord| record.outcome != Outcome::Failed(FailReason::Injected);
+    // Injected failures and clients leave the tokens in the record, and count them as wasted.
+    let is_in_record = |record: &&RequestRecord| {
+        !matches!(record.outcome, Outcome::Failed(FailReason::Injected) | Outcome::GivenUp(_))
+    };
     let seconds = report.duration_ms / 1e3;
     let mut tokens = vec![0u64; report.workload_names.len()];
     for record in report.requests.iter().filter(is_in_record) {
@@ -292,6 +298,9 @@ pub(super) fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     let mut write = |bytes: &[u8]| sink.write_all(bytes).expect("a hash accepts everything");
     for record in &report.requests {
         write(record.words().map(u64::to_le_bytes).as_flattened());
+        if let Some(words) = record.further_words() {
+            write(words.map(u64::to_le_bytes).as_flattened());
+        }
         if let Some(reason) = record.outcome.reason() {
             write(reason.as_bytes());
         }

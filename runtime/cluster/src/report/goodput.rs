@@ -1,6 +1,11 @@
 //! Goodput: the requests that completed within latency limits.
 
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
 use super::Report;
+use crate::config::{RunConfig, Slo, WorkloadSource};
 use crate::ledger::record::{Outcome, RequestRecord};
 
 /// A latency of one request that a limit can be set for.
@@ -42,18 +47,133 @@ pub struct Goodput {
     pub good: u64,
 }
 
+/// Requests of which a goodput is asked: of those that fit all that is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selection<'a> {
+    /// Name of their workload.
+    pub workload: Option<&'a str>,
+    /// Name of those who have been promised the same latencies.
+    pub slo_class: Option<&'a str>,
+    /// Their tenant.
+    pub tenant: Option<u64>,
+}
+
+/// What is promised the requests of a workload, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Promises {
+    /// Their tenant.
+    pub tenant: u64,
+    /// By class of requests.
+    pub slos: Vec<Option<Slo>>,
+}
+
+impl Promises {
+    /// Those of each workload of a run.
+    pub(super) fn of(config: &RunConfig) -> Vec<Self> {
+        let of_workload = |workload: &crate::config::WorkloadConfig| {
+            let classes = match &workload.source {
+                WorkloadSource::Synthetic { classes, .. } => classes.len() as u32,
+                WorkloadSource::Trace { .. } => 1,
+            };
+            let slos = (0..classes).map(|class| workload.slo_of(class).cloned()).collect();
+            Self { tenant: workload.tenant, slos }
+        };
+        config.workloads.iter().map(of_workload).collect()
+    }
+}
+
+impl Slo {
+    fn is_kept(&self, record: &RequestRecord) -> bool {
+        let limits = [(SloMetric::Ttft, self.ttft_ns), (SloMetric::Tpot, self.tpot_ns), (SloMetric::E2e, self.e2e_ns)];
+        let is_kept = |(metric, limit_ns): (SloMetric, Option<u64>)| {
+            limit_ns.is_none_or(|limit_ns| metric.of(record).is_none_or(|ns| ns <= limit_ns))
+        };
+        record.outcome == Outcome::Completed && limits.into_iter().all(is_kept)
+    }
+}
+
+/// How many of some requests completed within the latencies promised them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PromiseReport {
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Requests that completed within all latencies promised them.
+    pub good: u64,
+    /// The share of them.
+    pub ratio: f64,
+    /// The number of them per second of virtual time.
+    pub rate_per_s: f64,
+}
+
+impl PromiseReport {
+    fn count(&mut self, is_good: bool) {
+        self.requests += 1;
+        self.good += u64::from(is_good);
+    }
+
+    fn finish(&mut self, seconds: f64) {
+        self.ratio = self.good as f64 / self.requests.max(1) as f64;
+        self.rate_per_s = if seconds > 0.0 { self.good as f64 / seconds } else { 0.0 };
+    }
+}
+
+/// The requests of an SLO class, and of each tenant among them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SloClassReport {
+    /// All of them.
+    #[serde(flatten)]
+    pub all: PromiseReport,
+    /// By tenant.
+    pub tenants: BTreeMap<u64, PromiseReport>,
+}
+
 impl Report {
-    /// Counts the requests, of all workloads or of one, that completed and kept
-    /// every limit as `keeps` says of a latency in nanoseconds.
+    /// What is promised a request.
+    pub(super) fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
+        self.promises.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
+    }
+
+    /// Sums up how promises were kept, by SLO class.
+    pub(super) fn count_promises(&self) -> BTreeMap<String, SloClassReport> {
+        let mut classes: BTreeMap<String, SloClassReport> = BTreeMap::new();
+        for record in &self.requests {
+            let Some(slo) = self.slo_of(record) else { continue };
+            let is_good = slo.is_kept(record);
+            let class = classes.entry(slo.class.clone()).or_default();
+            class.all.count(is_good);
+            class.tenants.entry(self.promises[record.workload as usize].tenant).or_default().count(is_good);
+        }
+        let seconds = self.duration_ms / 1e3;
+        for class in classes.values_mut() {
+            class.all.finish(seconds);
+            class.tenants.values_mut().for_each(|tenant| tenant.finish(seconds));
+        }
+        classes
+    }
+
+    /// Counts the selected requests that completed and kept every limit as `keeps` says
+    /// of a latency in nanoseconds; without limits, those that
+    /// kept what was promised them.
     #[must_use]
-    pub fn goodput(&self, workload: Option<&str>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
-        let index = workload.map(|name| self.workload_names.iter().position(|known| known == name));
-        let is_of = |record: &&RequestRecord| index.is_none_or(|index| index == Some(record.workload as usize));
+    pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
+        let index = of.workload.map(|name| self.workload_names.iter().position(|known| known == name));
         let mut goodput = Goodput::default();
-        for record in self.requests.iter().filter(is_of) {
+        for record in &self.requests {
+            let slo = self.slo_of(record);
+            let is_asked = index.is_none_or(|index| index == Some(record.workload as usize))
+                && of.slo_class.is_none_or(|class| slo.is_some_and(|slo| slo.class == class))
+                && of.tenant.is_none_or(|tenant| self.promises[record.workload as usize].tenant == tenant)
+                && (!limits.is_empty() || slo.is_some());
+            if !is_asked {
+                continue;
+            }
             goodput.arrived += 1;
             let keeps_all = || limits.iter().all(|(metric, keeps)| metric.of(record).is_none_or(keeps));
-            goodput.good += u64::from(record.outcome == Outcome::Completed && keeps_all());
+            let is_good = match slo.filter(|_| limits.is_empty()) {
+                Some(slo) => slo.is_kept(record),
+                None => record.outcome == Outcome::Completed && keeps_all(),
+            };
+            goodput.good += u64::from(is_good);
         }
         goodput
     }

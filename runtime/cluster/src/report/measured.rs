@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::build::{
     FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
 };
-use super::{EngineReport, MetricsReport, Report, TrendReport};
+use super::{EngineReport, MetricsReport, Promises, Report, TrendReport};
 use crate::config::RunConfig;
 use crate::ledger::Ledger;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
@@ -129,18 +129,21 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         outside_fitted_range: None,
         table_coverage: None,
         uncertainty: None,
+        slo_classes: BTreeMap::new(),
         fingerprint: String::new(),
         requests: records,
         token_gaps_ns,
         samples,
         series: None,
         workload_names,
+        promises: Promises::of(config),
         engine_names,
         step_digests: None,
     };
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
+    report.slo_classes = report.count_promises();
     report
 }
 

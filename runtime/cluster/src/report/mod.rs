@@ -19,7 +19,7 @@ use crate::ledger::record::{RequestRecord, RequestRow};
 use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
-pub use goodput::{Goodput, SloMetric};
+pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
 pub(crate) use measured::{MeasuredEnd, build_measured};
 pub use measured::{MeasuredFacts, TargetReport};
 pub use uncertainty::{Interval, Uncertainty, quantile};
@@ -246,6 +246,10 @@ pub struct Report {
     /// if whoever had it simulated has drawn their coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
+    /// How the latencies promised to requests were kept, by SLO class; only there if any
+    /// are promised.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub slo_classes: BTreeMap<String, SloClassReport>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Every request, in order of arrival.
@@ -263,6 +267,9 @@ pub struct Report {
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
+    /// What is promised their requests, by [`RequestRecord::workload`].
+    #[serde(skip)]
+    pub promises: Vec<Promises>,
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
@@ -283,6 +290,7 @@ impl Report {
             duration_ms: 0.0,
             partial: false,
             unfinished_requests: 0,
+            slo_classes: BTreeMap::new(),
             target: None,
             metrics: MetricsReport::default(),
             workloads: workload_names.iter().map(|name| (name.clone(), MetricsReport::default())).collect(),
@@ -299,6 +307,7 @@ impl Report {
             samples: RunSamples::default(),
             series: None,
             workload_names,
+            promises: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
         }
@@ -306,11 +315,19 @@ impl Report {
 
     /// The rows of `requests.jsonl`, in order of arrival.
     pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
-        let rows = self.requests.iter().enumerate();
-        rows.map(|(id, record)| {
-            let workload = &self.workload_names[record.workload as usize];
-            record.row(id as u64, workload, &self.engine_names)
-        })
+        (0..self.requests.len()).map(|place| self.request_row(place))
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there are not as many requests.
+    #[must_use]
+    pub fn request_row(&self, place: usize) -> RequestRow<'_> {
+        let record = &self.requests[place];
+        let workload = &self.workload_names[record.workload as usize];
+        let slo_class = self.slo_of(record).map(|slo| slo.class.as_str());
+        record.row(place as u64, workload, slo_class, &self.engine_names)
     }
 
     /// Any percentile of a trend, of the whole run or of one workload, by the rule

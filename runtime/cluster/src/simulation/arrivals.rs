@@ -7,13 +7,17 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::in_flight::Stage;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
-use crate::traffic::Turn;
+use crate::traffic::{Start, Turn};
 
 impl Simulation<'_> {
     pub(super) fn start_session(&mut self, workload: u32) -> Result<(), SimError> {
         match self.traffic.start_session(workload, self.now_ns, &mut self.events) {
-            Some(turn) => self.arrive(workload, turn),
-            None => Ok(()),
+            Start::Turn(turn) => self.arrive(workload, turn),
+            Start::Dropped => {
+                self.ledger.drop_session(workload);
+                Ok(())
+            }
+            Start::Nothing => Ok(()),
         }
     }
 
@@ -29,7 +33,7 @@ impl Simulation<'_> {
         }
     }
 
-    fn arrive(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
+    pub(super) fn arrive(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
         let arrived = self.ledger.arrived();
         // Many may come at one instant.
         if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
@@ -39,10 +43,17 @@ impl Simulation<'_> {
         let played_row = turn.played_row;
         let way_ns = if played_row.is_some() { 0 } else { self.overheads.arrival_of_ns(lengths[0]) };
         let queued_ns = self.now_ns.saturating_add(way_ns);
-        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.now_ns, queued_ns]);
+        let record = RequestRecord {
+            attempt: turn.earlier.map_or(0, |earlier| earlier.attempts),
+            class: turn.class,
+            adapter: turn.adapter,
+            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.now_ns, queued_ns])
+        };
+        let earlier = turn.earlier;
         let tag = self.ledger.arrive(record);
         self.traffic.arrived(workload, &turn);
         self.in_flight.add(turn, self.fleet.first_role());
+        self.begin_wait(tag, earlier);
         if let Some(row) = played_row {
             self.start_playing(tag, row);
             return Ok(());
@@ -56,6 +67,10 @@ impl Simulation<'_> {
 
     /// A request has come from its client to the engines.
     pub(super) fn reach_queue(&mut self, tag: u64) -> Result<(), SimError> {
+        // Its client may have given it up on the way.
+        if self.in_flight.find(tag).is_none() {
+            return Ok(());
+        }
         self.ledger.count_load(tag);
         self.dispatch(tag)
     }

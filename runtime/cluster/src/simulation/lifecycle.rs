@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vcr_core::{DrawnOutputs, KvRole, RequestId, RequestSpec, ServingEngine, StopRules};
+use vcr_core::{DrawnOutputs, KvRole, RequestId, RequestSpec, ServingEngine, StopRules, seed};
 
 use super::Simulation;
 use crate::config::{PoolRole, SourceOutput};
@@ -93,19 +93,29 @@ impl Simulation<'_> {
         let eos_token = own.config().tokens.as_ref().and_then(|tokens| tokens.eos_token);
         self.ledger.route(tag, pool, overlap_tokens);
         let (kv_role, max_tokens) = (self.kv_role(tag, pool), self.tokens_of_part(tag, pool));
+        // Where its client has enough the engine is through with it at once.
+        let max_tokens = self.cancel_tokens(tag).map_or(max_tokens, |enough| max_tokens.min(enough));
         let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
+        let drawn = drawn.filter(|_| self.in_flight.get(tag).stop_after.is_none());
         let record = self.ledger.record(tag);
         let live = self.in_flight.get_mut(tag);
         live.routed[pool.index()] = Some(to.worker);
         // Its prompt is still to be computed.
         let is_ahead = kv_role == KvRole::Destination && live.source.is_none();
-        let keeps_prompt = self.config.max_retries > 0 || kv_role == KvRole::Source || is_ahead;
+        let may_retry = live.client.as_ref().is_some_and(|client| client.may_retry);
+        let keeps_prompt = self.config.max_retries > 0 || may_retry || kv_role == KvRole::Source || is_ahead;
         let prompt = live.take_prompt();
         if keeps_prompt {
             live.prompt = Some(prompt.clone());
         }
+        // The token at which it stops is the one that is drawn there.
+        let drawn_stop = live
+            .stop_after
+            .filter(|_| eos_token.is_none())
+            .map(|tokens| seed::output_token(self.traffic.output_seeds()[tag as usize], tokens - 1));
         let spec = RequestSpec {
-            stops: eos_token.map(|token| Box::new(StopRules::of_token(token))),
+            stops: eos_token.or(drawn_stop).map(|token| Box::new(StopRules::of_token(token))),
+            lora: record.adapter,
             priority: live.priority,
             tenant: self.config.workloads[record.workload as usize].tenant,
             arrival_ns: record.queued_ns,
@@ -187,6 +197,7 @@ impl Simulation<'_> {
     /// A request is over for routers and engines; its client has yet to get the rest of
     /// the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
+        let outcome = self.end_wait(tag, outcome);
         let output_tokens = self.ledger.record(tag).output_tokens;
         let live = self.in_flight.get_mut(tag);
         let has_failed = outcome != Outcome::Completed;
@@ -207,6 +218,7 @@ impl Simulation<'_> {
         let live = self.in_flight.remove(tag);
         let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
         self.ledger.end(tag, outcome, self.now_ns);
+        let Some(live) = self.retry(tag, live, outcome) else { return };
         self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
     }
 }

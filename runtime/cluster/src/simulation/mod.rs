@@ -6,6 +6,7 @@
 //! its own are the clock, the event queue and which workers to look at.
 
 mod arrivals;
+mod clients;
 mod faults;
 mod kv_handoff;
 mod lifecycle;
@@ -253,6 +254,12 @@ impl<'o> Simulation<'o> {
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
             Event::RouterWakes { pool } => self.routing.wake(pool),
+            Event::GiveUp { tag } => self.give_up(tag),
+            Event::UserComes { workload } => {
+                self.traffic.expect_next_user(workload, &mut self.events);
+                self.start_session(workload)?;
+            }
+            Event::NextAttempt { after } => self.try_again(after)?,
             Event::Arrival { workload } => self.start_session(workload)?,
             Event::NextTurn { slot, .. } => self.continue_session(slot)?,
             Event::Ready { workload, node } => self.start_node(workload, node)?,

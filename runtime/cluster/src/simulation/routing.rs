@@ -27,7 +27,7 @@ impl Simulation<'_> {
             prompt_tokens: record.prompt_tokens,
             max_tokens: record.max_tokens,
             priority: live.priority,
-            lora: None,
+            lora: record.adapter,
             tenant: self.config.workloads[record.workload as usize].tenant,
             // Sessions are numbered within their workload.
             session: u64::from(record.workload) << 48 | record.session,

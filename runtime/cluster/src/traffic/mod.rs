@@ -3,7 +3,10 @@
 //! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
 //! schedules the arrivals that follow from them.
 
+mod agents;
 mod answer;
+mod client;
+mod drawn;
 mod graph;
 mod synthetic;
 mod turn;
@@ -14,14 +17,16 @@ use std::sync::Arc;
 
 use vcr_core::seed;
 
-use crate::config::{RunConfig, WorkloadConfig, WorkloadSource};
+use crate::config::{ClientConfig, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
+pub use agents::AgentsInput;
+pub use client::{Attempt, Patience};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;
 
 pub(crate) use answer::PacedAnswer;
-pub(crate) use turn::{FollowUp, Turn};
+pub(crate) use turn::{Earlier, FollowUp, Turn};
 
 /// A session between two turns.
 #[derive(Debug)]
@@ -33,6 +38,16 @@ struct Thinking {
     output_tokens: u32,
 }
 
+/// What comes of a session that is to start.
+pub(crate) enum Start {
+    /// It starts with this turn.
+    Turn(Turn),
+    /// Too many are in flight.
+    Dropped,
+    /// There is none, or its requests start by themselves.
+    Nothing,
+}
+
 pub(crate) struct Traffic {
     run_seed: u64,
     workloads: Vec<Workload>,
@@ -41,6 +56,8 @@ pub(crate) struct Traffic {
     /// By slot of [`Event::NextTurn`].
     thinking: Vec<Option<Thinking>>,
     vacant: Vec<u32>,
+    /// Further attempts of clients, by the tag of the attempt before.
+    attempts: BTreeMap<u64, (u32, Turn)>,
     /// Chosen outputs of requests whose session continues.
     answers: BTreeMap<u64, Vec<u32>>,
 }
@@ -55,6 +72,7 @@ impl Traffic {
             output_seeds: Vec::new(),
             thinking: Vec::new(),
             vacant: Vec::new(),
+            attempts: BTreeMap::new(),
             answers: BTreeMap::new(),
         }
     }
@@ -64,6 +82,9 @@ impl Traffic {
         for (index, workload) in (0..).zip(&mut self.workloads) {
             let arrival = Event::Arrival { workload: index };
             if let Some(concurrency) = workload.closed_loop() {
+                if let Some(at_ns) = workload.next_rise_ns() {
+                    events.push(at_ns, Event::UserComes { workload: index });
+                }
                 (0..concurrency).for_each(|_| events.push(workload.start_ns(), arrival));
             } else if let Some(at_ns) = workload.next_start_ns() {
                 let ready = |node| Event::Ready { workload: index, node };
@@ -102,26 +123,53 @@ impl Traffic {
         workload.foreseen_start_ns(before)
     }
 
-    /// The next session of a workload starts, if there is one: gives its first turn,
-    /// unless that is one of requests that wait for each other.
-    pub(crate) fn start_session(&mut self, index: u32, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
+    /// How the clients of a workload behave.
+    pub(crate) fn client(&self, workload: u32) -> &ClientConfig {
+        &self.workloads[workload as usize].config().client
+    }
+
+    /// There should be one more user of a workload now.
+    pub(crate) fn expect_next_user(&mut self, index: u32, events: &mut EventQueue) {
+        if let Some(at_ns) = self.workloads[index as usize].next_rise_ns() {
+            events.push(at_ns, Event::UserComes { workload: index });
+        }
+    }
+
+    /// The next session of a workload starts, if there is one and it may.
+    pub(crate) fn start_session(&mut self, index: u32, now_ns: u64, events: &mut EventQueue) -> Start {
         let workload = &mut self.workloads[index as usize];
         if workload.closed_loop().is_none() {
-            let turn = workload.start_next();
+            let start = if workload.is_full() {
+                workload.drop_next();
+                Start::Dropped
+            } else {
+                Start::Turn(workload.start_next())
+            };
             if let Some(at_ns) = workload.next_start_ns() {
                 events.push(at_ns, Event::Arrival { workload: index });
             }
-            return Some(turn);
+            return start;
         }
         if !workload.has_next(now_ns) {
-            return None;
+            return Start::Nothing;
         }
         if workload.graph_mut().is_some() {
             workload.open_next_play(now_ns);
             self.push_released(index, events);
-            return None;
+            return Start::Nothing;
         }
-        Some(workload.start_next())
+        Start::Turn(workload.start_next())
+    }
+
+    /// A client will try again.
+    pub(crate) fn expect_attempt(&mut self, at_ns: u64, tag: u64, workload: u32, turn: Turn, events: &mut EventQueue) {
+        self.attempts.insert(tag, (workload, turn));
+        events.push(at_ns, Event::NextAttempt { after: tag });
+    }
+
+    /// The attempt that follows on that of `after`, with its workload.
+    pub(crate) fn next_attempt(&mut self, after: u64) -> Option<(u32, Turn)> {
+        self.attempts.remove(&after)
     }
 
     /// A request of a workload's graph starts.
@@ -185,7 +233,7 @@ impl Traffic {
             self.end_node(index, node, now_ns, events);
             return;
         }
-        let workload = &self.workloads[index as usize];
+        let workload = &mut self.workloads[index as usize];
         if let Some(think_ns) = workload.think_time_ns(&mut follow_up) {
             let slot = self.vacant.pop().unwrap_or_else(|| {
                 self.thinking.push(None);
@@ -197,6 +245,7 @@ impl Traffic {
             events.push(now_ns.saturating_add(think_ns), next);
             return;
         }
+        workload.end_session();
         // A refusal takes no time: without a count to end it, a loop of refused
         // requests would go on for ever at one instant.
         let is_refused = matches!(record.outcome, Outcome::Rejected(_) | Outcome::Shed) && !workload.is_counted();

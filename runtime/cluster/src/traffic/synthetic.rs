@@ -124,7 +124,7 @@ impl SyntheticInput {
         let trace = Arc::new(self.trace());
         let answers = Answers::Simulated;
         let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers };
-        Ok(WorkloadConfig { name: name.to_owned(), start_ns: 0, priority: 0, tenant: 0, source })
+        Ok(WorkloadConfig::new(name, source))
     }
 
     fn check(&self) -> Result<(), Vec<SyntheticProblem>> {

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
-use vcr_random::Stream;
+use vcr_random::{Stream, Weights};
 use vcr_trace::Trace;
 
 use super::answer::PacedAnswer;
+use super::drawn::Sessions;
 use super::graph::Graph;
-use super::turn::{DrawnSession, FollowUp, Turn};
-use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+use super::turn::{FollowUp, Turn};
+use crate::config::{Answers, Arrivals, CurveWalk, Gaps, RequestClass, TracePacing, WorkloadConfig, WorkloadSource};
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
@@ -36,6 +37,14 @@ pub(crate) struct Workload {
     /// The requests of a trace in which not all wait for the turn before.
     graph: Option<Graph>,
     last_start_ns: u64,
+    /// Where a rate that changes, or a number of users, has come to.
+    walk: CurveWalk,
+    /// The whole number of users that there should be at that place.
+    users: u64,
+    /// How sessions are distributed over several classes.
+    shares: Option<Weights>,
+    /// Sessions that have started and are not over; not kept for graphs.
+    active: u64,
 }
 
 impl Workload {
@@ -57,6 +66,13 @@ impl Workload {
             }
             WorkloadSource::Synthetic { .. } => (Vec::new(), None),
         };
+        let shares = match &config.source {
+            WorkloadSource::Synthetic { classes, .. } if classes.len() > 1 => {
+                let shares = Weights::new(classes.iter().map(|class| class.weight));
+                Some(shares.expect("the weights have been checked"))
+            }
+            _ => None,
+        };
         Self {
             gaps: Stream::new(seed, "arrivals"),
             last_start_ns: config.start_ns,
@@ -68,7 +84,15 @@ impl Workload {
             started: 0,
             first_turns,
             graph,
+            walk: CurveWalk::default(),
+            users: 0,
+            shares,
+            active: 0,
         }
+    }
+
+    pub(crate) fn config(&self) -> &WorkloadConfig {
+        &self.config
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -80,6 +104,8 @@ impl Workload {
         match &self.config.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { concurrency, .. }, .. }
             | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency, .. }, .. } => Some(*concurrency),
+            // They come one after another.
+            WorkloadSource::Synthetic { arrivals: Arrivals::Users { .. }, .. } => Some(0),
             _ => None,
         }
     }
@@ -87,7 +113,10 @@ impl Workload {
     /// Whether a closed loop ends by number and not only by time.
     pub(crate) fn is_counted(&self) -> bool {
         match &self.config.source {
-            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => limit.count.is_some(),
+            WorkloadSource::Synthetic {
+                arrivals: Arrivals::ClosedLoop { limit, .. } | Arrivals::Users { limit, .. },
+                ..
+            } => limit.count.is_some(),
             _ => true,
         }
     }
@@ -136,18 +165,56 @@ impl Workload {
                 let at_ns = self.last_start_ns + gap_ns.round() as u64;
                 limit.allows(self.started, at_ns - start_ns).then_some(at_ns)?
             }
+            WorkloadSource::Synthetic { arrivals: Arrivals::Varying { rate, gaps, limit }, .. } => {
+                let area = match *gaps {
+                    Gaps::Even => 1.0,
+                    Gaps::Exponential => self.gaps.exponential(),
+                    Gaps::Gamma { shape } => self.gaps.gamma(shape) / shape,
+                    Gaps::Weibull { shape } => self.gaps.weibull(shape),
+                };
+                let since_ns = self.walk.advance_by_area(rate, area)?;
+                limit.allows(self.started, since_ns).then(|| start_ns.saturating_add(since_ns))?
+            }
             _ => self.planned_start_ns(self.started)?,
         };
         self.last_start_ns = at_ns;
         Some(at_ns)
     }
 
+    /// When there should next be one more user. Called once for each.
+    pub(crate) fn next_rise_ns(&mut self) -> Option<u64> {
+        let WorkloadSource::Synthetic { arrivals: Arrivals::Users { users, limit }, .. } = &self.config.source else {
+            return None;
+        };
+        let since_ns = self.walk.advance_to_rise(users, &mut self.users)?;
+        limit.allows(self.started, since_ns).then(|| self.config.start_ns.saturating_add(since_ns))
+    }
+
+    /// Whether an open loop has as many sessions in flight as it may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.config.client.max_in_flight.is_some_and(|most| self.active >= most)
+    }
+
+    /// The next session of an open loop does not start.
+    pub(crate) fn drop_next(&mut self) {
+        self.started += 1;
+    }
+
+    /// A session is over, whose turns do not wait for others.
+    pub(crate) fn end_session(&mut self) {
+        self.active -= 1;
+    }
+
     /// When the session starts that comes after `before` others of an open loop, never
     /// if there are fewer. None where that is not known.
     pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
-        let is_drawn =
-            matches!(&self.config.source, WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { .. }, .. });
-        let is_known = !is_drawn && self.closed_loop().is_none() && self.graph.is_none();
+        let is_drawn = matches!(
+            &self.config.source,
+            WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { .. } | Arrivals::Varying { .. }, .. }
+        );
+        // Sessions that are dropped, and further attempts, change whose turn it is.
+        let is_steady = self.config.client.retry.is_none() && self.config.client.max_in_flight.is_none();
+        let is_known = !is_drawn && is_steady && self.closed_loop().is_none() && self.graph.is_none();
         is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
     }
 
@@ -164,7 +231,10 @@ impl Workload {
                     let at_ns = start_ns + (session as f64 * (NS_PER_S / rate_per_s)).round() as u64;
                     limit.allows(session, at_ns - start_ns).then_some(at_ns)
                 }
-                Arrivals::Poisson { .. } | Arrivals::ClosedLoop { .. } => None,
+                Arrivals::Poisson { .. }
+                | Arrivals::Varying { .. }
+                | Arrivals::ClosedLoop { .. }
+                | Arrivals::Users { .. } => None,
             },
             WorkloadSource::Trace { .. } => Some(start_ns + self.first_turns.get(session as usize)?.0),
         }
@@ -176,6 +246,12 @@ impl Workload {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => {
                 limit.allows(self.started, now_ns - self.config.start_ns)
             }
+            WorkloadSource::Synthetic { arrivals: Arrivals::Users { users, limit }, .. } => {
+                let since_ns = now_ns - self.config.start_ns;
+                // Where the level rises to a whole number it may be a little below it.
+                let wanted = (users.level_at(since_ns) + 1e-6).floor() as u64;
+                limit.allows(self.started, since_ns) && self.active < wanted
+            }
             WorkloadSource::Synthetic { .. } => false,
             WorkloadSource::Trace { .. } => (self.started as usize) < self.first_turns.len(),
         }
@@ -185,18 +261,11 @@ impl Workload {
     pub(crate) fn start_next(&mut self) -> Turn {
         let number = self.started;
         self.started += 1;
+        self.active += 1;
         match &self.config.source {
-            WorkloadSource::Synthetic { mix, .. } => {
-                let session_seed = seed::derive(self.seed, "session", number);
-                let mut rng = Stream::new(session_seed, "draws");
-                let mut conversation = self.empty_prompt(0);
-                if mix.shared_prefix_tokens > 0 {
-                    let group = seed::mix(session_seed) % u64::from(mix.prefix_groups);
-                    let content = seed::derive(self.seed, "shared prefix", group);
-                    conversation.push_run(content, 0, mix.shared_prefix_tokens);
-                }
-                let turns = whole(mix.turns.draw(&mut rng));
-                self.draw_turn(DrawnSession { rng, number, next_turn: 0, turns, conversation })
+            WorkloadSource::Synthetic { classes, .. } => {
+                let sessions = self.sessions(classes);
+                sessions.turn(sessions.begin(number, self.block_size_tokens))
             }
             WorkloadSource::Trace { .. } => {
                 let (_, row, copy) = self.first_turns[number as usize];
@@ -209,7 +278,8 @@ impl Workload {
     pub(crate) fn think_time_ns(&self, follow_up: &mut FollowUp) -> Option<u64> {
         match (follow_up, &self.config.source) {
             (FollowUp::TraceRow { delay_ns, .. }, _) => Some(*delay_ns),
-            (FollowUp::Drawn(session), WorkloadSource::Synthetic { mix, .. }) => {
+            (FollowUp::Drawn(session), WorkloadSource::Synthetic { classes, .. }) => {
+                let mix = &classes[session.class as usize].mix;
                 Some((mix.think_time_ms.draw(&mut session.rng) * NS_PER_MS).max(0.0).round() as u64)
             }
             _ => None,
@@ -229,36 +299,16 @@ impl Workload {
             }
             FollowUp::Drawn(mut session) => {
                 session.conversation.push_tokens(answer);
-                Some(self.draw_turn(*session))
+                let WorkloadSource::Synthetic { classes, .. } = &self.config.source else {
+                    unreachable!("only synthetic workloads draw turns");
+                };
+                Some(self.sessions(classes).turn(*session))
             }
         }
     }
 
-    fn draw_turn(&self, mut session: DrawnSession) -> Turn {
-        let WorkloadSource::Synthetic { mix, .. } = &self.config.source else {
-            unreachable!("only synthetic workloads draw turns");
-        };
-        let RequestMix { prompt_tokens, output_tokens, .. } = mix;
-        let new_tokens = whole(prompt_tokens.draw(&mut session.rng));
-        let max_tokens = whole(output_tokens.draw(&mut session.rng));
-        let (number, turn) = (session.number, session.next_turn);
-        let content = seed::derive(seed::derive(self.seed, "user", number), "turn", u64::from(turn));
-        session.conversation.push_run(content, 0, new_tokens);
-        session.next_turn += 1;
-        let prompt = session.conversation.clone();
-        let follow_up =
-            if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
-        Turn {
-            prompt,
-            max_tokens,
-            priority: self.config.priority,
-            strict_priority: 0,
-            policy_class: None,
-            session: number,
-            turn,
-            follow_up,
-            played_row: None,
-        }
+    fn sessions<'a>(&'a self, classes: &'a [RequestClass]) -> Sessions<'a> {
+        Sessions { classes, shares: self.shares.as_ref(), seed: self.seed, priority: self.config.priority }
     }
 
     /// A turn of a trace; its prompt extends `conversation`.
@@ -280,11 +330,15 @@ impl Workload {
         Turn {
             prompt,
             max_tokens: request.output_tokens,
+            stop_after: None,
             priority: self.config.priority.saturating_add(request.priority),
             strict_priority: request.strict_priority,
             policy_class: request.policy_class,
+            class: 0,
+            adapter: None,
             session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
             turn: request.turn,
+            earlier: None,
             follow_up,
             played_row: is_played.then_some(row),
         }
@@ -337,12 +391,6 @@ impl Workload {
     }
 }
 
-impl Limit {
-    fn allows(self, index: u64, elapsed_ns: u64) -> bool {
-        self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
-    }
-}
-
 /// First turns of all copies as (arrival, row, copy), in order of arrival, then
 /// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
 /// the first row of each play.
@@ -370,9 +418,4 @@ fn first_turns(
     }
     starts.sort_unstable();
     starts
-}
-
-/// A drawn length as a whole number of at least 1.
-fn whole(value: f64) -> u32 {
-    value.round().clamp(1.0, f64::from(u32::MAX / 4)) as u32
 }

@@ -1,5 +1,7 @@
 //! Whole runs: conservation, determinism, faults, contention.
 
+mod clients;
+mod loads;
 mod overheads;
 mod per_request;
 mod random;
@@ -92,7 +94,7 @@ fn contention_slows_transfers_and_separate_links_relieve_it() {
     let transfer = |sharing, count| {
         let Topology::Disaggregated { prefill, decode, .. } = disaggregated(4000, None) else { unreachable!() };
         let link = link(Some(1_000_000_000), sharing);
-        let requests = RequestMix { prompt_tokens: constant(500.0), ..mix(1.0, 2.0) };
+        let requests = RequestMix { prompt_tokens: constant(500.0).into(), ..mix(1.0, 2.0) };
         let arrivals = Arrivals::Burst { count, over_ns: 0 };
         let topology = Topology::Disaggregated { prefill, decode, link, conditional: None };
         run(&config(topology, vec![synthetic("b", arrivals, requests)]))
@@ -165,7 +167,8 @@ fn requests_wait_for_a_pool_to_come_back_and_fail_when_it_never_does() {
 #[test]
 fn a_slow_down_stretches_steps_while_it_lasts() {
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
-    let requests = RequestMix { prompt_tokens: constant(1.0), output_tokens: constant(100.0), ..mix(1.0, 1.0) };
+    let requests =
+        RequestMix { prompt_tokens: constant(1.0).into(), output_tokens: constant(100.0).into(), ..mix(1.0, 1.0) };
     let mut slow = config(topology, vec![synthetic("b", Arrivals::Burst { count: 1, over_ns: 0 }, requests)]);
     slow.faults = vec![FaultConfig {
         at_ns: 20 * MS,
@@ -204,12 +207,13 @@ fn a_closed_loop_keeps_its_concurrency() {
 fn sessions_grow_their_prompts_and_hit_their_own_cache() {
     let topology = Topology::Aggregated(pool("engines", 1, 4000, RouterConfig::RoundRobin));
     let requests = RequestMix {
-        prompt_tokens: constant(64.0),
-        output_tokens: constant(32.0),
+        prompt_tokens: constant(64.0).into(),
+        output_tokens: constant(32.0).into(),
         shared_prefix_tokens: 160,
         prefix_groups: 1,
         turns: constant(4.0),
         think_time_ms: constant(250.0),
+        ..mix(1.0, 1.0)
     };
     let report = run(&config(topology, vec![synthetic("chat", Arrivals::Burst { count: 1, over_ns: 0 }, requests)]));
     let lengths: Vec<_> = report.requests.iter().map(|r| (r.prompt_tokens, r.cached_tokens)).collect();
@@ -236,8 +240,8 @@ fn kv_aware_routing_reuses_more_than_round_robin() {
 fn requests_that_can_never_run_are_rejected_with_their_reason() {
     let topology = Topology::Aggregated(pool("engines", 1, 11, RouterConfig::RoundRobin));
     let requests = RequestMix {
-        prompt_tokens: Distribution::Uniform { min: 1.0, max: 320.0 },
-        output_tokens: constant(1.0),
+        prompt_tokens: Distribution::Uniform { min: 1.0, max: 320.0 }.into(),
+        output_tokens: constant(1.0).into(),
         ..mix(1.0, 1.0)
     };
     let report = run(&config(topology, vec![synthetic("w", burst(100), requests)]));
@@ -250,7 +254,7 @@ fn requests_that_can_never_run_are_rejected_with_their_reason() {
 #[test]
 fn a_run_in_which_nothing_fits_is_an_error() {
     let topology = Topology::Aggregated(pool("engines", 1, 2, RouterConfig::RoundRobin));
-    let requests = RequestMix { prompt_tokens: constant(100.0), ..mix(1.0, 1.0) };
+    let requests = RequestMix { prompt_tokens: constant(100.0).into(), ..mix(1.0, 1.0) };
     let error = simulate(config(topology, vec![synthetic("w", burst(3), requests)]), &mut Unobserved).unwrap_err();
     assert!(matches!(error, SimError::NothingFits { requests: 3, .. }), "{error}");
 }
@@ -322,7 +326,8 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     let ranged = |faults| {
         let latency: LatencyFactory = Arc::new(|_seed| Ok(Box::new(Ranged::default())));
         let pool = PoolConfig { latency, ..pool("engines", 1, 2000, RouterConfig::RoundRobin) };
-        let requests = RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(4.0), ..mix(1.0, 1.0) };
+        let requests =
+            RequestMix { prompt_tokens: constant(100.0).into(), output_tokens: constant(4.0).into(), ..mix(1.0, 1.0) };
         let work = synthetic("one", Arrivals::Burst { count: 1, over_ns: 0 }, requests);
         run(&RunConfig { faults, max_retries: 1, ..config(Topology::Aggregated(pool), vec![work]) })
     };
@@ -333,7 +338,8 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     assert_eq!(ranged(vec![crash(PoolRole::Aggregated, 0, 4, Some(1))]).outside_fitted_range, Some(6.0 / 14.0));
     // It is no part of what happened.
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
-    let requests = RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(4.0), ..mix(1.0, 1.0) };
+    let requests =
+        RequestMix { prompt_tokens: constant(100.0).into(), output_tokens: constant(4.0).into(), ..mix(1.0, 1.0) };
     let plain = run(&RunConfig {
         max_retries: 1,
         ..config(topology, vec![synthetic("one", Arrivals::Burst { count: 1, over_ns: 0 }, requests)])

@@ -8,7 +8,7 @@ use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::Outcome;
 use vcr_cluster::{
     Answers, Arrivals, FaultConfig, FaultKind, Limit, Overheads, PoolConfig, PoolRole, Report, RequestMix,
-    RouterConfig, RunConfig, SimError, SloMetric, Topology, WorkloadConfig, WorkloadSource, simulate,
+    RouterConfig, RunConfig, Selection, SimError, SloMetric, Topology, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace};
 
@@ -37,7 +37,11 @@ fn one_pool(engines: u32, workload: WorkloadConfig) -> RunConfig {
 }
 
 fn exact(prompt_tokens: f64, output_tokens: f64) -> RequestMix {
-    RequestMix { prompt_tokens: constant(prompt_tokens), output_tokens: constant(output_tokens), ..mix(1.0, 1.0) }
+    RequestMix {
+        prompt_tokens: constant(prompt_tokens).into(),
+        output_tokens: constant(output_tokens).into(),
+        ..mix(1.0, 1.0)
+    }
 }
 
 fn single(prompt_tokens: f64, output_tokens: f64) -> RunConfig {
@@ -63,7 +67,7 @@ fn a_request_takes_its_way_to_the_queue_and_its_tokens_theirs_to_the_client() {
     let itl = trend(Trend::Itl);
     assert_eq!((itl.min, itl.max, itl.count), (1.0, 2.0, 3));
     assert_eq!(report.duration_ms, 17.7);
-    let goodput = |metric, limit_ns| report.goodput(None, &[(metric, &|ns: u64| ns < limit_ns)]).good;
+    let goodput = |metric, limit_ns| report.goodput(Selection::default(), &[(metric, &|ns: u64| ns < limit_ns)]).good;
     assert_eq!((goodput(SloMetric::Queue, 1), goodput(SloMetric::Ttft, 12 * MS)), (1, 0));
 }
 

@@ -97,7 +97,7 @@ fn faults_and_transfers_are_conserved() {
 fn single(output_tokens: f64) -> RunConfig {
     let arrivals = Arrivals::Burst { count: 1, over_ns: 0 };
     let (prompt_tokens, output_tokens) = (constant(100.0), constant(output_tokens));
-    let requests = RequestMix { prompt_tokens, output_tokens, ..mix(1.0, 1.0) };
+    let requests = RequestMix::new(prompt_tokens, output_tokens);
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     paced(config(topology, vec![synthetic("one", arrivals, requests)]))
 }

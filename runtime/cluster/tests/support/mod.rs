@@ -85,24 +85,12 @@ pub(crate) fn constant(value: f64) -> Distribution {
 }
 
 pub(crate) fn mix(prompt_tokens: f64, output_tokens: f64) -> RequestMix {
-    RequestMix {
-        prompt_tokens: Distribution::Exponential { mean: prompt_tokens },
-        output_tokens: Distribution::Exponential { mean: output_tokens },
-        shared_prefix_tokens: 0,
-        prefix_groups: 0,
-        turns: constant(1.0),
-        think_time_ms: constant(0.0),
-    }
+    let exponential = |mean| Distribution::Exponential { mean };
+    RequestMix { prefix_groups: 0, ..RequestMix::new(exponential(prompt_tokens), exponential(output_tokens)) }
 }
 
 pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> WorkloadConfig {
-    WorkloadConfig {
-        name: name.to_owned(),
-        start_ns: 0,
-        priority: 0,
-        tenant: 0,
-        source: WorkloadSource::Synthetic { arrivals, mix },
-    }
+    WorkloadConfig::new(name, WorkloadSource::Synthetic { arrivals, classes: mix.into() })
 }
 
 /// Rows in Mooncake's format, which arrive when they say.
@@ -115,7 +103,7 @@ pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
         stagger_ns: 0,
         answers: Answers::Simulated,
     };
-    WorkloadConfig { name: name.to_owned(), start_ns: 0, priority: 0, tenant: 0, source }
+    WorkloadConfig::new(name, source)
 }
 
 pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunConfig {
@@ -138,7 +126,9 @@ pub(crate) fn run(config: &RunConfig) -> Report {
 /// Every request ended once, in one way, and tokens add up.
 pub(crate) fn assert_conserved(report: &Report) {
     let count = |counter| report.metrics.count(counter);
-    let ends = [Counter::Completed, Counter::Rejected, Counter::Failed, Counter::Shed].map(count);
+    let ends =
+        [Counter::Completed, Counter::Rejected, Counter::Failed, Counter::Shed, Counter::Timeouts, Counter::Cancelled]
+            .map(count);
     assert_eq!(ends.iter().sum::<u64>() + report.unfinished_requests, count(Counter::Requests));
     assert_eq!(report.requests.len() as u64, count(Counter::Requests));
     let completed = report.requests.iter().filter(|r| r.outcome == vcr_cluster::record::Outcome::Completed);

@@ -71,8 +71,6 @@ pub enum Drivers {
     All,
     /// Engines in virtual time only: the option is not vLLM's.
     Simulated,
-    /// Live engines only: requests in virtual time do not use it.
-    Live,
 }
 
 /// An option of an engine whose settings are `C`.
@@ -334,7 +332,7 @@ options! {
         "drafts verified in each step (n-gram speculation); they take budget and KV slots";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
-    MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, Live,
+    MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
 }
 

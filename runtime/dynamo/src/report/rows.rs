@@ -94,6 +94,7 @@ fn row(
         Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
         Outcome::Shed => ("rejected", Some("all engines had too much to do".to_owned())),
         Outcome::Failed(FailReason::Aborted) => ("canceled", Some(FailReason::Aborted.to_string())),
+        Outcome::GivenUp(reason) => ("canceled", Some(reason.to_string())),
         Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
     };
     Row {

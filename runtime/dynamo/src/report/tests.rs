@@ -117,6 +117,8 @@ fn empty() -> vcr_cluster::Report {
         outside_fitted_range: None,
         table_coverage: None,
         uncertainty: None,
+        promises: Vec::new(),
+        slo_classes: Default::default(),
         fingerprint: String::new(),
         requests: Vec::new(),
         token_gaps_ns: Default::default(),

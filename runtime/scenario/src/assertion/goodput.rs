@@ -1,7 +1,7 @@
 //! `goodput{ttft<1s,tpot<50ms}`: requests that completed within latency limits.
 
 use vcr_cluster::metrics::{Metric, Trend};
-use vcr_cluster::{Report, SloMetric};
+use vcr_cluster::{Report, Selection, SloMetric};
 use vcr_units as units;
 
 use crate::assertion::comparison::{COMPARISONS, Comparison};
@@ -28,28 +28,52 @@ pub(crate) struct Slo {
     limit_ns: u64,
 }
 
-impl Slo {
-    /// The metric that it is a limit of, if that can be unknown.
-    pub(crate) fn needs(&self) -> Option<Metric> {
-        (self.metric == SloMetric::Queue).then_some(Metric::Trend(Trend::Queue))
+/// Requests that a goodput is about, and the limits on their latencies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GoodputOf {
+    pub(crate) workload: Option<String>,
+    /// Those who have been promised the same latencies.
+    pub(crate) class: Option<String>,
+    pub(crate) tenant: Option<u64>,
+    /// None for what was promised.
+    slos: Vec<Slo>,
+}
+
+impl GoodputOf {
+    /// The metrics that it has limits of, as far as those can be unknown.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = Metric> {
+        let slos = self.slos.iter().filter(|slo| slo.metric == SloMetric::Queue);
+        slos.map(|_| Metric::Trend(Trend::Queue))
     }
 }
 
-/// Reads the part of `text` after `{`: limits, and optionally `workload:NAME`.
-pub(crate) fn parse(text: &str, rest: &str) -> Result<(Option<String>, Vec<Slo>), Malformed> {
+/// Reads the part of `text` after `{`: limits, and optionally `workload:NAME`,
+/// `class:NAME` and `tenant:NUMBER`.
+pub(crate) fn parse(text: &str, rest: &str) -> Result<GoodputOf, Malformed> {
     let Some(inner) = rest.trim().strip_suffix('}') else {
         return Err(Malformed { message: format!("`{text}` has no closing `}}`"), hint: Some(form()) });
     };
-    let mut workload = None;
-    let mut slos = Vec::new();
+    let twice = |what: &str| Malformed::new(format!("`{text}` names two {what}"));
+    let mut of = GoodputOf::default();
     for part in inner.split(',').map(str::trim) {
-        match part.strip_prefix("workload:") {
-            Some(name) if workload.is_none() => workload = Some(name.trim().to_owned()),
-            Some(_) => return Err(Malformed::new(format!("`{text}` names two workloads"))),
-            None => slos.push(slo(part)?),
+        let (key, value) = part.split_once(':').map_or((part, ""), |(key, value)| (key.trim(), value.trim()));
+        match key {
+            "workload" if of.workload.is_some() => return Err(twice("workloads")),
+            "workload" => of.workload = Some(value.to_owned()),
+            "class" if of.class.is_some() => return Err(twice("classes")),
+            "class" => of.class = Some(value.to_owned()),
+            "tenant" if of.tenant.is_some() => return Err(twice("tenants")),
+            "tenant" => {
+                let number = value.parse().map_err(|_| {
+                    Malformed::new(format!("invalid tenant `{value}` in `{text}`: expected a whole number"))
+                })?;
+                of.tenant = Some(number);
+            }
+            _ => of.slos.push(slo(part)?),
         }
     }
-    if slos.is_empty() { Err(without_limits()) } else { Ok((workload, slos)) }
+    let has_promise = of.class.is_some() || of.tenant.is_some();
+    if of.slos.is_empty() && !has_promise { Err(without_limits()) } else { Ok(of) }
 }
 
 /// The error of a goodput without limits.
@@ -58,7 +82,8 @@ pub(crate) fn without_limits() -> Malformed {
 }
 
 fn form() -> String {
-    "write the limits as in \"goodput{ttft<1s,tpot<50ms}\", for one workload \"goodput{workload:chat,ttft<1s}\""
+    "write the limits as in \"goodput{ttft<1s,tpot<50ms}\", for one workload \"goodput{workload:chat,ttft<1s}\", \
+     for what was promised to an SLO class \"goodput{class:interactive}\""
         .to_owned()
 }
 
@@ -84,13 +109,15 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
 
 /// The requests that met all limits: their number, their number per second, or their share of
 /// all that arrived.
-pub(crate) fn observe(report: &Report, workload: Option<&str>, slos: &[Slo], statistic: Statistic) -> Option<f64> {
-    let keeps: Vec<_> = slos
+pub(crate) fn observe(report: &Report, of: &GoodputOf, statistic: Statistic) -> Option<f64> {
+    let keeps: Vec<_> = of
+        .slos
         .iter()
         .map(|slo| (slo.metric, move |ns: u64| slo.comparison.holds(ns as f64, slo.limit_ns as f64)))
         .collect();
     let limits: Vec<_> = keeps.iter().map(|(metric, keeps)| (*metric, keeps as &dyn Fn(u64) -> bool)).collect();
-    let goodput = report.goodput(workload, &limits);
+    let selection = Selection { workload: of.workload.as_deref(), slo_class: of.class.as_deref(), tenant: of.tenant };
+    let goodput = report.goodput(selection, &limits);
     let good = goodput.good as f64;
     match statistic {
         Statistic::Rate => Some(if report.duration_ms > 0.0 { good / (report.duration_ms / 1e3) } else { 0.0 }),
@@ -103,7 +130,7 @@ pub(crate) fn observe(report: &Report, workload: Option<&str>, slos: &[Slo], sta
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<(Option<String>, Vec<Slo>), Malformed> {
+    fn parsed(text: &str) -> Result<GoodputOf, Malformed> {
         parse(text, text.split_once('{').unwrap().1)
     }
 
@@ -111,8 +138,12 @@ mod tests {
     fn limits_and_workloads_are_read_in_any_order() {
         let ttft = Slo { metric: SloMetric::Ttft, comparison: Comparison::Less, limit_ns: 1_000_000_000 };
         let itl = Slo { metric: SloMetric::Tpot, comparison: Comparison::AtMost, limit_ns: 50_000_000 };
-        assert_eq!(parsed("goodput{ttft<1s,itl<=50ms}"), Ok((None, vec![ttft, itl])));
-        assert_eq!(parsed("goodput{ itl <= 50ms, workload: chat }"), Ok((Some("chat".to_owned()), vec![itl])));
+        let all = GoodputOf { slos: vec![ttft, itl], ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{ttft<1s,itl<=50ms}"), Ok(all));
+        let of_chat = GoodputOf { workload: Some("chat".to_owned()), slos: vec![itl], ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{ itl <= 50ms, workload: chat }"), Ok(of_chat));
+        let promised = GoodputOf { class: Some("gold".to_owned()), tenant: Some(3), ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{class:gold, tenant: 3}"), Ok(promised));
     }
 
     #[test]
@@ -122,6 +153,8 @@ mod tests {
             ("goodput{workload:chat}", "`goodput` needs latency limits"),
             ("goodput{ttft<1s", "`goodput{ttft<1s` has no closing `}`"),
             ("goodput{ttft>1s}", "invalid comparison `>` in `ttft>1s`: expected < or <="),
+            ("goodput{class:a,class:b}", "`goodput{class:a,class:b}` names two classes"),
+            ("goodput{tenant:x}", "invalid tenant `x` in `goodput{tenant:x}`: expected a whole number"),
             ("goodput{tfft<1s}", "requests have no latency `tfft`"),
         ] {
             assert_eq!(parsed(text).unwrap_err().message, message, "{text}");

@@ -3,7 +3,7 @@
 use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
 use vcr_cluster::{MetricsReport, Report, TrendReport};
 
-use crate::assertion::goodput::{self, Slo};
+use crate::assertion::goodput::{self, GoodputOf};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
 use crate::script::suggestion::{did_you_mean, nearest};
@@ -13,8 +13,8 @@ use crate::script::suggestion::{did_you_mean, nearest};
 pub(crate) struct Subject {
     metric: Metric,
     workload: Option<String>,
-    /// The limits of [`Metric::Goodput`].
-    slos: Vec<Slo>,
+    /// What [`Metric::Goodput`] is about.
+    goodput: GoodputOf,
 }
 
 impl Subject {
@@ -23,8 +23,8 @@ impl Subject {
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         let (name, workload) = match text.split_once('{') {
             Some((name, rest)) if name.trim() == Metric::Goodput.info().name => {
-                let (workload, slos) = goodput::parse(text, rest)?;
-                return Ok(Self { metric: Metric::Goodput, workload, slos });
+                let goodput = goodput::parse(text, rest)?;
+                return Ok(Self { metric: Metric::Goodput, workload: goodput.workload.clone(), goodput });
             }
             None => (text.trim(), None),
             Some((name, rest)) => {
@@ -46,7 +46,7 @@ impl Subject {
         if metric == Metric::Goodput {
             return Err(goodput::without_limits());
         }
-        let subject = Self { metric, workload: workload.map(str::to_owned), slos: Vec::new() };
+        let subject = Self { metric, workload: workload.map(str::to_owned), goodput: GoodputOf::default() };
         if subject.workload.is_some() && metric.info().scope == Scope::Run {
             return Err(Malformed::new(format!(
                 "`{name}` is a metric of engines, which cannot be asked of one workload"
@@ -55,8 +55,20 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Fails when the run has no workload of that name.
+    /// Fails when the run has no workload or SLO class of that name.
     pub(crate) fn check_workload(&self, report: &Report) -> Result<(), Malformed> {
+        if let Some(class) = &self.goodput.class
+            && !report.slo_classes.contains_key(class)
+        {
+            let names = || report.slo_classes.keys().map(String::as_str);
+            let close = nearest(class, names());
+            let known = || match names().collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => "no workload has an `slo`".to_owned(),
+                some => format!("it has {some}"),
+            };
+            let message = format!("the run `{}` has no SLO class `{class}`", report.name);
+            return Err(Malformed { message, hint: Some(close.map_or_else(known, did_you_mean)) });
+        }
         let Some(workload) = &self.workload else { return Ok(()) };
         if report.workloads.contains_key(workload) {
             return Ok(());
@@ -82,8 +94,8 @@ impl Subject {
     /// Why the run's target does not know it, if it does not.
     pub(crate) fn why_absent<'a>(&self, report: &'a Report) -> Option<&'a str> {
         let of_workload = self.workload.is_some();
-        let needed = self.slos.iter().filter_map(Slo::needs).chain([self.metric]);
-        needed.into_iter().find_map(|metric| report.why_absent(metric, of_workload))
+        let mut needed = self.goodput.needs().chain([self.metric]);
+        needed.find_map(|metric| report.why_absent(metric, of_workload))
     }
 
     /// The metric's description.
@@ -124,7 +136,7 @@ impl Subject {
                     Statistic::Rate => Some(summary.count as f64 / (report.duration_ms / 1e3)),
                 }
             }
-            Metric::Goodput => goodput::observe(report, self.workload.as_deref(), &self.slos, statistic),
+            Metric::Goodput => goodput::observe(report, &self.goodput, statistic),
         }
     }
 }

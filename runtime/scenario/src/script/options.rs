@@ -3,7 +3,10 @@
 //! Every function declares its options by taking them; any other option is unknown. All problems of a map are reported at once, each with the
 //! line and column of its key.
 
+use std::sync::Arc;
+
 use rhai::{Array, Dynamic, ImmutableString, Map, NativeCallContext, Position};
+use vcr_cluster::{Histogram, Lengths};
 use vcr_random::Distribution;
 
 use crate::script::error::{Scripted, Thrown};
@@ -150,6 +153,31 @@ impl<'s> Options<'s> {
         self.problems.push(Problem { option: String::new(), position, message: message.into(), hint: None });
     }
 
+    /// An option that is an array of maps with options of their own, such as `example`.
+    pub(crate) fn each<T>(
+        &mut self,
+        name: &'static str,
+        example: &str,
+        read: impl Fn(usize, &mut Self) -> T,
+    ) -> Option<Vec<T>> {
+        let value = self.take(name)?;
+        let maps = value
+            .clone()
+            .try_cast::<Array>()
+            .and_then(|array| array.into_iter().map(|element| element.try_cast::<Map>()).collect::<Option<Vec<Map>>>());
+        let maps = self.check(name, maps, &format!("an array of {example}"), &value)?;
+        let call = self.position_of(name);
+        let mut made = Vec::with_capacity(maps.len());
+        for (index, map) in maps.into_iter().enumerate() {
+            let mut inner =
+                Self { function: name, source: self.source, call, map, known: Vec::new(), problems: Vec::new() };
+            made.push(read(index, &mut inner));
+            inner.note_unknown();
+            self.problems.append(&mut inner.problems);
+        }
+        Some(made)
+    }
+
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
         // A wrong value is a problem already.
         let complained = self.problems.iter().any(|problem| problem.option == name);
@@ -257,6 +285,17 @@ impl<'s> Options<'s> {
         let wanted = "a number, or a distribution such as normal(512, 128)";
         let scripted = self.check(name, scripted, wanted, &value)?;
         self.valid(name, scripted.distribution, MAX_COUNT)
+    }
+
+    /// Numbers of tokens: as [`Options::counts`], or a histogram.
+    pub(crate) fn lengths(&mut self, name: &'static str) -> Option<Lengths> {
+        match self.take_if(name, |value| value.is::<Arc<Histogram>>()).and_then(|value| value.try_cast()) {
+            Some(histogram) => {
+                self.known.push(name);
+                Some(Lengths::Counted(histogram))
+            }
+            None => self.counts(name).map(Lengths::Drawn),
+        }
     }
 
     /// A distribution of durations in milliseconds; a duration is a constant.

@@ -12,7 +12,7 @@ use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, describe};
-use crate::vocabulary::workload::open_trace;
+use crate::vocabulary::workload::trace::open_trace;
 
 /// Name of a workload that is a capture.
 const WORKLOAD: &str = "capture";
@@ -78,7 +78,7 @@ fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Resul
     }
     let pacing = TracePacing::Recorded { speedup: 1.0 };
     let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers };
-    Ok(WorkloadConfig { name: WORKLOAD.to_owned(), start_ns: 0, priority: 0, tenant: 0, source })
+    Ok(WorkloadConfig::new(WORKLOAD, source))
 }
 
 /// The option `workloads`: workloads, and captures in the place of one.

@@ -6,8 +6,8 @@ pub(crate) mod tiers;
 use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::{
-    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineKind, EngineOption,
-    OPTIONS, OptionValue, option,
+    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption, OPTIONS,
+    OptionValue, option,
 };
 
 use crate::script::error::Scripted;
@@ -160,7 +160,7 @@ fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
 
 /// Reads the declared options.
 fn read<C>(options: &mut Options<'_>, declared: &'static [EngineOption<C>], input: &mut C) {
-    for option in declared.iter().filter(|option| option.drivers != Drivers::Live) {
+    for option in declared {
         let value = match (option.get)(input) {
             OptionValue::Count(_) => options.u32(option.name).map(OptionValue::Count),
             OptionValue::Limit(_) => options.u32(option.name).map(|limit| OptionValue::Limit(Some(limit))),

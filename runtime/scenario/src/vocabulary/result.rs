@@ -62,9 +62,7 @@ impl IntoIterator for RequestRows {
 
 /// Request number `place`, with the keys of `requests.jsonl`.
 fn row(report: &Report, place: usize) -> Map {
-    let record = &report.requests[place];
-    let workload = &report.workload_names[record.workload as usize];
-    as_map(&record.row(place as u64, workload, &report.engine_names))
+    as_map(&report.request_row(place))
 }
 
 /// One key of all requests, in order of arrival; nothing where a request lacks it.

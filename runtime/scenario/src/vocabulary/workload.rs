@@ -1,25 +1,27 @@
-//! Workloads: bursts, rates, closed loops, sessions and traces.
+//! Workloads: when their requests start, what they ask for, how their clients behave.
 
-use std::num::NonZeroU32;
-use std::path::PathBuf;
+mod agents;
+mod clients;
+mod curves;
+mod dataset;
+mod files;
+mod requests;
+pub(crate) mod trace;
+
 use std::sync::Arc;
 
-use rhai::Engine;
-use vcr_cluster::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
-use vcr_random::Distribution;
-use vcr_trace::{
-    HashIdScope, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions, read_files,
-};
+use rhai::{Array, Engine, NativeCallContext};
+use vcr_cluster::{Arrivals, Curve, Gaps, Limit, WorkloadConfig, WorkloadSource};
 
 use crate::script::context::Context;
-use crate::script::error::{Scripted, Thrown};
+use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
-
-/// Traces do not depend on the seed of the run.
-const PREFIX_GROUP_SEED: u64 = 42;
+use clients::whose;
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    curves::register(engine, context);
+    requests::register(engine);
     with_options(engine, context, "burst", |_, mut options| {
         let start_ns = options.duration_ns("at").unwrap_or(0);
         let count = options.u64("count");
@@ -31,29 +33,64 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     });
     with_options(engine, context, "constant", |_, mut options| {
         let start_ns = options.duration_ns("start").unwrap_or(0);
-        let rate_per_s = rate(&mut options);
-        let limit = limit(&mut options);
-        synthetic("constant", start_ns, Arrivals::Constant { rate_per_s, limit }, options)
+        let arrivals = match rate(&mut options) {
+            Level::Fixed(rate_per_s) => Arrivals::Constant { rate_per_s, limit: limit(&mut options) },
+            Level::Varying(rate) => Arrivals::Varying { rate, gaps: Gaps::Even, limit: limit(&mut options) },
+        };
+        synthetic("constant", start_ns, arrivals, options)
     });
     with_options(engine, context, "poisson", |_, mut options| {
         let start_ns = options.duration_ns("start").unwrap_or(0);
-        let rate_per_s = rate(&mut options);
+        let arrivals = match rate(&mut options) {
+            Level::Fixed(rate_per_s) => Arrivals::Poisson { rate_per_s, limit: limit(&mut options) },
+            Level::Varying(rate) => Arrivals::Varying { rate, gaps: Gaps::Exponential, limit: limit(&mut options) },
+        };
+        synthetic("poisson", start_ns, arrivals, options)
+    });
+    with_options(engine, context, "bursty", |_, mut options| {
+        let start_ns = options.duration_ns("start").unwrap_or(0);
+        let rate = match rate(&mut options) {
+            Level::Fixed(rate_per_s) => Curve::constant(rate_per_s),
+            Level::Varying(rate) => rate,
+        };
+        let shape = options.f64("burstiness");
+        let shape = options.required("burstiness", shape);
+        let is_weibull = options.choice("gaps", &[("gamma", false), ("weibull", true)]).unwrap_or(false);
+        let gaps = if is_weibull { Gaps::Weibull { shape } } else { Gaps::Gamma { shape } };
         let limit = limit(&mut options);
-        synthetic("poisson", start_ns, Arrivals::Poisson { rate_per_s, limit }, options)
+        synthetic("bursty", start_ns, Arrivals::Varying { rate, gaps, limit }, options)
     });
     with_options(engine, context, "closed_loop", |_, mut options| {
         let start_ns = options.duration_ns("start").unwrap_or(0);
-        let concurrency = options.u64("concurrency");
-        let concurrency = options.required("concurrency", concurrency);
-        let limit = limit(&mut options);
-        synthetic("closed_loop", start_ns, Arrivals::ClosedLoop { concurrency, limit }, options)
+        let users = options.take_if("concurrency", |value| value.is::<Curve>()).and_then(|value| value.try_cast());
+        let arrivals = match users {
+            Some(users) => Arrivals::Users { users, limit: limit(&mut options) },
+            None => {
+                let concurrency = options.u64("concurrency");
+                let concurrency = options.required("concurrency", concurrency);
+                Arrivals::ClosedLoop { concurrency, limit: limit(&mut options) }
+            }
+        };
+        synthetic("closed_loop", start_ns, arrivals, options)
     });
-    with_options(engine, context, "trace", make_trace);
+    with_options(engine, context, "trace", trace::make_trace);
+    with_options(engine, context, "agents", |_, options| agents::make(options));
+    with_options(engine, context, "dataset", dataset::make);
+    files::register(engine, context);
 }
 
-fn rate(options: &mut Options<'_>) -> f64 {
+/// A level that stays the same, or not.
+enum Level {
+    Fixed(f64),
+    Varying(Curve),
+}
+
+fn rate(options: &mut Options<'_>) -> Level {
+    if let Some(curve) = options.take_if("rate", |value| value.is::<Curve>()).and_then(|value| value.try_cast()) {
+        return Level::Varying(curve);
+    }
     let rate_per_s = options.rate_per_s("rate");
-    options.required("rate", rate_per_s)
+    Level::Fixed(options.required("rate", rate_per_s))
 }
 
 fn limit(options: &mut Options<'_>) -> Limit {
@@ -61,139 +98,27 @@ fn limit(options: &mut Options<'_>) -> Limit {
 }
 
 fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let one = Distribution::Constant { value: 1.0 };
-    let prompt_tokens = options.counts("prompt_tokens");
-    let output_tokens = options.counts("output_tokens");
-    for (name, given) in [("prompt_tokens", prompt_tokens), ("output_tokens", output_tokens)] {
-        options.required(name, given.map(|_| ()));
-    }
-    let shared_prefix_tokens = options.u32("shared_prefix_tokens").unwrap_or(0);
-    let mix = RequestMix {
-        prompt_tokens: prompt_tokens.unwrap_or(one),
-        output_tokens: output_tokens.unwrap_or(one),
-        shared_prefix_tokens,
-        prefix_groups: options.u32("prefix_groups").unwrap_or(1),
-        turns: options.counts("turns").unwrap_or(one),
-        think_time_ms: options.durations_ms("think_time").unwrap_or(Distribution::Constant { value: 0.0 }),
-    };
-    let Whose { name, priority, tenant } = whose(kind, &mut options);
+    let of = whose(kind, &mut options);
+    let classes = requests::classes(&of.name, &mut options);
     options.finish()?;
-    Ok(WorkloadConfig { name, start_ns, priority, tenant, source: WorkloadSource::Synthetic { arrivals, mix } })
+    Ok(of.workload(start_ns, WorkloadSource::Synthetic { arrivals, classes }))
 }
 
-/// Options that all workloads have.
-struct Whose {
-    name: String,
-    priority: i32,
-    tenant: u64,
+/// The elements of an array, each read by `read`.
+fn elements<T>(array: &Array, read: impl Fn(&rhai::Dynamic) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let numbered = array.iter().enumerate();
+    numbered.map(|(index, value)| read(value).map_err(|text| format!("element {}: {text}", index + 1))).collect()
 }
 
-fn whose(kind: &str, options: &mut Options<'_>) -> Whose {
-    Whose {
-        name: options.name("name").unwrap_or_else(|| kind.to_owned()),
-        priority: options.i32("priority").unwrap_or(0),
-        tenant: options.u64("tenant").unwrap_or(0),
-    }
-}
-
-fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let formats = [
-        ("auto", None),
-        ("mooncake", Some(TraceFormat::Mooncake)),
-        ("mooncake-delta", Some(TraceFormat::MooncakeDelta)),
-        ("agentic-mooncake", Some(TraceFormat::AgenticMooncake)),
-        ("applied-compute-agentic", Some(TraceFormat::AppliedComputeAgentic)),
-        ("dynamo", Some(TraceFormat::Dynamo)),
-        ("azure", Some(TraceFormat::Azure)),
-        ("capture", Some(TraceFormat::Capture)),
-    ];
-    let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
-    let answers = options.choice("answers", &answers).unwrap_or_default();
-    let paths = options.strings("path");
-    let paths = options.required("path", paths);
-    let concurrency = options.u64("concurrency");
-    let speedup = options.f64("speedup");
-    if concurrency.is_some() && speedup.is_some() {
-        options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
-    }
-    let pacing = match concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
-        None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
-    };
-    let block_size_tokens = options.u32("block_size").map(|block_size| {
-        NonZeroU32::new(block_size).unwrap_or_else(|| {
-            options.problem("block_size", "`block_size` must be at least 1");
-            NonZeroU32::MIN
+/// Registers a function that takes one value that is no map.
+fn with_value<A: Clone + Send + Sync + 'static, T: Clone + Send + Sync + 'static>(
+    engine: &mut Engine,
+    name: &'static str,
+    make: impl Fn(&A) -> Result<T, String> + Send + Sync + 'static,
+) {
+    engine.register_fn(name, move |call: NativeCallContext<'_>, value: A| -> Scripted<T> {
+        make(&value).map_err(|text| {
+            crate::script::error::Thrown::input(format!("invalid `{name}`: {text}")).at(call.call_position())
         })
     });
-    let is_lenient = options.boolean("lenient").unwrap_or(false);
-    let is_strict = options.boolean("strict").unwrap_or(false);
-    if is_lenient && is_strict {
-        options.problem("strict", "`strict` refuses what `lenient` repairs; give one of them");
-    }
-    let strictness = match (is_lenient, is_strict) {
-        (true, _) => Strictness::Lenient,
-        (_, true) => Strictness::Strict,
-        _ => Strictness::Standard,
-    };
-    let scopes = [("trace", HashIdScope::Trace), ("play", HashIdScope::Play), ("session", HashIdScope::Session)];
-    let shared_prefix = SharedPrefix {
-        ratio: options.f64("shared_prefix_ratio").unwrap_or(0.0),
-        groups: options.u32("prefix_groups").unwrap_or(0),
-        seed: PREFIX_GROUP_SEED,
-    };
-    let read = TraceOptions {
-        format: options.choice("format", &formats).flatten(),
-        block_size_tokens,
-        strictness,
-        first_timestamp_required: concurrency.is_none(),
-        answer_times: answers == Answers::Recorded,
-        sessions: options.choice("sessions", &Sessions::ALL).unwrap_or_default(),
-        hash_id_scope: options.choice("hash_id_scope", &scopes),
-        shared_prefix,
-    };
-    let start_ns = options.duration_ns("start").unwrap_or(0);
-    let copies = options.u32("copies").unwrap_or(1);
-    let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
-    let Whose { name, priority, tenant } = whose("trace", &mut options);
-    let call = options.call_position();
-    options.finish()?;
-    for path in &paths {
-        context.reads(&context.resolve(path)).map_err(|thrown| thrown.at(call))?;
-    }
-    let trace = open_trace(context, &paths, &read).map_err(|error| {
-        let thrown = Thrown::input(error.to_string());
-        let of_row = matches!(error, TraceError::Row { .. });
-        let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
-        if of_row { thrown.hint(hint) } else { thrown }.at(call)
-    })?;
-    if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
-        let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
-        return Err(Thrown::input(format!("{} does not say when its answers came", paths.join(", ")))
-            .hint(hint)
-            .at(call));
-    }
-    let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
-    Ok(WorkloadConfig { name, start_ns, priority, tenant, source })
-}
-
-/// Reads a trace once, however often the scenario names it.
-pub(crate) fn open_trace(
-    context: &Context,
-    paths: &[String],
-    options: &TraceOptions,
-) -> Result<Arc<Trace>, TraceError> {
-    for path in paths {
-        context.state().inputs.named("trace", path, context.resolve(path));
-    }
-    let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
-    let key = (paths.clone(), format!("{options:?}"));
-    context.loaded.trace(key, || {
-        let trace = Arc::new(read_files(&paths, options)?);
-        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        for warning in &trace.warnings {
-            context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
-        }
-        Ok(trace)
-    })
 }

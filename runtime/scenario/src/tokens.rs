@@ -1,0 +1,33 @@
+//! Counting tokens: a tokenizer is the caller's, since it is much code for a few files.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Counts the tokens of a text.
+pub type CountTokens = dyn FnMut(&str) -> Result<u32, String>;
+
+type Open = dyn Fn(&Path) -> Result<Box<CountTokens>, String> + Send + Sync;
+
+/// Where tokenizers come from.
+#[derive(Clone)]
+pub struct Tokenizers(Arc<Open>);
+
+impl Tokenizers {
+    /// Those that `open` makes of a model's folder.
+    pub fn new(open: impl Fn(&Path) -> Result<Box<CountTokens>, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+
+    /// # Errors
+    /// Why there is no tokenizer in `folder`.
+    pub(crate) fn open(&self, folder: &Path) -> Result<Box<CountTokens>, String> {
+        (self.0)(folder)
+    }
+}
+
+impl fmt::Debug for Tokenizers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Tokenizers")
+    }
+}

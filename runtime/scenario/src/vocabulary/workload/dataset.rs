@@ -1,0 +1,208 @@
+//! `dataset`: conversations of a file, of which the lengths are used.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use vcr_cluster::Conversations;
+
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+use crate::script::options::Options;
+use crate::tokens::CountTokens;
+
+/// The largest data set that is read; all of it is in memory at once.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Characters of a token of English, for those who name no tokenizer.
+const CHARACTERS_PER_TOKEN: f64 = 4.0;
+
+/// Whoever speaks for the model.
+const MODEL_ROLES: &[&str] = &["assistant", "gpt", "chatgpt", "bing", "bard", "model"];
+
+pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<Conversations>> {
+    let path = options.string("path");
+    let path = options.required("path", path);
+    let characters = options.f64("characters_per_token");
+    let tokenizer = options.string("tokenizer");
+    let in_order = options.choice("order", &[("random", false), ("file", true)]).unwrap_or(false);
+    let most = options.u64("limit").unwrap_or(u64::MAX);
+    if characters.is_some() && tokenizer.is_some() {
+        options.problem("tokenizer", "`tokenizer` counts tokens and `characters_per_token` estimates them; give one");
+    }
+    let characters_per_token = characters.unwrap_or(CHARACTERS_PER_TOKEN);
+    if !(characters_per_token.is_finite() && characters_per_token > 0.0) {
+        options.problem("characters_per_token", "`characters_per_token` must be positive and finite");
+    }
+    let call = options.call_position();
+    options.finish()?;
+    let resolved = context.resolve(&path);
+    context.reads(&resolved).map_err(|thrown| thrown.at(call))?;
+    context.state().inputs.named("dataset", &path, resolved.clone());
+    let wrong = |text: String| Thrown::input(text).at(call);
+    let mut count: Box<CountTokens> = match &tokenizer {
+        None => Box::new(move |text| Ok((text.chars().count() as f64 / characters_per_token).round() as u32)),
+        Some(folder) => {
+            let folder = context.resolve(folder);
+            let Some(open) = &context.options.tokenizers else {
+                let hint = "leave `tokenizer` out to estimate lengths by `characters_per_token`";
+                return Err(Thrown::input("this build of vcr has no tokenizers").hint(hint).at(call));
+            };
+            open.open(&folder).map_err(|text| wrong(format!("`tokenizer`: {text}")))?
+        }
+    };
+    let (conversations, skipped) =
+        read(&resolved, most, &mut count).map_err(|text| wrong(format!("`{}`: {text}", resolved.display())))?;
+    if skipped > 0 {
+        context.reporter.warn(&format!("{path}: {skipped} conversations without an answer are left out"));
+    }
+    Ok(Arc::new(Conversations { turns: conversations, in_order }))
+}
+
+/// The conversations of a file, and how many of them have no turns.
+fn read(path: &Path, most: u64, count: &mut CountTokens) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+    let text = vcr_input::read_text(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut read = Vec::new();
+    let mut skipped = 0;
+    let mut take = |record: Record| -> Result<bool, String> {
+        let turns = record.turns(count)?;
+        if turns.is_empty() {
+            skipped += 1;
+        } else {
+            read.push(turns);
+        }
+        Ok((read.len() as u64) < most)
+    };
+    if text.trim_start().starts_with('[') {
+        let records: Vec<Record> = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        for (index, record) in records.into_iter().enumerate() {
+            if !take(record).map_err(|error| format!("conversation {}: {error}", index + 1))? {
+                break;
+            }
+        }
+    } else {
+        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let at_line = |error: String| format!("line {}: {error}", index + 1);
+            let record = serde_json::from_str(line).map_err(|error| at_line(error.to_string()))?;
+            if !take(record).map_err(at_line)? {
+                break;
+            }
+        }
+    }
+    if read.is_empty() {
+        return Err("it has no conversation with a prompt and an answer".to_owned());
+    }
+    Ok((read, skipped))
+}
+
+/// A conversation in any of the forms that are known.
+#[derive(Deserialize)]
+struct Record {
+    #[serde(alias = "messages")]
+    conversations: Option<Vec<Message>>,
+    #[serde(alias = "question", alias = "instruction")]
+    prompt: Option<Content>,
+    #[serde(alias = "response", alias = "output", alias = "answer")]
+    completion: Option<Content>,
+    #[serde(alias = "input_length", alias = "input_tokens")]
+    prompt_tokens: Option<u32>,
+    #[serde(alias = "output_length")]
+    output_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(alias = "from")]
+    role: String,
+    #[serde(alias = "value")]
+    content: Option<Content>,
+}
+
+/// What a message says.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(default)]
+    text: String,
+}
+
+impl Content {
+    fn tokens(&self, count: &mut CountTokens) -> Result<u32, String> {
+        match self {
+            Self::Text(text) => count(text),
+            Self::Parts(parts) => parts.iter().map(|part| count(&part.text)).sum(),
+        }
+    }
+}
+
+impl Record {
+    /// New prompt tokens and output tokens of each turn: what is said before an answer,
+    /// and the answer.
+    fn turns(&self, count: &mut CountTokens) -> Result<Vec<(u32, u32)>, String> {
+        if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {
+            return Ok(vec![(prompt.max(1), output.max(1))]);
+        }
+        if let (Some(prompt), Some(completion)) = (&self.prompt, &self.completion) {
+            return Ok(vec![(prompt.tokens(count)?.max(1), completion.tokens(count)?.max(1))]);
+        }
+        let Some(messages) = &self.conversations else {
+            return Err("expected `conversations`, `messages`, `prompt` with `completion`, or lengths".to_owned());
+        };
+        let mut turns = Vec::new();
+        let mut said = None;
+        for message in messages {
+            let tokens = message.content.as_ref().map_or(Ok(0), |content| content.tokens(count))?;
+            if !MODEL_ROLES.contains(&message.role.as_str()) {
+                said = Some(said.unwrap_or(0u32).saturating_add(tokens));
+            } else if let Some(said) = said.take() {
+                turns.push((said.max(1), tokens.max(1)));
+            }
+        }
+        Ok(turns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str, most: u64) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("data");
+        std::fs::write(&path, text).expect("it is writable");
+        read(&path, most, &mut |text: &str| Ok(text.len() as u32))
+    }
+
+    #[test]
+    fn share_gpt_and_lines_of_messages_are_read() {
+        let share_gpt = r#"[
+            {"id": "a", "conversations": [{"from": "human", "value": "12345"}, {"from": "gpt", "value": "123"},
+                {"from": "human", "value": "1"}, {"from": "gpt", "value": ""}]},
+            {"id": "b", "conversations": [{"from": "gpt", "value": "hello"}]}]"#;
+        assert_eq!(parsed(share_gpt, 9), Ok((vec![vec![(5, 3), (1, 1)]], 1)));
+        let lines = concat!(
+            r#"{"messages": [{"role": "system", "content": "123"}, {"role": "user", "content": [{"type": "text", "text": "45"}]}, {"role": "assistant", "content": "6789"}]}"#,
+            "\n\n",
+            r#"{"prompt": "12", "completion": "3"}"#,
+            "\n",
+            r#"{"input_length": 700, "output_length": 30}"#
+        );
+        assert_eq!(parsed(lines, 9), Ok((vec![vec![(5, 4)], vec![(2, 1)], vec![(700, 30)]], 0)));
+        assert_eq!(parsed(lines, 1).map(|(read, _)| read.len()), Ok(1));
+    }
+
+    #[test]
+    fn what_is_no_conversation_is_named_with_its_place() {
+        let error = |text| parsed(text, 9).unwrap_err();
+        assert!(error("{\"a\": 1}").starts_with("line 1: expected `conversations`"));
+        assert!(error("[{\"a\": 1}]").starts_with("conversation 1: expected `conversations`"));
+        assert!(error("{\"prompt\": \"a\", \"completion\": \"b\"}\n{").starts_with("line 2: "));
+        assert_eq!(error("[]"), "it has no conversation with a prompt and an answer");
+    }
+}

@@ -1,0 +1,120 @@
+//! Workloads that replay a trace.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use vcr_cluster::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_trace::{
+    HashIdScope, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions, read_files,
+};
+
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+use crate::script::options::Options;
+use crate::vocabulary::workload::clients::whose;
+
+/// Traces do not depend on the seed of the run.
+const PREFIX_GROUP_SEED: u64 = 42;
+
+pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
+    let formats = [
+        ("auto", None),
+        ("mooncake", Some(TraceFormat::Mooncake)),
+        ("mooncake-delta", Some(TraceFormat::MooncakeDelta)),
+        ("agentic-mooncake", Some(TraceFormat::AgenticMooncake)),
+        ("applied-compute-agentic", Some(TraceFormat::AppliedComputeAgentic)),
+        ("dynamo", Some(TraceFormat::Dynamo)),
+        ("azure", Some(TraceFormat::Azure)),
+        ("capture", Some(TraceFormat::Capture)),
+    ];
+    let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
+    let answers = options.choice("answers", &answers).unwrap_or_default();
+    let paths = options.strings("path");
+    let paths = options.required("path", paths);
+    let concurrency = options.u64("concurrency");
+    let speedup = options.f64("speedup");
+    if concurrency.is_some() && speedup.is_some() {
+        options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
+    }
+    let pacing = match concurrency {
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
+        None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
+    };
+    let block_size_tokens = options.u32("block_size").map(|block_size| {
+        NonZeroU32::new(block_size).unwrap_or_else(|| {
+            options.problem("block_size", "`block_size` must be at least 1");
+            NonZeroU32::MIN
+        })
+    });
+    let is_lenient = options.boolean("lenient").unwrap_or(false);
+    let is_strict = options.boolean("strict").unwrap_or(false);
+    if is_lenient && is_strict {
+        options.problem("strict", "`strict` refuses what `lenient` repairs; give one of them");
+    }
+    let strictness = match (is_lenient, is_strict) {
+        (true, _) => Strictness::Lenient,
+        (_, true) => Strictness::Strict,
+        _ => Strictness::Standard,
+    };
+    let scopes = [("trace", HashIdScope::Trace), ("play", HashIdScope::Play), ("session", HashIdScope::Session)];
+    let shared_prefix = SharedPrefix {
+        ratio: options.f64("shared_prefix_ratio").unwrap_or(0.0),
+        groups: options.u32("prefix_groups").unwrap_or(0),
+        seed: PREFIX_GROUP_SEED,
+    };
+    let read = TraceOptions {
+        format: options.choice("format", &formats).flatten(),
+        block_size_tokens,
+        strictness,
+        first_timestamp_required: concurrency.is_none(),
+        answer_times: answers == Answers::Recorded,
+        sessions: options.choice("sessions", &Sessions::ALL).unwrap_or_default(),
+        hash_id_scope: options.choice("hash_id_scope", &scopes),
+        shared_prefix,
+    };
+    let start_ns = options.duration_ns("start").unwrap_or(0);
+    let copies = options.u32("copies").unwrap_or(1);
+    let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
+    let of = whose("trace", &mut options);
+    let call = options.call_position();
+    options.finish()?;
+    for path in &paths {
+        context.reads(&context.resolve(path)).map_err(|thrown| thrown.at(call))?;
+    }
+    let trace = open_trace(context, &paths, &read).map_err(|error| {
+        let thrown = Thrown::input(error.to_string());
+        let of_row = matches!(error, TraceError::Row { .. });
+        let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
+        if of_row { thrown.hint(hint) } else { thrown }.at(call)
+    })?;
+    if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
+        let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
+        return Err(Thrown::input(format!("{} does not say when its answers came", paths.join(", ")))
+            .hint(hint)
+            .at(call));
+    }
+    let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
+    Ok(of.workload(start_ns, source))
+}
+
+/// Reads a trace once, however often the scenario names it.
+pub(crate) fn open_trace(
+    context: &Context,
+    paths: &[String],
+    options: &TraceOptions,
+) -> Result<Arc<Trace>, TraceError> {
+    for path in paths {
+        context.state().inputs.named("trace", path, context.resolve(path));
+    }
+    let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
+    let key = (paths.clone(), format!("{options:?}"));
+    context.loaded.trace(key, || {
+        let trace = Arc::new(read_files(&paths, options)?);
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        for warning in &trace.warnings {
+            context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
+        }
+        Ok(trace)
+    })
+}

@@ -1,0 +1,175 @@
+//! Loads, clients and kinds of requests from the outside: what `vcr run` makes of them.
+
+use serde_json::Value;
+use vcr_tests::Folder;
+
+/// A scenario of one run of `workloads` on one engine of constant steps.
+fn on_one_engine(workloads: &str) -> String {
+    format!(
+        r#"let c = cluster(#{{ engines: pool(#{{
+    engine: engine(#{{ num_gpu_blocks: 4_097, max_num_seqs: 16, max_loras: 4 }}),
+    latency: fixed(#{{ step: "10ms" }}),
+}}) }});
+let workloads = {workloads};
+let result = run(#{{ cluster: c, workloads: workloads }});
+"#
+    )
+}
+
+/// The report of the run and its requests.
+#[track_caller]
+fn run(workloads: &str) -> (Value, Vec<Value>) {
+    let folder = Folder::with(&on_one_engine(workloads));
+    let report = folder.run(&["--json", "--requests", "requests.jsonl"]).ended(0).json()["runs"][0].clone();
+    let text = std::fs::read_to_string(folder.path().join("requests.jsonl")).expect("it was written");
+    let requests = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    (report, requests)
+}
+
+fn counter(report: &Value, name: &str) -> u64 {
+    report["metrics"]["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// The first line of the error of a scenario that is refused.
+#[track_caller]
+fn refused(workloads: &str) -> String {
+    Folder::with(&on_one_engine(workloads)).run(&[]).ended(2).stderr
+}
+
+#[test]
+fn rates_and_users_follow_stages_spikes_and_days() {
+    let sizes = "prompt_tokens: 16, output_tokens: 2";
+    let (report, requests) =
+        run(&format!(r#"[constant(#{{ rate: stages([["10s", 10], ["10s", 10], ["0s", 1], ["10s", 1]]), {sizes} }})]"#));
+    assert_eq!(counter(&report, "requests"), 50 + 100 + 10);
+    let between = |from: f64, to: f64| {
+        let at = |request: &&Value| (from..to).contains(&request["arrival_ms"].as_f64().expect("a time"));
+        requests.iter().filter(at).count()
+    };
+    assert_eq!((between(0.0, 5_001.0), between(20_001.0, 40_000.0)), (12, 10));
+    for (rate, wanted) in [
+        (r#"spike(#{ base: 1, peak: 20, at: "10s", lasts: "5s", duration: "20s" })"#, 115),
+        (r#"on_off(#{ on: 10, on_for: "1s", off_for: "3s" }), duration: "20s""#, 50),
+        (r#"diurnal(#{ mean: 5, amplitude: 5, period: "10s" }), duration: "20s""#, 99),
+    ] {
+        let (report, _) = run(&format!("[constant(#{{ rate: {rate}, {sizes} }})]"));
+        assert_eq!(counter(&report, "requests"), wanted, "{rate}");
+    }
+    let (report, _) = run(&format!(r#"[closed_loop(#{{ concurrency: stages([["4s", 4], ["4s", 4]]), {sizes} }})]"#));
+    // Each takes 20 ms: about 50 a second for each user.
+    assert!((1100..1300).contains(&counter(&report, "requests")), "{}", counter(&report, "requests"));
+}
+
+#[test]
+fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
+    let (report, requests) = run(r#"[burst(#{ count: 2, prompt_tokens: 64, output_tokens: 100, timeout: "505ms",
+            retry: #{ max_attempts: 2, backoff: "1s" } })]"#);
+    let counters = ["requests", "timeouts", "client_retries", "completed"].map(|name| counter(&report, name));
+    assert_eq!(counters, [4, 4, 2, 0]);
+    // 50 tokens each; the prompt's last block is computed again.
+    assert_eq!(["wasted_tokens", "wasted_prompt_tokens"].map(|name| counter(&report, name)), [200, 2 * 64 + 2 * 16]);
+    let last = &requests[3];
+    assert_eq!((&last["status"], &last["attempt"]), (&Value::from("timeout"), &Value::from(1)));
+    assert_eq!(last["reason"], "no whole answer within the timeout");
+    assert_eq!(requests[0]["end_ms"], 505.0);
+    let (report, requests) =
+        run(r#"[burst(#{ count: 1, prompt_tokens: 64, output_tokens: 100, cancel: #{ after_tokens: 7 } })]"#);
+    assert_eq!((counter(&report, "cancelled"), &requests[0]["status"]), (1, &Value::from("cancelled")));
+    assert_eq!(requests[0]["output_tokens"], 7);
+    let (report, _) =
+        run(r#"[constant(#{ rate: 100, count: 100, prompt_tokens: 64, output_tokens: 50, max_in_flight: 3 })]"#);
+    assert_eq!(counter(&report, "requests") + counter(&report, "dropped"), 100);
+    assert!(counter(&report, "dropped") > 90);
+}
+
+#[test]
+fn promises_are_counted_by_class_and_tenant() {
+    let scenario = on_one_engine(
+        r#"[
+        poisson(#{ name: "a", tenant: 1, rate: 5, count: 50, classes: [
+            #{ weight: 3, prompt_tokens: 16, output_tokens: 4, slo: #{ class: "quick", e2e: "1s" } },
+            #{ prompt_tokens: 16, output_tokens: 200, slo: #{ class: "slow", e2e: "1s" } },
+        ] }),
+        burst(#{ name: "b", tenant: 2, count: 5, prompt_tokens: 16, output_tokens: 4, adapter: 2, slo: #{ class: "quick", ttft: "1ms" } }),
+    ]"#,
+    ) + r#"
+expect(result, "goodput{class:slow}", "ratio == 0%");
+expect(result, "goodput{class:quick,tenant:1}", "ratio == 100%");
+expect(result, "goodput{class:quick,tenant:2}", "count == 0");
+expect(result, "goodput{tenant:1}", "ratio < 100%");
+expect(result, "goodput{class:slow,e2e<10s}", "ratio == 100%");
+"#;
+    let report = Folder::with(&scenario).run(&["--json"]).ended(0).json()["runs"][0].clone();
+    let quick = &report["slo_classes"]["quick"];
+    assert_eq!(quick["tenants"]["2"]["requests"], 5);
+    assert_eq!(quick["requests"].as_u64(), Some(5 + quick["tenants"]["1"]["good"].as_u64().expect("a count")));
+    let wrong = scenario.replace("{class:slow}", "{class:slwo}");
+    let said = Folder::with(&wrong).run(&[]).ended(2).stderr;
+    assert!(said.contains("has no SLO class `slwo`") && said.contains("slow"), "{said}");
+}
+
+#[test]
+fn agents_wait_for_their_tools() {
+    let (report, requests) = run(
+        r#"[agents(#{ count: 3, concurrency: 1, rounds: 2, tools: 2, tool_time: "50ms", agent_share: 1.0, depth: 2,
+            task_tokens: 32, output_tokens: 5, result_tokens: 16 })]"#,
+    );
+    // The root twice, and two agents of two rounds.
+    assert_eq!(counter(&report, "completed"), 3 * 6);
+    let time = |row: usize, key: &str| requests[row][key].as_f64().expect("a time");
+    assert_eq!(time(1, "arrival_ms"), time(0, "end_ms") + 50.0);
+    assert!(time(5, "arrival_ms") >= time(3, "end_ms").max(time(4, "end_ms")));
+}
+
+#[test]
+fn data_sets_and_files_of_other_tools_are_workloads() {
+    let folder = Folder::with(
+        r#"let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 4_097 }), latency: fixed(#{ step: "10ms" }) }) });
+let chats = burst(#{ count: 4, over: "10s", dataset: dataset(#{ path: "chats.json", order: "file" }) });
+run(#{ cluster: c, workloads: [chats] + workload_file("load.yaml") });
+"#,
+    );
+    folder.write(
+        "chats.json",
+        r#"[{"conversations": [{"from": "human", "value": "What is the capital of France?"}, {"from": "gpt", "value": "It is Paris."}]}]"#,
+    );
+    folder.write(
+        "load.yaml",
+        "load: {type: constant, stages: [{rate: 2, duration: 10}]}\nserver: {type: vllm}\ndata:\n  type: random\n  \
+         input_distribution: {mean: 100, std: 10, min: 50, max: 150}\n  output_distribution: {mean: 10}\n",
+    );
+    let said = folder.run(&["--json"]).ended(0);
+    assert!(said.stderr.contains("load.yaml: these have no effect here: server"), "{}", said.stderr);
+    let report = said.json()["runs"][0].clone();
+    let of = |workload: &str, name: &str| report["workloads"][workload]["counters"][name].clone();
+    // 30 and 12 characters: 8 and 3 tokens.
+    assert_eq!((of("burst", "prompt_tokens"), of("burst", "output_tokens")), (32.into(), 12.into()));
+    assert_eq!((of("inference-perf", "completed"), of("inference-perf", "output_tokens")), (20.into(), 200.into()));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_place() {
+    let sizes = "prompt_tokens: 16, output_tokens: 2";
+    for (workload, message) in [
+        (r#"constant(#{ rate: stages([["10s"]]), SIZES })"#, "invalid `stages`: element 1: expected a stage"),
+        (r#"constant(#{ rate: stages([["10s", 0]]), SIZES })"#, "the rate is 0 all the time"),
+        (r#"constant(#{ rate: on_off(#{ on: 1, on_for: "1s", off_for: "1s" }), SIZES })"#, "needs an end"),
+        (r#"burst(#{ count: 1, timeout: "0s", SIZES })"#, "`timeout` must be above 0"),
+        (r#"burst(#{ count: 1, retry: #{ backoff: "1s" }, SIZES })"#, "`retry` needs the option `max_attempts`"),
+        (
+            r#"burst(#{ count: 1, cancel: #{ share: 2.0, after: "1s" }, SIZES })"#,
+            "`share` of `cancel` must be from 0 to 1",
+        ),
+        (r#"closed_loop(#{ concurrency: 1, count: 1, max_in_flight: 1, SIZES })"#, "`max_in_flight` limits open loops"),
+        (r#"burst(#{ count: 1, classes: [] })"#, "`classes` needs at least one class"),
+        (r#"burst(#{ count: 1, classes: [#{ wieght: 1, SIZES }] })"#, "has no option `wieght`"),
+        (r#"burst(#{ count: 1, slo: #{ class: "a" }, SIZES })"#, "`slo` needs at least one of"),
+        (r#"burst(#{ count: 1, dataset: dataset(#{ path: "none" }) })"#, "cannot be read"),
+        (r#"burst(#{ count: 1, adapters: #{ count: 0 }, SIZES })"#, "`count` must be from 1 to"),
+        (r#"bursty(#{ rate: 1, count: 1, burstiness: 0.0, SIZES })"#, "`burstiness` must be from 0.01"),
+        (r#"burst(#{ count: 1, prompt_tokens: histogram([[5, 1], [0, 1]]), output_tokens: 1 })"#, "invalid length 0"),
+    ] {
+        let said = refused(&format!("[{}]", workload.replace("SIZES", sizes)));
+        assert!(said.contains(message), "{workload}: {said}");
+    }
+}
