@@ -24,7 +24,8 @@ fn unknown_targets_are_named() {
     said("frontend").failed(2, &["needs to know the program and the model"]);
     said("http://").failed(2, &["invalid server address `http://`"]);
     said("http(\"ftp://x\")").failed(2, &["invalid server address `ftp://x`"]);
-    said("http(\"http://x\", #{ modell: \"a\" })").failed(2, &["`http` has no option `modell`", "did you mean `model`"]);
+    said("http(\"http://x\", #{ modell: \"a\" })")
+        .failed(2, &["`http` has no option `modell`", "did you mean `model`"]);
     said("http(\"http://x\", #{ headers: 7 })").failed(2, &["`headers` must be a map"]);
     said("http(\"http://x\", #{ prompts: \"tokens\" })").failed(2, &["prompts"]);
     said("frontend(#{ binary: \"no-such-program\" })").failed(2, &["model"]);
@@ -88,11 +89,17 @@ fn answers_that_are_none_fail_their_requests_only() {
     let event = |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\"}}]}}\n\n");
     let tokens = event("a").repeat(2);
     let cases: [(&str, String); 6] = [
-        ("the server answered with HTTP status 500", status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}")),
+        (
+            "the server answered with HTTP status 500",
+            status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}"),
+        ),
         ("the server's answer makes no sense", stream("<html>\n")),
         ("the server's answer makes no sense", stream("data: {\"choices\": 7}\n\n")),
         ("the server's answer makes no sense", stream(&event("a").repeat(100))),
-        ("the server ended it with an error", stream(&format!("{tokens}data: {{\"error\":{{\"message\":\"the engine is gone\"}}}}\n\n"))),
+        (
+            "the server ended it with an error",
+            stream(&format!("{tokens}data: {{\"error\":{{\"message\":\"the engine is gone\"}}}}\n\n")),
+        ),
         ("the connection was lost", stream(&tokens)),
     ];
     for (reason, answer) in cases {
@@ -149,7 +156,18 @@ fn a_run_on_a_silent_server_can_be_ended() {
     let folder = Folder::with(SMALL);
     let target = format!("http://127.0.0.1:{port}");
     let said = folder
-        .vcr(&["--timeout", "2s", "run", "test.rhai", "--target", &target, "--out", "out", "--files", "report,requests"])
+        .vcr(&[
+            "--timeout",
+            "2s",
+            "run",
+            "test.rhai",
+            "--target",
+            &target,
+            "--out",
+            "out",
+            "--files",
+            "report,requests",
+        ])
         .ended(124);
     assert!(said.stderr.contains("what there is was written, marked partial"), "{}", said.stderr);
     let outputs = Outputs::read(&folder);

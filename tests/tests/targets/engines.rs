@@ -87,8 +87,12 @@ fn crashed_engines_lose_requests_and_come_back() {
     );
     for target in ["virtual", "live", "serve"] {
         let outputs = Outputs::of(&folder, target, &[]);
-        let crashes: u64 =
-            outputs.run()["engines"].as_array().into_iter().flatten().filter_map(|engine| engine["crashes"].as_u64()).sum();
+        let crashes: u64 = outputs.run()["engines"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|engine| engine["crashes"].as_u64())
+            .sum();
         assert_eq!(crashes, 1, "{target}");
     }
 }

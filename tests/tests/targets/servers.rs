@@ -6,7 +6,8 @@ use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, 
 use crate::{Outputs, SCENARIO};
 
 /// What serves the scenario's engines from outside.
-const ENGINE: [&str; 6] = ["--num-gpu-blocks", "2001", "--max-model-len", "8192", "--latency", "fixed(#{ step: \"5ms\" })"];
+const ENGINE: [&str; 6] =
+    ["--num-gpu-blocks", "2001", "--max-model-len", "8192", "--latency", "fixed(#{ step: \"5ms\" })"];
 
 #[test]
 fn a_server_of_its_own_gets_the_requests_of_virtual_time() {
@@ -47,13 +48,25 @@ fn texts_have_exactly_as_many_tokens() {
 
 #[test]
 fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
-    let script = SCENARIO.replace("expect(result, \"ttft\"", "expect(result, \"steps\", \"count > 0\");\nexpect(result, \"ttft\"");
+    let script = SCENARIO
+        .replace("expect(result, \"ttft\"", "expect(result, \"steps\", \"count > 0\");\nexpect(result, \"ttft\"");
     let folder = Folder::with(&script);
     let server = Serve::start(&ENGINE);
     let target = format!("http://{}", server.address());
     let said = folder.run(&["--target", &target]);
-    said.failed(2, &["`steps` of the run `run` is not known on the target `http`", "only the server knows it", "if has(result, \"steps\")"]);
-    let folder = Folder::with(&script.replace("expect(result, \"steps\"", "if has(result, \"steps\") { expect(result, \"steps\"").replace("> 0\");\nexpect", "> 0\"); }\nexpect"));
+    said.failed(
+        2,
+        &[
+            "`steps` of the run `run` is not known on the target `http`",
+            "only the server knows it",
+            "if has(result, \"steps\")",
+        ],
+    );
+    let folder = Folder::with(
+        &script
+            .replace("expect(result, \"steps\"", "if has(result, \"steps\") { expect(result, \"steps\"")
+            .replace("> 0\");\nexpect", "> 0\"); }\nexpect"),
+    );
     let _ = folder.run(&["--target", &target]).ended(0);
     let _ = folder.run(&[]).ended(0);
 }
@@ -92,8 +105,7 @@ fn a_run_starts_and_stops_the_frontend_of_vllm() {
     let simulated = Outputs::of(&folder, "virtual", &["-e", "engines=2"]);
     for release in vcr_tests::releases() {
         let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return };
-        let target =
-            format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
+        let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
         let measured = Outputs::of(&folder, &target, &["-e", "engines=2"]);
         assert_eq!(measured.asked(), simulated.asked(), "{release}: {}", measured.run()["target"]);
         assert_eq!(measured.run()["target"]["name"], "frontend");
