@@ -8,6 +8,7 @@
 mod compat;
 mod config;
 mod engine;
+pub mod host;
 mod kv;
 pub mod plan;
 mod plugins;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use vcr_block_hash::HashAlgorithm;
 use vcr_core::EngineConfig;
+use vcr_core::host::Overheads;
 use vcr_random::Distribution;
 use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
@@ -13,19 +14,6 @@ use crate::kv_transfer::peers::KvPeer;
 use crate::playback::capture::ReplaySettings;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
-
-/// From its arrival until a request with so many prompt tokens reaches the queue, in
-/// nanoseconds.
-pub type ArrivalDelay = Arc<dyn Fn(u32) -> u64 + Send + Sync>;
-
-/// Time that requests spend outside of the engine's steps; nothing by default.
-#[derive(Clone, Default)]
-pub struct LiveOverheads {
-    /// In front of the queue.
-    pub arrival: Option<ArrivalDelay>,
-    /// From the end of a step until its outputs are sent, in nanoseconds.
-    pub output_ns: u64,
-}
 
 /// Engines of one process behind one frontend.
 #[derive(Clone)]
@@ -43,7 +31,7 @@ pub struct LiveConfig {
     /// Its name.
     pub latency_name: String,
     /// Time outside of steps.
-    pub overheads: LiveOverheads,
+    pub overheads: Overheads,
     /// All durations of steps, transfers and overheads are divided by this.
     pub time_scale: f64,
     /// The tokens of answers.

@@ -34,13 +34,14 @@ impl Context {
 
     /// How long a request with such a prompt is on its way to the queue.
     pub(crate) fn arrival_delay_ns(&self, prompt_tokens: usize) -> u64 {
-        let Some(arrival) = &self.config.overheads.arrival else { return 0 };
-        self.scaled_ns(arrival(u32::try_from(prompt_tokens).unwrap_or(u32::MAX)))
+        let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        self.scaled_ns(self.config.overheads.arrival_of_ns(prompt_tokens))
     }
 
-    /// How long the outputs of a step are on their way.
-    pub(crate) fn output_delay_ns(&self) -> u64 {
-        self.scaled_ns(self.config.overheads.output_ns)
+    /// How long the outputs of a step are on their way, and first tokens in front of that.
+    pub(crate) fn output_delays_ns(&self) -> (u64, u64) {
+        let overheads = &self.config.overheads;
+        (self.scaled_ns(overheads.output_ns), self.scaled_ns(overheads.first_token_ns))
     }
 
     fn scaled_ns(&self, ns: u64) -> u64 {

@@ -44,8 +44,8 @@ mod token_list;
 mod tokens;
 
 pub use config::{
-    ArrivalDelay, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, LiveOverheads,
-    PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
+    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, RouterFactory,
+    StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
 };
 pub use counters::Counters;
 pub use error::LiveError;

@@ -104,7 +104,13 @@ impl Server {
             lifecycle: Lifecycle::default(),
             requests: Requests::default(),
             tokens,
-            stepper: Stepper::new(engine, policy, latency, config.latency_name.clone(), config.time_scale),
+            stepper: Stepper::new(
+                engine,
+                policy,
+                latency,
+                config.latency_name.clone(),
+                (config.overheads, config.time_scale),
+            ),
             player: Player::default(),
             captures: CaptureLookup::default(),
             transfers: Transfers::new(&context, transport, peer_transport),
@@ -218,7 +224,7 @@ impl Server {
         self.intake.add_arrived(serving, &mut self.admin, now_ns)?;
         serving.finish_transfers(now_ns)?;
         let since_start_ns = serving.context.since_start_ns(now_ns);
-        serving.egress.outputs.send_delayed(since_start_ns)?;
+        serving.egress.outputs.send_delayed(&mut serving.faults, since_start_ns)?;
         if let Some(publisher) = serving.egress.publisher() {
             publisher.serve_replays()?;
         }

@@ -16,6 +16,7 @@ mod frame;
 mod grid;
 mod limits;
 mod listing;
+mod memory;
 mod model;
 mod nested;
 mod operators;
@@ -29,6 +30,7 @@ mod tables;
 
 pub use error::{DATA_VARIABLE, INSTALL, TablesError};
 pub use listing::{ColumnRange, TableSummary, summarize};
+pub use memory::MemoryNeed;
 pub use package::{Package, Stack, TableFile};
 pub use source::{Priced, Source};
 pub use tables::{Resolved, Tables, TablesInput};

@@ -60,7 +60,34 @@ pub(crate) enum Attention {
     Latent,
 }
 
-/// A model, as far as its time depends on it.
+/// Sizes of the vectors of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LatentSizes {
+    /// Of compressed queries, where they are compressed.
+    pub(crate) query_rank: Option<u32>,
+    pub(crate) kv_rank: u32,
+    pub(crate) rope_head_dim: u32,
+    pub(crate) nope_head_dim: u32,
+    pub(crate) value_head_dim: u32,
+}
+
+impl LatentSizes {
+    /// None if the file lacks one of them, which prices do not need.
+    fn read(fields: Fields<'_>) -> Result<Option<Self>, TablesError> {
+        let [kv_rank, rope, nope, value] =
+            [["kv_lora_rank"], ["qk_rope_head_dim"], ["qk_nope_head_dim"], ["v_head_dim"]]
+                .map(|name| fields.count(&name));
+        let (Some(kv_rank), Some(rope_head_dim), Some(nope_head_dim), Some(value_head_dim)) =
+            (kv_rank?, rope?, nope?, value?)
+        else {
+            return Ok(None);
+        };
+        let query_rank = fields.count(&["q_lora_rank"])?;
+        Ok(Some(Self { query_rank, kv_rank, rope_head_dim, nope_head_dim, value_head_dim }))
+    }
+}
+
+/// A model, as far as its time and its memory depend on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) name: String,
@@ -71,8 +98,16 @@ pub(crate) struct Model {
     pub(crate) kv_heads: u32,
     pub(crate) head_dim: u32,
     pub(crate) vocab_size: u32,
+    /// Whether the output head has the weights of the embedding.
+    pub(crate) is_tied: bool,
     pub(crate) experts: Option<Experts>,
+    /// Experts of each layer that see every token.
+    pub(crate) shared_experts: u32,
+    /// The first layers, without experts. They are priced as the others.
+    pub(crate) dense_layers: u32,
     pub(crate) attention: Attention,
+    /// Of latent attention, if the file has them.
+    pub(crate) latent_sizes: Option<LatentSizes>,
     pub(crate) dtypes: Dtypes,
 }
 
@@ -164,8 +199,12 @@ impl Model {
             kv_heads: fields.count(&["num_key_value_heads"])?.unwrap_or(heads),
             head_dim: fields.count(&["head_dim"])?.unwrap_or((hidden_size / heads).max(1)),
             vocab_size: fields.required(&["vocab_size"])?,
+            is_tied: text.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
             experts,
+            shared_experts: fields.count(&["n_shared_experts"])?.unwrap_or(0),
+            dense_layers: fields.count(&["first_k_dense_replace"])?.unwrap_or(0),
             attention,
+            latent_sizes: if is_latent { LatentSizes::read(fields)? } else { None },
             dtypes: quantisation::dtypes(path, &config, text, quantised.as_ref())?,
         })
     }

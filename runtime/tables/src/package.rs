@@ -154,6 +154,11 @@ impl Stack {
         &self.system_name
     }
 
+    /// Memory of a GPU, in bytes, if the file of the system has it.
+    pub(crate) fn memory_bytes(&self) -> Option<f64> {
+        self.system.memory_bytes()
+    }
+
     /// The backend.
     #[must_use]
     pub fn backend(&self) -> &str {

@@ -20,6 +20,7 @@ struct File {
 #[derive(Debug, Deserialize)]
 struct Gpu {
     mem_bw: f64,
+    mem_capacity: Option<f64>,
     #[serde(default = "default_scaling")]
     mem_bw_empirical_scaling_factor: f64,
     #[serde(default)]
@@ -66,6 +67,7 @@ impl System {
         let file: File = yaml_serde::from_str(&text).map_err(|error| TablesError::file(path, error.to_string()))?;
         let numbers = [
             ("gpu.mem_bw", file.gpu.mem_bw),
+            ("gpu.mem_capacity", file.gpu.mem_capacity.unwrap_or(1.0)),
             ("gpu.mem_bw_empirical_scaling_factor", file.gpu.mem_bw_empirical_scaling_factor),
             ("gpu.bfloat16_tc_flops", file.gpu.bfloat16_tc_flops),
             ("gpu.int8_tc_flops", file.gpu.int8_tc_flops.unwrap_or(1.0)),
@@ -102,6 +104,11 @@ impl System {
     /// Whether it multiplies in FP8: since SM 8.9.
     pub(crate) fn has_fp8(&self) -> bool {
         self.file.gpu.sm_version.is_some_and(|version| version >= 89)
+    }
+
+    /// Memory of a GPU, in bytes.
+    pub(crate) fn memory_bytes(&self) -> Option<f64> {
+        self.file.gpu.mem_capacity
     }
 
     /// GPUs of a node.

@@ -10,6 +10,7 @@ use vcr_core::latency::{
 use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
+use crate::memory::MemoryNeed;
 use crate::model::Model;
 use crate::package::Package;
 use crate::plan::{AttentionOperator, Group, Parallel, Plan, TokenOperator};
@@ -95,6 +96,7 @@ pub struct Tables {
 /// Times of a model, ready to be looked up.
 struct Prices {
     resolved: Resolved,
+    memory: Option<MemoryNeed>,
     /// All operators of tokens, in steps with prompts and in steps without.
     with_prompts: Curve,
     decodes_only: Curve,
@@ -157,6 +159,7 @@ impl Tables {
             expert: input.expert_parallel,
             attention_ranks: input.attention_dp,
         };
+        let memory = MemoryNeed::of(&model, parallel, stack.memory_bytes());
         let Plan { tokens, attention, logits } = Plan::new(stack, &model, parallel)?;
         let sum = |group: Option<Group>| {
             let wanted = tokens.iter().filter(|operator| group.is_none_or(|group| operator.group == group));
@@ -170,7 +173,7 @@ impl Tables {
         } else {
             with_prompts.clone()
         };
-        let prices = Prices { resolved, with_prompts, decodes_only, logits, attention, tokens };
+        let prices = Prices { resolved, memory, with_prompts, decodes_only, logits, attention, tokens };
         Ok(Self { prices: Arc::new(prices), covered: Priced::default(), scale: 1.0 })
     }
 
@@ -184,6 +187,12 @@ impl Tables {
     #[must_use]
     pub fn resolved(&self) -> &Resolved {
         &self.prices.resolved
+    }
+
+    /// What the model needs of the memory of each GPU; none where that is not known.
+    #[must_use]
+    pub fn memory(&self) -> Option<MemoryNeed> {
+        self.prices.memory
     }
 
     /// The time of the steps priced so far, by how it is known.

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_cluster::RouterConfig;
+use vcr_core::host::Overheads;
 use vcr_core::{ACCEPTANCE_RATES, Policy};
 use vcr_live::{
-    ArrivalDelay, FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig,
-    LiveOverheads, PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings,
-    TransferSettings,
+    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
+    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings, TransferSettings,
 };
 use vcr_random::Distribution;
 use vcr_scenario::expression;
@@ -244,18 +244,11 @@ fn latency(args: &LiveArgs, guests: &LiveGuests) -> Result<(LatencyFactory, Stri
 }
 
 /// The time outside of steps that the latency model knows, if it does.
-fn overheads(args: &LiveArgs) -> Result<LiveOverheads, Unusable> {
-    let model = args.timing.latency.as_ref().filter(|text| !is_guest(text));
-    let Some(overheads) =
-        model.map(|text| expression::overheads("--latency", text, Path::new(""))).transpose()?.flatten()
-    else {
-        return Ok(LiveOverheads::default());
+fn overheads(args: &LiveArgs) -> Result<Overheads, Unusable> {
+    let Some(text) = args.timing.latency.as_ref().filter(|text| !is_guest(text)) else {
+        return Ok(Overheads::default());
     };
-    let delays = overheads.arrival_of_ns(u32::MAX) > 0;
-    Ok(LiveOverheads {
-        arrival: delays.then(|| Arc::new(move |prompt_tokens| overheads.arrival_of_ns(prompt_tokens)) as ArrivalDelay),
-        output_ns: overheads.output_ns,
-    })
+    Ok(expression::overheads("--latency", text, Path::new(""))?.unwrap_or_default())
 }
 
 fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {

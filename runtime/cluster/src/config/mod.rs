@@ -2,7 +2,6 @@
 
 mod conditional;
 mod kv_router;
-mod overheads;
 mod pool;
 mod queue_classes;
 mod router;
@@ -12,7 +11,6 @@ mod workload;
 
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
-pub use overheads::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use pool::{
     DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,
@@ -21,6 +19,7 @@ pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueuePro
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
 pub use topology::{LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
 pub use validate::RunConfigError;
+pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use workload::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 
 /// A fault at a virtual time.

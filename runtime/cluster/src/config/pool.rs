@@ -2,8 +2,8 @@
 
 use vcr_core::EngineKind;
 
-use super::overheads::Overheads;
 use super::router::RouterConfig;
+use vcr_core::host::Overheads;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, ScalerFactory, TokenFactory};
 

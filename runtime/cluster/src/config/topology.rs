@@ -1,8 +1,8 @@
 //! How pools are put together.
 
 use super::conditional::ConditionalConfig;
-use super::overheads::Overheads;
 use super::pool::PoolConfig;
+use vcr_core::host::Overheads;
 
 /// Which tokens' KV a transfer moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

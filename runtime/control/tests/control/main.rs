@@ -13,11 +13,12 @@ use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Response;
 use vcr_control::{Addresses, ControlPlane, LatencyReader, Listeners, UnusableModel};
+use vcr_core::host::Overheads;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_live::{
-    Identity, LatencyFactory, Limits, LiveConfig, LiveEngines, LiveOverheads, Snapshot, StatsSettings, TokenChoice,
-    TokenSettings, TransferSettings,
+    Identity, LatencyFactory, Limits, LiveConfig, LiveEngines, Snapshot, StatsSettings, TokenChoice, TokenSettings,
+    TransferSettings,
 };
 use vcr_wire::Dtype;
 
@@ -83,7 +84,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         engine: EngineConfig::new(engine).expect("the settings are right"),
         latency: fixed(1_000_000),
         latency_name: "1 ms".to_owned(),
-        overheads: LiveOverheads::default(),
+        overheads: Overheads::default(),
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: TokenChoice::Random,

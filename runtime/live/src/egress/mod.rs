@@ -4,6 +4,7 @@
 //! [`Egress`] owns the links and the last reports; it reads the engine core but never
 //! changes it.
 
+pub(crate) mod first_tokens;
 pub(crate) mod kv_events;
 pub(crate) mod outputs;
 pub(crate) mod snapshot_timer;
@@ -58,7 +59,7 @@ impl Egress {
         let version = context.config.identity.default_version();
         let place = (context.config.identity.first_rank, context.index);
         Self {
-            outputs: Outputs::new(link, place, version.rules(), dispatcher, context.output_delay_ns()),
+            outputs: Outputs::new(link, place, version.rules(), dispatcher, context.output_delays_ns()),
             stats: StatsKeeper::new(version.rules()),
             settings: context.config.stats,
             kv_events,

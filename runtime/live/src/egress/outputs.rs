@@ -9,6 +9,7 @@ use vcr_wire::{
     SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
 };
 
+use crate::egress::first_tokens::FirstTokens;
 use crate::faults::active::Faults;
 use crate::routing::dispatcher::{Dispatcher, PeerMessage};
 
@@ -48,6 +49,8 @@ pub(crate) struct Outputs {
     held: Vec<Held>,
     /// How long outputs of steps are on their way.
     delay_ns: u64,
+    /// First tokens, where they are on their way for longer.
+    first_tokens: Option<FirstTokens>,
     weight_version: Option<String>,
     sends_weight_version: bool,
     messages: u64,
@@ -60,7 +63,7 @@ impl Outputs {
         (first_rank, index): (u16, usize),
         rules: &'static ProtocolRules,
         dispatcher: Option<Arc<Dispatcher>>,
-        delay_ns: u64,
+        (delay_ns, first_token_ns): (u64, u64),
     ) -> Self {
         let clients = link.clients();
         let lanes = clients * dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
@@ -76,6 +79,7 @@ impl Outputs {
             num_delayed: 0,
             held: vec![Held::default(); clients],
             delay_ns,
+            first_tokens: (first_token_ns > 0).then(|| FirstTokens::new(lanes, first_token_ns, rules)),
             weight_version: None,
             sends_weight_version: true,
             messages: 0,
@@ -141,6 +145,9 @@ impl Outputs {
         for encoder in &mut self.encoders {
             *encoder = StepEncoder::new(rules);
         }
+        if let Some(first_tokens) = &mut self.first_tokens {
+            first_tokens.set_version(rules);
+        }
     }
 
     pub(crate) fn has_coordinator(&self) -> bool {
@@ -152,10 +159,13 @@ impl Outputs {
         (client as usize) < self.link.clients()
     }
 
-    /// Gathers outputs for a lane.
+    /// Gathers outputs for a lane; those with a request's first token apart.
     #[inline]
-    pub(crate) fn encoder(&mut self, lane: u32) -> &mut StepEncoder {
-        &mut self.encoders[lane as usize]
+    pub(crate) fn encoder(&mut self, lane: u32, is_first_token: bool) -> &mut StepEncoder {
+        match &mut self.first_tokens {
+            Some(first_tokens) if is_first_token => first_tokens.encoder(lane),
+            _ => &mut self.encoders[lane as usize],
+        }
     }
 
     /// Stops sending to an API server. `true` if all are lost.
@@ -176,26 +186,44 @@ impl Outputs {
         faults: &mut Faults,
         fault_now_ns: u64,
     ) -> Result<(), LinkError> {
+        self.hold_first_tokens(now_ns, faults, fault_now_ns)?;
         let first = self.encoders[..self.link.clients()].iter().position(|encoder| !encoder.is_empty());
         let stats_for = stats.map(|_| first.unwrap_or(0));
         for lane in 0..self.encoders.len() {
             if self.encoders[lane].is_empty() && stats_for != Some(lane) {
                 continue;
             }
-            let end = StepEnd {
-                engine_index: self.engine_index(lane as u32),
-                scheduler_stats: stats.filter(|_| stats_for == Some(lane)),
-                timestamp: now_ns as f64 / 1e9,
-                weight_version: self.weight_version.as_deref().filter(|_| self.sends_weight_version),
-            };
             let mut frame = std::mem::take(&mut self.frame);
             frame.clear();
+            let stats = stats.filter(|_| stats_for == Some(lane));
+            let engine_index = self.engine_index(lane as u32);
+            let weight_version = self.weight_version.as_deref().filter(|_| self.sends_weight_version);
+            let timestamp = now_ns as f64 / 1e9;
+            let end = StepEnd { engine_index, scheduler_stats: stats, timestamp, weight_version };
             self.encoders[lane].finish(end, &mut frame);
             let sent = self.send(lane, &frame, faults, fault_now_ns);
             self.frame = frame;
             sent?;
         }
         Ok(())
+    }
+
+    /// The first tokens of a step are held until their time; those of the step before leave
+    /// now, since they may not come after the second ones.
+    fn hold_first_tokens(&mut self, now_ns: u64, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
+        let Some(mut first_tokens) = self.first_tokens.take() else { return Ok(()) };
+        let mut sent = Ok(());
+        for lane in 0..self.encoders.len() {
+            while let Some(frame) = first_tokens.next_of(lane).filter(|_| !self.encoders[lane].is_empty()) {
+                sent = sent.and(self.send(lane, &frame, faults, fault_now_ns));
+            }
+            let weight_version = self.weight_version.as_deref().filter(|_| self.sends_weight_version);
+            let engine_index = self.engine_index(lane as u32);
+            let end = StepEnd { engine_index, scheduler_stats: None, timestamp: now_ns as f64 / 1e9, weight_version };
+            first_tokens.hold(lane, end, fault_now_ns);
+        }
+        self.first_tokens = Some(first_tokens);
+        sent
     }
 
     /// Ends requests apart from any step, as vLLM does at a shutdown, a pause
@@ -242,6 +270,7 @@ impl Outputs {
     fn send_message(&mut self, lane: u32, message: &EngineCoreOutputs) -> Result<(), LinkError> {
         let mut frame = Vec::new();
         message.encode(&mut frame, self.rules);
+        self.deliver_first_tokens(lane as usize)?;
         self.deliver(lane as usize, &frame)
     }
 
@@ -283,7 +312,9 @@ impl Outputs {
     /// # Errors
     /// When the library fails.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
-        self.send_delayed(u64::MAX)
+        let lanes = if self.first_tokens.is_some() { self.encoders.len() } else { 0 };
+        (0..lanes).try_for_each(|lane| self.deliver_first_tokens(lane))?;
+        self.send_due(u64::MAX)
     }
 
     fn send(&mut self, lane: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
@@ -330,6 +361,14 @@ impl Outputs {
         self.delayed.push(Reverse((at_ns, self.num_delayed, lane, keeps_order, frame.to_vec())));
     }
 
+    /// Sends the first tokens that are held for a lane, before a message that does not wait.
+    fn deliver_first_tokens(&mut self, lane: usize) -> Result<(), LinkError> {
+        while let Some(frame) = self.first_tokens.as_mut().and_then(|first_tokens| first_tokens.next_of(lane)) {
+            self.deliver(lane, &frame)?;
+        }
+        Ok(())
+    }
+
     /// Sends `frame` behind everything that was sent there before.
     fn deliver(&mut self, lane: usize, frame: &[u8]) -> Result<(), LinkError> {
         let clients = self.link.clients();
@@ -360,6 +399,11 @@ impl Outputs {
 
     /// When the next delayed message is due, on the clock of faults.
     pub(crate) fn next_delayed_ns(&self) -> Option<u64> {
+        let first_tokens_ns = self.first_tokens.as_ref().and_then(FirstTokens::next_due_ns);
+        self.next_message_ns().into_iter().chain(first_tokens_ns).min()
+    }
+
+    fn next_message_ns(&self) -> Option<u64> {
         self.delayed.peek().map(|Reverse((at_ns, ..))| *at_ns)
     }
 
@@ -367,8 +411,15 @@ impl Outputs {
     ///
     /// # Errors
     /// When the library fails.
-    pub(crate) fn send_delayed(&mut self, fault_now_ns: u64) -> Result<(), LinkError> {
-        while self.next_delayed_ns().is_some_and(|at_ns| at_ns <= fault_now_ns) {
+    pub(crate) fn send_delayed(&mut self, faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
+        while let Some((lane, frame)) = self.first_tokens.as_mut().and_then(|held| held.due(fault_now_ns)) {
+            self.send(lane, &frame, faults, fault_now_ns)?;
+        }
+        self.send_due(fault_now_ns)
+    }
+
+    fn send_due(&mut self, fault_now_ns: u64) -> Result<(), LinkError> {
+        while self.next_message_ns().is_some_and(|at_ns| at_ns <= fault_now_ns) {
             let Some(Reverse((_, _, lane, keeps_order, frame))) = self.delayed.pop() else { break };
             self.held[lane].waiting -= u64::from(keeps_order);
             self.transmit(lane, &frame)?;

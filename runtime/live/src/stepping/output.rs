@@ -44,14 +44,18 @@ impl OutputParts<'_> {
         let output_tokens = request.output_tokens;
         self.injector.record(|| InjectorEvent::Emitted { slot: slot_of(tag) as u32, output_tokens });
         let outputs = &mut self.egress.outputs;
+        let reports_end = outputs.has_coordinator();
+        // Answers of playback keep their times.
+        let is_first = output_tokens as usize == tokens.len() && request.core.is_some();
         if request.is_plain() {
             let stop = finish.and_then(|finish| stop_reason(finish, tokens, request.eos_token));
             let with_stop = finish.map(|finish| (finish, stop.as_ref()));
-            outputs.encoder(request.client).tokens(&request.id, tokens, with_stop);
+            let encoder = outputs.encoder(request.client, is_first);
+            encoder.tokens(&request.id, tokens, with_stop);
             if let Some(reason) = finish {
                 results.ended.push((tag, reason));
-                if outputs.has_coordinator() {
-                    outputs.encoder(request.client).finished(&request.id);
+                if reports_end {
+                    encoder.finished(&request.id);
                 }
             }
             return finish;
@@ -93,11 +97,11 @@ impl OutputParts<'_> {
                 }
             }
         }
-        let outputs = &mut self.egress.outputs;
-        if outputs.has_coordinator() && reason.is_some() {
-            outputs.encoder(request.client).finished(&request.id);
+        let encoder = self.egress.outputs.encoder(request.client, is_first);
+        if reports_end && reason.is_some() {
+            encoder.finished(&request.id);
         }
-        outputs.encoder(request.client).output(&message);
+        encoder.output(&message);
         reason
     }
 }

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
+use vcr_core::host::{Launches, Overheads};
 use vcr_core::kv_event::KvEventLog;
-use vcr_core::latency::{LatencyModel, StepBatch};
+use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{Engine, PauseState, RejectReason, RequestId, RequestSpec};
@@ -33,6 +34,21 @@ const LATE_NS: u64 = 1_000_000;
 struct Flight {
     start_ns: u64,
     end_ns: u64,
+    shape: StepShape,
+    /// Whether its end is right for the host's launches, if they take time.
+    is_paced: bool,
+}
+
+impl Flight {
+    fn new(start_ns: u64, duration_ns: u64, shape: StepShape) -> Self {
+        Self { start_ns, end_ns: start_ns.saturating_add(duration_ns), shape, is_paced: false }
+    }
+
+    /// The step before it ends so much later, or earlier.
+    fn shift(&mut self, by_ns: i64) {
+        self.start_ns = self.start_ns.saturating_add_signed(by_ns);
+        self.end_ns = self.end_ns.saturating_add_signed(by_ns);
+    }
 }
 
 /// A step that has ended and is to be applied.
@@ -55,6 +71,10 @@ pub(crate) struct Stepper {
     latency: Box<dyn LatencyModel>,
     latency_name: String,
     time_scale: f64,
+    /// Time outside of steps, on the clock of the latency model.
+    overheads: Overheads,
+    /// The host's launches, where they take time.
+    launches: Option<Launches>,
     /// Steps in flight, oldest first.
     pipeline: VecDeque<Flight>,
     /// The end of the last applied step, if the next one follows it at once.
@@ -71,7 +91,7 @@ impl Stepper {
         policy: Option<Box<dyn SchedulingPolicy>>,
         latency: Box<dyn LatencyModel>,
         latency_name: String,
-        time_scale: f64,
+        (overheads, time_scale): (Overheads, f64),
     ) -> Self {
         let mut stepper = Self {
             engine,
@@ -79,12 +99,15 @@ impl Stepper {
             latency,
             latency_name,
             time_scale,
+            overheads,
+            launches: None,
             pipeline: VecDeque::new(),
             follows_ns: None,
             may_decide: true,
             stalled_until_ns: 0,
         };
         stepper.apply_request_times();
+        stepper.begin_launches();
         stepper
     }
 
@@ -96,6 +119,12 @@ impl Stepper {
             self.engine.set_request_time_factor(1.0 / self.time_scale);
             self.may_decide = true;
         }
+    }
+
+    /// A host that has launched nothing, at the present scale of time.
+    fn begin_launches(&mut self) {
+        let overheads = self.overheads.scaled(1.0 / self.time_scale);
+        self.launches = Launches::new(&overheads, self.engine.config().async_scheduling);
     }
 
     /// The core, for reading.
@@ -199,6 +228,7 @@ impl Stepper {
     pub(crate) fn set_time_scale(&mut self, time_scale: f64) {
         self.time_scale = time_scale;
         self.engine.set_request_time_factor(1.0 / time_scale);
+        self.begin_launches();
     }
 
     /// Whether no step is in flight.
@@ -215,8 +245,11 @@ impl Stepper {
     /// Stalls the engine; steps in flight continue afterwards where they were.
     pub(crate) fn stall(&mut self, for_ns: u64, now_ns: u64) {
         self.stalled_until_ns = self.stalled_until_ns.max(now_ns.saturating_add(for_ns));
-        for flight in &mut self.pipeline {
+        for (index, flight) in self.pipeline.iter_mut().enumerate() {
             flight.end_ns = flight.end_ns.saturating_add(for_ns);
+            if index > 0 {
+                flight.start_ns = flight.start_ns.saturating_add(for_ns);
+            }
         }
         self.engine.delay_tokens(for_ns);
     }
@@ -257,7 +290,23 @@ impl Stepper {
             let start_ns = after_ns.or(follows_ns).unwrap_or(now_ns);
             self.decide_one(start_ns, requests, transfers, context, now_ns)?;
         }
+        self.pace_oldest();
         Ok(())
+    }
+
+    /// Corrects the end of the step that computes now for the host's launches: its own, and
+    /// that of the step decided after it. Later steps move with it.
+    fn pace_oldest(&mut self) {
+        let Some(launches) = self.launches.as_mut().filter(|_| !self.engine.has_request_times()) else { return };
+        let next = self.pipeline.get(1).map(|flight| flight.shape);
+        let Some(flight) = self.pipeline.front_mut().filter(|flight| !flight.is_paced) else { return };
+        let price_ns = flight.end_ns - flight.start_ns;
+        let mut durations_ns = [price_ns];
+        launches.pace(&flight.shape, next.as_ref(), flight.start_ns, &mut durations_ns);
+        let later_ns = durations_ns[0] as i64 - price_ns as i64;
+        flight.end_ns = flight.start_ns.saturating_add(durations_ns[0]);
+        flight.is_paced = true;
+        self.pipeline.iter_mut().skip(1).for_each(|flight| flight.shift(later_ns));
     }
 
     fn decide_one(
@@ -302,18 +351,18 @@ impl Stepper {
             self.may_decide = !plan.preempted.is_empty();
             return Ok(());
         }
-        let shapes = [plan.shape];
+        let shape = plan.shape;
         if self.engine.has_request_times() {
-            self.pipeline.push_back(Flight { start_ns, end_ns: start_ns });
+            self.pipeline.push_back(Flight::new(start_ns, 0, shape));
             return Ok(());
         }
         let since_start_ns = context.since_start_ns(start_ns);
-        let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &shapes };
+        let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &[shape] };
         let mut durations_ns = Vec::new();
         self.latency.price(&batch, &mut durations_ns)?;
         // A model prices the first step whatever the horizon.
         let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
-        self.pipeline.push_back(Flight { start_ns, end_ns: start_ns.saturating_add(duration_ns as u64) });
+        self.pipeline.push_back(Flight::new(start_ns, duration_ns as u64, shape));
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use vcr_core::host::Overheads;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -62,7 +63,7 @@ fn config() -> LiveConfig {
         engine: engine_config(engine),
         latency: constant(0),
         latency_name: "constant".to_owned(),
-        overheads: LiveOverheads::default(),
+        overheads: Overheads::default(),
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: TokenChoice::Random,

@@ -5,8 +5,7 @@ use super::*;
 
 /// A step takes 2 ms; a prompt token on its way to the queue `token_ns`.
 fn slow_arrivals(token_ns: u64) -> LiveConfig {
-    let arrival: ArrivalDelay = Arc::new(move |tokens| u64::from(tokens) * token_ns);
-    let overheads = LiveOverheads { arrival: Some(arrival), output_ns: 0 };
+    let overheads = Overheads { arrival_per_prompt_token_ps: token_ns * 1000, ..Overheads::default() };
     LiveConfig { latency: constant(2_000_000), overheads, ..config() }
 }
 
@@ -42,9 +41,35 @@ fn a_shutdown_ends_requests_on_their_way() {
 
 #[test]
 fn outputs_leave_in_order_after_their_delay() {
-    let overheads = LiveOverheads { arrival: None, output_ns: 30_000_000 };
+    let overheads = Overheads { output_ns: 30_000_000, ..Overheads::default() };
     let bench = Bench::new(LiveConfig { latency: constant(1_000_000), overheads, ..config() });
     let text = bench.run("a", &prompt(20), 8);
     let plain = Bench::new(config());
     assert_eq!(plain.run("a", &prompt(20), 8), text, "the same tokens in the same order");
+}
+
+#[test]
+fn a_first_token_is_overtaken_by_requests_that_have_begun() {
+    let overheads = Overheads { first_token_ns: 40_000_000, ..Overheads::default() };
+    let bench = Bench::new(LiveConfig { latency: constant(1_000_000), overheads, ..config() });
+    let plain = Bench::new(config());
+    assert_eq!(bench.run("a", &prompt(20), 8), plain.run("a", &prompt(20), 8), "the same tokens in the same order");
+    bench.add("long", &prompt(20), 400);
+    while bench.next().outputs[0].request_id != "long" {}
+    bench.add("one", &prompt(30), 1);
+    let mut before = 0;
+    while bench.next().outputs.iter().all(|output| output.request_id != "one") {
+        before += 1;
+    }
+    assert!(before > 0, "tokens of the other request left meanwhile");
+}
+
+#[test]
+fn a_step_takes_as_long_as_its_launch() {
+    let overheads = Overheads { prefill_launch_ns: 9_000_000, ..Overheads::default() };
+    let bench = Bench::new(LiveConfig { latency: constant(1_000_000), overheads, ..config() });
+    bench.run("a", &prompt(20), 8);
+    let busy_ns = |busy_ns| bench.wait_for("all steps are counted", |snapshot| snapshot.counters.busy_ns >= busy_ns);
+    // The prompt's step with its launch, and seven decodes.
+    assert_eq!(busy_ns(16_000_000).counters.busy_ns, 16_000_000);
 }

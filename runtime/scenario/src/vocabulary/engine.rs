@@ -50,7 +50,10 @@ impl EngineSpec {
         let Some(model) = model else {
             let needs =
                 "`num_gpu_blocks: \"auto\"` needs a latency model that knows the model and the memory of the GPU";
-            return Err(format!("{needs}: `roofline` or `trained_physics` with a `gpu`, or with `gpu_memory`"));
+            return Err(format!(
+                "{needs}: `tables`, or `roofline` or `trained_physics` with a `gpu` or with \
+                         `gpu_memory`"
+            ));
         };
         let num_gpu_blocks = model.num_gpu_blocks(&self.memory, input.block_size)?;
         let config = EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..input });

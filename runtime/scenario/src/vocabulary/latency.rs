@@ -265,7 +265,9 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
     };
     let gpu_memory = options.bytes("gpu_memory");
     let names = [config.model.as_deref(), config.gpu.as_deref()];
-    let memory = ModelMemory::of(&mut options, config.memory(), names, gpu_memory);
+    // Problems of the model itself are found where it is built.
+    let need = config.memory().ok();
+    let memory = need.and_then(|need| ModelMemory::of(&mut options, &need, names, gpu_memory));
     let spec = match config.build() {
         Ok(formulas) => {
             let model = Roofline::new(formulas);

@@ -1,6 +1,6 @@
 //! Whether a model fits on its GPUs, and how many KV blocks fit beside it.
 
-use vcr_roofline::{MemoryNeed, RooflineError};
+use vcr_roofline::MemoryNeed;
 
 use crate::script::options::Options;
 
@@ -53,13 +53,10 @@ impl ModelMemory {
     /// known. A model that is larger than its GPUs is a problem of the options.
     pub(crate) fn of(
         options: &mut Options<'_>,
-        need: Result<MemoryNeed, RooflineError>,
-        names: [Option<&str>; 2],
+        need: &MemoryNeed,
+        [model, gpu]: [Option<&str>; 2],
         gpu_memory_bytes: Option<u64>,
     ) -> Option<Self> {
-        // Problems of the model itself are found where it is built.
-        let need = need.ok()?;
-        let [model, gpu] = names;
         let memory = Self {
             model: model.unwrap_or("the model").to_owned(),
             gpu: gpu.map_or_else(|| "the GPU".to_owned(), |gpu| format!("`{gpu}`")),
@@ -78,7 +75,7 @@ impl ModelMemory {
     fn too_large(&self, has: &str) -> String {
         format!(
             "the weights of {} take {} on each GPU, but {has}; raise `tensor_parallel`, or take a larger GPU or \
-             smaller weights (`weight_bytes`)",
+             a model with smaller weights",
             self.model,
             gib(self.weight_bytes)
         )

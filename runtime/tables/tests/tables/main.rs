@@ -132,3 +132,13 @@ fn the_real_tables_give_what_their_own_estimator_does() {
         assert!((ms / expected_ms - 1.0).abs() < 0.01, "{ms} ms, expected {expected_ms}");
     }
 }
+
+#[test]
+fn memory_is_that_of_the_config_and_the_system() {
+    let need = Fake::with_tables().tables("dense").memory().expect("its layers are alike");
+    // Two layers with 96 columns of attention, twice, and 128 of a feed-forward part,
+    // three times; embedding and head; two bytes each.
+    assert_eq!(need.weight_bytes, 2.0 * 64.0 * (2.0 * (2.0 * 96.0 + 3.0 * 128.0) + 2.0 * 1000.0));
+    assert_eq!(need.kv_bytes_per_token, 2.0 * 2.0 * 32.0 * 2.0);
+    assert_eq!(need.gpu_memory_bytes, None, "the file of the system does not say it");
+}

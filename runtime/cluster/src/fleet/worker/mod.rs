@@ -5,13 +5,13 @@ mod chosen;
 mod drawn;
 mod injector;
 mod kv;
-mod launch;
 mod lifecycle;
 mod plugins;
 mod pricing;
 mod steps;
 mod totals;
 
+use vcr_core::host::Launches;
 use vcr_core::latency::{LatencyModel, RangeUse};
 use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
@@ -26,7 +26,6 @@ use crate::error::MakeError;
 
 use chosen::{ChosenTokens, prompt_tokens_of};
 use injector::Injector;
-use launch::Launches;
 use plugins::{new_policy, new_token_source, pace, plugin_context};
 use pricing::PricedSteps;
 use totals::WorkerTotals;
@@ -99,6 +98,7 @@ impl Worker {
         let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events);
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         pace(&mut engine, latency.as_ref())?;
+        let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling);
         Ok(Self {
             role,
             index,
@@ -124,7 +124,7 @@ impl Worker {
             slow_downs: Vec::new(),
             late_kv: Vec::new(),
             block_size_tokens: config.engine.block_size(),
-            launches: Launches::of(config),
+            launches: Launches::new(&config.overheads, is_async).map(Box::new),
             reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
             reported_kv_events: 0,
             priced: PricedSteps::default(),

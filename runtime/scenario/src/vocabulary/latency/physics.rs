@@ -51,7 +51,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     });
     let memory = config.as_ref().and_then(|config| {
         let names = [config.model.as_deref(), config.gpu.as_deref()];
-        ModelMemory::of(&mut options, config.memory(), names, gpu_memory)
+        ModelMemory::of(&mut options, &config.memory().ok()?, names, gpu_memory)
     });
     let built = config.map(|config| config.build());
     let spec = match built {

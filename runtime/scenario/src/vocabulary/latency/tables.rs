@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use vcr_core::factory::copies;
+use vcr_roofline::MemoryNeed;
 use vcr_tables::{Tables, TablesInput};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::vocabulary::latency::{LatencySpec, finish};
+use crate::vocabulary::memory::ModelMemory;
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let system = options.string("system");
@@ -40,6 +42,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     for (name, dtype) in dtypes {
         *dtype = options.string(name);
     }
+    let gpu_memory = options.bytes("gpu_memory");
     let scale = options.f64("scale").unwrap_or(1.0);
     if !(scale.is_finite() && scale > 0.0) {
         options.problem("scale", format!("is {scale}: expected a number above 0"));
@@ -63,10 +66,18 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         });
         match read {
             Ok(tables) => {
-                spec = Some(LatencySpec::new(copies(tables.with_scale(scale))));
+                let names = [Some(&*model), Some(&*system)];
+                let memory =
+                    tables.memory().and_then(|need| ModelMemory::of(&mut options, &in_memory(need), names, gpu_memory));
+                spec = Some(LatencySpec { memory, ..LatencySpec::new(copies(tables.with_scale(scale))) });
             }
             Err(message) => options.problem("", format!("`tables`: {message}")),
         }
     }
     finish(options, spec)
+}
+
+fn in_memory(need: vcr_tables::MemoryNeed) -> MemoryNeed {
+    let vcr_tables::MemoryNeed { weight_bytes, kv_bytes_per_token, gpu_memory_bytes } = need;
+    MemoryNeed { weight_bytes, kv_bytes_per_token, gpu_memory_bytes }
 }

@@ -1,6 +1,6 @@
 //! Time that requests spend outside of engine steps.
 
-use vcr_core::latency::StepShape;
+use crate::latency::StepShape;
 
 /// The largest spread of launches: from nothing to twice their mean.
 pub const PERMILLE: u32 = 1000;
@@ -58,18 +58,20 @@ impl Overheads {
 
     /// From the end of the last step of an answer to the client, who has the answer
     /// then.
-    pub(crate) fn answer_ns(&self, output_tokens: u32) -> u64 {
+    #[must_use]
+    pub fn answer_ns(&self, output_tokens: u32) -> u64 {
         let first_ns = if output_tokens == 1 { self.first_token_ns } else { 0 };
         self.output_ns.saturating_add(first_ns)
     }
 
     /// What a client sees of the gap between the first two tokens.
-    pub(crate) fn first_gap_ns(&self, gap_ns: u64) -> u64 {
+    #[must_use]
+    pub fn first_gap_ns(&self, gap_ns: u64) -> u64 {
         gap_ns.saturating_sub(self.first_token_ns)
     }
 
     /// What the host takes to launch a step of that shape; nothing where that is never long.
-    pub(crate) fn launch_ns(&self, shape: &StepShape) -> u64 {
+    pub(super) fn launch_ns(&self, shape: &StepShape) -> u64 {
         let step_ns = if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
             self.large_launch_ns
         } else if shape.prefill_requests > 0 {
@@ -82,7 +84,8 @@ impl Overheads {
     }
 
     /// The mean time of the longer of two: what the GPU takes, and launches with this mean.
-    pub(crate) fn longer_ns(&self, gpu_ns: u64, launches_ns: u64) -> u64 {
+    #[must_use]
+    pub fn longer_ns(&self, gpu_ns: u64, launches_ns: u64) -> u64 {
         let (gpu, launches) = (u128::from(gpu_ns), u128::from(launches_ns));
         let spread = launches * u128::from(self.launch_spread_permille.min(PERMILLE)) / u128::from(PERMILLE);
         let longest = launches + spread;
@@ -96,13 +99,32 @@ impl Overheads {
         u64::try_from(gpu + reach * reach / (4 * spread)).unwrap_or(u64::MAX)
     }
 
+    /// The same on a clock on which everything takes `factor` times as long. Spreads are
+    /// shares, and stay.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        let scaled = |time: u64| (time as f64 * factor) as u64;
+        Self {
+            arrival_ns: scaled(self.arrival_ns),
+            arrival_per_prompt_token_ps: scaled(self.arrival_per_prompt_token_ps),
+            first_token_ns: scaled(self.first_token_ns),
+            output_ns: scaled(self.output_ns),
+            prefill_launch_ns: scaled(self.prefill_launch_ns),
+            large_launch_ns: scaled(self.large_launch_ns),
+            launch_per_request_ns: scaled(self.launch_per_request_ns),
+            launch_spread_permille: self.launch_spread_permille,
+        }
+    }
+
     /// Whether launches take any time.
-    pub(crate) fn has_launches(&self) -> bool {
+    #[must_use]
+    pub fn has_launches(&self) -> bool {
         [self.prefill_launch_ns, self.large_launch_ns, self.launch_per_request_ns].iter().any(|ns| *ns > 0)
     }
 
     /// Whether a request reaches the queue later than it arrives.
-    pub(crate) fn delays_arrivals(&self) -> bool {
+    #[must_use]
+    pub fn delays_arrivals(&self) -> bool {
         self.arrival_ns > 0 || self.arrival_per_prompt_token_ps > 0
     }
 }

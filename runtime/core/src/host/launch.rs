@@ -5,14 +5,12 @@
 //! executor in the same process). Where the launch takes longer, the outputs of the step
 //! before come that much later, and the launched step has computed in the meantime.
 
-use vcr_core::EngineKind;
-use vcr_core::latency::StepShape;
+use super::overheads::Overheads;
+use crate::latency::StepShape;
 
-use crate::config::{Overheads, PoolConfig};
-
-/// The host of a worker whose launches take time.
+/// The host of an engine whose launches take time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Launches {
+pub struct Launches {
     overheads: Overheads,
     is_async: bool,
     /// When the step that was priced last ends.
@@ -24,17 +22,17 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// None where launches take no time.
-    pub(super) fn of(config: &PoolConfig) -> Option<Box<Self>> {
-        let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling);
-        config.overheads.has_launches().then(|| {
-            Box::new(Self { overheads: config.overheads, is_async, last_end_ns: 0, is_launched: false, ahead_ns: 0 })
-        })
+    /// The host of an engine with async scheduling, or without. None where launches take no
+    /// time.
+    #[must_use]
+    pub fn new(overheads: &Overheads, is_async: bool) -> Option<Self> {
+        let host = Self { overheads: *overheads, is_async, last_end_ns: 0, is_launched: false, ahead_ns: 0 };
+        overheads.has_launches().then_some(host)
     }
 
     /// Corrects the durations of steps of which the first, `shape`, starts at `now_ns`.
     /// `next` was decided already, and is launched during the last of them.
-    pub(super) fn pace(&mut self, shape: &StepShape, next: Option<&StepShape>, now_ns: u64, durations_ns: &mut [u64]) {
+    pub fn pace(&mut self, shape: &StepShape, next: Option<&StepShape>, now_ns: u64, durations_ns: &mut [u64]) {
         let goes_on = self.is_async && self.is_launched && now_ns == self.last_end_ns;
         let own_launch_ns = if goes_on { 0 } else { self.overheads.launch_ns(shape) };
         let ahead_ns = if goes_on { self.ahead_ns } else { 0 };
@@ -72,7 +70,7 @@ mod tests {
         kv_total_blocks: 0,
         block_size_tokens: 0,
         waiting_requests: 0,
-        recompute: vcr_core::latency::RecomputeShape {
+        recompute: crate::latency::RecomputeShape {
             output_tokens: 0,
             promptless_chunks: 0,
             promptless_context_tokens: 0,
