@@ -88,6 +88,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-control", &["vcr-live"]),
     ("vcr-frontend", &["vcr-core", "vcr-finish-reason", "vcr-live", "vcr-random", "vcr-text", "vcr-units", "vcr-wire"]),
     ("vcr-record", &["vcr-output", "vcr-trace", "vcr-wire"]),
+    ("vcr-target", &["vcr-cluster", "vcr-core", "vcr-frontend", "vcr-live", "vcr-text", "vcr-wire"]),
     (
         "vcr",
         &[
@@ -115,6 +116,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-scenario",
             "vcr-steplog",
             "vcr-tables",
+            "vcr-target",
             "vcr-text",
             "vcr-timing",
             "vcr-trace",
@@ -146,13 +148,13 @@ const ONLY_USER: &[(&str, &str)] = &[
 /// Outside crates that a few of ours may use.
 const FEW_USERS: &[(&str, &[&str])] = &[
     ("axum", &["vcr-control", "vcr-frontend"]),
-    ("hyper", &["vcr-control", "vcr-frontend"]),
+    ("hyper", &["vcr-control", "vcr-frontend", "vcr-target"]),
     ("parquet", &["vcr-import", "vcr-tables"]),
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
     ("prost", &["vcr-frontend", "vcr-import"]),
-    ("rustls", &["vcr-frontend", "vcr-registry"]),
+    ("rustls", &["vcr-frontend", "vcr-registry", "vcr-target"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
-    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry"]),
+    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-target"]),
 ];
 
 /// A crate of the workspace.

@@ -4,7 +4,7 @@ use std::fs;
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use vcr_tests::{Folder, root, shipped_guest};
+use vcr_tests::{Folder, Serve, root, shipped_guest};
 
 const SCHEMAS: [&str; 4] = ["report", "requests", "step-log", "model"];
 
@@ -47,6 +47,34 @@ fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value
     assert!(!requests.is_empty() && !steps.is_empty(), "nothing was validated");
     (report, requests, steps)
 }
+
+/// What a target says is described, and what it does not know may be absent.
+#[test]
+fn reports_of_targets_fit_their_schemas() {
+    let folder = Folder::with(EVERYWHERE);
+    let server = Serve::start(&["--num-gpu-blocks", "501"]);
+    for target in ["live".to_owned(), "serve".to_owned(), format!("http://{}", server.address())] {
+        let args = ["--target", &target, "--out", "out", "--files", "report,requests"];
+        let _ = folder.run(&args).ended(0);
+        let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
+        let report: Value = serde_json::from_str(&read("report.json")).expect("the report is JSON");
+        assert_valid(&validator("report"), &report, "report.json");
+        assert!(report["runs"][0]["target"]["send_delay_ms"].is_object(), "{target}");
+        let requests = valid_lines(&validator("requests"), &read("requests.jsonl"), "requests.jsonl");
+        assert_eq!(requests.len(), 6, "{target}");
+    }
+}
+
+/// A run that every target can carry out.
+const EVERYWHERE: &str = r#"
+run(#{
+    cluster: cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "1ms" }) }) }),
+    workloads: [
+        burst(#{ name: "one", count: 3, prompt_tokens: 32, output_tokens: 4 }),
+        burst(#{ name: "two", count: 3, prompt_tokens: 32, output_tokens: 4 }),
+    ],
+});
+"#;
 
 /// Runs that together write every key that needs no guest.
 const EVERYTHING: &str = r#"//! Claim: every key is described.

@@ -12,6 +12,7 @@ const FINGERPRINTS: &[(&str, &str)] = &[
     ("fair_share", "06a7cddf4a13c967db177e41bca415a2e55cfc1b1bae47f7f249ad7f0da8b1bb"),
     ("kv_routing", "c95cdf0db17f83d473fb91358e733dd09d559d5177a744e35baddc6ba6360ba5"),
     ("pd_burst", "7f3292dcd4e8d7bf19bcea3ee723f31cdf432b9c577ba654ceaeba710052b143"),
+    ("same_everywhere", "962adfddbcd62c9e6042d56b0f6c5472227468224dccd0f882402e269ccb6c13"),
     ("thermal", "7bad0fdb613426d087df1db230a87611ec4fe0695776d6ea0a7b67457dd95464"),
     ("trace_replay", "f7ff3082260de3509462dbbd86d153e3b1313fd3a605e1d40deb432fbdb4d57d"),
 ];

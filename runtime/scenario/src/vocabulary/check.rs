@@ -1,4 +1,4 @@
-//! `expect`, `check` and `value`: assertions and their results.
+//! `expect`, `check`, `value` and `has`: assertions, their results, and what runs know.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use rhai::{Engine, ImmutableString, Map, NativeCallContext};
 
 use crate::assertion::draws::Draws;
 use crate::assertion::malformed::Malformed;
-use crate::assertion::{Assertion, AssertionResult, check_asked, quantile_of_draws, value};
+use crate::assertion::{Assertion, AssertionResult, check_asked, is_known, quantile_of_draws, value};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
@@ -64,6 +64,12 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
                 return check_asked(&result.report, &metric, &statistic).map(|()| 1.0).map_err(thrown);
             }
             value(&result.report, &metric, &statistic).map_err(thrown)
+        },
+    );
+    engine.register_fn(
+        "has",
+        |call: NativeCallContext<'_>, result: RunResult, metric: ImmutableString| -> Scripted<bool> {
+            is_known(&result.report, &metric).map_err(|error| Thrown::from(error).at(call.call_position()))
         },
     );
     let shared = Arc::clone(context);

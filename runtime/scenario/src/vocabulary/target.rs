@@ -1,17 +1,15 @@
-//! Targets: what runs are carried out on, and `has`, which asks what a target knows.
+//! Targets: what runs are carried out on.
 
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, ImmutableString, Map, NativeCallContext};
 use vcr_cluster::{FrontendTarget, HttpTarget, Prompts, RunConfig, Target, TargetDriver, TargetError};
 
-use crate::assertion;
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::options::{Options, as_text, describe};
 use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
-use crate::vocabulary::run::RunResult;
 
 /// A target, as scripts hold it.
 #[derive(Clone)]
@@ -27,12 +25,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_fn("http", move |call: NativeCallContext<'_>, url: ImmutableString| {
         http(&url, Options::new("http", &shared.source, &call, Map::new()))
     });
-    engine.register_fn(
-        "has",
-        |call: NativeCallContext<'_>, result: RunResult, metric: ImmutableString| -> Scripted<bool> {
-            assertion::is_known(&result.report, &metric).map_err(|error| Thrown::from(error).at(call.call_position()))
-        },
-    );
 }
 
 fn frontend(mut options: Options<'_>) -> Scripted<TargetSpec> {

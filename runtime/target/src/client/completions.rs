@@ -41,7 +41,7 @@ impl Service for Completions {
             Ok(answer) => Answered::Whole(answer),
             Err(ClientError::Status { status: 429 | 503, .. }) => Answered::Shed,
             Err(error) => {
-                heard.note(format!("a request failed: {error}"));
+                heard.note(&error.reason().to_string(), format!("a request failed: {error}"));
                 match error.is_passing() {
                     true => Answered::Lost(error.reason()),
                     false => Answered::Failed(error.reason()),
@@ -132,10 +132,13 @@ impl Completions {
             }
             let sent = request.prompt.len() as u32;
             if usage.prompt_tokens != sent {
-                heard.note(format!(
-                    "the server counts other prompt tokens than were sent, such as {} instead of {sent}",
-                    usage.prompt_tokens
-                ));
+                heard.note(
+                    "prompt tokens",
+                    format!(
+                        "the server counts other prompt tokens than were sent, such as {} instead of {sent}",
+                        usage.prompt_tokens
+                    ),
+                );
             }
         }
         let tokens = answer.usage.map_or(answer.counted, |usage| usage.completion_tokens);
@@ -143,13 +146,19 @@ impl Completions {
             return Err(ClientError::Garbage("an answer without any token".to_owned()));
         }
         if tokens != request.max_tokens {
-            heard.note(format!(
-                "some answers do not have the tokens that were asked for, such as {tokens} instead of {}",
-                request.max_tokens
-            ));
+            heard.note(
+                "output tokens",
+                format!(
+                    "some answers do not have the tokens that were asked for, such as {tokens} instead of {}",
+                    request.max_tokens
+                ),
+            );
         }
         if request.needs_answer && answer.ids.len() != tokens as usize {
-            heard.note("the server does not tell the tokens of answers, so that later turns repeat drawn ones instead");
+            heard.note(
+                "answers",
+                "the server does not tell the tokens of answers, so that later turns repeat drawn ones instead",
+            );
         }
         Ok(answer.ids)
     }

@@ -25,6 +25,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer to a question that is looked at.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
+/// What is shown of an error that a server tells.
+const MAX_MESSAGE_CHARS: usize = 200;
+
 /// How prompts are written.
 #[derive(Clone, Debug)]
 pub(crate) enum PromptForm {
@@ -63,6 +66,8 @@ struct Version {
 #[derive(Deserialize)]
 struct Tokenized {
     count: usize,
+    #[serde(default)]
+    tokens: Vec<u32>,
 }
 
 /// A pool of connections as a target asks for it. Nothing is connected yet.
@@ -140,7 +145,11 @@ async fn prompts(pool: &Pool, target: &HttpTarget, model: &str, is_vllm: bool) -
     let wants_ids = target.prompts == Prompts::TokenIds
         || (target.prompts == Prompts::Auto && is_vllm && target.tokenizer.is_none());
     if wants_ids {
-        return Ok(PromptForm::TokenIds(Vocabulary::new(target.vocab_size)));
+        let size = match target.vocab_size {
+            Some(size) => Some(size),
+            None => known_tokens(pool, model).await,
+        };
+        return Ok(PromptForm::TokenIds(Vocabulary::new(size)));
     }
     let words = match &target.tokenizer {
         Some(folder) => words_of_folder(folder)?,
@@ -187,12 +196,21 @@ async fn words_of_server(pool: &Pool, model: &str) -> Result<Option<Words>, Clie
     Ok(Words::new(single, special as u32))
 }
 
+/// A number below which every token is one of the model, by those of some words.
+async fn known_tokens(pool: &Pool, model: &str) -> Option<u32> {
+    let tokenized = tokenize(pool, model, &candidates().join(" ")).await.ok()?;
+    tokenized.tokens.iter().max().map(|last| last + 1)
+}
+
 /// Tokens of a text, by the server's tokenizer.
 async fn count(pool: &Pool, model: &str, text: &str) -> Result<usize, ClientError> {
+    tokenize(pool, model, text).await.map(|tokenized| tokenized.count)
+}
+
+async fn tokenize(pool: &Pool, model: &str, text: &str) -> Result<Tokenized, ClientError> {
     let body = json!({ "model": model, "prompt": text }).to_string();
     let bytes = ask_for(pool, Method::POST, "/tokenize", Some(Bytes::from(body))).await?;
-    let tokenized = serde_json::from_slice::<Tokenized>(&bytes);
-    tokenized.map(|tokenized| tokenized.count).map_err(|error| ClientError::Garbage(format!("/tokenize: {error}")))
+    serde_json::from_slice(&bytes).map_err(|error| ClientError::Garbage(format!("/tokenize: {error}")))
 }
 
 /// The answer to a GET.
@@ -251,5 +269,5 @@ pub(crate) fn message_of(bytes: &[u8]) -> String {
         error.get("message").or(Some(error)).or(value.get("detail"))?.as_str().map(str::to_owned)
     });
     let text = text.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
-    text.trim().chars().take(300).collect()
+    text.trim().chars().take(MAX_MESSAGE_CHARS).collect()
 }

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod vocabulary;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -52,16 +53,17 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     run: RefCell<MeasuredRun>,
     send_delays_ns: RefCell<Samples>,
-    notes: RefCell<Vec<String>>,
+    /// By what they are about.
+    notes: RefCell<BTreeMap<String, String>>,
     changed: Notify,
 }
 
 impl Shared {
-    /// Adds a note to the report, once.
-    pub(crate) fn note(&self, text: impl Into<String>) {
-        let (text, mut notes) = (text.into(), self.notes.borrow_mut());
-        if notes.len() < MAX_NOTES && !notes.contains(&text) {
-            notes.push(text);
+    /// Adds a note to the report unless there is one about the same.
+    fn note(&self, about: &str, text: impl Into<String>) {
+        let mut notes = self.notes.borrow_mut();
+        if notes.len() < MAX_NOTES && !notes.contains_key(about) {
+            notes.insert(about.to_owned(), text.into());
         }
     }
 }
@@ -108,9 +110,9 @@ impl Heard {
         self.shared.run.borrow_mut().served_by(self.tag, engine);
     }
 
-    /// Adds a note to the report, once.
-    pub(crate) fn note(&self, text: impl Into<String>) {
-        self.shared.note(text);
+    /// Adds a note to the report unless there is one about the same.
+    pub(crate) fn note(&self, about: &str, text: impl Into<String>) {
+        self.shared.note(about, text);
     }
 }
 
@@ -174,7 +176,7 @@ pub(crate) async fn drive<S: Service>(
         run: shared.run.into_inner(),
         send_delays_ns: shared.send_delays_ns.into_inner(),
         stopped_at_ns,
-        notes: shared.notes.into_inner(),
+        notes: shared.notes.into_inner().into_values().collect(),
         duration_ns,
     })
 }

@@ -38,7 +38,7 @@ impl Service for Direct {
                 Err(EngineError::Dead) => return Answered::Failed(FailReason::NoEngine),
                 Err(EngineError::Full) => return Answered::Shed,
                 Err(error) => {
-                    heard.note(error.to_string());
+                    heard.note("engines", error.to_string());
                     return Answered::Failed(FailReason::Server);
                 }
             }
@@ -88,7 +88,7 @@ fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
         Some(error) => {
-            heard.note(format!("an engine refused a request: {}", error.message));
+            heard.note("refusals", format!("an engine refused a request: {}", error.message));
             Answered::Failed(FailReason::Server)
         }
         None => Answered::Failed(FailReason::Injected),
