@@ -16,11 +16,13 @@ mod progress;
 #[cfg(feature = "live")]
 mod record;
 mod replay;
+mod report;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "live")]
 mod service;
+mod step_summary;
 mod stop;
 mod style;
 mod summary;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "fit"))]
         Command::Fit(_) => absent::refused("vcr fit", "fit"),
         Command::Replay(args) => replay::replay(&args),
+        Command::Report(args) => report::report(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
         Command::Tables { command } => tables::tables(&command),

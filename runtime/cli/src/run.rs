@@ -13,7 +13,7 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::stop::{self, Cause};
-use crate::summary;
+use crate::{step_summary, summary};
 
 pub(crate) fn run(args: &RunArgs) -> Exit {
     let mut parameters = BTreeMap::new();
@@ -57,6 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     if !args.quiet && written.is_ok() {
         print_closing(args, &outcome, started);
     }
+    step_summary::append(&outcome);
     if let Some(cause) = stopped {
         print_stopped(cause, args, &outcome);
         return printed(written, cause.exit());

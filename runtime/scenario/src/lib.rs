@@ -24,6 +24,7 @@ use vcr_cluster::Report;
 use vcr_cluster::observe::Progress;
 use vcr_input::MAX_SCRIPT_BYTES;
 use vcr_output::OutputError;
+use vcr_report::Source;
 
 pub use assertion::AssertionResult;
 pub use parallel::parallel;
@@ -58,8 +59,8 @@ pub struct RunOptions {
     pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
-    /// Files to write to the folder. None: all, but steps and trace only while they have at
-    /// most `steps_limit_bytes` together.
+    /// Files to write to the folder. None: all [default ones](OutFile::is_default), but steps
+    /// and trace only while they have at most `steps_limit_bytes` together.
     pub files: Option<Vec<OutFile>>,
     /// See `files`.
     pub steps_limit_bytes: u64,
@@ -208,7 +209,8 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
         outcome.inputs = digested.map_err(|error| input(format!("cannot digest an input: {error}"), None))?;
     }
     if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
-        let written = outputs.finish(&outcome.runs, &outcome).map_err(|error| unwritable(&error))?;
+        let source = Source { name: outcome.scenario.clone(), text: context.source.clone() };
+        let written = outputs.finish(&outcome.runs, &outcome, source).map_err(|error| unwritable(&error))?;
         if !written.left_out.is_empty() {
             let (names, limit) = (written.left_out.join(" and "), context.options.steps_limit_bytes / 1_000_000);
             context.reporter.warn(&format!(

@@ -23,7 +23,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn status(&self) -> &'static str {
+    /// Its name in `requests.jsonl`.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
         match self {
             Self::Unfinished => "unfinished",
             Self::Completed => "completed",
@@ -34,7 +36,8 @@ impl Outcome {
     }
 
     /// Why it was refused or lost, if it was.
-    pub(crate) fn reason(&self) -> Option<String> {
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
         match self {
             Self::Rejected(reason) => Some(reason.to_string()),
             Self::Failed(reason) => Some(reason.to_string()),
