@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use vcr_import::table::TableFormat;
-use vcr_output::Outputs;
-use vcr_report::{Folder, RequestTable, for_each_request};
+use vcr_output::{OutputError, Outputs};
+use vcr_report::{Folder, FolderError, RequestTable, for_each_request};
 use vcr_scenario::OutFile;
 
 use crate::exit::{Exit, print_error, tell};
@@ -54,22 +54,22 @@ pub(crate) fn report(args: &ReportArgs) -> Exit {
             tell(format_args!("wrote {written}"));
             Exit::Passed
         }
-        Err(message) => {
-            print_error(&message, None);
+        Err(problem) => {
+            print_error(&problem.message, problem.hint.as_deref());
             Exit::BadInput
         }
     }
 }
 
 /// Returns what was written.
-fn write(args: &ReportArgs) -> Result<String, String> {
+fn write(args: &ReportArgs) -> Result<String, Problem> {
     let mut folders = Vec::new();
     for path in &args.folders {
-        folders.push(Folder::open(path).map_err(text)?);
+        folders.push(Folder::open(path)?);
     }
     let [folder] = &args.folders[..] else {
         if args.files.is_some() {
-            return Err("invalid --files: expected one folder; of several only a page is written".to_owned());
+            return Err("invalid --files: expected one folder; of several only a page is written".to_owned().into());
         }
         name_apart(&mut folders, &args.folders);
         return write_page(args, &folders, args.output.as_deref().unwrap_or(Path::new(COMPARISON)));
@@ -92,17 +92,17 @@ fn name_apart(folders: &mut [Folder], paths: &[PathBuf]) {
     }
 }
 
-fn write_page(args: &ReportArgs, folders: &[Folder], path: &Path) -> Result<String, String> {
+fn write_page(args: &ReportArgs, folders: &[Folder], path: &Path) -> Result<String, Problem> {
     let mut rule = Outputs::new(args.force);
     for folder in &args.folders {
-        rule.reads(&folder.join("report.json")).map_err(text)?;
+        rule.reads(&folder.join("report.json"))?;
     }
-    let file = rule.create(path).map_err(text)?;
-    file.write_with(|out| vcr_report::write_html(out, folders)).map_err(text)?;
+    let file = rule.create(path)?;
+    file.write_with(|out| vcr_report::write_html(out, folders))?;
     Ok(path.display().to_string())
 }
 
-fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String, String> {
+fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String, Problem> {
     let mut files = args.files.clone().unwrap_or_else(|| DEFAULT.to_vec());
     files.sort_unstable();
     files.dedup();
@@ -110,15 +110,16 @@ fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String
     if let Some(file) = files.iter().find(|file| !can_write(file)) {
         return Err(format!(
             "invalid --files `{file}`: expected html, junit, summary, openmetrics, csv or parquet; only vcr run writes the others"
-        ));
+        )
+        .into());
     }
     let mut rule = Outputs::new(args.force);
     for name in ["report.json", "charts.json", "requests.jsonl"] {
-        rule.reads(&path.join(name)).map_err(text)?;
+        rule.reads(&path.join(name))?;
     }
     let names: Vec<&'static str> = files.iter().map(|file| file.file_name()).collect();
-    let mut out = rule.folder(path, &names).map_err(text)?;
-    let drafts = out.drafts().map_err(text)?.to_owned();
+    let mut out = rule.folder(path, &names)?;
+    let drafts = out.drafts()?.to_owned();
     let mut made = Vec::new();
     for &file in &files {
         let draft = drafts.join(file.file_name());
@@ -133,7 +134,7 @@ fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String
         .map_err(|error| failed(&error))?;
         made.push((file.file_name(), draft));
     }
-    out.commit_beside(&made).map_err(text)?;
+    out.commit_beside(&made)?;
     Ok(format!("{} to {}", names.join(", "), path.display()))
 }
 
@@ -145,11 +146,13 @@ fn table_format(file: OutFile) -> Option<TableFormat> {
     }
 }
 
-fn table_of(folder: &Path) -> Result<RequestTable, String> {
+fn table_of(folder: &Path) -> Result<RequestTable, Problem> {
     let mut table = RequestTable::default();
-    match for_each_request(folder, |row| table.add(row)).map_err(text)? {
+    match for_each_request(folder, |row| table.add(row))? {
         true => Ok(table),
-        false => Err(format!("`{}` has no requests.jsonl, which tables of requests are made of", folder.display())),
+        false => {
+            Err(format!("`{}` has no requests.jsonl, which tables of requests are made of", folder.display()).into())
+        }
     }
 }
 
@@ -162,6 +165,26 @@ fn write_file(out: &mut dyn Write, folder: &Folder, file: OutFile) -> io::Result
     }
 }
 
-fn text(error: impl Display) -> String {
-    error.to_string()
+/// Why nothing was written.
+struct Problem {
+    message: String,
+    hint: Option<String>,
+}
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Self { message, hint: None }
+    }
+}
+
+impl From<FolderError> for Problem {
+    fn from(error: FolderError) -> Self {
+        error.to_string().into()
+    }
+}
+
+impl From<OutputError> for Problem {
+    fn from(error: OutputError) -> Self {
+        Self { message: error.to_string(), hint: error.hint().map(str::to_owned) }
+    }
 }

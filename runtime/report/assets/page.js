@@ -129,7 +129,9 @@ function drawDistributions(runs) {
       const bounds = group[0][0].histogram.bounds;
       const wide = bounds[0] === bounds.at(-1) ? [bounds[0] * 0.99, bounds[0] * 1.01 || 1] : bounds;
       const columns = [wide, ...group.map(([one]) => [...one.histogram.counts, one.histogram.counts.at(-1)])];
-      const titles = group.map(([one, prefix]) => ({ label: nameOf(one, prefix), paths: uPlot.paths.stepped({ align: 1 }), fill: color("--c0") + "22" }));
+      const titles = group.map(([one, prefix], series) => ({
+        label: nameOf(one, prefix), paths: uPlot.paths.stepped({ align: 1 }), fill: color("--c" + (series % 8)) + "22",
+      }));
       const suffix = runs.length === 1 ? "" : ", " + group[0][1];
       chart(pair, `${metric}-histogram${i ? "-" + i : ""}`, title + ": samples of each length" + suffix,
         `${bounds.length - 1} ${isLog ? "bins of equal ratio" : "bins"} from ${format(bounds[0])} to ${format(bounds.at(-1))}`,
@@ -355,9 +357,13 @@ otherSelect.value = second > 0 ? String(second) : "";
 if (data.runs.length < 2) document.getElementById("choice").hidden = true;
 document.getElementById("choice").addEventListener("change", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-// Paper has the colours of light; media queries of styles know it already.
-addEventListener("beforeprint", draw);
-addEventListener("afterprint", draw);
+// Paper is light.
+function print(isPaper) {
+  document.documentElement.toggleAttribute("data-paper", isPaper);
+  draw();
+}
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
 draw();

@@ -65,7 +65,7 @@ impl Folder {
             Some(charts) => charts,
             None => charts_of_requests(path, &report)?,
         };
-        let known = ["report.json", "charts.json", "requests.jsonl", "steps.jsonl", "trace.json", "guests.jsonl"];
+        let known = ["report.json", "requests.jsonl", "steps.jsonl", "trace.json", "guests.jsonl", "charts.json"];
         let files = known.into_iter().filter(|name| path.join(name).is_file()).map(str::to_owned).collect();
         let label = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
         Ok(Self { label, report, charts, files })

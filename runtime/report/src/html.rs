@@ -282,6 +282,7 @@ mod tests {
     use super::*;
     use crate::charts::Charts;
     use crate::document::Assertion;
+    use crate::{Distribution, EngineLine, RequestCharts, RequestRow, Timeline};
 
     const BAD: &str = "</script><script>alert(1)</script><!--";
 
@@ -307,6 +308,65 @@ mod tests {
             assert!(!page.contains("<script>alert"), "a text became a script");
             assert_eq!(page.matches("</script>").count(), 3, "one for the data, two for programs");
         }
+    }
+
+    /// As large as a page can become: a million requests of hundreds of workloads in more
+    /// runs than are drawn, on many engines, with more assertions than are listed.
+    #[test]
+    fn a_million_requests_fit_a_small_page() {
+        let names: Vec<String> = (0..300).map(|index| format!("a workload with the number {index}")).collect();
+        let runs = crate::MAX_DRAWN_RUNS + 4;
+        let per_run = 1_000_000 / runs as u64;
+        let charts_of = |run: usize| {
+            let mut requests = RequestCharts::new(3_600_000.0).with_distributions();
+            for id in 0..per_run {
+                // Digits without a pattern, as measured times have them.
+                let ms = (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / 1000.003;
+                requests.add(&RequestRow {
+                    id,
+                    workload: names[id as usize % names.len()].as_str().into(),
+                    status: "completed".into(),
+                    arrival_ms: ms,
+                    scheduled_ms: Some(ms * 1.1),
+                    prefill_end_ms: Some(ms * 1.2),
+                    end_ms: Some(ms * 1.3),
+                    ttft_ms: Some(ms * 0.2),
+                    e2e_ms: Some(ms * 0.3),
+                    ..RequestRow::default()
+                });
+            }
+            let mut charts = RunCharts { name: format!("run {run}"), ..RunCharts::default() };
+            requests.finish(&mut charts);
+            // Gaps between tokens have as many distributions as either of the two.
+            let gaps = charts.distributions.iter().filter(|own| own.metric == "e2e").cloned();
+            let gaps: Vec<_> = gaps.map(|own| Distribution { metric: "itl".to_owned(), ..own }).collect();
+            charts.distributions.extend(gaps);
+            let totals: Vec<u64> = (0..512).map(|index| index * 123_456_789).collect();
+            let line = |engine| EngineLine {
+                pool: format!("pool {}", engine % 20),
+                name: format!("engine {engine}"),
+                engines: 1,
+                running: totals.clone(),
+                waiting: totals.clone(),
+                kv_usage: vec![0.123_456_789; 512],
+                prefill_tokens: totals.clone(),
+                decode_tokens: totals.clone(),
+                preemptions: totals.clone(),
+            };
+            charts.timeline = Some(Timeline::of(1.0, (0..256).map(line).collect(), crate::MAX_DRAWN_RUNS));
+            charts
+        };
+        let report = Document {
+            runs: (0..runs)
+                .map(|run| Run { name: format!("run {run}"), duration_ms: 3.6e6, ..Run::default() })
+                .collect(),
+            assertions: vec![Assertion { subject: "ttft{workload:chat}".to_owned(), ..Assertion::default() }; 5_000],
+            ..Document::default()
+        };
+        let charts = Charts::new(None, (0..crate::MAX_DRAWN_RUNS).map(charts_of).collect());
+        let mut out = Vec::new();
+        write(&mut out, &[Folder { label: String::new(), report, charts, files: Vec::new() }]).expect("a vector");
+        assert!((1_000_000..5_000_000).contains(&out.len()), "{} bytes", out.len());
     }
 
     #[test]
