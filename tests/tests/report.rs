@@ -104,7 +104,9 @@ fn a_browser_draws_the_numbers_of_the_report() {
         };
         of(&run["metrics"]["trends"], "all requests");
         for (name, metrics) in run["workloads"].as_object().expect("workloads") {
-            of(&metrics["trends"], name);
+            let is_long = name.chars().count() > 40;
+            let label = if is_long { name.chars().take(39).chain(['…']).collect() } else { name.clone() };
+            of(&metrics["trends"], &label);
         }
     }
     // Time lines: totals are those of the engines, and both ends of the crash are marked.

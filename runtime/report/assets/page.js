@@ -57,7 +57,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 // A figure whose chart is described by `text` for those who do not see it.
 function chart(into, id, title, text, options, columns, series) {
   const place = element("div", { role: "img", "aria-label": title + ". " + text });
-  into.append(element("figure", { id }, element("h3", {}, title), place, element("figcaption", {}, text)));
+  into.append(element("figure", { id, class: options.wide ? "whole" : "" }, element("h3", {}, title), place, element("figcaption", {}, text)));
   const axis = { stroke: color("--faint"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const draw = {
     width: Math.max(place.clientWidth, 280), height: HEIGHT, cursor: { drag: { x: true, y: false } },
@@ -92,11 +92,15 @@ const joined = (pairs) => uPlot.join(pairs.map(([xs, ys]) => {
   return [[...points.keys()], [...points.values()]];
 }));
 
-const nameOf = (distribution, prefix) => (prefix ? prefix : distribution.workload ?? "all requests");
+const short = (label) => (label.length > 40 ? label.slice(0, 39) + "…" : label);
+const nameOf = (distribution, prefix) => short(prefix ?? distribution.workload ?? "all requests");
 
 function quantile(distribution, percent) {
   return distribution.quantiles[data.percents.indexOf(percent)];
 }
+
+// Whether bins grow, as they do between values that are far apart.
+const isRatio = (bounds) => (bounds[2] - bounds[1]) / (bounds[1] - bounds[0]) > 1.01;
 
 function drawDistributions(runs) {
   const all = section("distributions", "Latencies");
@@ -117,11 +121,13 @@ function drawDistributions(runs) {
     const values = lines.flatMap(([one]) => [one.quantiles[0], one.quantiles.at(-1)]);
     const least = Math.min(...values), most = Math.max(...values);
     const isLog = least > 0 && most / least >= 20;
-    const x = isLog ? { distr: 3 } : { range: [least === most ? least * 0.9 : least, least === most ? most * 1.1 || 1 : most] };
-    const xAxis = { values: isLog ? sparse(format) : (u, splits) => splits.map(format) };
-    const labels = lines.map(([one, prefix]) => ({ label: nameOf(one, prefix) }));
+    const x = { distr: isLog ? 3 : 1, range: least === most ? [least * 0.9, most * 1.1 || 1] : [least, most] };
+    const xAxis = isLog ? { values: sparse(format), filter: (u, splits) => splits } : { values: (u, splits) => splits.map(format) };
+    // Equal samples are a point.
+    const labels = lines.map(([one, prefix]) =>
+      ({ label: nameOf(one, prefix), points: { show: one.quantiles[0] === one.quantiles.at(-1), size: 8 } }));
     chart(pair, metric + "-cdf", title + ": share of samples at most as long", text,
-      { x, xAxis, y: { range: [0, 1] }, yAxis: { values: (u, splits) => splits.map((share) => Math.round(share * 100) + " %") } },
+      { x, xAxis, wide: runs.length > 1, y: { range: [0, 1] }, yAxis: { values: (u, splits) => splits.map((share) => Math.round(share * 100) + " %") } },
       joined(lines.map(([one]) => [one.quantiles, data.percents.map((percent) => percent / 100)])), labels);
     // Bins of two runs differ, so each has a chart.
     const groups = runs.length === 1 ? [lines] : lines.map((line) => [line]);
@@ -129,12 +135,14 @@ function drawDistributions(runs) {
       const bounds = group[0][0].histogram.bounds;
       const wide = bounds[0] === bounds.at(-1) ? [bounds[0] * 0.99, bounds[0] * 1.01 || 1] : bounds;
       const columns = [wide, ...group.map(([one]) => [...one.histogram.counts, one.histogram.counts.at(-1)])];
-      const titles = group.map(([one, prefix], series) => ({
-        label: nameOf(one, prefix), paths: uPlot.paths.stepped({ align: 1 }), fill: color("--c" + (series % 8)) + "22",
-      }));
+      const titles = group.map(([one, prefix], series) => {
+        const own = color("--c" + ((i + series) % 8));
+        return { label: nameOf(one, prefix), paths: uPlot.paths.stepped({ align: 1 }), stroke: own, fill: own + "22" };
+      });
       const suffix = runs.length === 1 ? "" : ", " + group[0][1];
       chart(pair, `${metric}-histogram${i ? "-" + i : ""}`, title + ": samples of each length" + suffix,
-        `${bounds.length - 1} ${isLog ? "bins of equal ratio" : "bins"} from ${format(bounds[0])} to ${format(bounds.at(-1))}`,
+        bounds.length < 3 ? `all are ${format(bounds[0])}`
+          : `${bounds.length - 1} ${isRatio(bounds) ? "bins of equal ratio" : "bins"} from ${format(bounds[0])} to ${format(bounds.at(-1))}`,
         { x, xAxis, yAxis: { values: (u, splits) => linear(splits) } }, columns, titles);
     });
     const percents = [0, 50, 90, 95, 99, 99.9, 100];
@@ -216,7 +224,7 @@ function drawTimelines(runs) {
       const { interval_ms: interval, arrived, ended } = run.charts.load;
       const xs = times(arrived.length, interval, 0.5);
       const perSecond = (counts) => counts.map((count) => count / (interval / 1000 || 1));
-      const prefix = runs.length === 1 ? "" : run.label + ": ";
+      const prefix = runs.length === 1 ? "" : short(run.label) + ": ";
       return [[prefix + "arriving", xs, perSecond(arrived)], [prefix + "ending", xs, perSecond(ended)]];
     });
     course(pair, "load", "Requests/s", lines, number, events, longest);
@@ -227,9 +235,9 @@ function drawTimelines(runs) {
       const lines = known.flatMap((run) => {
         const timeline = run.charts.timeline;
         const xs = times(timeline.engines[0].running.length, timeline.interval_ms);
-        if (runs.length > 1) return [[run.label, xs, sumOf(timeline, read, id === "kv")]];
+        if (runs.length > 1) return [[short(run.label), xs, sumOf(timeline, read, id === "kv")]];
         const several = (line) => (line.engines > 1 ? ` (${id === "kv" ? "mean" : "sum"} of ${line.engines})` : "");
-        return timeline.engines.map((line) => [line.name + several(line), xs, read(line, timeline.interval_ms)]);
+        return timeline.engines.map((line) => [short(line.name) + several(line), xs, read(line, timeline.interval_ms)]);
       });
       course(pair, id, title, lines, format, events, longest);
     }
@@ -304,6 +312,9 @@ function drawEngines(runs) {
 
 // ---- comparison --------------------------------------------------------------------
 
+// Metrics that come first, in this order.
+const FIRST = ["ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms", "prefill_ms", "transfer_ms"];
+
 function drawComparison([one, other]) {
   const rows = [];
   const change = (a, b) => (a ? `${b >= a ? "+" : ""}${number(((b - a) / a) * 100)} %` : "–");
@@ -311,7 +322,8 @@ function drawComparison([one, other]) {
     if (a !== undefined && b !== undefined) rows.push([name, format(a), format(b), change(a, b)]);
   };
   const all = (read) => [...new Set([...Object.keys(read(one)), ...Object.keys(read(other))])];
-  for (const name of all((run) => run.metrics.trends)) {
+  const place = (name) => (FIRST.indexOf(name) + 1 || FIRST.length + 1);
+  for (const name of all((run) => run.metrics.trends).sort((a, b) => place(a) - place(b))) {
     const format = name.endsWith("_ms") ? time : number;
     for (const statistic of ["mean", "p50", "p90", "p99", "max"]) {
       add(`${name.replace(/_ms$/, "")} ${statistic}`, one.metrics.trends[name]?.[statistic], other.metrics.trends[name]?.[statistic], format);
@@ -324,7 +336,7 @@ function drawComparison([one, other]) {
     add(name.replace(/_ms$/, ""), one.metrics.gauges[name], other.metrics.gauges[name], name.endsWith("_ms") ? time : number);
   }
   for (const name of all((run) => run.metrics.counters)) add(name, one.metrics.counters[name], other.metrics.counters[name], number);
-  section("comparison", "Comparison", table(["", one.label, other.label, "change"], rows));
+  section("comparison", "Comparison", table(["", short(one.label), short(other.label), "change"], rows));
 }
 
 // ---- the page ------------------------------------------------------------------------
