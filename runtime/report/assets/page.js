@@ -29,8 +29,8 @@ function number(value) {
 function time(ms) {
   if (ms === null || ms === undefined || !isFinite(ms)) return "–";
   const size = Math.abs(ms);
-  if (size >= 1000) return number(ms / 1000) + " s";
-  return size >= 1 || size === 0 ? number(ms) + " ms" : number(ms * 1000) + " us";
+  if (size >= 1000) return number(ms / 1000) + "s";
+  return size >= 1 || size === 0 ? number(ms) + "ms" : number(ms * 1000) + "us";
 }
 
 const inUnit = (unit) => (unit === "ms" ? time : number);
@@ -75,7 +75,16 @@ function chart(into, id, title, text, options, columns, series) {
 
 function linear(values) { return values.map((value) => number(value)); }
 
-// Labels of a logarithmic axis only at powers of ten, and twice and five times these.
+// Lines of a logarithmic axis: uPlot's begin at its lower end, whatever that is.
+function magnitudes(u, axis, min, max) {
+  const all = [];
+  for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++) {
+    for (let lead = 1; lead < 10; lead++) all.push(lead * 10 ** power);
+  }
+  return all.filter((value) => value >= min && value <= max);
+}
+
+// Labels of it only at powers of ten, and twice and five times these.
 function sparse(format) {
   return (u, splits) => splits.map((value) => {
     if (value === null) return null;
@@ -122,7 +131,7 @@ function drawDistributions(runs) {
     const least = Math.min(...values), most = Math.max(...values);
     const isLog = least > 0 && most / least >= 20;
     const x = { distr: isLog ? 3 : 1, range: least === most ? [least * 0.9, most * 1.1 || 1] : [least, most] };
-    const xAxis = isLog ? { values: sparse(format), filter: (u, splits) => splits } : { values: (u, splits) => splits.map(format) };
+    const xAxis = isLog ? { splits: magnitudes, values: sparse(format), filter: (u, splits) => splits } : { values: (u, splits) => splits.map(format) };
     // Equal samples are a point.
     const labels = lines.map(([one, prefix]) =>
       ({ label: nameOf(one, prefix), points: { show: one.quantiles[0] === one.quantiles.at(-1), size: 8 } }));
@@ -207,7 +216,7 @@ function course(into, id, title, lines, format, events, longest) {
     return `${name}: mean ${format(mean)}, at most ${format(known.reduce((a, b) => Math.max(a, b), 0))}`;
   }).join("; ");
   chart(into, id, title, text,
-    { x: { range: [0, longest] }, xAxis: { values: (u, splits) => splits.map((s) => number(s) + " s") },
+    { x: { range: [0, longest] }, xAxis: { values: (u, splits) => splits.map((s) => number(s) + "s") },
       yAxis: { values: (u, splits) => splits.map(format) }, hooks: marks(events) },
     joined(lines.map(([, xs, ys]) => [xs, ys])), lines.map(([label]) => ({ label })));
 }

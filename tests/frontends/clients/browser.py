@@ -59,8 +59,6 @@ def main():
         seen["scripted"] = page.evaluate("window.scripted ?? null")
         seen["charts"] = page.evaluate(CHARTS)
         seen["lives"] = page.eval_on_selector_all(".life", "(all) => all.map((one) => one.getAttribute('aria-label'))")
-        if screenshot:
-            page.screenshot(path=screenshot)
         options = page.eval_on_selector_all("#other option", "(all) => all.map((one) => one.textContent)")
         seen["others"] = options
         if len(options) > 2:
@@ -74,6 +72,12 @@ def main():
         seen["paper"] = len(page.pdf())
         page.set_viewport_size({"width": 420, "height": 800})
         seen["narrow"] = page.evaluate("document.documentElement.scrollWidth")
+        if screenshot:
+            # Small enough for a page of documentation.
+            small = browser.new_context(viewport={"width": 1200, "height": 1750}, device_scale_factor=0.7)
+            picture = small.new_page()
+            picture.goto(path)
+            picture.screenshot(path=screenshot)
         browser.close()
     print(json.dumps(seen))
 
