@@ -9,14 +9,16 @@
 #   litellm   LiteLLM                              290 MB, 25 s
 #   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
 #   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
+#   browser   Playwright, for Debian's Chromium    150 MB, 10 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
-# draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA.
+# draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
+# is the package chromium-headless-shell, which .ci/run installs.
 set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser
 
 mkdir -p "$target"
 for name in "$@"; do

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::{fetched_by, root};
+use crate::{fetched_by, root, skip};
 
 /// Long enough for a benchmark on a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -23,6 +23,19 @@ pub fn client(name: &str) -> Option<Client> {
     // The file is written when all packages are there.
     let pins = fetched_by("clients.sh", &format!("clients/{name}/pins.txt"))?;
     Some(Client(pins.with_file_name("bin").join("python")))
+}
+
+/// What drives headless Chromium. None, said loudly, where either is missing.
+#[must_use]
+pub fn browser() -> Option<Client> {
+    // As in clients/browser.py.
+    const NAMES: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|folder| NAMES.iter().any(|name| folder.join(name).is_file())) {
+        skip("there is no browser; install Debian's package chromium-headless-shell");
+        return None;
+    }
+    client("browser")
 }
 
 impl Client {

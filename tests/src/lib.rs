@@ -21,7 +21,7 @@ mod serve;
 mod tables;
 
 pub use binary::vcr;
-pub use client::{Client, client, ended};
+pub use client::{Client, browser, client, ended};
 pub use data::{Sums, sample, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{Folder, Said};

@@ -74,7 +74,18 @@ fn a_run_replaces_what_an_earlier_run_has_written_and_nothing_else() {
     assert_eq!(text(&folder, "report.json"), "mine");
     assert_eq!(names(folder.path()), ["report.json", "test.rhai"]);
 
-    let all = [".vcr-run", "report.json", "requests.jsonl", "steps.jsonl", "trace.json"];
+    let all = [
+        ".vcr-run",
+        "charts.json",
+        "junit.xml",
+        "openmetrics.txt",
+        "report.html",
+        "report.json",
+        "requests.jsonl",
+        "steps.jsonl",
+        "summary.md",
+        "trace.json",
+    ];
     let out = folder.path().join("out");
     let _ = folder.run(&["--quiet", "--out", "out"]).ended(0);
     assert_eq!(names(&out), all);

@@ -6,7 +6,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, root, shipped_guest};
 
-const SCHEMAS: [&str; 4] = ["report", "requests", "step-log", "model"];
+const SCHEMAS: [&str; 5] = ["report", "requests", "step-log", "model", "charts"];
 
 fn schema(name: &str) -> Value {
     let path = root().join(format!("docs/schemas/{name}.schema.json"));
@@ -37,11 +37,13 @@ fn valid_lines(validator: &Validator, text: &str, place: &str) -> Vec<Value> {
 /// steps.
 #[track_caller]
 fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value>, Vec<Value>) {
-    let files = ["--out", "out", "--files", "report,requests,steps"];
+    let files = ["--out", "out", "--files", "report,requests,steps,charts"];
     let _ = folder.run(&[args, &files[..]].concat()).ended(code);
     let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
     let report: Value = serde_json::from_str(&read("report.json")).expect("the report is JSON");
     assert_valid(&validator("report"), &report, "report.json");
+    let charts: Value = serde_json::from_str(&read("charts.json")).expect("the charts are JSON");
+    assert_valid(&validator("charts"), &charts, "charts.json");
     let requests = valid_lines(&validator("requests"), &read("requests.jsonl"), "requests.jsonl");
     let steps = valid_lines(&validator("step-log"), &read("steps.jsonl"), "steps.jsonl");
     assert!(!requests.is_empty() && !steps.is_empty(), "nothing was validated");

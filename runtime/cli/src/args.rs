@@ -33,6 +33,7 @@ use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
+use crate::report::{REPORT_EXAMPLES, ReportArgs};
 use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
@@ -89,6 +90,9 @@ pub(crate) enum Command {
     /// Predict measured requests with a model, and judge the prediction.
     #[cfg_attr(feature = "fit", command(after_help = CALIBRATE_EXAMPLES))]
     Calibrate(Box<CalibrateArgs>),
+    /// Write the report of a run again as a page, JUnit, Markdown, OpenMetrics or tables, or compare runs on a page.
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
     /// Work with WebAssembly guests.
     #[command(after_help = guest::GUEST_EXAMPLES)]
     Guest {
@@ -286,12 +290,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
     pub(crate) memory_limit: Option<u64>,
 
-    /// Write report.json, requests.jsonl, steps.jsonl and trace.json (Perfetto) to a folder.
+    /// Write report.html, report.json, requests.jsonl, steps.jsonl, trace.json (Perfetto), junit.xml and more to a
+    /// folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Which of them: report, requests, steps, trace, guests [default: all, but steps and trace only up to 128 MB
-    /// together].
+    /// Which of them: report, requests, steps, trace, guests, charts, html, junit, summary, openmetrics, csv, parquet
+    /// [default: all but csv and parquet, and steps and trace only up to 128 MB together].
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "out")]
     pub(crate) files: Option<Vec<OutFile>>,
 

@@ -22,11 +22,13 @@ mod progress;
 mod record;
 mod refusal;
 mod replay;
+mod report;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "live")]
 mod service;
+mod step_summary;
 mod stop;
 mod style;
 mod summary;
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Unpack(args) => pack::unpack(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Replay(args) => replay::replay(&args),
+        Command::Report(args) => report::report(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
         Command::Tables { command } => tables::tables(&command),

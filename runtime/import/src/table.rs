@@ -32,6 +32,12 @@ impl TableFormat {
             _ => None,
         }
     }
+
+    /// Whether this build can write it.
+    #[must_use]
+    pub fn is_built(self) -> bool {
+        self != Self::Parquet || cfg!(feature = "formats")
+    }
 }
 
 /// Writes a table.

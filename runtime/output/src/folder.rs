@@ -92,10 +92,7 @@ impl OutputFolder {
             // The marker comes first: what has no name yet may be listed, but no
             // file of ours may be left that is not.
             self.mark(names().chain(old()))?;
-            for (name, draft) in files {
-                let place = self.path.join(name);
-                fs::rename(draft, &place).map_err(|source| write_error(&place, source))?;
-            }
+            self.rename(files)?;
             for stale in old() {
                 let place = self.path.join(stale);
                 match fs::remove_file(&place) {
@@ -105,6 +102,27 @@ impl OutputFolder {
             }
             self.mark(names())
         })
+    }
+
+    /// Gives drafts the names of files here; files of an earlier command stay beside them.
+    ///
+    /// # Errors
+    /// When the system refuses one of them.
+    pub fn commit_beside(self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
+        let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
+        let old = self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
+        undisturbed(|| {
+            self.mark(old.chain(files.iter().map(|(name, _)| *name)))?;
+            self.rename(files)
+        })
+    }
+
+    fn rename(&self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
+        for (name, draft) in files {
+            let place = self.path.join(name);
+            fs::rename(draft, &place).map_err(|source| write_error(&place, source))?;
+        }
+        Ok(())
     }
 
     fn mark<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<(), OutputError> {

@@ -129,6 +129,14 @@ fn a_marked_folder_may_be_written_again() {
     assert_eq!(fs::read_to_string(out.join("a")).expect("it is there"), "2");
     commit(&["a", "b"], "4", true).expect("it is forced");
     assert_eq!(fs::read_to_string(out.join("b")).expect("it is there"), "4");
+    // Files that are made of the others may be added.
+    let mut beside = Outputs::new(false).folder(&out, &["b", "c"]).expect("b is marked, c is new");
+    let draft = beside.drafts().expect("it is writable").join("c");
+    write(&draft, "5");
+    beside.commit_beside(&[("c", draft)]).expect("it is writable");
+    assert_eq!(names(&out), [MARKER, "a", "b", "c"]);
+    commit(&["a", "b"], "6", false).expect("all are marked");
+    assert_eq!(names(&out), [MARKER, "a", "b"], "what was added belongs to the earlier run");
     let inside = Outputs::new(false).folder(&out.join("a"), &["x"]);
     assert!(matches!(inside, Err(OutputError::NotAFolder { .. })));
 }

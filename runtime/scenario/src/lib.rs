@@ -67,8 +67,8 @@ pub struct RunOptions {
     pub target: Option<Target>,
     /// Carries out runs on targets other than virtual time; none in builds without them.
     pub targets: Option<Arc<dyn TargetDriver>>,
-    /// Files to write to the folder. None: all, but steps and trace only while they have at
-    /// most `steps_limit_bytes` together.
+    /// Files to write to the folder. None: all [default ones](OutFile::is_default), but steps
+    /// and trace only while they have at most `steps_limit_bytes` together.
     pub files: Option<Vec<OutFile>>,
     /// See `files`.
     pub steps_limit_bytes: u64,

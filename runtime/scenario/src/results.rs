@@ -4,6 +4,7 @@ mod budget;
 pub(crate) mod guest_telemetry;
 pub(crate) mod out_file;
 pub(crate) mod outputs;
+pub(crate) mod pictures;
 pub(crate) mod provenance;
 pub(crate) mod requests;
 pub(crate) mod run_files;

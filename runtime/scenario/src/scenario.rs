@@ -7,6 +7,7 @@ use rhai::AST;
 use sha2::{Digest, Sha256};
 use vcr_input::MAX_SCRIPT_BYTES;
 use vcr_output::OutputError;
+use vcr_report::Source;
 
 use crate::assertion::draws::Watched;
 use crate::assertion::precheck;
@@ -87,7 +88,8 @@ impl Scenario {
             outcome.inputs = digested.map_err(undigested)?;
         }
         if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
-            let written = outputs.finish(&outcome.runs, &outcome).map_err(|error| unwritable(&error))?;
+            let source = Source { name: outcome.scenario.clone(), text: self.source.clone() };
+            let written = outputs.finish(&outcome.runs, &outcome, source).map_err(|error| unwritable(&error))?;
             if !written.left_out.is_empty() {
                 let (names, limit) = (written.left_out.join(" and "), context.options.steps_limit_bytes / 1_000_000);
                 context.reporter.warn(&format!(

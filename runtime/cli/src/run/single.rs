@@ -19,7 +19,7 @@ use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::run::exit_of;
 use crate::stop::{self, Cause};
-use crate::summary;
+use crate::{step_summary, summary};
 
 /// Gives the files that were read, too.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
@@ -80,6 +80,7 @@ fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl
     if !args.quiet && written.is_ok() {
         print_closing(args, outcome, started);
     }
+    step_summary::append(outcome);
     if let Some(cause) = stopped {
         print_stopped(cause, args, outcome);
         return printed(written, cause.exit());

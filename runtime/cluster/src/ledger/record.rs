@@ -25,7 +25,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn status(&self) -> &'static str {
+    /// Its name in `requests.jsonl`.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
         match self {
             Self::Unfinished => "unfinished",
             Self::Completed => "completed",
@@ -38,7 +40,8 @@ impl Outcome {
     }
 
     /// Why it was refused, lost or given up, if that is not all that its status says.
-    pub(crate) fn reason(&self) -> Option<String> {
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
         match self {
             Self::Rejected(reason) => Some(reason.to_string()),
             Self::Failed(reason) => Some(reason.to_string()),

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use vcr_cluster::Report;
 use vcr_output::{OutputError, OutputFile, OutputFolder};
+use vcr_report::Source;
 use vcr_trace::perfetto::PerfettoWriter;
 
 use crate::RunOptions;
 use crate::results::budget::Budget;
 use crate::results::out_file::{OutFile, part};
+use crate::results::pictures::Pictures;
 use crate::results::run_files::{EnginePlace, RunFiles};
 
 /// Where the outputs of a scenario go.
@@ -44,7 +46,10 @@ impl Outputs {
         if options.out.is_none() && options.requests.is_none() {
             return Ok(None);
         }
-        let wanted: BTreeSet<OutFile> = options.files.as_deref().unwrap_or(&OutFile::ALL).iter().copied().collect();
+        let wanted: BTreeSet<OutFile> = match &options.files {
+            Some(named) => named.iter().copied().collect(),
+            None => OutFile::ALL.into_iter().filter(|file| file.is_default()).collect(),
+        };
         let mut rule = vcr_output::Outputs::new(options.force);
         rule.reads(script)?;
         let names: Vec<&str> = wanted.iter().map(|file| file.file_name()).collect();
@@ -63,6 +68,11 @@ impl Outputs {
     /// Whether telemetry of guests over time is written to any file.
     pub(crate) fn wants_course(&self) -> bool {
         self.wants(OutFile::Trace) || self.wants(OutFile::Guests)
+    }
+
+    /// Whether any file has charts.
+    pub(crate) fn wants_charts(&self) -> bool {
+        self.wants(OutFile::Charts) || self.wants(OutFile::Html)
     }
 
     fn wants(&self, file: OutFile) -> bool {
@@ -90,11 +100,20 @@ impl Outputs {
         OutputError::Folder { path: folder.to_owned(), source }
     }
 
-    /// Writes the report and the requests, joins the parts, and renames all drafts to their
-    /// final names.
-    pub(crate) fn finish(mut self, runs: &[Arc<Report>], report: &impl Serialize) -> Result<Written, OutputError> {
+    /// Writes the report, the requests and files for people, joins the parts, and renames
+    /// all drafts to their final names.
+    pub(crate) fn finish(
+        mut self,
+        runs: &[Arc<Report>],
+        report: &impl Serialize,
+        source: Source,
+    ) -> Result<Written, OutputError> {
         let mut written = Written::default();
         let mut files = Vec::new();
+        let source = Some(source).filter(|_| self.wants_charts());
+        let has_pictures = self.folder.is_some() && self.wanted.iter().any(|file| file.is_picture());
+        let pictures = has_pictures.then(|| Pictures::new(report, runs, source)).transpose();
+        let mut pictures = pictures.map_err(|source| self.error(source))?;
         if let Some(folder) = &mut self.folder {
             let drafts = folder.drafts()?.to_owned();
             for &file in &self.wanted {
@@ -102,7 +121,13 @@ impl Outputs {
                     written.left_out.push(file.file_name());
                     continue;
                 }
-                let made = self.make(file, &drafts, runs, report);
+                let made = match &mut pictures {
+                    Some(pictures) if file.is_picture() => {
+                        pictures.link_to(&written.names);
+                        write_draft(&drafts, file, |out| pictures.write(file, out)).map(Some)
+                    }
+                    _ => self.make(file, &drafts, runs, report),
+                };
                 if let Some(draft) = made.map_err(|source| self.error(source))? {
                     written.names.push(file.file_name());
                     files.push((file.file_name(), draft));
@@ -126,28 +151,21 @@ impl Outputs {
         runs: &[Arc<Report>],
         report: &impl Serialize,
     ) -> io::Result<Option<PathBuf>> {
-        let path = drafts.join(file.file_name());
-        let write = |write: &dyn Fn(&mut BufWriter<File>) -> io::Result<()>| {
-            let mut out = BufWriter::new(File::create(&path)?);
-            write(&mut out)?;
-            out.flush()
-        };
         match file {
-            OutFile::Report => write(&|out| {
+            OutFile::Report => write_draft(drafts, file, |out| {
                 serde_json::to_writer_pretty(&mut *out, report)?;
                 out.write_all(b"\n")
-            })?,
-            OutFile::Requests => write(&|out| write_requests(out, runs))?,
-            OutFile::Trace => self.join(file, drafts, &path)?,
-            // There may be no guests, and engines that are not simulated tell no steps.
-            OutFile::Guests | OutFile::Steps => {
+            })
+            .map(Some),
+            OutFile::Requests => write_draft(drafts, file, |out| write_requests(out, runs)).map(Some),
+            _ => {
+                let path = drafts.join(file.file_name());
                 self.join(file, drafts, &path)?;
-                if fs::metadata(&path)?.len() == 0 {
-                    return Ok(None);
-                }
+                // There may be no guests, and engines that are not simulated tell no steps.
+                let is_absent = matches!(file, OutFile::Guests | OutFile::Steps) && fs::metadata(&path)?.len() == 0;
+                Ok((!is_absent).then_some(path))
             }
         }
-        Ok(Some(path))
     }
 
     /// Joins the parts of all runs; they are appended to the first one.
@@ -178,6 +196,19 @@ impl Outputs {
         }
         whole.flush()
     }
+}
+
+/// The draft of a file.
+fn write_draft(
+    drafts: &Path,
+    file: OutFile,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<PathBuf> {
+    let path = drafts.join(file.file_name());
+    let mut out = BufWriter::new(File::create(&path)?);
+    write(&mut out)?;
+    out.flush()?;
+    Ok(path)
 }
 
 /// A line for each request of each run.
@@ -245,8 +276,9 @@ mod tests {
     #[test]
     fn files_are_known_by_their_names() {
         for file in OutFile::ALL {
-            assert_eq!(file.name().parse(), Ok(file));
-            assert!(file.file_name().starts_with(file.name()));
+            let is_built = file != OutFile::Parquet || vcr_import::table::TableFormat::Parquet.is_built();
+            assert_eq!(file.name().parse().ok(), is_built.then_some(file));
+            assert!(file.file_name().contains(file.name()));
         }
         assert!("step".parse::<OutFile>().is_err());
     }

@@ -20,6 +20,7 @@ use vcr_trace::perfetto::PerfettoWriter;
 use crate::results::budget::{Budget, Counted};
 use crate::results::guest_telemetry::InstanceTelemetry;
 use crate::results::out_file::{OutFile, part};
+use crate::results::pictures::name_of;
 
 /// The place of an engine of a run, or of one of its ranks.
 pub(crate) struct EnginePlace {
@@ -194,25 +195,13 @@ impl RunFiles {
     }
 
     pub(crate) fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
-        let name = match incident {
-            Incident::Crash => "crash",
-            Incident::Restart => "restart",
-            Incident::SlowDown => "slow-down",
-            Incident::SlowDownEnd => "slow-down ends",
-            Incident::Stall => "stall",
-            Incident::StallEnd => "stall ends",
-            Incident::StartUp => "start-up",
-            Incident::Up => "up",
-            Incident::Drain => "drain",
-            Incident::Off => "off",
-        };
         if matches!(incident, Incident::Crash | Incident::Off) {
             // A new engine replaces it; steps in flight are lost.
             self.write_line(worker, None);
             self.logs[worker as usize] = EngineSteps::default();
         }
         if let Some(trace) = &mut self.trace {
-            let outcome = trace.instant(self.process, u64::from(worker) + 1, name, at_ns);
+            let outcome = trace.instant(self.process, u64::from(worker) + 1, name_of(incident), at_ns);
             self.keep(outcome);
         }
     }

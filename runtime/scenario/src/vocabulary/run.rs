@@ -288,7 +288,8 @@ fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usi
         state.outputs.as_mut().map_or(Ok(None), open)
     };
     let files = files.map_err(|error| output_error(&error))?;
-    let mut watcher = Watcher { context, name: &name, files };
+    let wants_series = context.asks_series || context.state().outputs.as_ref().is_some_and(Outputs::wants_charts);
+    let mut watcher = Watcher { context, name: &name, files, wants_series };
     context.reporter.run_started(&name);
     let result = carry_out(context, config, target, &mut watcher);
     context.reporter.run_ended(&name);
@@ -355,15 +356,16 @@ struct Watcher<'a> {
     context: &'a Context,
     name: &'a str,
     files: Option<RunFiles>,
+    wants_series: bool,
 }
 
 impl Observer for Watcher<'_> {
-    fn wants_steps(&self) -> bool {
-        self.files.as_ref().is_some_and(RunFiles::wants_steps)
+    fn wants_series(&self) -> bool {
+        self.wants_series
     }
 
-    fn wants_series(&self) -> bool {
-        self.context.asks_series
+    fn wants_steps(&self) -> bool {
+        self.files.as_ref().is_some_and(RunFiles::wants_steps)
     }
 
     fn wants_step_digests(&self) -> bool {

@@ -1,0 +1,248 @@
+//! The contents of `report.json`, as far as they are shown.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A whole report. Keys that are not known here are ignored, and those of later versions
+/// are absent.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Document {
+    /// Version of vcr.
+    pub vcr_version: String,
+    /// File name of the script.
+    pub scenario: String,
+    /// SHA-256 of the script.
+    #[serde(default)]
+    pub scenario_sha256: String,
+    /// The claim of the script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    /// Parameters with their values.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, String>,
+    /// Files that the script has read.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+    /// Whether every assertion passed.
+    pub passed: bool,
+    /// Why it was stopped early, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Partial>,
+    /// The assertions, in order.
+    #[serde(default)]
+    pub assertions: Vec<Assertion>,
+    /// The fingerprint of all runs.
+    #[serde(default)]
+    pub fingerprint: String,
+    /// The runs, in order.
+    pub runs: Vec<Run>,
+}
+
+/// A file that a script has read.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Input {
+    /// `trace`, `guest` and so on.
+    pub kind: String,
+    /// Its path in the script.
+    pub path: String,
+    /// Its SHA-256.
+    pub sha256: String,
+}
+
+/// Why a report is partial.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Partial {
+    /// Such as `SIGINT`.
+    pub stopped_by: String,
+}
+
+/// An assertion.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Assertion {
+    /// The run that it is about; none for free conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// A metric, or what must be true.
+    pub subject: String,
+    /// The condition on the metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// The value that was compared, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_text: Option<String>,
+    /// Whether it passed.
+    pub passed: bool,
+}
+
+impl Assertion {
+    /// The observed value for people.
+    #[must_use]
+    pub fn observed(&self) -> &str {
+        match (&self.observed_text, &self.condition) {
+            (Some(text), _) => text,
+            (None, Some(_)) => "no samples",
+            (None, None) => "",
+        }
+    }
+
+    /// What must be true, as one text.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let condition = self.condition.as_deref().unwrap_or_default();
+        format!("{} {condition}", self.subject).trim().to_owned()
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// Its seed.
+    #[serde(default)]
+    pub seed: u64,
+    /// Its duration.
+    #[serde(default)]
+    pub duration_ms: f64,
+    /// Whether it was stopped early.
+    #[serde(default)]
+    pub partial: bool,
+    /// Requests in progress at its end.
+    #[serde(default)]
+    pub unfinished_requests: u64,
+    /// Metrics of all workloads.
+    #[serde(default)]
+    pub metrics: Metrics,
+    /// Metrics by workload.
+    #[serde(default)]
+    pub workloads: BTreeMap<String, Metrics>,
+    /// Its engines.
+    #[serde(default)]
+    pub engines: Vec<Engine>,
+    /// Changes of the number of engines.
+    #[serde(default)]
+    pub scaling: Vec<Scaling>,
+    /// Its links.
+    #[serde(default)]
+    pub links: Vec<Link>,
+    /// Its fingerprint.
+    #[serde(default)]
+    pub fingerprint: String,
+}
+
+/// Metrics; times are in milliseconds, and their names end in `_ms`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Metrics {
+    /// Totals.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// Totals per second.
+    #[serde(default, deserialize_with = "known")]
+    pub rates_per_s: BTreeMap<String, f64>,
+    /// Single values.
+    #[serde(default, deserialize_with = "known")]
+    pub gauges: BTreeMap<String, f64>,
+    /// Distributions.
+    #[serde(default)]
+    pub trends: BTreeMap<String, Trend>,
+    /// Rejected requests by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejections: BTreeMap<String, u64>,
+    /// Failed requests by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// Values without those that are null, as JSON writes what is no number.
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let all = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+}
+
+impl Metrics {
+    /// A total; 0 where the report leaves it out.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// The statistics of a distribution.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Trend {
+    /// Number of samples.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest sample.
+    pub min: f64,
+    /// Percentiles.
+    pub p50: f64,
+    /// See `p50`.
+    pub p75: f64,
+    /// See `p50`.
+    pub p90: f64,
+    /// See `p50`.
+    pub p95: f64,
+    /// See `p50`.
+    pub p99: f64,
+    /// Largest sample.
+    pub max: f64,
+}
+
+/// Work of an engine.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Engine {
+    /// Its pool.
+    pub pool: String,
+    /// Its index there.
+    #[serde(default)]
+    pub engine: u32,
+    /// Its rank, where engines have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Steps.
+    #[serde(default)]
+    pub steps: u64,
+    /// Share of the run in steps.
+    #[serde(default)]
+    pub utilisation: f64,
+    /// Tokens computed.
+    #[serde(default)]
+    pub computed_tokens: u64,
+    /// Preemptions.
+    #[serde(default)]
+    pub preemptions: u64,
+    /// Largest share of KV blocks in use.
+    #[serde(default)]
+    pub kv_peak_usage: f64,
+    /// Cached share of looked-up tokens.
+    #[serde(default)]
+    pub prefix_hit_ratio: f64,
+    /// Crashes.
+    #[serde(default)]
+    pub crashes: u32,
+}
+
+/// A change of the number of engines of a pool.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Scaling {
+    /// When.
+    pub at_ms: f64,
+    /// Of which pool.
+    pub pool: String,
+    /// Engines before.
+    pub from: u32,
+    /// Engines from then on.
+    pub to: u32,
+}
+
+/// Traffic of a link.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Link {
+    /// Bytes of all transfers.
+    pub bytes: u64,
+    /// Share of the run with a transfer in progress.
+    pub utilisation: f64,
+}

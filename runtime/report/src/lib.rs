@@ -1,0 +1,35 @@
+//! What people look at after a run: `report.html`, JUnit, Markdown, OpenMetrics, and
+//! tables of requests.
+//!
+//! Knows no engine: it takes the contents of `report.json`, [`Charts`] and the requests,
+//! either from a run that has just ended or from a [folder](Folder) of an earlier one.
+//! Everything it writes is a function of these, so equal runs have equal files.
+
+mod charts;
+mod distribution;
+mod document;
+mod folder;
+mod html;
+mod junit;
+mod markdown;
+mod openmetrics;
+mod request_charts;
+mod requests;
+mod text;
+mod timeline;
+
+pub use charts::{Bar, Charts, Incident, LifeLine, Load, Phase, Pieces, RunCharts, Source};
+pub use distribution::{Distribution, Histogram, PERCENTS, Scope};
+pub use document::{Assertion, Document, Engine, Metrics, Run};
+pub use folder::{Folder, FolderError, for_each_request};
+
+pub use html::write as write_html;
+pub use junit::write as write_junit;
+pub use markdown::write as write_summary;
+pub use openmetrics::write as write_openmetrics;
+pub use request_charts::RequestCharts;
+pub use requests::{RequestRow, RequestTable};
+pub use timeline::{EngineLine, Timeline};
+
+/// Runs of a report whose charts are drawn; all others are listed in its tables.
+pub const MAX_DRAWN_RUNS: usize = 24;
