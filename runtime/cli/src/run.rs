@@ -97,7 +97,9 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         return printed(written, cause.exit());
     }
     if !outcome.passed && written.is_ok() {
-        tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+        if pack.is_none() {
+            tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+        }
         pack_failure(Ok(&outcome));
     }
     let exit = if outcome.passed { Exit::Passed } else { Exit::CheckFailed };
