@@ -100,11 +100,12 @@ fn a_comparison_that_makes_no_sense_is_refused() {
     folder.write("empty.jsonl", format!("{head}\n"));
     refused(r#"compare(sim, capture("empty.jsonl"));"#, &["the capture has no requests"]);
     let row = r#"{"kind":"request","arrival_ns":0,"prompt_tokens":5,"output_tokens":2,"finish_reason":"stop"}"#;
-    folder.write("timeless.jsonl", format!("{head}\n{row}\n"));
+    let end = r#"{"kind":"end","at_ns":9,"requests":1,"unfinished":0}"#;
+    folder.write("timeless.jsonl", format!("{head}\n{row}\n{end}\n"));
     refused(r#"compare(sim, capture("timeless.jsonl"));"#, &["timeless.jsonl has no times to compare"]);
     refused(r#"playback(capture("timeless.jsonl"));"#, &["does not say when its answers came"]);
     let aborted = row.replace("stop", "abort");
-    folder.write("aborted.jsonl", format!("{head}\n{aborted}\n"));
+    folder.write("aborted.jsonl", format!("{head}\n{aborted}\n{end}\n"));
     refused(r#"compare(sim, capture("aborted.jsonl"));"#, &["no request was answered whole in both"]);
 }
 
@@ -154,7 +155,7 @@ fn a_run_is_compared_with_its_baseline() {
     // The folder may be the one that is written.
     let _ = run(&[&slower[..], &["--out", "base"]].concat()).ended(1);
     let _ = run(&slower).ended(0);
-    run(&["--baseline", "none"]).failed(2, &["none"]);
+    folder.vcr(&["run", "plain.rhai", "--baseline", "none"]).failed(2, &["none"]);
     folder.vcr(&["run", "plain.rhai", "--max-regression", "ttft.p99=5%"]).failed(2, &["--baseline"]);
 }
 

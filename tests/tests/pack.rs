@@ -8,10 +8,11 @@ use vcr_tests::{Folder, root, shipped_guest};
 
 /// Reads a trace beside it and a capture elsewhere.
 const SCENARIO: &str = r#"
+let completed = param("completed", 42);
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
 let r = run(#{ name: "mixed", cluster: c, workloads: [
     trace(#{ path: "../traces/t.jsonl", name: "trace" }), capture("day.jsonl.zst") ] });
-expect(r, "completed", "count == " + param("completed", 42));
+expect(r, "completed", "count == " + completed);
 "#;
 
 const ROWS: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "user": "Ada"}
@@ -210,15 +211,15 @@ fn damaged_packs_are_refused() {
     folder.vcr(&["unpack", "none.vcr"]).failed(2, &["cannot read the pack"]);
 
     folder.write("bomb.vcr", with_zeros(&whole));
-    folder.vcr(&["inspect", "pack", "bomb.vcr"]).failed(2, &["error: "]);
+    folder.vcr(&["inspect", "pack", "bomb.vcr"]).failed(2, &["holds `more behind its end`"]);
 }
 
-/// The pack with two gigabytes of zeros behind it, in the same stream.
+/// The pack with 16 MiB of zeros behind it, in the same stream.
 fn with_zeros(pack: &[u8]) -> Vec<u8> {
     let mut bytes = pack.to_vec();
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
     let zeros = vec![0_u8; 1 << 20];
-    for _ in 0..2048 {
+    for _ in 0..16 {
         encoder.write_all(&zeros).expect("it is written");
     }
     bytes.extend(encoder.finish().expect("it is finished"));

@@ -17,6 +17,7 @@ use crate::pack::{OpenedPack, pack_failure};
 use crate::progress::TerminalReporter;
 use crate::stop::{self, Cause};
 use crate::summary;
+use crate::text::quoted;
 
 pub(crate) fn run(args: &RunArgs) -> Exit {
     let mut parameters = BTreeMap::new();
@@ -164,25 +165,4 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
         command.push_str(&format!(" --uncertainty {}", args.uncertainty));
     }
     command
-}
-
-/// A word as a POSIX shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        assert_eq!(quoted("scenarios/pd_burst.rhai"), "scenarios/pd_burst.rhai");
-        assert_eq!(quoted("name=two words"), "'name=two words'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 }

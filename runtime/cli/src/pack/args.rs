@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::parameter;
 use crate::help::with_plain_exit_codes;
+use crate::values::parameter;
 
 pub(crate) const PACK_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
