@@ -38,7 +38,7 @@ use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
-use crate::values::{memory_limit, timeout};
+use crate::values::{memory_limit, parameter, timeout};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
@@ -388,13 +388,6 @@ pub(crate) struct StepsArgs {
 fn engine(text: &str) -> Result<(String, u32), String> {
     let parts = text.rsplit_once('/').and_then(|(pool, index)| Some((pool.to_owned(), index.parse().ok()?)));
     parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
-}
-
-pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -24,8 +24,6 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, print_error};
 use crate::refusal::Refusal;
 
-pub(crate) use single::quoted;
-
 pub(crate) fn run(args: &RunArgs) -> Exit {
     let options = match options(args) {
         Ok(options) => options,

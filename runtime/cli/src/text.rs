@@ -73,6 +73,15 @@ pub(crate) fn without_rust_types(text: &str) -> Cow<'_, str> {
     if is_changed { Cow::Owned(plain) } else { Cow::Borrowed(text) }
 }
 
+/// A word as a POSIX shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +99,12 @@ mod tests {
         assert_eq!(without_rust_types(text), plain);
         assert_eq!(without_rust_types("expected f64"), "expected a number");
         assert!(matches!(without_rust_types("expected u32s, expected a map"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("scenarios/pd_burst.rhai"), "scenarios/pd_burst.rhai");
+        assert_eq!(quoted("name=two words"), "'name=two words'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

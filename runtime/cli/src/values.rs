@@ -49,3 +49,11 @@ mod tests {
         }
     }
 }
+
+/// A parameter of a scenario: `KEY=VALUE`.
+pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}

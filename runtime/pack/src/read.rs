@@ -14,6 +14,9 @@ use crate::manifest::{FileEntry, MANIFEST, Manifest};
 /// Bytes of a content that are copied at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// Bytes behind the last entry that are read and ignored.
+const MAX_REST_BYTES: u64 = 1 << 20;
+
 /// Whether a file is packed as packs are; scripts and captures in plain text are not.
 #[must_use]
 pub fn is_pack(path: &Path) -> bool {
@@ -74,6 +77,12 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
         if found != expected.sha256 {
             return Err(PackError::Digest { path: expected.path.clone(), found, expected: expected.sha256.clone() });
         }
+    }
+    // An archive ends with zeros, of which writers add some kilobytes.
+    let mut rest = archive.into_inner().take(MAX_REST_BYTES + 1);
+    if io::copy(&mut rest, &mut io::sink()).map_err(PackError::Read)? > MAX_REST_BYTES {
+        let (found, expected) = ("more behind its end".to_owned(), "nothing".to_owned());
+        return Err(PackError::Unexpected { found, expected });
     }
     match listed.next() {
         Some(missing) => Err(PackError::Unexpected { found: "its end".to_owned(), expected: missing.path.clone() }),

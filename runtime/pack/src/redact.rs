@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use vcr_input::{Lines, Unpacked};
 use vcr_trace::capture::{
-    Break, CaptureLine, CaptureMeta, CaptureReader, CaptureWriter, Holds, ReadOptions, RequestRecord, StepRecord,
+    Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureLine, CaptureMeta, CaptureReader, CaptureWriter, Holds, ReadOptions,
+    RequestRecord, StepRecord,
 };
 
 use crate::error::PackError;
@@ -36,6 +37,8 @@ fn capture(name: &str, path: &Path, out: &Path) -> Result<(), PackError> {
     }
     let meta = reader.meta();
     let meta = CaptureMeta {
+        format: CAPTURE_FORMAT.to_owned(),
+        version: CAPTURE_VERSION,
         source: meta.source.clone(),
         block_size_tokens: meta.block_size_tokens,
         hash: meta.hash,

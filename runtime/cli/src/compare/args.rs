@@ -12,7 +12,7 @@ pub(crate) const COMPARE_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr compare before after                    # two folders of `vcr run --out`
   vcr compare day.jsonl.zst out               # a simulation against what was recorded
   vcr compare before after --max-regression ttft.p99=5% --max-regression output_tokens.rate=2%
-  vcr compare before after --of chat --json
+  vcr compare before after --of disaggregated --json
 
 The first one is the reference. Requests are matched by workload, session and turn (two runs), by
 the hash of their prompts, else by the hashes of their blocks, else by their names, else by their

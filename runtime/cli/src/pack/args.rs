@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::parameter;
 use crate::help::with_plain_exit_codes;
+use crate::values::parameter;
 
 pub(crate) const PACK_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr pack scenarios/pd_burst.rhai -o bug.vcr
-  vcr pack scenarios/pd_burst.rhai -e burst=400 --seed 7 -o bug.vcr
-  vcr pack customer.rhai --redact -o bug.vcr   # of traces and captures only lengths and hashes
+  vcr pack scenarios/pd_burst.rhai --seed 7 -o bug.vcr
+  vcr pack scenarios/trace_replay.rhai --redact -o bug.vcr    # of traces and captures only lengths and hashes
   vcr run bug.vcr                              # on another machine: is the result the same?
 
 The scenario is run once. The pack has the script, every file it reads, the options, the report,
@@ -22,7 +22,7 @@ Packing the same again gives the same bytes. Failed assertions are part of the r
 pub(crate) const UNPACK_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr unpack bug.vcr                  # into ./bug
-  vcr unpack bug.vcr -o somewhere && vcr run somewhere/scenario/*.rhai"
+  vcr unpack bug.vcr -o somewhere"
 );
 
 pub(crate) const INSPECT_EXAMPLES: &str = with_plain_exit_codes!(

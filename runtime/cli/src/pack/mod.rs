@@ -19,7 +19,7 @@ use vcr_units::{format_bytes, format_ns};
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::style::{BOLD, DIM};
-use crate::text::printable;
+use crate::text::{printable, quoted};
 use args::{InspectPackArgs, PackArgs, UnpackArgs};
 use make::{Packed, Redacted};
 
@@ -192,7 +192,7 @@ fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refused> {
 fn options_of(settings: &Settings) -> String {
     let mut text = String::new();
     for (key, value) in &settings.parameters {
-        text.push_str(&format!(" -e {}", crate::run::quoted(&format!("{key}={value}"))));
+        text.push_str(&format!(" -e {}", quoted(&format!("{key}={value}"))));
     }
     if let Some(seed) = settings.seed {
         text.push_str(&format!(" --seed {seed}"));

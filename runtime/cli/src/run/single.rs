@@ -19,6 +19,7 @@ use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::run::exit_of;
 use crate::stop::{self, Cause};
+use crate::text::quoted;
 use crate::{step_summary, summary};
 
 /// Gives the files that were read, too.
@@ -154,25 +155,4 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
         command.push_str(&format!(" --uncertainty {}", args.uncertainty));
     }
     command
-}
-
-/// A word as a POSIX shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        assert_eq!(quoted("scenarios/pd_burst.rhai"), "scenarios/pd_burst.rhai");
-        assert_eq!(quoted("name=two words"), "'name=two words'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 }

@@ -1,0 +1,193 @@
+//! `compare` in scenarios, `vcr compare`, and `vcr run --baseline`.
+
+use std::fs;
+
+use vcr_tests::{Folder, Said};
+
+/// Simulates a capture, and plays it back.
+const SCENARIO: &str = r#"
+let real = capture("real.jsonl.zst");
+let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: param("step", "10ms") }) }) });
+let sim = run(#{ name: "sim", cluster: c, workloads: [ real ] });
+let again = run(#{ name: "again", cluster: c, workloads: [ playback(real) ] });
+"#;
+
+/// One run without a capture.
+const PLAIN: &str = r#"
+let c = cluster(#{ engines: pool(#{ engines: 1, engine: engine(#{}), latency: fixed(#{ step: param("step", "10ms") }) }) });
+run(#{ name: "chat", cluster: c, workloads: [ poisson(#{ rate: "5/s", count: 60, prompt_tokens: 100, output_tokens: 20 }) ] });
+"#;
+
+fn folder() -> Folder {
+    let folder = Folder::with(SCENARIO);
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "real.jsonl.zst", "--requests", "120"]).ended(0);
+    folder.write("plain.rhai", PLAIN);
+    folder
+}
+
+fn with(folder: &Folder, lines: &str) -> Said {
+    folder.write("more.rhai", format!("{SCENARIO}{lines}"));
+    folder.vcr(&["run", "more.rhai", "--json"])
+}
+
+#[test]
+fn a_played_back_capture_is_itself() {
+    let folder = folder();
+    let said = with(
+        &folder,
+        r#"let same = compare(again, real);
+        expect(same, "ttft p50 error < 0.01%");
+        expect(same, "e2e p99.9 error < 0.01%");
+        expect(same, "itl ks < 0.01");
+        expect(same, "queue wasserstein < 0.01%");
+        expect(same, "e2e pearson > 0.999");
+        check("sides", value(same, "ttft p50 reference") == value(same, "ttft p50 compared"));
+        let range = interval(same, "ttft mean");
+        check("interval", range[0] <= 0.0 && range[1] >= 0.0);"#,
+    );
+    let report = said.ended(0).json();
+    let found = &report["comparisons"][0];
+    assert_eq!((&found["rule"], &found["matched"]), (&"id".into(), &120.into()), "{found:#}");
+    assert_eq!(found["metrics"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn a_simulation_that_is_wrong_fails_with_its_error() {
+    let folder = folder();
+    let said =
+        with(&folder, r#"expect(compare(sim, real, #{ seed: 7, resamples: 200 }), "ttft p50 error < 10%");"#).ended(1);
+    let report = said.json();
+    let assertion = &report["assertions"][0];
+    assert_eq!(assertion["subject"], "ttft p50 error against real.jsonl.zst");
+    assert!(assertion["observed"].as_f64().is_some_and(|error| error > 0.1), "{assertion:#}");
+    assert!(assertion["observed_text"].as_str().is_some_and(|text| text.contains(" % (95 %: -")), "{assertion:#}");
+    // The same seed, the same intervals.
+    let again = folder.vcr(&["run", "more.rhai", "--json"]).ended(1).json();
+    assert_eq!(again["comparisons"], report["comparisons"]);
+    // Requests whose sessions shift their arrivals are still joined by their names.
+    assert_eq!(
+        (&report["comparisons"][0]["rule"], &report["comparisons"][0]["only_reference"]),
+        (&"id".into(), &0.into())
+    );
+}
+
+#[test]
+fn two_results_are_joined_by_their_turns() {
+    let folder = folder();
+    let said = with(&folder, r#"expect(compare(sim, again, #{ workload: "capture" }), "throughput error < 90%");"#);
+    let report = said.ended(0).json();
+    assert_eq!(report["comparisons"][0]["rule"], "turn");
+}
+
+#[test]
+fn a_comparison_that_makes_no_sense_is_refused() {
+    let folder = folder();
+    let refused = |lines: &str, needles: &[&str]| with(&folder, lines).failed(2, needles);
+    refused(
+        r#"expect(compare(sim, real), "ttft p50 < 10ms");"#,
+        &["is not a condition on a comparison", "hint: write a metric"],
+    );
+    refused(r#"expect(compare(sim, real), "outside < 10%");"#, &["is not a condition on a comparison"]);
+    refused(r#"value(compare(sim, real), "speed p50 error");"#, &["is nothing that comparisons know"]);
+    refused(r#"interval(compare(sim, real), "ttft mape");"#, &["has no interval", "hint: intervals are of"]);
+    refused("compare(sim, 3);", &["takes results of runs and captures, not the number 3"]);
+    refused(r#"compare(sim, real, #{ workload: "chat" });"#, &["has no workload `chat`", "it has capture"]);
+    refused("compare(sim, real, #{ resample: 3 });", &["no option `resample`", "did you mean `resamples`?"]);
+    refused(r#"capture("more.rhai");"#, &["more.rhai"]);
+    refused(r#"capture("none.jsonl");"#, &["none.jsonl", "No such file"]);
+
+    let head = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
+    folder.write("empty.jsonl", format!("{head}\n"));
+    refused(r#"compare(sim, capture("empty.jsonl"));"#, &["the capture has no requests"]);
+    let row = r#"{"kind":"request","arrival_ns":0,"prompt_tokens":5,"output_tokens":2,"finish_reason":"stop"}"#;
+    let end = r#"{"kind":"end","at_ns":9,"requests":1,"unfinished":0}"#;
+    folder.write("timeless.jsonl", format!("{head}\n{row}\n{end}\n"));
+    refused(r#"compare(sim, capture("timeless.jsonl"));"#, &["timeless.jsonl has no times to compare"]);
+    refused(r#"playback(capture("timeless.jsonl"));"#, &["does not say when its answers came"]);
+    let aborted = row.replace("stop", "abort");
+    folder.write("aborted.jsonl", format!("{head}\n{aborted}\n{end}\n"));
+    refused(r#"compare(sim, capture("aborted.jsonl"));"#, &["no request was answered whole in both"]);
+}
+
+#[test]
+fn a_regression_ends_with_exit_code_1() {
+    let folder = folder();
+    for (out, step) in [("before", "step=10ms"), ("after", "step=11ms")] {
+        let _ =
+            folder.vcr(&["run", "plain.rhai", "-q", "-e", step, "--out", out, "--files", "report,requests"]).ended(0);
+    }
+    let compare = |limits: &[&str]| folder.vcr(&[&["compare", "before", "after"], limits].concat());
+    let said = compare(&[]).ended(0).stdout;
+    for part in
+        ["after compared with before", "  ttft", "worse", "60 requests matched by workload, session and turn", "KS"]
+    {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    let said = compare(&["--max-regression", "tpot.mean=5%", "--max-regression", "tpot.mean=15%"]).ended(1).stdout;
+    assert!(said.contains("✗ chat  tpot.mean  10.00 % worse, at most 5 % allowed"), "{said}");
+    assert!(said.contains("✓ chat  tpot.mean  10.00 % worse, at most 15 % allowed"), "{said}");
+    // Of throughput a lower value is the worse one.
+    let _ = compare(&["--max-regression", "output_tokens.rate=0%"]).ended(1);
+    let better =
+        folder.vcr(&["compare", "after", "before", "--max-regression", "tpot.mean=0%", "--json"]).ended(0).json();
+    assert_eq!((&better["passed"], &better["limits"][0]["holds"]), (&true.into(), &true.into()));
+    let error = &better["pairs"][0]["requests"]["metrics"][1]["statistics"][0];
+    assert!(error["error_interval"]["low"].as_f64() <= error["error"].as_f64(), "{error:#}");
+
+    let refused = |limit: &str, needles: &[&str]| compare(&["--max-regression", limit]).failed(2, needles);
+    refused("ttft=5%", &["expected METRIC.STATISTIC=PERCENT%"]);
+    refused("tttft.p99=5%", &["there is no metric `tttft`"]);
+    refused("ttft.p98=5%", &["`ttft` has no `p98` on both sides: expected", "p99"]);
+    refused("batch.mean=5%", &["`batch` has no direction"]);
+}
+
+#[test]
+fn a_run_is_compared_with_its_baseline() {
+    let folder = folder();
+    let _ = folder.vcr(&["run", "plain.rhai", "-q", "--out", "base"]).ended(0);
+    let run = |args: &[&str]| folder.vcr(&[&["run", "plain.rhai", "--baseline", "base"], args].concat());
+    let said = run(&["--max-regression", "ttft.p99=5%"]).ended(0);
+    assert!(said.stdout.contains("✓ chat  ttft.p99  unchanged"), "{}", said.stdout);
+    let slower = ["-e", "step=12ms", "--max-regression", "tpot.p50=5%"];
+    let said = run(&[&slower[..], &["--json"]].concat()).ended(1);
+    assert_eq!(said.json()["passed"], true, "its assertions passed");
+    assert!(said.stderr.contains("chat  tpot.p50  20.00 % worse, at most 5 % allowed"), "{}", said.stderr);
+    // The folder may be the one that is written.
+    let _ = run(&[&slower[..], &["--out", "base"]].concat()).ended(1);
+    let _ = run(&slower).ended(0);
+    folder.vcr(&["run", "plain.rhai", "--baseline", "none"]).failed(2, &["none"]);
+    folder.vcr(&["run", "plain.rhai", "--max-regression", "ttft.p99=5%"]).failed(2, &["--baseline"]);
+}
+
+#[test]
+fn captures_and_reports_are_compared() {
+    let folder = folder();
+    let _ = folder.vcr(&["run", "test.rhai", "-q", "--out", "out"]).ended(0);
+    folder.vcr(&["compare", "real.jsonl.zst", "out"]).failed(2, &["has several runs", "--of: sim, again"]);
+    folder.vcr(&["compare", "real.jsonl.zst", "out", "--of", "sam"]).failed(2, &["no run `sam`: it has sim, again"]);
+    let found = folder.vcr(&["compare", "real.jsonl.zst", "out", "--of", "again", "--json"]).ended(0).json();
+    let change = |metric: &str| {
+        let changes = found["pairs"][0]["changes"].as_array().expect("a list");
+        let change = changes.iter().find(|each| each["metric"] == metric && each["statistic"] == "p50").expect(metric);
+        (change["reference"].clone(), change["compared"].clone())
+    };
+    let (reference, compared) = change("ttft");
+    assert_eq!(reference, compared, "it was played back");
+    assert_eq!(found["pairs"][0]["requests"]["rule"], "lengths");
+
+    // Without requests.jsonl only figures are left.
+    fs::remove_file(folder.path().join("out/requests.jsonl")).expect("it was written");
+    let said = folder.vcr(&["compare", "out", "out"]).ended(0).stdout;
+    assert!(said.contains("requests were not compared: one side has no requests.jsonl"), "{said}");
+    let head = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
+    folder
+        .write("timeless.jsonl", format!(r#"{head}{}{{"kind":"request","prompt_tokens":5,"output_tokens":2}}"#, "\n"));
+    folder
+        .vcr(&["compare", "timeless.jsonl", "real.jsonl.zst"])
+        .failed(2, &["nothing to compare: timeless.jsonl has no times"]);
+    folder.write("empty.jsonl", format!("{head}\n"));
+    folder.vcr(&["compare", "empty.jsonl", "real.jsonl.zst"]).failed(2, &["empty.jsonl has no requests"]);
+    folder.vcr(&["compare", "nothing", "real.jsonl.zst"]).failed(2, &["nothing"]);
+    folder.write("out/report.json", "{}");
+    folder.vcr(&["compare", "out", "real.jsonl.zst"]).failed(2, &["expected `schema_version` 2"]);
+}

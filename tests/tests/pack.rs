@@ -1,0 +1,242 @@
+//! `vcr pack`, `vcr unpack`, `vcr inspect pack`, and packs in `vcr run`.
+
+use std::fs;
+use std::io::Write;
+
+use vcr_pack::{Content, Manifest, PackFile};
+use vcr_tests::{Folder, root, shipped_guest};
+
+/// Reads a trace beside it and a capture elsewhere.
+const SCENARIO: &str = r#"
+let completed = param("completed", 42);
+let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
+let r = run(#{ name: "mixed", cluster: c, workloads: [
+    trace(#{ path: "../traces/t.jsonl", name: "trace" }), capture("day.jsonl.zst") ] });
+expect(r, "completed", "count == " + completed);
+"#;
+
+const ROWS: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "user": "Ada"}
+{"timestamp": 9, "input_length": 600, "output_length": 5, "hash_ids": [1, 3], "user": "Ada"}
+"#;
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    for name in ["scenarios", "traces"] {
+        fs::create_dir(folder.path().join(name)).expect("the folder is writable");
+    }
+    folder.write("scenarios/s.rhai", SCENARIO);
+    folder.write("traces/t.jsonl", ROWS);
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "scenarios/day.jsonl.zst", "--requests", "40"]).ended(0);
+    folder
+}
+
+fn bytes(folder: &Folder, name: &str) -> Vec<u8> {
+    fs::read(folder.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The pack `from` with a file of it changed, and all digests right.
+fn changed(folder: &Folder, from: &str, to: &str, path: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) {
+    let into = folder.path().join(format!("{to}.d"));
+    fs::create_dir(&into).expect("the folder is writable");
+    let manifest: Manifest = vcr_pack::unpack(&folder.path().join(from), &into).expect("it is right");
+    let file = |entry: &vcr_pack::FileEntry| {
+        let bytes = fs::read(into.join(&entry.path)).expect("it was unpacked");
+        let bytes = if entry.path == path { change(bytes) } else { bytes };
+        PackFile { path: entry.path.clone(), content: Content::Bytes(bytes) }
+    };
+    let files = manifest.files.iter().map(file).collect();
+    let mut out = fs::File::create(folder.path().join(to)).expect("the folder is writable");
+    let _ = vcr_pack::write(&mut out, manifest, files).expect("it is written");
+}
+
+#[test]
+fn a_pack_is_the_same_twice_and_runs_without_its_files() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "a.vcr"]).ended(0);
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "b.vcr", "--threads", "1"]).ended(0);
+    assert_eq!(bytes(&folder, "a.vcr"), bytes(&folder, "b.vcr"));
+    folder.vcr(&["pack", "scenarios/s.rhai", "-o", "a.vcr"]).failed(2, &["a.vcr", "--force"]);
+
+    let expected = folder.vcr(&["run", "scenarios/s.rhai", "--json"]).ended(0).json();
+    let elsewhere = Folder::new();
+    elsewhere.write("a.vcr", bytes(&folder, "a.vcr"));
+    let said = elsewhere.vcr(&["run", "a.vcr", "--json"]).ended(0);
+    assert_eq!(said.json(), expected, "names of files included");
+    assert!(said.stderr.contains("same: the fingerprint is the one of the pack"), "{}", said.stderr);
+
+    let manifest = elsewhere.vcr(&["inspect", "pack", "a.vcr", "--json"]).ended(0).json();
+    assert_eq!(manifest["expected"]["fingerprint"], expected["fingerprint"]);
+    assert_eq!(manifest["scenario"], "scenario/scenarios/s.rhai");
+    let shown = elsewhere.vcr(&["inspect", "pack", "a.vcr"]).ended(0).stdout;
+    for part in [
+        "every assertion passed",
+        "scenario/traces/t.jsonl",
+        "scenario/scenarios/day.jsonl.zst",
+        "run mixed: 2 engines",
+    ] {
+        assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
+    }
+
+    let _ = elsewhere.vcr(&["unpack", "a.vcr"]).ended(0);
+    let again = elsewhere.vcr(&["run", "a/scenario/scenarios/s.rhai", "--json"]).ended(0).json();
+    assert_eq!(again["fingerprint"], expected["fingerprint"]);
+    assert_eq!(bytes(&elsewhere, "a/scenario/traces/t.jsonl"), ROWS.as_bytes());
+    elsewhere.vcr(&["unpack", "a.vcr"]).failed(2, &["`a` exists", "--output"]);
+}
+
+#[test]
+fn settings_are_part_of_a_pack() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr", "-e", "completed=1", "--seed", "7"]).ended(0);
+    let said = folder.vcr(&["run", "p.vcr", "--json"]).ended(1);
+    assert_eq!((&said.json()["runs"][0]["seed"], &said.json()["parameters"]["completed"]), (&7.into(), &"1".into()));
+    assert!(said.stderr.contains("same: "), "{}", said.stderr);
+    let said = folder.vcr(&["run", "p.vcr", "-e", "completed=42"]).ended(0);
+    assert!(said.stderr.contains("its result was not compared"), "{}", said.stderr);
+}
+
+#[test]
+fn the_first_step_that_differs_is_named() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);
+    // As if this version priced the steps of one engine otherwise from the fourth on.
+    changed(&folder, "p.vcr", "steps.vcr", "expected/steps.bin", |mut digests| {
+        digests[3 * 4] ^= 1;
+        digests
+    });
+    let said = folder.vcr(&["run", "steps.vcr"]).ended(0);
+    assert!(said.stderr.contains("same: "), "the fingerprint decides: {}", said.stderr);
+    changed(&folder, "p.vcr", "slow.vcr", "scenario/scenarios/s.rhai", |script| {
+        String::from_utf8(script).expect("a text").replace("10ms", "11ms").into_bytes()
+    });
+    let said = folder.vcr(&["run", "slow.vcr"]).ended(1);
+    for part in [
+        "different: the pack expects the fingerprint",
+        "the first difference is in step 0 of engine ",
+        "in the run `mixed`",
+    ] {
+        assert!(said.stderr.contains(part), "`{part}` is not in:\n{}", said.stderr);
+    }
+    changed(&folder, "p.vcr", "faulty.vcr", "scenario/scenarios/s.rhai", |script| {
+        let fault = "faults: [ slow_down(#{ at: \"4s\", factor: 2.0, engine: 1 }) ], cluster: c";
+        String::from_utf8(script).expect("a text").replace("cluster: c", fault).into_bytes()
+    });
+    let said = folder.vcr(&["run", "faulty.vcr"]).ended(1).stderr;
+    let number = said.split("the first difference is in step ").nth(1).and_then(|rest| rest.split(' ').next());
+    assert!(number.and_then(|number| number.parse::<u64>().ok()).is_some_and(|step| step > 10), "{said}");
+}
+
+#[test]
+fn a_redacted_pack_has_no_names_and_no_tokens() {
+    let folder = folder();
+    let head = r#"{"kind":"meta","format":"vcr.capture","version":1,"model":"secret-model","block_size_tokens":4,"holds":{"output_tokens":true,"prompt_tokens":true}}"#;
+    let row = r#"{"kind":"request","id":"secret-id","session":"secret-session","arrival_ns":0,"prompt_tokens":4,"block_hashes":["617f8fc6404c5419"],"prompt_token_ids":[77701,2,3,4],"output_tokens":2,"output_token_ids":[77702,6],"ttft_ns":5,"gap_ns":[7],"finish_reason":"stop","end_ns":12,"params":{"stop":["secret-stop"]},"error":"secret-error","lora":"secret-lora","secret-field":1}"#;
+    folder.write("scenarios/day.jsonl", format!("{head}\n{row}\n"));
+    folder.write("scenarios/s.rhai", SCENARIO.replace("day.jsonl.zst", "day.jsonl").replace("42", "3"));
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "--redact", "-o", "r.vcr"]).ended(0);
+    let said = folder.vcr(&["run", "r.vcr", "--json"]).ended(0);
+    assert!(said.stderr.contains("same: "), "{}", said.stderr);
+    let _ = folder.vcr(&["unpack", "r.vcr"]).ended(0);
+    let capture = String::from_utf8(bytes(&folder, "r/scenario/scenarios/day.jsonl")).expect("a text");
+    let trace = String::from_utf8(bytes(&folder, "r/scenario/traces/t.jsonl")).expect("a text");
+    for secret in ["secret", "7770", "Ada"] {
+        assert!(!capture.contains(secret) && !trace.contains(secret), "{secret}:\n{capture}\n{trace}");
+    }
+    assert!(capture.contains("617f8fc6404c5419") && capture.contains("\"ttft_ns\":5"), "{capture}");
+    assert!(trace.contains("600") && trace.lines().count() == 2, "{trace}");
+    folder.write(
+        "traces/t.jsonl",
+        "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n\
+        {\"session_id\": \"a\", \"timestamp\": 3, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n",
+    );
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "--redact", "-o", "sessions.vcr"]).ended(0);
+}
+
+#[test]
+fn a_failure_is_packed_if_asked_for() {
+    let folder = folder();
+    let args = ["run", "scenarios/s.rhai", "-q", "--pack-on-failure"];
+    let _ = folder.vcr(&args).ended(0);
+    assert!(!folder.path().join("s.vcr").exists(), "nothing failed");
+    let said = folder.vcr(&[&args[..], &["-e", "completed=1"]].concat()).ended(1);
+    assert!(said.stderr.contains("packed into s.vcr; run it with: vcr run s.vcr"), "{}", said.stderr);
+    let said = folder.vcr(&["run", "s.vcr", "-q"]).ended(1);
+    assert!(said.stderr.contains("same: "), "{}", said.stderr);
+    // Of the next failure; but no other file is replaced.
+    let _ = folder.vcr(&[&args[..], &["-e", "completed=2"]].concat()).ended(1);
+    folder.write("mine.txt", "mine");
+    let said =
+        folder.vcr(&["run", "scenarios/s.rhai", "-q", "--pack-on-failure=mine.txt", "-e", "completed=1"]).ended(1);
+    assert!(said.stderr.contains("mine.txt"), "{}", said.stderr);
+    assert_eq!(bytes(&folder, "mine.txt"), b"mine");
+}
+
+#[test]
+fn a_guest_that_fails_is_packed_with_its_error() {
+    let Some(guest) = shipped_guest("thermal") else { return };
+    let folder = Folder::new();
+    fs::copy(guest, folder.path().join("g.wasm")).expect("the folder is writable");
+    // Enough to accept its config, and not for a step.
+    let script = |fuel: u64| {
+        format!(
+            r#"let c = cluster(#{{ engines: pool(#{{ engines: 1, engine: engine(#{{}}), latency: guest(#{{ path: "g.wasm", fuel: {fuel} }}) }}) }});
+            run(#{{ cluster: c, workloads: [ burst(#{{ count: 5, prompt_tokens: 100, output_tokens: 20 }}) ] }});"#
+        )
+    };
+    let fails = (8..30).map(|bits| 1_u64 << bits).find(|fuel| {
+        folder.write("s.rhai", script(*fuel));
+        folder.vcr(&["run", "s.rhai", "-q", "--pack-on-failure=f.vcr"]).code == 3
+    });
+    assert!(fails.is_some(), "no fuel is enough for the config and too little for a step");
+    let elsewhere = Folder::new();
+    elsewhere.write("f.vcr", bytes(&folder, "f.vcr"));
+    let said = elsewhere.vcr(&["run", "f.vcr"]).ended(3);
+    assert!(said.stderr.contains("same: the error is the one of the pack"), "{}", said.stderr);
+    let shown = elsewhere.vcr(&["inspect", "pack", "f.vcr"]).ended(0).stdout;
+    assert!(shown.contains("expected: the error "), "{shown}");
+}
+
+#[test]
+fn damaged_packs_are_refused() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);
+    let whole = bytes(&folder, "p.vcr");
+    folder.write("cut.vcr", &whole[..whole.len() / 2]);
+    for command in [&["run", "cut.vcr"][..], &["unpack", "cut.vcr"], &["inspect", "pack", "cut.vcr"]] {
+        folder.vcr(command).failed(2, &["error: "]);
+    }
+    assert!(!folder.path().join("cut").exists(), "nothing is left of it");
+    folder.vcr(&["inspect", "pack", "scenarios/s.rhai"]).failed(2, &["not a pack"]);
+    folder.vcr(&["inspect", "pack", "scenarios/day.jsonl.zst"]).failed(2, &["error: "]);
+    folder.vcr(&["unpack", "none.vcr"]).failed(2, &["cannot read the pack"]);
+
+    folder.write("bomb.vcr", with_zeros(&whole));
+    folder.vcr(&["inspect", "pack", "bomb.vcr"]).failed(2, &["holds `more behind its end`"]);
+}
+
+/// The pack with 16 MiB of zeros behind it, in the same stream.
+fn with_zeros(pack: &[u8]) -> Vec<u8> {
+    let mut bytes = pack.to_vec();
+    let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
+    let zeros = vec![0_u8; 1 << 20];
+    for _ in 0..16 {
+        encoder.write_all(&zeros).expect("it is written");
+    }
+    bytes.extend(encoder.finish().expect("it is finished"));
+    bytes
+}
+
+#[test]
+fn the_main_scenario_is_packed() {
+    if shipped_guest("roofline").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let script = root().join("scenarios/pd_burst.rhai");
+    let _ = folder.vcr(&["pack", script.to_str().expect("a path in UTF-8"), "-o", "p.vcr"]).ended(0);
+    let manifest = folder.vcr(&["inspect", "pack", "p.vcr", "--json"]).ended(0).json();
+    let kinds: Vec<_> = manifest["inputs"].as_array().expect("a list").iter().map(|input| &input["kind"]).collect();
+    assert_eq!(kinds, ["trace", "guest"]);
+    let said = folder.vcr(&["run", "p.vcr"]).ended(0);
+    assert!(said.stderr.contains("same: "), "{}", said.stderr);
+}
