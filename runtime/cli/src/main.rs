@@ -25,6 +25,7 @@ mod run;
 mod serve;
 #[cfg(feature = "live")]
 mod service;
+mod sparkline;
 mod stop;
 mod style;
 mod summary;
