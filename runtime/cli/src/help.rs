@@ -129,7 +129,11 @@ pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
   vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace
   vcr run scenarios/pd_burst.rhai --out out --files report,requests
   vcr run scenarios/pd_burst.rhai --requests requests.jsonl --timeout 10m
-  vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model"
+  vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model
+  vcr run scenarios/failure_drill.rhai --search rate=8..64   # the highest rate that keeps all assertions
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep retries=0,2 --sweep-out grid.csv
+  vcr run scenarios/failure_drill.rhai --repeat 8            # with eight seeds
+  vcr run scenarios/failure_drill.rhai scenarios/fair_share.rhai --jobs 2"
 );
 
 pub(crate) const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
