@@ -21,7 +21,7 @@ fn series_are_those_of_the_engines_second_by_second() {
     let folder = scenario(
         r#"let running = series(r, "running");
 let waiting = series(r, "waiting");
-check("both engines work all the time", running.len() == 15 && running[1] == 2.0 && running[13] == 2.0, `${running}`);
+check("both engines work all the time", running.len() == 16 && running[1] == 2.0 && running[13] == 2.0, `${running}`);
 check("the queue grows and falls", waiting[9] > waiting[4] + 40.0 && waiting[9] > waiting[13] + 30.0, `${waiting}`);
 check("it grows by ten a second", waiting[5] - waiting[4] > 9.0 && waiting[5] - waiting[4] < 11.0);
 let arrived = r.series("arrived_per_s");
@@ -29,9 +29,9 @@ let completed = series(r, "completed_per_s");
 check("load", arrived[0] == 30.0 && arrived[9] == 30.0 && arrived[10] == 0.0, `${arrived}`);
 check("throughput", completed[3] == 20.0 && completed[12] == 20.0, `${completed}`);
 let decoded = series(r, "decode_tokens_per_s", #{ every: "5s", pool: "chat", engine: 1 });
-check("nine tokens of a request are decoded", decoded.len() == 3 && (decoded[1] - 90.0).abs() < 2.0, `${decoded}`);
+check("nine tokens of a request are decoded", decoded.len() == 4 && (decoded[1] - 90.0).abs() < 2.0, `${decoded}`);
 let kv = series(r, "kv_usage", #{ every: "500ms" });
-check("half seconds", kv.len() == 30 && kv[7] > 0.0 && kv[7] < 0.01, `${kv}`);
+check("half seconds", kv.len() == 31 && kv[7] > 0.0 && kv[7] < 0.01, `${kv}`);
 "#,
     );
     let with = folder.run(&["--json"]).ended(0).json();
@@ -42,7 +42,7 @@ check("half seconds", kv.len() == 30 && kv[7] > 0.0 && kv[7] < 0.01, `${kv}`);
 
 #[test]
 fn requests_are_rows_and_columns() {
-    scenario(
+    let folder = scenario(
         r#"let slow = 0;
 for request in requests(r) {
     if request.ttft_ms > 1000.0 { slow += 1; }
@@ -55,9 +55,9 @@ check("a column", ttft.len() == 300 && ttft[7] == rows[7].ttft_ms && ttft.filter
 let all = engines(r);
 check("engines", all.len() == 2 && all[0].pool == "chat" && all[1].engine == 1 && all[0].steps > 1000, `${all}`);
 "#,
-    )
-    .run(&[])
-    .ended(0);
+    );
+    let said = folder.run(&[]).ended(0);
+    assert!(said.stdout.contains("3 of 3 assertions passed"), "{}", said.stdout);
 }
 
 #[test]

@@ -35,7 +35,7 @@ use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
-use crate::values::{memory_limit, timeout};
+use crate::values::{memory_limit, parameter, timeout};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
@@ -359,13 +359,6 @@ fn engine(text: &str) -> Result<(String, u32), String> {
     parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
 }
 
-pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,13 +385,6 @@ mod tests {
         for name in crate::serve::args::SERVE_COMMON {
             assert!(serve.get_arguments().any(|arg| arg.get_id() == *name), "{name}");
         }
-    }
-
-    #[test]
-    fn parameters_keep_later_equal_signs() {
-        assert_eq!(parameter("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert!(parameter("=b").is_err());
-        assert!(parameter("a").is_err());
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use clap::Args;
 use vcr_scenario::{Checked, RunOptions, Scenario};
 
-use crate::args::parameter;
 use crate::excerpt::with_line;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::help::with_plain_exit_codes;
 use crate::progress::TerminalReporter;
 use crate::style::{DIM, GREEN};
 use crate::text::printable;
+use crate::values::parameter;
 
 pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:

@@ -99,7 +99,7 @@ mod tests {
         }
         let full = "█".repeat(WIDTH);
         let line = course.line();
-        assert!(line.starts_with(&format!("load {full} 50/s · queue ▂")), "{line}");
+        assert!(line.starts_with(&format!("load {full} 50/s · queue ▃")), "{line}");
         assert!(line.contains("█ 1200 · done ") && line.ends_with(&format!("{full} 20/s")), "{line}");
     }
 }
