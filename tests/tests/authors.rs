@@ -91,7 +91,6 @@ fn templates_pass_as_they_are_and_replace_nothing() {
     assert!(folder.path().join("trace.jsonl").exists());
     // Each can break: its claim is one about this load.
     for (template, parameter) in [
-        ("burst", "engines=1"),
         ("burst", "count=3000"),
         ("trace", "speedup=5000.0"),
         ("pd", "documents=200"),
