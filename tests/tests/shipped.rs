@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vcr_tests::{Said, root, skip, vcr};
+use vcr_tests::{Folder, Said, root, skip, vcr};
 
 /// What each scenario comes to, on every machine and with every compiler. A change
 /// of behaviour changes them; a refactoring must not.
 const FINGERPRINTS: &[(&str, &str)] = &[
+    ("capacity", "42b5830318acef353f04e18391be30d685e9ca4af69cc423d69a2cc77703c9f7"),
     ("failure_drill", "396e92aeb28fcbc701b914df71bda91e773cfb76b779eca04776a79297a19bbf"),
     ("fair_share", "06a7cddf4a13c967db177e41bca415a2e55cfc1b1bae47f7f249ad7f0da8b1bb"),
     ("kv_routing", "c95cdf0db17f83d473fb91358e733dd09d559d5177a744e35baddc6ba6360ba5"),
@@ -57,5 +58,51 @@ fn shipped_scenarios_pass_their_assertions_with_one_thread_and_two() {
         assert_eq!(outcome["fingerprint"], fingerprint_of(&scenario), "{}", scenario.display());
         assert!(outcome["claim"].is_string(), "{} says what it shows", scenario.display());
         assert_eq!(run("2").stdout, one.stdout, "{}", scenario.display());
+    }
+}
+
+/// A parameter that makes each claim false, and words of an assertion that then fails.
+const BREAKING: &[(&str, &str, &str)] = &[
+    ("capacity", "gpus=1", "two GPUs take at least 1.8 times as much"),
+    ("failure_drill", "retries=0", "completed_ratio"),
+    ("fair_share", "flood=10", "ttft{workload:chat}"),
+    ("kv_routing", "engines=1", "kv-aware computes a third less than round-robin"),
+    ("pd_burst", "shape=aggregated", "itl{workload:chat}"),
+    ("thermal", "load=1s", "under load the hot GPU is at least a tenth slower"),
+];
+
+/// A scenario whose claim holds for all of its parameters is broken by another text.
+const REWRITTEN: &[(&str, [&str; 2], &str)] = &[(
+    "trace_replay",
+    ["workloads: [recorded] }", "workloads: [recorded], faults: [crash(#{ at: \"2s\", engine: 0 })] }"],
+    "failed",
+)];
+
+fn breaks(command: &mut Command, name: &str, words: &str) {
+    let said = Said::of(command).ended(1);
+    let broken = said.stdout.lines().any(|line| line.contains('✗') && line.contains(words));
+    assert!(broken, "{name} does not break {words}:\n{}", said.stdout);
+}
+
+#[test]
+fn the_claim_of_each_shipped_scenario_can_be_broken() {
+    for scenario in scenarios() {
+        let text = std::fs::read_to_string(&scenario).expect("it can be read");
+        if text.contains("guests/dist") && !root().join("guests/dist").exists() {
+            skip(&format!("{}: run `vcr guest build`", scenario.display()));
+            continue;
+        }
+        let name = scenario.file_stem().and_then(|name| name.to_str()).expect("a scenario has a name");
+        let mut command = Command::new(vcr());
+        if let Some((_, parameter, words)) = BREAKING.iter().find(|(breaking, ..)| *breaking == name) {
+            breaks(command.arg("run").arg(&scenario).args(["-q", "-e", parameter]), name, words);
+            continue;
+        }
+        let rewritten = REWRITTEN.iter().find(|(rewritten, ..)| *rewritten == name);
+        let (_, [from, to], words) = rewritten.unwrap_or_else(|| panic!("nothing breaks {name}"));
+        assert!(text.contains(from), "{name} has changed");
+        let folder = Folder::with(&text.replace(from, to));
+        let trace = format!("trace={}", root().join("scenarios/traces/chat.jsonl").display());
+        breaks(command.args(["run", "test.rhai", "-q", "-e", &trace]).current_dir(folder.path()), name, words);
     }
 }

@@ -419,13 +419,6 @@ mod tests {
     }
 
     #[test]
-    fn parameters_keep_later_equal_signs() {
-        assert_eq!(parameter("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert!(parameter("=b").is_err());
-        assert!(parameter("a").is_err());
-    }
-
-    #[test]
     fn engines_are_a_pool_and_an_index() {
         assert_eq!(engine("decode/1"), Ok(("decode".to_owned(), 1)));
         for wrong in ["decode", "decode/", "/1", "decode/x", "decode/-1"] {

@@ -132,7 +132,11 @@ pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
   vcr run scenarios/pd_burst.rhai --baseline out --max-regression ttft.p99=5%
   vcr run bug.vcr                              # a pack: is the result still the same?
   vcr run scenarios/pd_burst.rhai --pack-on-failure=bug.vcr
-  vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model"
+  vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model
+  vcr run scenarios/failure_drill.rhai --search rate=8..64   # the highest rate that keeps all assertions
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep retries=0,2 --sweep-out grid.csv
+  vcr run scenarios/failure_drill.rhai --repeat 8            # with eight seeds
+  vcr run scenarios/failure_drill.rhai scenarios/fair_share.rhai --jobs 2"
 );
 
 pub(crate) const BUILD_EXAMPLES: &str = with_plain_exit_codes!(

@@ -28,6 +28,7 @@ mod run;
 mod serve;
 #[cfg(feature = "live")]
 mod service;
+mod sparkline;
 mod step_summary;
 mod stop;
 mod style;

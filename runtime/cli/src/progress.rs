@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use vcr_cluster::observe::Progress;
@@ -11,6 +11,7 @@ use vcr_scenario::{Reporter, SourceFile};
 use vcr_units::format_ns;
 
 use crate::exit::tell;
+use crate::sparkline::Course;
 use crate::stop::{self, Cause, InOrder};
 use crate::text::printable;
 
@@ -21,6 +22,8 @@ pub(crate) struct TerminalReporter {
     bars: Mutex<BTreeMap<String, ProgressBar>>,
     /// What the scenario has read.
     sources: Mutex<Vec<SourceFile>>,
+    /// By run.
+    courses: Mutex<BTreeMap<String, Course>>,
     /// From the first run on there are results that a signal must not lose.
     in_order: OnceLock<InOrder>,
 }
@@ -33,6 +36,7 @@ impl TerminalReporter {
             lines: shown.then(MultiProgress::new),
             bars: Mutex::default(),
             sources: Mutex::default(),
+            courses: Mutex::default(),
             in_order: OnceLock::new(),
         }
     }
@@ -108,14 +112,19 @@ impl Reporter for TerminalReporter {
     fn progress(&self, name: &str, progress: &Progress) {
         let bars = self.bars();
         let Some(bar) = bars.get(name) else { return };
+        let mut courses = self.courses.lock().unwrap_or_else(PoisonError::into_inner);
+        let course = courses.entry(name.to_owned()).or_default();
+        course.note(progress, Instant::now());
+        let course = course.line();
         bar.set_message(format!(
-            "{} virtual · {} of {} requests done · {} running, {} waiting · {} steps",
+            "{} virtual · {} of {} requests done · {} running, {} waiting · {} steps{}{course}",
             format_ns(progress.now_ns as f64),
             progress.ended,
             progress.arrived,
             progress.running,
             progress.waiting,
             progress.steps,
+            if course.is_empty() { "" } else { "\n    " },
         ));
     }
 
@@ -124,6 +133,7 @@ impl Reporter for TerminalReporter {
     }
 
     fn run_ended(&self, name: &str) {
+        self.courses.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         if let Some(bar) = self.bars().remove(name) {
             bar.finish_and_clear();
         }

@@ -14,6 +14,19 @@ pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> 
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
+/// Writes a table with a mark before each line: whether what it is about passed. Lines of
+/// what did not are red. The table itself knows nothing of colours.
+pub(crate) fn write_marked(out: &mut dyn Write, table: &Table, passed: impl Iterator<Item = bool>) -> io::Result<()> {
+    for (line, passed) in table.lines().zip(passed) {
+        let line = line.trim_end();
+        match passed {
+            true => writeln!(out, "  {GREEN}✓{GREEN:#} {line}")?,
+            false => writeln!(out, "  {RED}✗ {line}{RED:#}")?,
+        }
+    }
+    Ok(())
+}
+
 /// A table without lines, whose columns are as wide as their content.
 pub(crate) fn bare_table() -> Table {
     let mut table = Table::new();

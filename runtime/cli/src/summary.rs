@@ -11,7 +11,7 @@ use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
 use crate::run::searches;
-use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_marked, write_table};
 use crate::text::printable;
 
 /// Workloads of a run that the summary lists one by one; more only where asked for.
@@ -66,9 +66,9 @@ fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
 
 fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a AssertionResult>) -> io::Result<()> {
     let mut table = bare_table();
-    let mut marks = Vec::new();
+    let mut passed = Vec::new();
     for check in checks {
-        marks.push(if check.passed { (GREEN, '✓') } else { (RED, '✗') });
+        passed.push(check.passed);
         let observed = match (&check.observed_text, &check.condition) {
             (Some(text), _) => text.as_str(),
             (None, Some(_)) => "no samples",
@@ -78,11 +78,7 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Assert
         let cells = [run, &check.subject, check.condition.as_deref().unwrap_or_default(), observed];
         table.add_row(cells.map(printable));
     }
-    // The table knows nothing of colours, so these are put around its lines.
-    for ((style, mark), line) in marks.into_iter().zip(table.lines()) {
-        writeln!(out, "  {style}{mark}{style:#} {}", line.trim_end())?;
-    }
-    Ok(())
+    write_marked(out, &table, passed.into_iter())
 }
 
 pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Result<()> {

@@ -32,6 +32,14 @@ pub(crate) fn memory_limit(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A parameter of a scenario, `KEY=VALUE`.
+pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
 /// Whether a word names a guest rather than something that is built in.
 pub(crate) fn is_guest(word: &str) -> bool {
     word.ends_with(".wasm") || vcr_registry::GuestReference::is_oci(word)
@@ -42,18 +50,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn parameters_keep_later_equal_signs() {
+        assert_eq!(parameter("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(parameter("=b").is_err());
+        assert!(parameter("a").is_err());
+    }
+
+    #[test]
     fn zero_is_refused_where_at_least_one_is_needed() {
         assert_eq!(at_least_one::<std::num::NonZeroU32>("7").map(|number| number.get()), Ok(7));
         for wrong in ["0", "-1", "4294967296", "x", ""] {
             assert!(at_least_one::<std::num::NonZeroU32>(wrong).is_err(), "{wrong}");
         }
-    }
-}
-
-/// A parameter of a scenario: `KEY=VALUE`.
-pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
     }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parquet::basic::{ConvertedType, Repetition, Type as PhysicalType};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use crate::ImportError;
@@ -62,17 +63,9 @@ pub(crate) fn write(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Res
 }
 
 fn write_columns(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(), ParquetError> {
-    let fields = columns.iter().map(|column| {
-        let kind = match &column.cells {
-            Cells::Texts(_) => "REQUIRED BYTE_ARRAY",
-            Cells::Counts(_) => "REQUIRED INT64",
-            Cells::Numbers(_) => "OPTIONAL DOUBLE",
-        };
-        let annotation = if matches!(column.cells, Cells::Texts(_)) { " (UTF8)" } else { "" };
-        format!("{kind} {}{annotation};", column.name)
-    });
-    let schema = format!("message rows {{ {} }}", fields.collect::<Vec<_>>().join(" "));
-    let mut writer = SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::default())?;
+    let fields = columns.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+    let schema = Type::group_type_builder("rows").with_fields(fields).build()?;
+    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::default())?;
     let mut group = writer.next_row_group()?;
     for column in columns {
         write_column(&mut group, &column.cells)?;
@@ -80,6 +73,18 @@ fn write_columns(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(),
     group.close()?;
     writer.close()?;
     Ok(())
+}
+
+/// The type of a column, whose name may be any text.
+fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
+    let (kind, repetition) = match &column.cells {
+        Cells::Texts(_) => (PhysicalType::BYTE_ARRAY, Repetition::REQUIRED),
+        Cells::Counts(_) => (PhysicalType::INT64, Repetition::REQUIRED),
+        Cells::Numbers(_) => (PhysicalType::DOUBLE, Repetition::OPTIONAL),
+    };
+    let text = if matches!(column.cells, Cells::Texts(_)) { ConvertedType::UTF8 } else { ConvertedType::NONE };
+    let field = Type::primitive_type_builder(&column.name, kind);
+    field.with_repetition(repetition).with_converted_type(text).build().map(Arc::new)
 }
 
 fn write_column<W: Write + Send>(

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::run::grid::{AssertionKey, Cell, Kept, Row};
 use crate::run::statistics::Mean;
-use crate::style::{BOLD, GREEN, RED, align_right, bare_table, write_table};
+use crate::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
 use crate::text::printable;
 
 /// Metrics that are listed; tables of sweeps have all of them.
@@ -59,12 +59,7 @@ fn write_assertions(out: &mut dyn Write, cell: &Cell, made: &[&(AssertionKey, Ke
         ];
         table.add_row(cells.map(|text| printable(&text).into_owned()));
     }
-    // The table knows nothing of colours, so the marks stand before its lines.
-    for (line, (_, kept)) in table.lines().zip(made) {
-        let (style, mark) = if kept.broken_in.is_empty() { (GREEN, '✓') } else { (RED, '✗') };
-        writeln!(out, "  {style}{mark}{style:#} {}", line.trim_end())?;
-    }
-    Ok(())
+    write_marked(out, &table, made.iter().map(|(_, kept)| kept.broken_in.is_empty()))
 }
 
 /// The seeds that break an assertion, as `--seed` takes them.

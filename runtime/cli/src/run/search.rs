@@ -12,7 +12,7 @@ use crate::run::measured::Measured;
 use crate::run::points::{Point, Points};
 use crate::run::searches::sentence;
 use crate::stop;
-use crate::style::{BOLD, GREEN, RED, bare_table};
+use crate::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::text::printable;
 
 /// The parameter and its values.
@@ -131,11 +131,7 @@ fn print(args: &RunArgs, asked: &Asked, report: &SearchReport) -> io::Result<()>
             let value = format!("{}={}{}", asked.name, probe.value, asked.unit);
             table.add_row([printable(&value), printable(&probe.failed.join("; "))]);
         }
-        // The table knows nothing of colours, so the marks stand before its lines.
-        for (line, probe) in table.lines().zip(&report.probes) {
-            let (style, mark) = if probe.passed { (GREEN, '✓') } else { (RED, '✗') };
-            writeln!(out, "  {style}{mark}{style:#} {}", line.trim_end())?;
-        }
+        write_marked(&mut out, &table, report.probes.iter().map(|probe| probe.passed))?;
         writeln!(out)?;
     }
     let style = if report.bracket.kept.is_some() { GREEN } else { RED };

@@ -36,11 +36,12 @@ fn student_t_975(degrees_of_freedom: usize) -> f64 {
     }
     let z = 1.959_964_f64;
     let n = degrees_of_freedom as f64;
-    let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
+    let [z3, z5, z7, z9] = [3, 5, 7, 9].map(|power| z.powi(power));
     let first = (z3 + z) / 4.0;
     let second = (5.0 * z5 + 16.0 * z3 + 3.0 * z) / 96.0;
     let third = (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / 384.0;
-    z + first / n + second / (n * n) + third / (n * n * n)
+    let fourth = (79.0 * z9 + 776.0 * z7 + 1482.0 * z5 - 1920.0 * z3 - 945.0 * z) / 92_160.0;
+    z + first / n + second / n.powi(2) + third / n.powi(3) + fourth / n.powi(4)
 }
 
 #[cfg(test)]

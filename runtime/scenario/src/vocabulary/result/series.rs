@@ -169,8 +169,10 @@ fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &Asked, interval:
         Quantity::Sum(state) => Some(mean(state)),
         Quantity::Mean(state) => Some(mean(state) / engines.len() as f64),
         Quantity::Growth(total) => {
-            // From its first sample to that of the next interval, or to the last one.
+            // From its first sample to that of the next interval, or to the last one, before
+            // which there is always one.
             let end = to.min(taken - 1);
+            let from = from.min(end.saturating_sub(1));
             let grown: u64 = engines.iter().map(|engine| total(&engine[end]) - total(&engine[from])).sum();
             let seconds = (end - from) as f64 * interval_ns as f64 / 1e9;
             Some(if end > from { grown as f64 / seconds } else { 0.0 })
