@@ -161,6 +161,8 @@ mod tests {
             parsed("glm47", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
             one(r#"{"a":1}"#)
         );
-        assert_eq!(parsed("qwen3_coder", "<tool_call>{}"), (Vec::new(), "{}".to_owned()), "it is no call");
+        assert_eq!(parsed("qwen3_coder", "<tool_call>{}"), (Vec::new(), "{}".to_owned()), "it is cut");
+        let json = "<tool_call>{\"name\": \"f\"}</tool_call>";
+        assert_eq!(parsed("glm45", json), (Vec::new(), json["<tool_call>".len()..].to_owned()), "it is no call");
     }
 }

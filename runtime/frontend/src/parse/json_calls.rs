@@ -56,6 +56,10 @@ impl JsonCalls {
         if self.buffer.is_empty() {
             return false;
         }
+        if self.form.may_lack_start && matches!(self.mode, Mode::Header) {
+            let call = self.buffer.trim_ascii_start().len();
+            self.buffer.drain(..self.buffer.len() - call);
+        }
         match &mut self.mode {
             Mode::Broken => {
                 out(CallEvent::Text(&self.buffer));

@@ -36,8 +36,9 @@ impl SectionCalls {
         while self.step(&mut out) {}
     }
 
+    /// As in vLLM, a mark within the section that is cut is no text.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
-        if !self.buffer.is_empty() {
+        if !self.buffer.is_empty() && matches!(self.mode, Mode::Text | Mode::Broken) {
             out(CallEvent::Text(&self.buffer));
         }
     }

@@ -11,22 +11,16 @@ use super::types::ArgumentTypes;
 /// Where the parser is.
 enum Mode {
     Text,
+    /// Behind the start of a call, or of several between the same marks.
+    Call,
     /// Behind a call: white space before the next one is no text.
     Between,
-    /// Behind the start of a call.
-    Name,
-    /// Within a call of this tool, behind so many arguments.
-    Arguments {
-        tool: String,
-        seen: usize,
-    },
-    /// Behind the arguments.
-    Close,
     /// What looked like a call was none, so nothing is any more.
     Broken,
 }
 
-/// Finds calls in a text that arrives in pieces. Arguments come whole, as JSON.
+/// Finds calls in a text that arrives in pieces. As in vLLM a call comes as a whole, and one
+/// that is cut is text.
 pub(super) struct XmlCalls {
     form: &'static XmlForm,
     types: Arc<ArgumentTypes>,
@@ -55,7 +49,7 @@ impl XmlCalls {
         if self.buffer.is_empty() {
             return false;
         }
-        match std::mem::replace(&mut self.mode, Mode::Broken) {
+        match self.mode {
             Mode::Broken => {
                 out(CallEvent::Text(&self.buffer));
                 self.buffer.clear();
@@ -63,78 +57,29 @@ impl XmlCalls {
             }
             Mode::Text => {
                 let is_call = text_before(&mut self.buffer, self.form.start, out);
-                self.mode = if is_call { Mode::Name } else { Mode::Text };
+                if is_call {
+                    self.mode = Mode::Call;
+                }
                 is_call
             }
-            Mode::Between => self.between(),
-            Mode::Name => self.name(out),
-            Mode::Arguments { tool, seen } => self.argument(tool, seen, out),
-            Mode::Close => self.close(),
-        }
-    }
-
-    fn between(&mut self) -> bool {
-        match begins(&self.buffer, self.form.start) {
-            Begins::Whole(behind) => self.advance(self.buffer.len() - behind.len(), Mode::Name),
-            Begins::Partial => self.wait(Mode::Between),
-            Begins::Not => self.advance(0, Mode::Text),
-        }
-    }
-
-    fn name(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
-        let text = match begins(&self.buffer, self.form.before_name) {
-            Begins::Whole(text) => text.trim_ascii_start(),
-            Begins::Partial => return self.wait(Mode::Name),
-            Begins::Not => return true,
-        };
-        // Where nothing ends a name but white space, the first mark does, too.
-        let is_bare = self.form.name_end.trim_ascii().is_empty();
-        let end = if is_bare { text.find(['\n', '<']) } else { text.find(self.form.name_end) };
-        let Some(end) = end else { return self.wait(Mode::Name) };
-        let tool = text[..end].trim().to_owned();
-        let behind = if is_bare { end } else { end + self.form.name_end.len() };
-        out(CallEvent::Call(tool.clone()));
-        let taken = self.buffer.len() - text.len() + behind;
-        self.advance(taken, Mode::Arguments { tool, seen: 0 })
-    }
-
-    fn argument(&mut self, tool: String, seen: usize, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
-        let form = self.form;
-        let (last, next) = match form.function_end {
-            "" => (form.end, Mode::Between),
-            function_end => (function_end, Mode::Close),
-        };
-        let text = match (begins(&self.buffer, last), begins(&self.buffer, form.key_start)) {
-            (Begins::Whole(behind), _) => {
-                out(CallEvent::Arguments(if seen == 0 { "{}" } else { "}" }));
-                return self.advance(self.buffer.len() - behind.len(), next);
+            Mode::Call => {
+                let Some(end) = self.buffer.find(self.form.end) else { return false };
+                let Some(calls) = calls(self.form, &self.types, &self.buffer[..end]) else {
+                    self.mode = Mode::Broken;
+                    return true;
+                };
+                for (tool, arguments) in calls {
+                    out(CallEvent::Call(tool));
+                    out(CallEvent::Arguments(&arguments));
+                }
+                self.advance(end + self.form.end.len(), Mode::Between)
             }
-            (_, Begins::Whole(text)) => text,
-            (Begins::Not, Begins::Not) => return true,
-            _ => return self.wait(Mode::Arguments { tool, seen }),
-        };
-        let Some((key, value, behind)) = entry(form, text) else {
-            return self.wait(Mode::Arguments { tool, seen });
-        };
-        let value = self.types.json(&tool, key, value);
-        let before = if seen == 0 { "{" } else { "," };
-        out(CallEvent::Arguments(&format!("{before}{}:{value}", serde_json::Value::from(key))));
-        self.advance(self.buffer.len() - behind.len(), Mode::Arguments { tool, seen: seen + 1 })
-    }
-
-    fn close(&mut self) -> bool {
-        match (begins(&self.buffer, self.form.end), begins(&self.buffer, self.form.before_name)) {
-            (Begins::Whole(behind), _) => self.advance(self.buffer.len() - behind.len(), Mode::Between),
-            // A further call between the same marks.
-            (_, Begins::Whole(_)) => self.advance(0, Mode::Name),
-            (Begins::Not, Begins::Not) => true,
-            _ => self.wait(Mode::Close),
+            Mode::Between => match begins(&self.buffer, self.form.start) {
+                Begins::Whole(behind) => self.advance(self.buffer.len() - behind.len(), Mode::Call),
+                Begins::Partial => false,
+                Begins::Not => self.advance(0, Mode::Text),
+            },
         }
-    }
-
-    fn wait(&mut self, mode: Mode) -> bool {
-        self.mode = mode;
-        false
     }
 
     fn advance(&mut self, bytes: usize, mode: Mode) -> bool {
@@ -142,6 +87,44 @@ impl XmlCalls {
         self.mode = mode;
         true
     }
+}
+
+/// The tools and arguments between the marks of a call; none if it is no call.
+fn calls(form: &XmlForm, types: &ArgumentTypes, text: &str) -> Option<Vec<(String, String)>> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (tool, behind) = name(form, rest)?;
+        let (arguments, behind) = arguments(form, types, tool, behind)?;
+        calls.push((tool.to_owned(), arguments));
+        rest = behind.trim_ascii_start();
+    }
+    (!calls.is_empty()).then_some(calls)
+}
+
+/// The name of a tool, and the text behind it.
+fn name<'a>(form: &XmlForm, text: &'a str) -> Option<(&'a str, &'a str)> {
+    let text = text.strip_prefix(form.before_name)?;
+    // Where nothing ends a name but white space, the first mark does, too.
+    let (name, behind) = if form.name_end.trim_ascii().is_empty() {
+        text.split_at(text.find(['\n', '<']).unwrap_or(text.len()))
+    } else {
+        text.split_once(form.name_end)?
+    };
+    let name = name.trim();
+    (!name.is_empty() && !name.contains(['{', '"'])).then_some((name, behind))
+}
+
+/// The arguments of a call as JSON, and the text behind their end.
+fn arguments<'a>(form: &XmlForm, types: &ArgumentTypes, tool: &str, text: &'a str) -> Option<(String, &'a str)> {
+    let mut entries = Vec::new();
+    let mut rest = text.trim_ascii_start();
+    while let Some(behind) = rest.strip_prefix(form.key_start) {
+        let (key, value, behind) = entry(form, behind)?;
+        entries.push(format!("{}:{}", serde_json::Value::from(key), types.json(tool, key, value)));
+        rest = behind.trim_ascii_start();
+    }
+    Some((format!("{{{}}}", entries.join(",")), rest.strip_prefix(form.function_end)?))
 }
 
 /// A whole argument: its key, its value and the text behind it.
