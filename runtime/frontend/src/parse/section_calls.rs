@@ -3,7 +3,7 @@
 
 use vcr_text::tools::SectionForm;
 
-use super::event::{Begins, CallEvent, begins, text_before};
+use super::event::{Begins, CallEvent, beginning, begins, text_before};
 use super::scan::{JsonObject, Scanned};
 
 /// Where the parser is.
@@ -36,10 +36,15 @@ impl SectionCalls {
         while self.step(&mut out) {}
     }
 
-    /// As in vLLM, a mark within the section that is cut is no text.
+    /// As in vLLM, a mark within the section that is cut is no text, but a name is.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
-        if !self.buffer.is_empty() && matches!(self.mode, Mode::Text | Mode::Broken) {
-            out(CallEvent::Text(&self.buffer));
+        let end = match self.mode {
+            Mode::Text | Mode::Broken => self.buffer.len(),
+            Mode::Name => self.buffer.len() - beginning(&self.buffer, self.form.name_end),
+            _ => 0,
+        };
+        if end > 0 {
+            out(CallEvent::Text(&self.buffer[..end]));
         }
     }
 
