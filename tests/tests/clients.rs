@@ -90,6 +90,54 @@ fn the_sdk_of_openai_knows_the_errors_and_retries() {
     }
 }
 
+fn assert_arguments(arguments: &Value) {
+    let days = arguments["days"].as_i64().unwrap_or(0);
+    assert!(arguments["place"].is_string() && (1..=7).contains(&days), "{arguments}");
+}
+
+#[test]
+fn the_sdk_of_openai_calls_tools() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&[]);
+    let report = sdks.report("openai_sdk.py", &[&url(&serve), "tools"]);
+    assert_eq!(report["name"], "weather");
+    assert_arguments(&serde_json::from_str(text(&report, "/whole")).expect("arguments are JSON"));
+    for way in ["pieces", "helper"] {
+        assert_eq!(report[way], report["whole"], "{way}");
+    }
+    assert_arguments(&report["parsed"]);
+    let kinds = json!(["chunk", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"]);
+    assert_eq!(report["kinds"], kinds);
+    assert!(!text(&report, "/after").is_empty());
+    let responses = &report["responses"];
+    assert_eq!((&responses["type"], &responses["helper"]), (&json!("function_call"), &responses["whole"]));
+    assert_arguments(&serde_json::from_str(text(responses, "/whole")).expect("arguments are JSON"));
+}
+
+#[test]
+fn the_sdk_of_openai_reads_vectors() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&[]);
+    let report = sdks.report("openai_sdk.py", &[&url(&serve), "embeddings"]);
+    assert_eq!(report["same"], json!([true, true, true]), "base64 and numbers are the same vectors");
+    assert_eq!(report["equal texts"], json!([true, false]));
+    assert_eq!((&report["short"], &report["indexes"], &report["tokens"]), (&json!(8), &json!([0, 1, 2]), &json!(7)));
+}
+
+#[test]
+fn the_sdk_of_anthropic_calls_tools() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&["--image-tokens", "500"]);
+    let report = sdks.report("anthropic_sdk.py", &[&url(&serve), "tools"]);
+    assert_eq!((text(&report, "/stop_reason"), text(&report, "/name")), ("tool_use", "weather"));
+    assert_arguments(&report["whole"]);
+    for way in ["pieces", "final"] {
+        assert_eq!(report[way], report["whole"], "{way}");
+    }
+    assert!(!text(&report, "/after").is_empty());
+    assert!(report["after_tokens"].as_u64() > Some(500), "the image of the result counts");
+}
+
 #[test]
 fn the_sdk_of_anthropic_reads_messages_and_errors() {
     let Some(sdks) = client("sdks") else { return };
@@ -136,6 +184,11 @@ fn litellm_reads_answers_of_three_kinds_of_provider() {
     }
     texts.dedup();
     assert_eq!(texts.len(), 1, "the same chat has the same answer: {texts:?}");
+    for provider in ["openai", "hosted_vllm", "anthropic"] {
+        let call = &report["tools"][provider];
+        assert_eq!((&call["name"], &call["finish_reason"]), (&json!("weather"), &json!("tool_calls")), "{provider}");
+        assert!(call["whole"]["days"].is_i64() && call["pieces"] == call["whole"], "{provider}: {call}");
+    }
     assert_eq!(report["text"], 4);
     let errors = json!({"unknown": "NotFoundError", "range": "BadRequestError", "busy": "RateLimitError",
                         "failed": "InternalServerError", "key": "AuthenticationError"});

@@ -20,7 +20,9 @@ mod numbers;
 mod output;
 mod pattern;
 mod schema;
+mod settings;
 mod structural;
+mod style;
 mod vocabulary;
 mod words;
 mod writer;
@@ -35,6 +37,8 @@ pub use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest};
 use crate::choice::Wanted;
 use crate::entries::Entries;
 pub use crate::output::Output;
+pub use crate::settings::ArgumentSettings;
+use crate::settings::Room;
 use crate::vocabulary::Vocabulary;
 use crate::words::Words;
 use crate::writer::{GENEROSITY_MAX, document};
@@ -139,12 +143,22 @@ impl JsonTokens {
     /// # Errors
     /// When it cannot be read or followed, or nothing fits it.
     pub fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        self.follow_with(request, &settings::USUAL)
+    }
+
+    /// The same, with arguments of tools chosen by these settings.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn follow_with(&self, request: &TokenRequest<'_>, settings: &ArgumentSettings) -> Result<Output, String> {
         let output = self.output(request)?;
         let unmade = |problem| format!("the structured output cannot be made: {problem}");
         match Wanted::parse(request.structured_output)? {
             Wanted::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
             Wanted::Json(schema) => {
-                let tokens = self.fitting(request, |rng, generosity| document(&schema, rng, generosity));
+                let usual = &settings::USUAL;
+                let text = |rng, generosity| document(&schema, rng, Room { generosity, settings: usual });
+                let tokens = self.fitting(request, text);
                 Ok(output.with_json(tokens.map_err(unmade)?))
             }
             Wanted::Pattern(pattern) => {
@@ -156,7 +170,8 @@ impl JsonTokens {
                 Ok(output.with_text(tokens.map_err(unmade)?))
             }
             Wanted::Text(format) => {
-                let tokens = self.fitting(request, |mut rng, generosity| format.text(&mut rng, generosity));
+                let text = |mut rng, generosity| format.text(&mut rng, Room { generosity, settings });
+                let tokens = self.fitting(request, text);
                 Ok(output.with_text(tokens.map_err(unmade)?))
             }
         }

@@ -12,6 +12,8 @@ use crate::draw::{below, pick};
 use crate::grammar::Grammar;
 use crate::pattern::Pattern;
 use crate::schema::{Schema, one_or_many};
+use crate::settings::{Room, happens};
+use crate::style::Style;
 use crate::words::word;
 use crate::writer::document;
 
@@ -26,8 +28,8 @@ pub(crate) enum Format {
     JsonSchema {
         #[serde(rename = "json_schema", deserialize_with = "schema")]
         schema: Box<Schema>,
-        #[serde(rename = "style")]
-        _style: Option<Style>,
+        #[serde(default)]
+        style: Style,
     },
     AnyText,
     Regex {
@@ -78,13 +80,6 @@ pub(crate) enum Format {
     },
 }
 
-/// How values of a schema are written. The other styles are an error.
-#[derive(Debug, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Style {
-    Json,
-}
-
 #[derive(Debug, serde::Deserialize)]
 pub(crate) struct Tag {
     begin: String,
@@ -130,26 +125,26 @@ impl Format {
     ///
     /// # Errors
     /// When nothing can fit it, or nothing that is not too long.
-    pub(crate) fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+    pub(crate) fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
         match self {
             Self::ConstString { value } => Ok(value.clone()),
-            Self::JsonSchema { schema, .. } => document(schema, Rng::new(rng.next_u64(), 0), generosity),
-            Self::AnyText => Ok((0..2 * generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ")),
-            Self::Regex { pattern } => pattern.text(rng, generosity),
-            Self::Grammar { grammar } => grammar.text(rng, generosity),
-            Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, generosity)).collect(),
-            Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, generosity),
-            Self::Tag(tag) => tag.text(rng, generosity),
+            Self::JsonSchema { schema, style } => style.styled(document(schema, Rng::new(rng.next_u64(), 0), room)?),
+            Self::AnyText => Ok((0..2 * room.generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ")),
+            Self::Regex { pattern } => pattern.text(rng, room.generosity),
+            Self::Grammar { grammar } => grammar.text(rng, room.generosity),
+            Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, room)).collect(),
+            Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, room),
+            Self::Tag(tag) => tag.text(rng, room),
             Self::TriggeredTags { tags, at_least_one, stop_after_first } => {
-                several(tags, "", *at_least_one && !stop_after_first, rng, generosity)
+                several(tags, "", *at_least_one && !stop_after_first, rng, room)
             }
             Self::TagsWithSeparator { tags, separator, at_least_one, stop_after_first } => {
-                several(tags, separator, *at_least_one && !stop_after_first, rng, generosity)
+                several(tags, separator, *at_least_one && !stop_after_first, rng, room)
             }
-            Self::Optional { content } => times(content, 0, 1, rng, generosity),
-            Self::Star { content } => times(content, 0, -1, rng, generosity),
-            Self::Plus { content } => times(content, 1, -1, rng, generosity),
-            Self::Repeat { content, min, max } => times(content, *min, *max, rng, generosity),
+            Self::Optional { content } => times(content, 0, 1, rng, room),
+            Self::Star { content } => times(content, 0, -1, rng, room),
+            Self::Plus { content } => times(content, 1, -1, rng, room),
+            Self::Repeat { content, min, max } => times(content, *min, *max, rng, room),
         }
     }
 }
@@ -157,21 +152,29 @@ impl Format {
 /// Most repetitions of a format beyond those that must be.
 const REPETITIONS_MAX: u32 = 3;
 
+/// Most calls behind the first one.
+const FURTHER_CALLS_MAX: u32 = 15;
+
 /// `content` from `min` to `max` times, one text behind the other.
-fn times(content: &Format, min: u32, max: i64, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+fn times(content: &Format, min: u32, max: i64, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
     let most = u32::try_from(max).unwrap_or(u32::MAX);
-    let Some(room) = most.checked_sub(min) else {
+    let Some(more) = most.checked_sub(min) else {
         return Err(format!("nothing is repeated from {min} to {max} times"));
     };
-    let count = min + below(rng, room.min(generosity).min(REPETITIONS_MAX) + 1);
-    (0..count).map(|_| content.text(rng, generosity)).collect()
+    let count = min + below(rng, more.min(room.generosity).min(REPETITIONS_MAX) + 1);
+    (0..count).map(|_| content.text(rng, room)).collect()
 }
 
-/// One of the tags and, where they may repeat, now and then another one.
-fn several(tags: &[Tag], separator: &str, may_repeat: bool, rng: &mut Rng, generosity: u32) -> Result<String, String> {
-    let one = |rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.text(rng, generosity);
+/// One of the tags and, where they may repeat, now and then more.
+fn several(tags: &[Tag], separator: &str, may_repeat: bool, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
+    let one = |rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.text(rng, room);
     let mut text = one(rng)?;
-    if may_repeat && generosity >= 2 && below(rng, 4) == 0 {
+    // One more at most, unless the settings say how likely each is.
+    let probability = room.settings.further_calls;
+    for _ in 0..probability.map_or(1, |_| FURTHER_CALLS_MAX) {
+        if !may_repeat || room.generosity < 2 || !happens(probability.unwrap_or(0.25), rng) {
+            break;
+        }
         text.push_str(separator);
         text.push_str(&one(rng)?);
     }
@@ -179,8 +182,8 @@ fn several(tags: &[Tag], separator: &str, may_repeat: bool, rng: &mut Rng, gener
 }
 
 impl Tag {
-    fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
-        let content = self.content.text(rng, generosity)?;
+    fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
+        let content = self.content.text(rng, room)?;
         let end = pick(&self.end, rng).map_or("", String::as_str);
         Ok([&self.begin, content.as_str(), end].concat())
     }
@@ -188,7 +191,7 @@ impl Tag {
 
 impl From<Structure> for Tag {
     fn from(Structure { begin, schema, end }: Structure) -> Self {
-        Self { begin, content: Box::new(Format::JsonSchema { schema, _style: None }), end: Vec::from([end]) }
+        Self { begin, content: Box::new(Format::JsonSchema { schema, style: Style::Json }), end: Vec::from([end]) }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::draw::{below, pick};
 use crate::notation::notated;
 use crate::numbers;
 use crate::schema::{Schema, Type};
+use crate::settings::{Room, happens};
 use crate::words::{WORDS, word};
 
 /// How much can be said beyond what must be.
@@ -25,9 +26,9 @@ const BYTES_MAX: usize = 1 << 16;
 ///
 /// # Errors
 /// When nothing can fit the schema, or nothing that is not too long.
-pub(crate) fn document(schema: &Schema, rng: Rng, generosity: u32) -> Result<String, String> {
+pub(crate) fn document(schema: &Schema, rng: Rng, room: Room<'_>) -> Result<String, String> {
     let any = Schema::default();
-    let mut writer = Writer { root: schema, any: &any, rng, generosity, depth: 0, text: String::new() };
+    let mut writer = Writer { root: schema, any: &any, rng, room, depth: 0, text: String::new() };
     writer.value(schema)?;
     Ok(writer.text)
 }
@@ -38,7 +39,7 @@ struct Writer<'a> {
     /// Of values that nothing is said about.
     any: &'a Schema,
     rng: Rng,
-    generosity: u32,
+    room: Room<'a>,
     depth: u32,
     text: String,
 }
@@ -81,8 +82,8 @@ impl<'a> Writer<'a> {
         match if self.generosity() == 0 { least } else { pick(types, &mut self.rng) } {
             Some(Type::Null) | None => self.text += "null",
             Some(Type::Boolean) => self.text += if below(&mut self.rng, 2) == 0 { "true" } else { "false" },
-            Some(Type::Integer) => self.text += &numbers::integer(schema, &mut self.rng)?,
-            Some(Type::Number) => self.text += &numbers::number(schema, &mut self.rng)?,
+            Some(Type::Integer) => self.text += &numbers::integer(schema, self.room.settings.integers, &mut self.rng)?,
+            Some(Type::Number) => self.text += &numbers::number(schema, self.room.settings.numbers, &mut self.rng)?,
             Some(Type::String) => self.string(schema)?,
             Some(Type::Array) => self.array(schema)?,
             Some(Type::Object) if schema.has_free_keys() => self.any_object()?,
@@ -93,7 +94,7 @@ impl<'a> Writer<'a> {
 
     /// How much may be said here beyond what must be.
     fn generosity(&self) -> u32 {
-        if self.depth > GENEROUS_DEPTH { 0 } else { self.generosity }
+        if self.depth > GENEROUS_DEPTH { 0 } else { self.room.generosity }
     }
 
     fn referred(&self, reference: &str) -> Result<&'a Schema, String> {
@@ -148,7 +149,14 @@ impl<'a> Writer<'a> {
             return Err(format!("there is no array of {fewest} to {most} items"));
         }
         let generosity = self.generosity();
-        let more = below(&mut self.rng, generosity + 1).min(most - fewest);
+        let (fewest, more) = match self.room.settings.array_items.filter(|_| generosity > 0) {
+            None => (fewest, below(&mut self.rng, generosity + 1).min(most - fewest)),
+            Some((usual_fewest, usual_most)) => {
+                let fewest = if fewest == 0 { usual_fewest.min(most) } else { fewest };
+                let most = schema.max_items.unwrap_or(usual_most).max(fewest);
+                (fewest, below(&mut self.rng, most - fewest + 1))
+            }
+        };
         self.text.push('[');
         for index in 0..fewest + more {
             if index > 0 {
@@ -169,7 +177,7 @@ impl<'a> Writer<'a> {
         let mut is_first = true;
         for (name, property) in &schema.properties.0 {
             let is_optional = !schema.required.contains(name);
-            if is_optional && (self.generosity() == 0 || below(&mut self.rng, 2) == 0) {
+            if is_optional && (self.generosity() == 0 || !happens(self.optional_probability(), &mut self.rng)) {
                 continue;
             }
             self.key(name, is_first);
@@ -178,6 +186,14 @@ impl<'a> Writer<'a> {
         }
         self.text.push('}');
         Ok(())
+    }
+
+    /// Of a key that is not required. The arguments of a tool are those of the outermost
+    /// object.
+    fn optional_probability(&self) -> f64 {
+        let settings = self.room.settings;
+        let set = if self.depth <= 1 { settings.optional_arguments } else { settings.optional_fields };
+        set.unwrap_or(0.5)
     }
 
     /// An object of random keys and values.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 use vcr_random::{Distribution, Stream};
-use vcr_structured::{JsonTokens, Output};
+use vcr_structured::{ArgumentSettings, JsonTokens, Output};
 
 use crate::{English, EnglishText, ReasoningForm, Tokenizer};
 
@@ -26,6 +26,7 @@ pub struct TextModel {
     output_tokens: Option<Distribution>,
     reasoning: Option<ReasoningForm>,
     reasoning_tokens: Option<Distribution>,
+    arguments: ArgumentSettings,
 }
 
 impl std::fmt::Debug for TextModel {
@@ -48,6 +49,7 @@ impl TextModel {
             output_tokens: None,
             reasoning: None,
             reasoning_tokens: None,
+            arguments: ArgumentSettings::default(),
         }
     }
 
@@ -62,6 +64,12 @@ impl TextModel {
     #[must_use]
     pub fn with_reasoning(self, form: Option<ReasoningForm>, tokens: Option<Distribution>) -> Self {
         Self { reasoning: form, reasoning_tokens: tokens, ..self }
+    }
+
+    /// The same with arguments of tools chosen by these settings.
+    #[must_use]
+    pub fn with_arguments(self, arguments: ArgumentSettings) -> Self {
+        Self { arguments, ..self }
     }
 
     /// The source of one engine.
@@ -86,7 +94,7 @@ impl TextModel {
             stop_tokens: request.stop_tokens,
             structured_output: request.structured_output,
         };
-        Ok(Said { opening, answer: Answer::Structured(structured.follow(&request)?) })
+        Ok(Said { opening, answer: Answer::Structured(structured.follow_with(&request, &self.arguments)?) })
     }
 
     /// The tokens of the reasoning, of which there are half of the output at most.

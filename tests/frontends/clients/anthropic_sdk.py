@@ -2,7 +2,7 @@
 
     anthropic_sdk.py URL [CHECK]
 
-Without a CHECK all ways to ask; `errors` needs a server with the faults that the test sets.
+Without a CHECK all ways to ask; `tools` calls tools, and `errors` needs a server with the faults that the test sets.
 """
 
 import json
@@ -13,6 +13,12 @@ import anthropic
 url = sys.argv[1]
 check = sys.argv[2] if len(sys.argv) > 2 else "answers"
 turns = [{"role": "user", "content": "Hello"}]
+weather = {
+    "type": "object",
+    "properties": {"place": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["place", "days"],
+    "additionalProperties": False,
+}
 client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
 
 
@@ -36,6 +42,31 @@ def answers():
         "events": list(dict.fromkeys(events)),
         "counted": counted.input_tokens,
         "models": [model.id for model in client.models.list()],
+    }
+
+
+def tools():
+    """A call, whole and streamed, and the answer to a result with an image."""
+    offered = [{"name": "weather", "description": "of a place", "input_schema": weather}]
+    asked = {"model": "sim", "messages": turns, "max_tokens": 300, "tools": offered}
+    asked |= {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "extra_body": {"temperature": 0}}
+    whole = client.messages.create(**asked)
+    used = whole.content[0]
+    with client.messages.stream(**asked) as stream:
+        pieces = "".join(event.partial_json for event in stream if event.type == "input_json")
+        final = stream.get_final_message()
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/rain.png"}}
+    result = {"type": "tool_result", "tool_use_id": used.id, "content": [{"type": "text", "text": "rain"}, image]}
+    answered = [*turns, {"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
+    told = client.messages.create(model="sim", messages=answered, max_tokens=9, tools=offered)
+    return {
+        "stop_reason": whole.stop_reason,
+        "name": used.name,
+        "whole": used.input,
+        "pieces": json.loads(pieces),
+        "final": final.content[0].input,
+        "after": told.content[0].text,
+        "after_tokens": told.usage.input_tokens,
     }
 
 
@@ -76,4 +107,4 @@ def errors():
     }
 
 
-print(json.dumps({"answers": answers, "errors": errors}[check]()))
+print(json.dumps({"answers": answers, "errors": errors, "tools": tools}[check]()))

@@ -44,6 +44,25 @@ def answers(provider):
     }
 
 
+def tools(provider):
+    """A call of a tool, whole and streamed."""
+    parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+    offered = [{"type": "function", "function": {"name": "weather", "description": "", "parameters": parameters}}]
+    more = {"tools": offered, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300}
+    whole = litellm.completion(**asked(provider, **more))
+    call = whole.choices[0].message.tool_calls[0].function
+    pieces = ""
+    for chunk in litellm.completion(**asked(provider, stream=True, **more)):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            pieces += delta.function.arguments or ""
+    return {
+        "name": call.name,
+        "whole": json.loads(call.arguments),
+        "pieces": json.loads(pieces),
+        "finish_reason": whole.choices[0].finish_reason,
+    }
+
+
 def caught(provider, **more):
     try:
         litellm.completion(**asked(provider, **more))
@@ -63,6 +82,7 @@ print(
     json.dumps(
         {
             "providers": {provider: answers(provider) for provider in ("openai", "hosted_vllm", "anthropic")},
+            "tools": {provider: tools(provider) for provider in ("openai", "hosted_vllm", "anthropic")},
             "text": asyncio.run(text()),
             "errors": {
                 "unknown": caught("hosted_vllm", model="hosted_vllm/nope"),

@@ -2,7 +2,7 @@
 
     openai_sdk.py URL [CHECK]
 
-Without a CHECK all ways to ask; `errors` and `retries` need a server with the faults
+Without a CHECK all ways to ask; `tools` needs one that always calls, and `errors` and `retries` need a server with the faults
 that the test sets, by the header X-Tenant.
 """
 
@@ -15,6 +15,12 @@ import openai
 url = sys.argv[1]
 check = sys.argv[2] if len(sys.argv) > 2 else "answers"
 turns = [{"role": "user", "content": "Hello"}]
+weather = {
+    "type": "object",
+    "properties": {"place": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["place", "days"],
+    "additionalProperties": False,
+}
 client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
@@ -75,6 +81,61 @@ async def many():
     return [answer.usage.completion_tokens for answer in await asyncio.gather(*asked)]
 
 
+def tools():
+    """Calls of tools in chats and Responses, whole and streamed, and the answer to a result."""
+    offered = [{"type": "function", "function": {"name": "weather", "parameters": weather, "strict": True}}]
+    asked = {"model": "sim", "messages": turns, "tools": offered, "tool_choice": "required", "seed": 1}
+    asked |= {"max_tokens": 300, "parallel_tool_calls": False}
+    message = client.chat.completions.create(**asked).choices[0].message
+    call = message.tool_calls[0]
+    pieces = ""
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            pieces += delta.function.arguments or ""
+    with client.chat.completions.stream(**asked) as stream:
+        kinds = sorted({event.type for event in stream})
+        helper = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    told = client.chat.completions.create(
+        model="sim", messages=[*turns, message, result], tools=offered, max_tokens=300, seed=1
+    )
+    flat = [{"type": "function", "name": "weather", "parameters": weather, "strict": True}]
+    asked = {"model": "sim", "input": "Hello", "tools": flat, "tool_choice": "required", "temperature": 0}
+    asked |= {"parallel_tool_calls": False}
+    item = client.responses.create(**asked).output[0]
+    with client.responses.stream(**asked) as stream:
+        final = next(event.response for event in stream if event.type == "response.completed")
+    return {
+        "name": call.function.name,
+        "whole": call.function.arguments,
+        "pieces": pieces,
+        "helper": helper.arguments,
+        "parsed": helper.parsed_arguments,
+        "kinds": kinds,
+        "after": told.choices[0].message.content,
+        "responses": {"type": item.type, "whole": item.arguments, "helper": final.output[0].arguments},
+    }
+
+
+def embeddings():
+    """Vectors as the SDK reads them: it asks for base64 unless told otherwise."""
+    texts = ["one", "two", "one"]
+    usual = client.embeddings.create(model="sim", input=texts)
+    floats = client.embeddings.create(model="sim", input=texts, encoding_format="float")
+    short = client.embeddings.create(model="sim", input="one", dimensions=8)
+    vectors = [entry.embedding for entry in usual.data]
+    return {
+        "same": [
+            max(abs(a - b) for a, b in zip(one.embedding, other.embedding)) < 1e-6
+            for one, other in zip(usual.data, floats.data)
+        ],
+        "equal texts": [vectors[0] == vectors[2], vectors[0] == vectors[1]],
+        "short": len(short.data[0].embedding),
+        "indexes": [entry.index for entry in usual.data],
+        "tokens": usual.usage.prompt_tokens,
+    }
+
+
 def caught(call):
     try:
         call()
@@ -132,4 +193,5 @@ def answers():
     }
 
 
-print(json.dumps({"answers": answers, "errors": errors, "retries": retries}[check]()))
+CHECKS = {"answers": answers, "errors": errors, "retries": retries, "tools": tools, "embeddings": embeddings}
+print(json.dumps(CHECKS[check]()))

@@ -12,19 +12,25 @@ const PARSERS: [&str; 4] = ["--tool-call-parser", "hermes", "--reasoning-parser"
 
 /// Both, with the same answer to every request.
 fn both(answer: &str) -> Option<(Frontend, Play, Serve, NamedTempFile)> {
+    both_with(&PARSERS, answer)
+}
+
+/// The same with other parsers.
+fn both_with(parsers: &[&str], answer: &str) -> Option<(Frontend, Play, Serve, NamedTempFile)> {
     let model = frontend_model()?;
     let tokenizer = vcr_text::Tokenizer::from_folder(&model).expect("it has a tokenizer");
     let tokens = tokenizer.encode(answer, false).expect("it has tokens");
     let mut file = NamedTempFile::with_suffix(".jsonl").expect("a temporary file");
     writeln!(file, "{}", json!({ "output_token_ids": tokens })).expect("it is written");
     let path = file.path().to_str().expect("a path is a text").to_owned();
-    let options = FrontendOptions { args: PARSERS.map(str::to_owned).to_vec(), ..FrontendOptions::default() };
+    let options =
+        FrontendOptions { args: parsers.iter().map(|&word| word.to_owned()).collect(), ..FrontendOptions::default() };
     let mut frontend = Frontend::start("0.33.0", &options)?;
     let play = Play::start(&frontend.handshake_address(), &["--max-model-len", "4096", "--tokens", &path]);
     frontend.wait_until_it_serves();
     let model = model.to_str().expect("a path is a text").to_owned();
     let args = [&model, "--served-model-name", "sim", "--max-model-len", "4096", "--tokens", &path];
-    let serve = Serve::start(&[&args[..], &PARSERS].concat());
+    let serve = Serve::start(&[&args[..], parsers].concat());
     Some((frontend, play, serve, file))
 }
 
@@ -123,6 +129,90 @@ fn reasoning_text_and_calls_are_told_apart_as_by_vllm() {
             }
         }
     }
+}
+
+/// Answers with two calls in the form of each parser, and one that looks like a call.
+const FORMS: &[(&str, &[&str])] = &[
+    (
+        "qwen3_coder",
+        &[
+            "Well.\n<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n<parameter=y>\n2\n</parameter>\n\
+             </function>\n</tool_call>\n<tool_call>\n<function=f>\n<parameter=z>\n{\"a\": [true, null]}\n</parameter>\n\
+             </function>\n</tool_call>",
+            "<tool_call>\n<function=f>\n</function>\n</tool_call>\n\nSo.",
+        ],
+    ),
+    (
+        "qwen3_xml",
+        &["<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n<parameter=y>\nsome\nlines\n</parameter>\n\
+           </function>\n</tool_call>"],
+    ),
+    ("seed_oss", &["<seed:tool_call>\n<function=f>\n<parameter=x>1</parameter>\n</function>\n</seed:tool_call>"]),
+    (
+        "minimax_m2",
+        &["<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n\
+             <parameter name=\"y\">2</parameter>\n</invoke>\n</minimax:tool_call>"],
+    ),
+    (
+        "glm45",
+        &["<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n<arg_key>y</arg_key>\n\
+           <arg_value>2</arg_value>\n</tool_call>"],
+    ),
+    ("llama3_json", &["{\"name\": \"f\", \"parameters\": {\"x\": 1}}", "See {\"name\": \"f\", \"parameters\": {}}"]),
+    ("llama4_json", &["{\"name\": \"f\", \"parameters\": {\"x\": 1}}; {\"name\": \"f\", \"parameters\": {}}"]),
+    (
+        "deepseek_v3",
+        &["Well.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"x\": 1}\n```\
+             <｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>\
+             <｜tool▁calls▁end｜>"],
+    ),
+    (
+        "deepseek_v31",
+        &["<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜>\
+             <｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"],
+    ),
+    (
+        "kimi_k2",
+        &["<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"x\": 1}\
+             <|tool_call_end|><|tool_calls_section_end|>"],
+    ),
+];
+
+/// Each form of calls, and each end that cuts it, is read as by vLLM's own parser.
+#[test]
+fn calls_of_each_form_are_read_as_by_vllm() {
+    let parameters = json!({"type": "object", "properties": {
+        "x": {"type": "integer"}, "y": {"type": "string"}, "z": {"type": "object"}
+    }});
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let mut different = Vec::new();
+    for (form, answers) in FORMS {
+        for answer in *answers {
+            let Some((frontend, _play, serve, _file)) =
+                both_with(&["--tool-call-parser", form], &format!("{answer}<|im_end|>"))
+            else {
+                return;
+            };
+            for max_tokens in [300, 18, 11] {
+                let mut body = chat(&json!({"tools": tools, "max_tokens": max_tokens}));
+                let (theirs, ours) = (frontend.post(CHAT, &body), serve.post(CHAT, &body));
+                if (ours.status, plain(&ours.body)) != (theirs.status, plain(&theirs.body)) {
+                    different.push(format!(
+                        "{form} {answer:?} to {max_tokens}\n  vLLM {}\n  ours {}",
+                        theirs.body, ours.body
+                    ));
+                }
+                body["stream"] = json!(true);
+                let theirs: Vec<Value> = frontend.stream(CHAT, &body).collect();
+                let ours: Vec<Value> = serve.stream(CHAT, &body).into_iter().flatten().collect();
+                let (theirs, ours) = (folded(&theirs), folded(&ours));
+                if theirs != ours {
+                    different.push(format!("{form} {answer:?} to {max_tokens}\n  vLLM {theirs}\n  ours {ours}"));
+                }
+            }
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Calls of tools, in all three APIs.
 
 use serde_json::{Value, json};
-use vcr_tests::Serve;
+use vcr_tests::{Folder, Serve};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -155,6 +155,67 @@ fn a_call_that_is_cut_is_incomplete() {
     assert!(serde_json::from_str::<Value>(choice["message"].to_string().as_str()).is_ok());
 }
 
+/// As users of llm-d-inference-sim set them.
+#[test]
+fn arguments_are_chosen_by_settings() {
+    let file = "min-tool-call-integer-param: 7\nmax-tool-call-integer-param: 9\nmin-tool-call-array-param-length: 4\n\
+                max-tool-call-array-param-length: 4\nmin-tool-call-number-param: -2\nmax-tool-call-number-param: -1\n\
+                tool-call-not-required-param-probability: 100\nobject-tool-call-not-required-field-probability: 0\n\
+                tool-call-extra-call-probability: 100\n";
+    let folder = Folder::new();
+    let path = folder.path().join("peer.yaml");
+    std::fs::write(&path, file).expect("it is written");
+    let serve = Serve::start(&["--llm-d-config", path.to_str().expect("a path is a text")]);
+    let parameters = json!({"type": "object", "required": ["n"], "properties": {
+        "n": {"type": "integer"}, "x": {"type": "number"}, "bound": {"type": "integer", "minimum": 50, "maximum": 50},
+        "list": {"type": "array", "items": {"type": "boolean"}},
+        "inner": {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["a"]},
+    }});
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let body = serve.post(CHAT, &chat(&json!({"tools": tools, "tool_choice": "required", "max_tokens": 4000}))).body;
+    let calls = body["choices"][0]["message"]["tool_calls"].as_array().unwrap_or_else(|| panic!("{body}")).clone();
+    assert_eq!(calls.len(), 16, "each call is followed by one, up to a limit");
+    for call in calls {
+        let text = call["function"]["arguments"].as_str().expect("a text");
+        let arguments: Value = serde_json::from_str(text).expect("JSON");
+        assert!((7..=9).contains(&arguments["n"].as_i64().expect("a number")), "{arguments}");
+        assert!((-2.0..=-1.0).contains(&arguments["x"].as_f64().expect("a number")), "{arguments}");
+        assert_eq!((&arguments["bound"], &arguments["inner"]), (&json!(50), &json!({"a": null})));
+        assert_eq!(arguments["list"].as_array().map(Vec::len), Some(4), "{arguments}");
+    }
+    let refused = folder.vcr(&["serve", "--port", "0", "--min-tool-call-integer-param", "200"]).ended(2).stderr;
+    assert!(refused.contains("expected at most --max-tool-call-integer-param, 100"), "{refused}");
+}
+
+/// The simulated model writes each form, and the server reads what it writes.
+#[test]
+fn each_form_of_calls_is_written_and_read() {
+    for (form, start) in [
+        ("qwen3_coder", "<tool_call>\n<function="),
+        ("seed_oss", "<seed:tool_call>\n<function="),
+        ("minimax_m2", "<minimax:tool_call>\n<invoke name=\""),
+        ("glm45", "<tool_call>"),
+        ("llama3_json", "{\"name\": \""),
+        ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"),
+        ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions."),
+    ] {
+        let serve = Serve::start(&["--tool-call-parser", form]);
+        for seed in 0..10 {
+            let further = json!({"tool_choice": "required", "seed": seed, "return_token_ids": true, "max_tokens": 600});
+            let body = serve.post(CHAT, &chat(&further)).body;
+            let choice = &body["choices"][0];
+            let calls = choice["message"]["tool_calls"].as_array().unwrap_or_else(|| panic!("{form}: {body}"));
+            assert_eq!(choice["message"]["content"], Value::Null, "{form}: {body}");
+            for call in calls {
+                check_arguments(&call["function"]["name"], call["function"]["arguments"].as_str().expect("a text"));
+            }
+            let text = serve.post("/detokenize", &json!({"tokens": choice["token_ids"]})).body["prompt"].clone();
+            assert!(text.as_str().is_some_and(|text| text.starts_with(start)), "{form}: {text}");
+        }
+    }
+}
+
 #[test]
 fn a_server_without_a_parser_refuses_tools() {
     let serve = Serve::start(&["--tool-call-parser", "none"]);
@@ -190,6 +251,23 @@ fn messages_of_anthropic_use_tools() {
     let request = json!({"model": "sim", "max_tokens": 300, "tools": tools, "messages": turns});
     let message = serve.post("/v1/messages", &request).body;
     assert_eq!((&message["stop_reason"], &message["content"][0]["type"]), (&json!("end_turn"), &json!("text")));
+}
+
+#[test]
+fn images_of_tools_count() {
+    let serve = Serve::start(&["--image-tokens", "50"]);
+    let tokens = |parts: Value| {
+        let result = json!([{"type": "tool_result", "tool_use_id": "toolu_1", "content": parts}]);
+        let used = json!([{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]);
+        let turns = json!([{"role": "user", "content": "See."}, {"role": "assistant", "content": used},
+                           {"role": "user", "content": result}]);
+        let reply = serve.post("/v1/messages", &json!({"model": "sim", "max_tokens": 2, "messages": turns}));
+        reply.body["usage"]["input_tokens"].as_u64().unwrap_or_else(|| panic!("{}", reply.body))
+    };
+    let text = json!({"type": "text", "text": "done"});
+    let image = json!({"type": "image", "source": {"type": "url", "url": "http://a/b.png"}});
+    let (without, with) = (tokens(json!([text])), tokens(json!([text, image])));
+    assert!((without + 50..without + 70).contains(&with), "{without} and {with}");
 }
 
 #[test]

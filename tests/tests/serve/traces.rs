@@ -2,11 +2,17 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
-use vcr_tests::{Folder, Serve};
+use vcr_tests::{Folder, Serve, grpc_packages, wait_until};
 
 /// The head and the body of a request.
 type Message = (String, Vec<u8>);
@@ -93,10 +99,86 @@ fn what_is_not_sampled_is_not_sent_and_the_last_spans_are() {
     assert!(contains(&all, b"cmpl-sampled") && !contains(&all, b"cmpl-unsampled"));
 }
 
+/// A certificate of `localhost` and its key, in files.
+fn certificate(folder: &Path) -> (PathBuf, PathBuf) {
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let files = (folder.join("own.pem"), folder.join("own-key.pem"));
+    std::fs::write(&files.0, certificate.pem()).expect("it is written");
+    std::fs::write(&files.1, key.serialize_pem()).expect("it is written");
+    files
+}
+
+/// A collector of others, by gRPC.
+#[test]
+fn spans_go_over_grpc_with_and_without_tls() {
+    let Some(packages) = grpc_packages() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (certificate, key) = certificate(folder.path());
+    let (certificate, key) = (certificate.to_str().expect("a text"), key.to_str().expect("a text"));
+    for (scheme, files) in [("grpc", &[][..]), ("grpcs", &[certificate, key])] {
+        let mut collector = packages.run("tests/frontends/otlp_collector.py", files);
+        let mut port = None;
+        wait_until("the collector listens", || {
+            port = collector.lines().iter().find_map(|line| line["port"].as_u64());
+            port.is_some()
+        });
+        let endpoint = format!("{scheme}://localhost:{}", port.expect("it listens"));
+        let mut args = vec!["--otlp-traces-endpoint", &endpoint];
+        if !files.is_empty() {
+            args.extend(["--otlp-traces-certificate", certificate]);
+        }
+        let serve = Serve::start(&args);
+        let body = json!({"prompt": "a b", "max_tokens": 3, "ignore_eos": true, "request_id": "mine"});
+        assert_eq!(serve.post("/v1/completions", &body).status, 200);
+        let name: String = "cmpl-mine".bytes().map(|byte| format!("{byte:02x}")).collect();
+        wait_until("the span comes", || {
+            collector.lines().iter().any(|line| line["message"].as_str().is_some_and(|sent| sent.contains(&name)))
+        });
+    }
+}
+
+#[test]
+fn spans_go_over_https_to_a_collector_that_is_trusted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (certificate, key) = certificate(folder.path());
+    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("versions are known").with_no_client_auth().with_single_cert(chain, key);
+    let config = Arc::new(config.expect("the key fits"));
+    let listener = TcpListener::bind("localhost:0").expect("a free port");
+    let endpoint = format!("https://localhost:{}", listener.local_addr().expect("it has an address").port());
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+            let mut stream = StreamOwned::new(connection, stream);
+            let mut bytes = [0; 1000];
+            // A client that does not trust the certificate leaves.
+            if let Ok(count) = stream.read(&mut bytes) {
+                _ = sender.send(bytes[..count].to_vec());
+                _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        }
+    });
+    let call = json!({"prompt": "a", "max_tokens": 1});
+    let wary = Serve::start(&["--otlp-traces-endpoint", &endpoint]);
+    assert_eq!(wary.post("/v1/completions", &call).status, 200);
+    wary.wait_for("traces cannot be sent");
+    let certificate = certificate.to_str().expect("a text");
+    let serve = Serve::start(&["--otlp-traces-endpoint", &endpoint, "--otlp-traces-certificate", certificate]);
+    assert_eq!(serve.post("/v1/completions", &call).status, 200);
+    let sent = messages.recv_timeout(Duration::from_secs(60)).expect("the span comes");
+    assert!(sent.starts_with(b"POST /v1/traces HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&sent));
+}
+
 #[test]
 fn endpoints_are_checked_at_start_and_a_lost_collector_does_no_harm() {
     let folder = Folder::new();
-    for url in ["grpc://localhost:4317", "https://localhost:4318", "localhost"] {
+    for url in ["grpc://localhost:4317/path", "ftp://localhost:4318", "localhost"] {
         let stderr = folder.vcr(&["serve", "--port", "0", "--otlp-traces-endpoint", url]).ended(2).stderr;
         assert!(stderr.contains("expected http://HOST:PORT"), "{url}: {stderr}");
     }

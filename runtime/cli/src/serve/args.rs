@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use vcr_frontend::{MediaLimits, MediaRules};
 
+use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::traces::TraceArgs;
@@ -17,6 +18,8 @@ pub(crate) struct ServeArgs {
     pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) chats: ChatArgs,
+    #[command(flatten)]
+    pub(crate) arguments: ArgumentArgs,
     #[command(flatten)]
     pub(crate) media: MediaArgs,
     #[command(flatten)]

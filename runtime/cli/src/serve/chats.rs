@@ -46,7 +46,7 @@ pub(crate) struct ChatArgs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kwargs(BTreeMap<String, Value>);
 
-fn probability(text: &str) -> Result<f64, String> {
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
     number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }

@@ -1,6 +1,7 @@
 //! `vcr serve`: an OpenAI-compatible server with the engines in the same process.
 
 pub(crate) mod args;
+mod arguments;
 mod chats;
 pub(crate) mod config_file;
 mod model;
@@ -111,11 +112,15 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
 fn english(args: &ServeArgs, model: &Model, chats: &ChatOptions) -> Result<TokenFactory, Unusable> {
     let reasoning_tokens = token_count("--reasoning-tokens", args.chats.reasoning_tokens.as_deref())?;
     let output_tokens = output_tokens(&args.live.tokens)?;
+    let arguments = args.arguments.settings()?;
     let (tokenizer, reasoning) = (model.tokenizer.clone(), chats.reasoning.clone());
     // A large vocabulary takes a while, and may not be needed.
     let text = OnceLock::new();
     let make = move || {
-        TextModel::new(&tokenizer).with_output_tokens(output_tokens).with_reasoning(reasoning.clone(), reasoning_tokens)
+        TextModel::new(&tokenizer)
+            .with_output_tokens(output_tokens)
+            .with_reasoning(reasoning.clone(), reasoning_tokens)
+            .with_arguments(arguments.clone())
     };
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
 }

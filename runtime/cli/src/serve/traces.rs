@@ -1,5 +1,6 @@
 //! Options of OpenTelemetry traces.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -11,9 +12,14 @@ use crate::play::unusable::Unusable;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traces")]
 pub(crate) struct TraceArgs {
-    /// Send a span for each request to this collector, by OTLP over HTTP.
+    /// Send a span for each request to this collector, by OTLP over HTTP (http, https) or
+    /// gRPC (grpc, grpcs).
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_traces_endpoint: Option<Endpoint>,
+
+    /// Certificates that the collector's rests on, besides those of the system (PEM).
+    #[arg(long, value_name = "FILE", env = "OTEL_EXPORTER_OTLP_CERTIFICATE")]
+    pub(crate) otlp_traces_certificate: Option<PathBuf>,
 
     /// Name of this service in traces.
     #[arg(long, value_name = "NAME", default_value = "vcr", env = "OTEL_SERVICE_NAME")]
@@ -26,7 +32,13 @@ pub(crate) fn traced(
     metrics: Arc<dyn EngineObserver>,
 ) -> Result<(Arc<dyn EngineObserver>, Option<TraceExporter>), Unusable> {
     let Some(endpoint) = args.otlp_traces_endpoint.clone() else { return Ok((metrics, None)) };
-    let exporter = TraceExporter::start(endpoint, args.otel_service_name.clone())
-        .map_err(|error| Unusable::new(format!("cannot start the thread of traces: {error}")))?;
+    let authorities = match &args.otlp_traces_certificate {
+        None => None,
+        Some(path) => Some(std::fs::read(path).map_err(|error| {
+            Unusable::new(format!("invalid --otlp-traces-certificate {}: {error}", path.display()))
+        })?),
+    };
+    let exporter = TraceExporter::start(endpoint, args.otel_service_name.clone(), authorities.as_deref())
+        .map_err(|error| Unusable::new(format!("cannot start the exporter of traces: {error}")))?;
     Ok((Arc::new(TracedEngines::new(metrics, exporter.sender())), Some(exporter)))
 }

@@ -279,7 +279,9 @@ impl Chat {
             streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
         }
         let tokens = (&app.model.tokenizer, &form.prompt[..]);
-        let parser = |_| Parser::new(options.reasoning.as_ref(), calls, tools.calls_max(), app.ids.seed(), tokens);
+        let calls = calls.map(|form| (form, Arc::new(tools.types())));
+        let parser =
+            |_| Parser::new(options.reasoning.as_ref(), calls.clone(), tools.calls_max(), app.ids.seed(), tokens);
         let parsers = (0..form.n).map(parser).collect();
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }

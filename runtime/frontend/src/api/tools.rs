@@ -9,6 +9,7 @@ use vcr_text::tools::{CallForm, Tool};
 
 use super::structured;
 use crate::generate::{Asked, Chance};
+use crate::parse::ArgumentTypes;
 use crate::server::chats::{CallParsing, ChatOptions};
 use crate::server::error::ApiError;
 
@@ -90,7 +91,7 @@ pub(super) struct ToolContext {
     of_request: usize,
     choice: Choice,
     is_parallel: bool,
-    /// Whether the last message has what a tool returned.
+    /// Whether a tool has returned something since the model has spoken.
     has_result: bool,
 }
 
@@ -134,7 +135,8 @@ impl ToolContext {
             }
             _ => {}
         }
-        let has_result = messages.last().is_some_and(|message| is_role(message, "tool"));
+        let last = messages.iter().rev().take_while(|message| !is_role(message, "assistant"));
+        let has_result = last.into_iter().any(|message| is_role(message, "tool"));
         Ok(Self { offered, of_request, choice, is_parallel, has_result })
     }
 
@@ -162,6 +164,11 @@ impl ToolContext {
             CallParsing::Disabled => refused("tool parsing is disabled by frontend configuration".to_owned()),
             CallParsing::Unavailable(model) => refused(format!("tool parsing is not available for model `{model}`")),
         }
+    }
+
+    /// The types of their arguments.
+    pub(super) fn types(&self) -> ArgumentTypes {
+        ArgumentTypes::new(&self.offered.iter().map(Function::tool).collect::<Vec<_>>())
     }
 
     /// The most calls of an answer that the client gets.

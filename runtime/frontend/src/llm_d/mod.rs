@@ -77,6 +77,10 @@ impl Translation {
                 let megabytes = value.as_u64().ok_or_else(|| invalid("a number of megabytes"))?;
                 self.option(option, format!("{megabytes}MiB"));
             }
+            Rule::Share(option) => {
+                let percent = value.as_f64().filter(|percent| (0.0..=100.0).contains(percent));
+                self.option(option, (percent.ok_or_else(|| invalid("0 to 100"))? / 100.0).to_string());
+            }
             Rule::Flag(option) => {
                 if value.as_bool().ok_or_else(|| invalid("true or false"))? {
                     self.options.push((option, None));
@@ -259,7 +263,11 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("{name} is not in the page"));
             let wanted = match rule {
                 Rule::Same(text) | Rule::Duration(text) | Rule::Flag(text) | Rule::Json(text) => text,
-                Rule::Percent(text) | Rule::Megabytes(text) | Rule::Ignored(text) | Rule::Missing(text) => text,
+                Rule::Percent(text)
+                | Rule::Share(text)
+                | Rule::Megabytes(text)
+                | Rule::Ignored(text)
+                | Rule::Missing(text) => text,
                 Rule::Special => "",
             };
             assert!(row.contains(wanted), "{row}");

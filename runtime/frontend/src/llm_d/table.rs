@@ -9,6 +9,8 @@ pub enum Rule {
     Duration(&'static str),
     /// A share in percent that is a client fault's rate here.
     Percent(&'static str),
+    /// An option that takes a probability, which is in percent there.
+    Share(&'static str),
     /// A flag.
     Flag(&'static str),
     /// An option that takes JSON.
@@ -63,15 +65,18 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("kv-cache-transfer-time-std-dev", Rule::Duration("--kv-cache-transfer-time-std-dev")),
     ("time-factor-under-load", Rule::Same("--time-factor-under-load")),
     ("seed", Rule::Same("--seed")),
-    ("max-tool-call-integer-param", Rule::Missing("arguments of tools follow their schema only")),
-    ("min-tool-call-integer-param", Rule::Missing("arguments of tools follow their schema only")),
-    ("max-tool-call-number-param", Rule::Missing("arguments of tools follow their schema only")),
-    ("min-tool-call-number-param", Rule::Missing("arguments of tools follow their schema only")),
-    ("max-tool-call-array-param-length", Rule::Missing("arguments of tools follow their schema only")),
-    ("min-tool-call-array-param-length", Rule::Missing("arguments of tools follow their schema only")),
-    ("tool-call-not-required-param-probability", Rule::Missing("arguments of tools follow their schema only")),
-    ("object-tool-call-not-required-field-probability", Rule::Missing("arguments of tools follow their schema only")),
-    ("tool-call-extra-call-probability", Rule::Missing("one in four calls has a second one, at most one")),
+    ("max-tool-call-integer-param", Rule::Same("--max-tool-call-integer-param")),
+    ("min-tool-call-integer-param", Rule::Same("--min-tool-call-integer-param")),
+    ("max-tool-call-number-param", Rule::Same("--max-tool-call-number-param")),
+    ("min-tool-call-number-param", Rule::Same("--min-tool-call-number-param")),
+    ("max-tool-call-array-param-length", Rule::Same("--max-tool-call-array-param-length")),
+    ("min-tool-call-array-param-length", Rule::Same("--min-tool-call-array-param-length")),
+    ("tool-call-not-required-param-probability", Rule::Share("--tool-call-not-required-param-probability")),
+    (
+        "object-tool-call-not-required-field-probability",
+        Rule::Share("--object-tool-call-not-required-field-probability"),
+    ),
+    ("tool-call-extra-call-probability", Rule::Share("--tool-call-extra-call-probability")),
     ("skip-tool-validation", Rule::Ignored("schemas of tools are checked as vLLM checks them")),
     ("enable-kvcache", Rule::Special),
     ("kv-cache-size", Rule::Same("--num-gpu-blocks")),

@@ -1,168 +1,48 @@
-//! Calls of tools out of a text, as vLLM's parsers of JSON between marks find them.
+//! Calls of tools out of a text, as vLLM's parsers find them.
+
+use std::sync::Arc;
 
 use vcr_text::tools::CallForm;
 
-use super::scan::{JsonObject, Scanned, header};
-
-/// What was found.
-pub(super) enum CallEvent<'a> {
-    /// Text that is no part of a call.
-    Text(&'a str),
-    /// A call of the tool with this name.
-    Call(String),
-    /// More of its arguments.
-    Arguments(&'a str),
-}
-
-/// Where the parser is.
-enum Mode {
-    Text,
-    Header,
-    Arguments(JsonObject),
-    /// Behind the arguments of a call.
-    Close,
-    /// What looked like a call was none, so nothing is any more.
-    Broken,
-}
+use super::event::CallEvent;
+use super::json_calls::JsonCalls;
+use super::section_calls::SectionCalls;
+use super::types::ArgumentTypes;
+use super::xml_calls::XmlCalls;
 
 /// Finds calls in a text that arrives in pieces.
-pub(super) struct CallParser {
-    form: &'static CallForm,
-    /// What begins a call, the longest first.
-    starts: Vec<String>,
-    mode: Mode,
-    buffer: String,
+pub(super) enum CallParser {
+    Json(JsonCalls),
+    Section(SectionCalls),
+    Xml(XmlCalls),
 }
 
 impl CallParser {
-    pub(super) fn new(form: &'static CallForm) -> Self {
-        let inner = form.inner.unwrap_or("");
-        let mut starts = vec![format!("{}{inner}", form.start)];
-        if !form.before_start.is_empty() {
-            starts.insert(0, format!("{}{}{inner}", form.before_start, form.start));
+    pub(super) fn new(form: &'static CallForm, types: Arc<ArgumentTypes>) -> Self {
+        match form {
+            CallForm::Json(form) => Self::Json(JsonCalls::new(form)),
+            CallForm::Section(form) => Self::Section(SectionCalls::new(form)),
+            CallForm::Xml(form) => Self::Xml(XmlCalls::new(form, types)),
         }
-        Self { form, starts, mode: Mode::Text, buffer: String::new() }
     }
 
     /// Hands on what is certain.
-    pub(super) fn push(&mut self, text: &str, mut out: impl FnMut(CallEvent<'_>)) {
-        self.buffer.push_str(text);
-        while self.step(&mut out) {}
+    pub(super) fn push(&mut self, text: &str, out: impl FnMut(CallEvent<'_>)) {
+        match self {
+            Self::Json(calls) => calls.push(text, out),
+            Self::Section(calls) => calls.push(text, out),
+            Self::Xml(calls) => calls.push(text, out),
+        }
     }
 
     /// Hands on what is left: an unfinished mark is text.
-    pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
-        if !self.buffer.is_empty() {
-            out(CallEvent::Text(&self.buffer));
+    pub(super) fn finish(self, out: impl FnMut(CallEvent<'_>)) {
+        match self {
+            Self::Json(calls) => calls.finish(out),
+            Self::Section(calls) => calls.finish(out),
+            Self::Xml(calls) => calls.finish(out),
         }
     }
-
-    /// Takes one thing off the buffer; false where more text must come first.
-    fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
-        if self.buffer.is_empty() {
-            return false;
-        }
-        match &mut self.mode {
-            Mode::Broken => {
-                out(CallEvent::Text(&self.buffer));
-                self.buffer.clear();
-                false
-            }
-            Mode::Text => self.text(out),
-            Mode::Header => match header(&self.buffer, self.form.argument_keys) {
-                Scanned::Partial => false,
-                Scanned::Invalid => self.give_up(),
-                Scanned::Whole { value, bytes } => {
-                    out(CallEvent::Call(value));
-                    self.advance(bytes, Mode::Arguments(JsonObject::default()))
-                }
-            },
-            Mode::Arguments(object) => match object.scan(&self.buffer) {
-                Scanned::Partial => {
-                    out(CallEvent::Arguments(&self.buffer));
-                    self.buffer.clear();
-                    false
-                }
-                Scanned::Invalid => self.give_up(),
-                Scanned::Whole { value: (), bytes } => {
-                    out(CallEvent::Arguments(&self.buffer[..bytes]));
-                    self.advance(bytes, Mode::Close)
-                }
-            },
-            Mode::Close => self.close(),
-        }
-    }
-
-    fn text(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
-        let found = self.starts.iter().filter_map(|start| Some((self.buffer.find(start.as_str())?, start.len())));
-        let found = found.min_by_key(|(at, length)| (*at, std::cmp::Reverse(*length)));
-        if let Some((at, length)) = found {
-            if at > 0 {
-                out(CallEvent::Text(&self.buffer[..at]));
-            }
-            let behind = &self.buffer[at + length..];
-            let call = if self.form.inner.is_none() { behind.trim_ascii_start() } else { behind };
-            if call.is_empty() && self.form.inner.is_none() {
-                // White space is a part of the mark, so that it may go on.
-                self.buffer.drain(..at);
-                return false;
-            }
-            return self.advance(self.buffer.len() - call.len(), Mode::Header);
-        }
-        let held = self.starts.iter().map(|start| beginning(&self.buffer, start)).max().unwrap_or(0);
-        let free = self.buffer.len() - held;
-        if free > 0 {
-            out(CallEvent::Text(&self.buffer[..free]));
-            self.buffer.drain(..free);
-        }
-        false
-    }
-
-    fn close(&mut self) -> bool {
-        let rest = self.buffer.trim_ascii_start();
-        let Some(rest) = rest.strip_prefix('}') else {
-            return !rest.is_empty() && self.give_up();
-        };
-        let at_end = match self.form.inner {
-            None => Some(rest.trim_ascii_start()),
-            Some(inner) => match rest.strip_prefix(inner) {
-                None if inner.starts_with(rest) => return false,
-                rest => rest,
-            },
-        };
-        let after = |part: &str| self.buffer.len() - part.len();
-        if let Some(end) = at_end {
-            if let Some(behind) = end.strip_prefix(self.form.end) {
-                return self.advance(after(behind), Mode::Text);
-            }
-            if self.form.end.starts_with(end) {
-                return false;
-            }
-        }
-        let next = rest.trim_ascii_start();
-        match self.form.delimiter.and_then(|delimiter| next.strip_prefix(delimiter)) {
-            Some(behind) => self.advance(after(behind), Mode::Header),
-            None => self.give_up(),
-        }
-    }
-
-    fn advance(&mut self, bytes: usize, mode: Mode) -> bool {
-        self.buffer.drain(..bytes);
-        self.mode = mode;
-        true
-    }
-
-    fn give_up(&mut self) -> bool {
-        self.mode = Mode::Broken;
-        true
-    }
-}
-
-/// The length of the longest end of `text` that `mark` begins with.
-fn beginning(text: &str, mark: &str) -> usize {
-    let longest = text.len().min(mark.len().saturating_sub(1));
-    let lengths = (1..=longest).rev().filter(|length| mark.is_char_boundary(*length));
-    lengths.into_iter().find(|length| text.ends_with(&mark[..*length])).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -178,7 +58,10 @@ mod tests {
             CallEvent::Call(name) => calls.push((name, String::new())),
             CallEvent::Arguments(text) => calls.last_mut().expect("a call came first").1.push_str(text),
         };
-        let mut parser = CallParser::new(CallForm::named(form).expect("it is a form"));
+        let weather = r#"{"name": "f", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]},
+            "c": {"anyOf": [{"type": "object"}, {"type": "null"}]}}}}"#;
+        let types = ArgumentTypes::new(&[serde_json::from_str(weather).expect("a tool")]);
+        let mut parser = CallParser::new(CallForm::named(form).expect("it is a form"), Arc::new(types));
         for char in text.chars() {
             parser.push(char.encode_utf8(&mut [0; 4]), &mut take);
         }
@@ -221,5 +104,65 @@ mod tests {
     fn names_are_unescaped_and_arguments_are_left_as_they_are() {
         let text = r#"<tool_call>{"name": "say_\"hi\"", "arguments": {"a": "\"}", "b": [1,]}}</tool_call>"#;
         assert_eq!(parsed("hermes", text).0, [call("say_\"hi\"", r#"{"a": "\"}", "b": [1,]}"#)]);
+    }
+
+    /// Llama's calls are objects without marks, unless their token is there.
+    #[test]
+    fn an_answer_of_objects_is_one_of_calls() {
+        let object = r#"{"name": "f", "parameters": {"a": 1}}"#;
+        let one = call("f", "{\"a\": 1}");
+        for text in [object.to_owned(), format!("\n {object}\n"), format!("<|python_tag|>{object}")] {
+            assert_eq!(parsed("llama3_json", &text), (vec![one.clone()], String::new()), "{text}");
+        }
+        assert_eq!(parsed("llama3_json", &format!("{object}; {object}")).0.len(), 2);
+        let text = format!("See {object}");
+        assert_eq!(parsed("llama3_json", &text), (Vec::new(), text));
+        assert_eq!(parsed("llama4_json", "{\"a\": 1}"), (Vec::new(), "{\"a\": 1}".to_owned()), "it is no call");
+    }
+
+    #[test]
+    fn calls_of_a_section_have_their_names_before_their_arguments() {
+        let v3 = |arguments: &str| {
+            format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{arguments}\n```<｜tool▁call▁end｜>")
+        };
+        let text =
+            format!("Well.<｜tool▁calls▁begin｜>{}\n{}<｜tool▁calls▁end｜>", v3("{\"a\": 1}"), v3("{\"t\": \"```\"}"));
+        let calls = vec![call("f", "{\"a\": 1}"), call("f", "{\"t\": \"```\"}")];
+        assert_eq!(parsed("deepseek_v3", &text), (calls, "Well.".to_owned()));
+        let text =
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+        assert_eq!(parsed("deepseek_v31", text), (vec![call("f", "{}")], String::new()));
+        let text = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}\
+                    <|tool_call_end|><|tool_calls_section_end|>";
+        assert_eq!(parsed("kimi_k2", text), (vec![call("f", "{}")], String::new()));
+    }
+
+    #[test]
+    fn arguments_between_marks_become_json_by_their_types() {
+        let one = |arguments: &str| (vec![call("f", arguments)], String::new());
+        let text = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n\
+                    <parameter=c>\n{\"d\": [1]}\n</parameter>\n</function>\n</tool_call>";
+        let whole = r#"{"a":1,"b":"2","c":{"d":[1]}}"#;
+        for form in ["qwen3_coder", "qwen3_xml", "mimo"] {
+            assert_eq!(parsed(form, text), one(whole), "{form}");
+        }
+        let lines = "<tool_call><function=f><parameter=b>\nx\n<y>\n</parameter><parameter=a>none</parameter></function></tool_call>";
+        assert_eq!(parsed("qwen3_coder", lines), one(r#"{"b":"x\n<y>","a":"none"}"#));
+        assert_eq!(parsed("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>"), one("{}"));
+        let text = "a<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>";
+        assert_eq!(parsed("seed_oss", text), (vec![call("f", r#"{"a":1}"#)], "a".to_owned()));
+        let invoke = "<invoke name=\"f\">\n<parameter name=\"c\">null</parameter>\n</invoke>\n";
+        let text = format!("<minimax:tool_call>\n{invoke}{invoke}</minimax:tool_call>");
+        assert_eq!(parsed("minimax_m2", &text).0, [call("f", r#"{"c":null}"#), call("f", r#"{"c":null}"#)]);
+        let text = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n\
+                    <arg_value>x</arg_value>\n</tool_call>";
+        assert_eq!(parsed("glm45", text), one(r#"{"a":1,"b":"x"}"#));
+        assert_eq!(
+            parsed("glm47", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
+            one(r#"{"a":1}"#)
+        );
+        assert_eq!(parsed("qwen3_coder", "<tool_call>{}"), (Vec::new(), "{}".to_owned()), "it is cut");
+        let json = "<tool_call>{\"name\": \"f\"}</tool_call>";
+        assert_eq!(parsed("glm45", json), (Vec::new(), json["<tool_call>".len()..].to_owned()), "it is no call");
     }
 }

@@ -2,16 +2,26 @@
 //! engine's tokens make. Ids of calls are an argument; nothing here knows requests.
 
 mod calls;
+mod event;
+mod json_calls;
 mod reasoning;
 mod scan;
+mod section_calls;
+mod types;
+mod xml_calls;
+
+use std::sync::Arc;
 
 use vcr_core::seed::mix;
 use vcr_text::tools::CallForm;
 use vcr_text::{ReasoningForm, Tokenizer};
 
 use crate::generate::Span;
-use calls::{CallEvent, CallParser};
+use calls::CallParser;
+use event::CallEvent;
 use reasoning::ReasoningParser;
+
+pub(crate) use types::ArgumentTypes;
 
 /// A part of an answer, or more of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,16 +48,16 @@ pub(crate) struct Parser {
 
 impl Parser {
     /// A parser of the answer to `prompt`. Calls are looked for where `calls` has a
-    /// form, and the first `calls_max` of them are parts.
+    /// form, with the types of the tools, and the first `calls_max` of them are parts.
     pub(crate) fn new(
         reasoning: Option<&ReasoningForm>,
-        calls: Option<&'static CallForm>,
+        calls: Option<(&'static CallForm, Arc<ArgumentTypes>)>,
         calls_max: usize,
         id_seed: u64,
         (tokenizer, prompt): (&Tokenizer, &[u32]),
     ) -> Self {
         let reasoning = reasoning.map(|form| ReasoningParser::new(form.clone(), form.phase(tokenizer, prompt)));
-        let calls = calls.map(CallParser::new);
+        let calls = calls.map(|(form, types)| CallParser::new(form, types));
         Self { reasoning, calls, calls_max, calls_seen: 0, id_seed, reasoning_tokens: 0 }
     }
 
@@ -146,7 +156,7 @@ mod tests {
     fn parser(reasoning: Option<&str>, calls: bool, calls_max: usize, prompt: &str) -> (Parser, Tokenizer) {
         let tokenizer = Tokenizer::builtin();
         let form = reasoning.map(|name| ReasoningForm::named(name, &tokenizer).expect("it has the marks"));
-        let calls = calls.then(|| CallForm::named("hermes").expect("it is a form"));
+        let calls = calls.then(|| (CallForm::named("hermes").expect("it is a form"), Arc::default()));
         let prompt = tokenizer.encode(prompt, false).expect("it has tokens");
         (Parser::new(form.as_ref(), calls, calls_max, 7, (&tokenizer, &prompt)), tokenizer)
     }

@@ -6,26 +6,57 @@ use std::str::FromStr;
 /// Where collectors take traces, if the URL says no path.
 const DEFAULT_PATH: &str = "/v1/traces";
 
-/// The address of a collector: `http://HOST:PORT/PATH`.
+/// How spans are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// OTLP over HTTP/1.1.
+    Http,
+    /// OTLP over gRPC.
+    Grpc,
+}
+
+/// The address of a collector: `http://HOST:PORT/PATH` or `grpc://HOST:PORT`, and with TLS
+/// `https` and `grpcs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    pub(super) protocol: Protocol,
+    pub(super) has_tls: bool,
     /// HOST:PORT.
     pub(super) authority: String,
+    /// Empty for gRPC.
     pub(super) path: String,
 }
 
 /// A URL that traces cannot be sent to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected http://HOST:PORT or http://HOST:PORT/PATH, for OTLP over HTTP without TLS (port 4318 of most collectors)"
+    "expected http://HOST:PORT/PATH or https:// for OTLP over HTTP (port 4318 of most collectors), grpc://HOST:PORT \
+     or grpcs:// for OTLP over gRPC (port 4317)"
 )]
 pub struct EndpointError;
+
+const SCHEMES: [(&str, Protocol, bool); 4] = [
+    ("http://", Protocol::Http, false),
+    ("https://", Protocol::Http, true),
+    ("grpc://", Protocol::Grpc, false),
+    ("grpcs://", Protocol::Grpc, true),
+];
+
+impl Endpoint {
+    /// The host, without brackets around an address of IPv6.
+    pub(super) fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
 
 impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        let rest = text.trim().strip_prefix("http://").ok_or(EndpointError)?;
+        let text = text.trim();
+        let of_scheme = |(scheme, protocol, has_tls)| Some((text.strip_prefix(scheme)?, protocol, has_tls));
+        let (rest, protocol, has_tls) = SCHEMES.into_iter().find_map(of_scheme).ok_or(EndpointError)?;
         let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         let has_port = authority
             .rsplit_once(':')
@@ -34,14 +65,22 @@ impl FromStr for Endpoint {
         if !has_port || authority.contains('@') || !is_plain(rest) {
             return Err(EndpointError);
         }
-        let path = if path.is_empty() || path == "/" { DEFAULT_PATH } else { path };
-        Ok(Self { authority: authority.to_owned(), path: path.to_owned() })
+        let path = match (protocol, path) {
+            (Protocol::Http, "" | "/") => DEFAULT_PATH,
+            (Protocol::Grpc, "/") => "",
+            (Protocol::Grpc, path) if !path.is_empty() => return Err(EndpointError),
+            (_, path) => path,
+        };
+        Ok(Self { protocol, has_tls, authority: authority.to_owned(), path: path.to_owned() })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "http://{}{}", self.authority, self.path)
+        let is_own =
+            |(_, protocol, has_tls): &&(&str, Protocol, bool)| (*protocol, *has_tls) == (self.protocol, self.has_tls);
+        let scheme = SCHEMES.iter().find(is_own).map_or("", |(scheme, ..)| scheme);
+        write!(out, "{scheme}{}{}", self.authority, self.path)
     }
 }
 
@@ -54,10 +93,16 @@ mod tests {
         let text = |url: &str| url.parse::<Endpoint>().map(|endpoint| endpoint.to_string());
         assert_eq!(text("http://localhost:4318").as_deref(), Ok("http://localhost:4318/v1/traces"));
         assert_eq!(text("http://[::1]:4318/x/y").as_deref(), Ok("http://[::1]:4318/x/y"));
+        assert_eq!(text("https://localhost:4318/").as_deref(), Ok("https://localhost:4318/v1/traces"));
+        assert_eq!(text("grpc://localhost:4317/").as_deref(), Ok("grpc://localhost:4317"));
+        assert_eq!(
+            "grpcs://[::1]:4317".parse::<Endpoint>().map(|endpoint| endpoint.host().to_owned()),
+            Ok("::1".into())
+        );
         for url in [
             "localhost:4318",
-            "https://localhost:4318",
-            "grpc://localhost:4317",
+            "ftp://localhost:4318",
+            "grpc://localhost:4317/path",
             "http://localhost",
             "http://:4318",
             "http://a:0",

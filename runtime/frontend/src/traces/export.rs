@@ -1,17 +1,15 @@
 //! Sends spans to a collector, in batches and from a thread of its own.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use prost::Message;
 
 use super::endpoint::Endpoint;
 use super::proto::{
     ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span, Value,
 };
+use super::transport::Transport;
 
 /// Spans that wait; further ones are dropped, so that a collector that does not answer costs
 /// little.
@@ -20,8 +18,6 @@ const MAX_WAITING: usize = 2048;
 const MAX_BATCH: usize = 512;
 /// How long a span waits for others.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Time for a message and its answer.
-const SEND_TIME: Duration = Duration::from_secs(2);
 
 enum Item {
     Span(Box<Span>),
@@ -49,13 +45,15 @@ pub struct TraceExporter {
 }
 
 impl TraceExporter {
-    /// Starts it.
+    /// Starts it. Certificates of collectors rest on those of the system and on
+    /// `authorities`, which are PEM.
     ///
     /// # Errors
-    /// When the system has no more threads.
-    pub fn start(endpoint: Endpoint, service_name: String) -> io::Result<Self> {
+    /// When these cannot be read, or the system has no more threads.
+    pub fn start(endpoint: Endpoint, service_name: String, authorities: Option<&[u8]>) -> io::Result<Self> {
         let (sender, items) = sync_channel(MAX_WAITING);
-        let collector = Collector { endpoint, service_name, is_failing: false };
+        let transport = Transport::new(endpoint.clone(), authorities)?;
+        let collector = Collector { endpoint, transport, service_name, is_failing: false };
         let thread = std::thread::Builder::new().name("traces".to_owned()).spawn(move || run(&items, collector))?;
         Ok(Self { sender: SpanSender(sender), thread })
     }
@@ -96,7 +94,9 @@ fn run(items: &Receiver<Item>, mut collector: Collector) {
 }
 
 struct Collector {
+    /// For the log.
     endpoint: Endpoint,
+    transport: Transport,
     service_name: String,
     /// Whether the last message was not taken, which is told once.
     is_failing: bool,
@@ -105,8 +105,7 @@ struct Collector {
 impl Collector {
     fn send(&mut self, spans: Vec<Span>) {
         let count = spans.len();
-        let body = self.message(spans).encode_to_vec();
-        match self.post(&body) {
+        match self.transport.send(self.message(spans)) {
             Ok(()) => self.is_failing = false,
             Err(error) if self.is_failing => tracing::debug!(count, %error, "spans are lost"),
             Err(error) => {
@@ -125,29 +124,6 @@ impl Collector {
                 resource: Some(Resource { attributes: vec![name] }),
                 scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             }],
-        }
-    }
-
-    fn post(&self, body: &[u8]) -> io::Result<()> {
-        let Endpoint { authority, path } = &self.endpoint;
-        let address = authority.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the host has no address"))?;
-        let mut stream = TcpStream::connect_timeout(&address, SEND_TIME)?;
-        stream.set_write_timeout(Some(SEND_TIME))?;
-        stream.set_read_timeout(Some(SEND_TIME))?;
-        let length = body.len();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/x-protobuf\r\n\
-             Content-Length: {length}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body)?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        let status = line.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
-        match status {
-            Some(200..=299) => Ok(()),
-            Some(status) => Err(io::Error::other(format!("the collector answered with status {status}"))),
-            None => Err(io::Error::other("the collector's answer is no HTTP")),
         }
     }
 }

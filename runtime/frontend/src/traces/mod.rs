@@ -1,8 +1,8 @@
 //! OpenTelemetry traces: a span for each request, with vLLM's attributes, sent by OTLP
-//! over HTTP.
+//! over HTTP or gRPC.
 //!
 //! `context.rs` takes the caller's span from a request's headers, `observer.rs` makes spans
-//! of what engines send, `export.rs` sends them from a thread of its own. Without an endpoint
+//! of what engines send, `export.rs` sends them from a thread of its own by `transport.rs`. Without an endpoint
 //! none of it runs.
 
 mod context;
@@ -10,6 +10,7 @@ mod endpoint;
 mod export;
 mod observer;
 mod proto;
+mod transport;
 
 pub use context::propagate;
 pub use endpoint::{Endpoint, EndpointError};

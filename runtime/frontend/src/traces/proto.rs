@@ -11,6 +11,10 @@ pub(super) struct ExportTraceServiceRequest {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
+/// Spans that a collector refuses one by one are its own affair.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExportTraceServiceResponse {}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]

@@ -156,7 +156,10 @@ fn tags_that_cannot_be_followed_are_named() {
         (tag(json!({ "type": "xml", "pattern": "a+" })), "unknown variant `xml`"),
         (tag(json!({ "type": "json_schema", "json_schema": false })), "nothing fits the schema `false`"),
         (tag(json!({ "type": "json_schema", "json_schema": { "not": {} } })), "unknown field `not`"),
-        (tag(json!({ "type": "json_schema", "json_schema": {}, "style": "qwen_xml" })), "unknown variant `qwen_xml`"),
+        (
+            tag(json!({ "type": "json_schema", "json_schema": {}, "style": "deepseek_xml" })),
+            "unknown variant `deepseek_xml`",
+        ),
     ] {
         let wanted = json!({ "structural_tag": tag }).to_string();
         let error = guest().start(&request(&wanted, 1)).err().expect(expected);

@@ -95,15 +95,8 @@ fn user(blocks: &[Value], role: &str, place: &str, out: &mut Vec<Value>) -> Resu
             Some("text") => {
                 parts.push(json!({ "type": "text", "text": text(&block["text"], &format!("{param}.text"))? }));
             }
-            Some("image") => {
-                parts
-                    .push(json!({ "type": "image_url", "image_url": { "url": image_url(&block["source"], &param)? } }));
-            }
-            Some("tool_result") => out.push(json!({
-                "role": "tool",
-                "tool_call_id": text(&block["tool_use_id"], &format!("{param}.tool_use_id"))?,
-                "content": result_text(&block["content"], &param)?,
-            })),
+            Some("image") => parts.push(image(block, &param)?),
+            Some("tool_result") => tool_result(block, &param, out)?,
             _ => return Err(InvalidRequest::new(format!("{param}.type"), "expected `text`, `image` or `tool_result`")),
         }
     }
@@ -126,15 +119,33 @@ fn image_url(source: &Value, param: &str) -> Result<String, InvalidRequest> {
     }
 }
 
-fn result_text(content: &Value, param: &str) -> Result<String, InvalidRequest> {
-    match content {
-        Value::Null => Ok(String::new()),
-        Value::String(text) => Ok(text.clone()),
+fn image(block: &Value, param: &str) -> Result<Value, InvalidRequest> {
+    Ok(json!({ "type": "image_url", "image_url": { "url": image_url(&block["source"], param)? } }))
+}
+
+/// The message of a tool, which has texts only, and one of the user with its images, as
+/// in vLLM: templates of chats have no place for images of tools.
+fn tool_result(block: &Value, param: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
+    let place = format!("{param}.content");
+    let (mut texts, mut images) = (Vec::new(), Vec::new());
+    match &block["content"] {
+        Value::Null => {}
+        Value::String(text) => texts.push(text.as_str()),
         blocks => {
-            let blocks = list(blocks, &format!("{param}.content"))?;
-            Ok(blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n"))
+            for (index, part) in list(blocks, &place)?.iter().enumerate() {
+                match part["type"].as_str() {
+                    Some("image") => images.push(image(part, &format!("{place}[{index}]"))?),
+                    _ => texts.extend(part["text"].as_str()),
+                }
+            }
         }
     }
+    let id = text(&block["tool_use_id"], &format!("{param}.tool_use_id"))?;
+    out.push(json!({ "role": "tool", "tool_call_id": id, "content": texts.join("\n") }));
+    if !images.is_empty() {
+        out.push(json!({ "role": "user", "content": images }));
+    }
+    Ok(())
 }
 
 fn assistant(blocks: &[Value], place: &str) -> Result<Value, InvalidRequest> {
@@ -259,6 +270,25 @@ mod tests {
         assert_eq!(block(json!({ "type": "url", "url": "http://a/b.png" })).expect("an image"), "http://a/b.png");
         let error = block(json!({ "type": "file" })).expect_err("files are not supported");
         assert_eq!(error.param.as_deref(), Some("messages[0].content[1].source.type"));
+    }
+
+    #[test]
+    fn images_of_tools_follow_as_those_of_the_user() {
+        let chat = |source: Value| {
+            let parts = json!([{ "type": "text", "text": "done" }, { "type": "image", "source": source }]);
+            let result = json!([{ "type": "tool_result", "tool_use_id": "toolu_1", "content": parts }]);
+            chat_request(&json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": result }] }))
+        };
+        let expected = json!([
+            { "role": "tool", "tool_call_id": "toolu_1", "content": "done" },
+            { "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "http://a/b.png" } }] },
+        ]);
+        assert_eq!(
+            chat(json!({ "type": "url", "url": "http://a/b.png" })).expect("translatable")["messages"],
+            expected
+        );
+        let error = chat(json!({ "type": "file" })).expect_err("files are not supported");
+        assert_eq!(error.param.as_deref(), Some("messages[0].content[0].content[1].source.type"));
     }
 
     #[test]

@@ -1,0 +1,124 @@
+//! Calls in a section of their own, with the name before the arguments, as DeepSeek's and
+//! Kimi's models write them.
+
+use vcr_text::tools::SectionForm;
+
+use super::event::{Begins, CallEvent, beginning, begins, text_before};
+use super::scan::{JsonObject, Scanned};
+
+/// Where the parser is.
+enum Mode {
+    Text,
+    /// Before a call, or the end of the section.
+    Section,
+    Name,
+    Arguments(JsonObject),
+    /// Behind the arguments of a call.
+    Close,
+    /// What looked like a call was none, so nothing is any more.
+    Broken,
+}
+
+/// Finds calls in a text that arrives in pieces.
+pub(super) struct SectionCalls {
+    form: &'static SectionForm,
+    mode: Mode,
+    buffer: String,
+}
+
+impl SectionCalls {
+    pub(super) fn new(form: &'static SectionForm) -> Self {
+        Self { form, mode: Mode::Text, buffer: String::new() }
+    }
+
+    pub(super) fn push(&mut self, text: &str, mut out: impl FnMut(CallEvent<'_>)) {
+        self.buffer.push_str(text);
+        while self.step(&mut out) {}
+    }
+
+    /// As in vLLM, a mark within the section that is cut is no text, but a name is.
+    pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
+        let end = match self.mode {
+            Mode::Text | Mode::Broken => self.buffer.len(),
+            Mode::Name => self.buffer.len() - beginning(&self.buffer, self.form.name_end),
+            _ => 0,
+        };
+        if end > 0 {
+            out(CallEvent::Text(&self.buffer[..end]));
+        }
+    }
+
+    /// Takes one thing off the buffer; false where more text must come first.
+    fn step(&mut self, out: &mut impl FnMut(CallEvent<'_>)) -> bool {
+        if self.buffer.is_empty() {
+            return false;
+        }
+        match &mut self.mode {
+            Mode::Broken => {
+                out(CallEvent::Text(&self.buffer));
+                self.buffer.clear();
+                false
+            }
+            Mode::Text => {
+                let is_section = text_before(&mut self.buffer, self.form.start, out);
+                if is_section {
+                    self.mode = Mode::Section;
+                }
+                is_section
+            }
+            Mode::Section => self.section(),
+            Mode::Name => {
+                let Some(end) = self.buffer.find(self.form.name_end) else { return false };
+                out(CallEvent::Call(self.name(&self.buffer[..end])));
+                self.advance(end + self.form.name_end.len(), Mode::Arguments(JsonObject::default()))
+            }
+            Mode::Arguments(object) => match object.scan(&self.buffer) {
+                Scanned::Partial => {
+                    out(CallEvent::Arguments(&self.buffer));
+                    self.buffer.clear();
+                    false
+                }
+                Scanned::Invalid => self.turn(Mode::Broken),
+                Scanned::Whole { value: (), bytes } => {
+                    out(CallEvent::Arguments(&self.buffer[..bytes]));
+                    self.advance(bytes, Mode::Close)
+                }
+            },
+            Mode::Close => match begins(&self.buffer, self.form.call_end.trim_ascii_start()) {
+                Begins::Whole(behind) => self.advance(self.buffer.len() - behind.len(), Mode::Section),
+                Begins::Partial => false,
+                Begins::Not => self.turn(Mode::Broken),
+            },
+        }
+    }
+
+    fn section(&mut self) -> bool {
+        let (call, end) = (begins(&self.buffer, self.form.call_start), begins(&self.buffer, self.form.end));
+        match (call, end) {
+            (Begins::Whole(behind), _) => self.advance(self.buffer.len() - behind.len(), Mode::Name),
+            (_, Begins::Whole(behind)) => self.advance(self.buffer.len() - behind.len(), Mode::Text),
+            (Begins::Not, Begins::Not) => self.turn(Mode::Broken),
+            _ => false,
+        }
+    }
+
+    /// The name of the tool in that of a call.
+    fn name(&self, name: &str) -> String {
+        let name = name.trim();
+        if !self.form.is_numbered {
+            return name.to_owned();
+        }
+        let own = name.split_once('.').map_or(name, |(_, own)| own);
+        own.rsplit_once(':').map_or(own, |(own, _)| own).to_owned()
+    }
+
+    fn advance(&mut self, bytes: usize, mode: Mode) -> bool {
+        self.buffer.drain(..bytes);
+        self.turn(mode)
+    }
+
+    fn turn(&mut self, mode: Mode) -> bool {
+        self.mode = mode;
+        true
+    }
+}

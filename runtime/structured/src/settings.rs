@@ -1,0 +1,43 @@
+//! How values are chosen that a schema leaves open.
+
+use vcr_guest_sdk::Rng;
+
+/// Ranges and probabilities for the arguments of tools; those of the schema come first.
+/// What is not given is chosen as in all other documents.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ArgumentSettings {
+    /// The least and the greatest integer.
+    pub integers: Option<(f64, f64)>,
+    /// The least and the greatest number.
+    pub numbers: Option<(f64, f64)>,
+    /// The fewest and the most items of an array.
+    pub array_items: Option<(u32, u32)>,
+    /// Probability of an argument that is not required.
+    pub optional_arguments: Option<f64>,
+    /// Probability of a field, within an argument, that is not required.
+    pub optional_fields: Option<f64>,
+    /// Probability of another call behind each.
+    pub further_calls: Option<f64>,
+}
+
+/// How much may be said beyond what must be.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    pub(crate) generosity: u32,
+    pub(crate) settings: &'a ArgumentSettings,
+}
+
+/// Settings of documents that are no arguments.
+pub(crate) static USUAL: ArgumentSettings = ArgumentSettings {
+    integers: None,
+    numbers: None,
+    array_items: None,
+    optional_arguments: None,
+    optional_fields: None,
+    further_calls: None,
+};
+
+/// Whether something of this probability happens.
+pub(crate) fn happens(probability: f64, rng: &mut Rng) -> bool {
+    f64::from(rng.next_u32()) < probability * 4_294_967_296.0
+}

@@ -1,0 +1,277 @@
+//! The forms in which models write calls of tools, by the names of vLLM's parsers.
+
+/// A form of calls.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CallForm {
+    /// JSON objects of the tool's name and its arguments, between marks.
+    Json(JsonForm),
+    /// The name, then the arguments as JSON, each between marks; all calls in a section.
+    Section(SectionForm),
+    /// The name, then each argument by itself, as in XML.
+    Xml(XmlForm),
+}
+
+/// What stands around a call, which is a JSON object of the tool's name and its
+/// arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JsonForm {
+    /// Begins a call, or a list of calls.
+    pub start: &'static str,
+    /// Whether an answer that begins with an object is a call without the start.
+    pub may_lack_start: bool,
+    /// What belongs to the start right before it.
+    pub before_start: &'static str,
+    /// Ends it; nothing where the object does.
+    pub end: &'static str,
+    /// The white space between the object and both marks; any where none is given.
+    pub inner: Option<&'static str>,
+    /// Between calls of a list.
+    pub delimiter: Option<&'static str>,
+    /// The keys that arguments may have; the first is written.
+    pub argument_keys: &'static [&'static str],
+}
+
+/// What stands around the calls of a section, and in them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SectionForm {
+    /// Begins the section.
+    pub start: &'static str,
+    /// Ends it.
+    pub end: &'static str,
+    /// Begins a call; the name is right behind it.
+    pub call_start: &'static str,
+    /// Between the name and the arguments.
+    pub name_end: &'static str,
+    /// Ends a call.
+    pub call_end: &'static str,
+    /// Between two calls.
+    pub separator: &'static str,
+    /// Whether a name is that of a kind, such as `functions.`, and has a number, such as
+    /// `:0`, around that of the tool.
+    pub is_numbered: bool,
+}
+
+/// What stands around a call, and around its arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub struct XmlForm {
+    /// Begins a call.
+    pub start: &'static str,
+    /// Ends it.
+    pub end: &'static str,
+    /// Between the start and the name, with white space around it.
+    pub before_name: &'static str,
+    /// Ends the name.
+    pub name_end: &'static str,
+    /// Begins an argument.
+    pub key_start: &'static str,
+    /// Ends its key.
+    pub key_end: &'static str,
+    /// Between its key and its value, with white space around it.
+    pub value_start: &'static str,
+    /// Ends its value.
+    pub value_end: &'static str,
+    /// Ends the arguments; nothing where the call's end does.
+    pub function_end: &'static str,
+    /// Its name among the styles of structural tags.
+    pub style: &'static str,
+}
+
+const HERMES_JSON: JsonForm = JsonForm {
+    start: "<tool_call>",
+    may_lack_start: false,
+    before_start: "",
+    end: "</tool_call>",
+    inner: None,
+    delimiter: None,
+    argument_keys: &["arguments"],
+};
+const HERMES: CallForm = CallForm::Json(HERMES_JSON);
+const QWEN3_JSON: CallForm = CallForm::Json(JsonForm { before_start: "\n", inner: Some("\n"), ..HERMES_JSON });
+const INTERNLM: CallForm = CallForm::Json(JsonForm {
+    start: "<|action_start|><|plugin|>",
+    end: "<|action_end|>",
+    argument_keys: &["parameters", "arguments"],
+    ..HERMES_JSON
+});
+const MISTRAL: CallForm =
+    CallForm::Json(JsonForm { start: "[TOOL_CALLS] [", end: "]", delimiter: Some(","), ..HERMES_JSON });
+const PHI4_MINI: CallForm = CallForm::Json(JsonForm {
+    start: "functools[",
+    end: "]",
+    delimiter: Some(","),
+    argument_keys: &["arguments", "parameters"],
+    ..HERMES_JSON
+});
+const LLAMA: CallForm = CallForm::Json(JsonForm {
+    start: "<|python_tag|>",
+    may_lack_start: true,
+    end: "",
+    delimiter: Some(";"),
+    argument_keys: &["parameters", "arguments"],
+    ..HERMES_JSON
+});
+const DEEPSEEK_V31_SECTION: SectionForm = SectionForm {
+    start: "<｜tool▁calls▁begin｜>",
+    end: "<｜tool▁calls▁end｜>",
+    call_start: "<｜tool▁call▁begin｜>",
+    name_end: "<｜tool▁sep｜>",
+    call_end: "<｜tool▁call▁end｜>",
+    separator: "",
+    is_numbered: false,
+};
+const DEEPSEEK_V31: CallForm = CallForm::Section(DEEPSEEK_V31_SECTION);
+const DEEPSEEK_V3: CallForm = CallForm::Section(SectionForm {
+    call_start: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    name_end: "\n```json\n",
+    call_end: "\n```<｜tool▁call▁end｜>",
+    separator: "\n",
+    ..DEEPSEEK_V31_SECTION
+});
+const KIMI_K2: CallForm = CallForm::Section(SectionForm {
+    start: "<|tool_calls_section_begin|>",
+    end: "<|tool_calls_section_end|>",
+    call_start: "<|tool_call_begin|>",
+    name_end: "<|tool_call_argument_begin|>",
+    call_end: "<|tool_call_end|>",
+    separator: "",
+    is_numbered: true,
+});
+const QWEN3_XML_FORM: XmlForm = XmlForm {
+    start: "<tool_call>",
+    end: "</tool_call>",
+    before_name: "<function=",
+    name_end: ">",
+    key_start: "<parameter=",
+    key_end: ">",
+    value_start: "",
+    value_end: "</parameter>",
+    function_end: "</function>",
+    style: "qwen_xml",
+};
+const QWEN3_XML: CallForm = CallForm::Xml(QWEN3_XML_FORM);
+const SEED_OSS: CallForm =
+    CallForm::Xml(XmlForm { start: "<seed:tool_call>", end: "</seed:tool_call>", ..QWEN3_XML_FORM });
+const MINIMAX_M2: CallForm = CallForm::Xml(XmlForm {
+    start: "<minimax:tool_call>",
+    end: "</minimax:tool_call>",
+    before_name: "<invoke name=\"",
+    name_end: "\">",
+    key_start: "<parameter name=\"",
+    key_end: "\">",
+    function_end: "</invoke>",
+    style: "minimax_xml",
+    ..QWEN3_XML_FORM
+});
+const GLM45: CallForm = CallForm::Xml(XmlForm {
+    before_name: "",
+    name_end: "\n",
+    key_start: "<arg_key>",
+    key_end: "</arg_key>",
+    value_start: "<arg_value>",
+    value_end: "</arg_value>",
+    function_end: "",
+    style: "glm_xml",
+    ..QWEN3_XML_FORM
+});
+
+/// vLLM's tool-call parsers. Calls in forms that are not simulated are written in that of
+/// `hermes`.
+const NAMES: [(&str, &CallForm); 23] = [
+    ("deepseek_v3", &DEEPSEEK_V3),
+    ("deepseek_v31", &DEEPSEEK_V31),
+    ("deepseek_v32", &HERMES),
+    ("deepseek_v4", &HERMES),
+    ("deepseek_v41", &HERMES),
+    ("glm45", &GLM45),
+    ("glm47", &GLM45),
+    ("granite4", &HERMES),
+    ("hermes", &HERMES),
+    ("internlm", &INTERNLM),
+    ("kimi_k2", &KIMI_K2),
+    ("llama3_json", &LLAMA),
+    ("llama4_json", &LLAMA),
+    ("mimo", &QWEN3_XML),
+    ("minimax_m2", &MINIMAX_M2),
+    ("minimax_m3", &HERMES),
+    ("mistral", &MISTRAL),
+    ("phi4_mini_json", &PHI4_MINI),
+    ("qwen3_coder", &QWEN3_XML),
+    ("qwen3_json", &QWEN3_JSON),
+    ("qwen3_xml", &QWEN3_XML),
+    ("seed_oss", &SEED_OSS),
+    ("step5", &HERMES),
+];
+
+/// Parts of models' names and their parsers; the first that fits counts, as in vLLM.
+const MODELS: [(&str, &str); 34] = [
+    ("mistral-", "mistral"),
+    ("mixtral-", "mistral"),
+    ("mimo-v2", "mimo"),
+    ("qwen3-coder", "qwen3_coder"),
+    ("qwen3.5", "qwen3_coder"),
+    ("qwq", "qwen3_json"),
+    ("qwen2.5", "qwen3_json"),
+    ("qwen3", "qwen3_json"),
+    ("hermes", "hermes"),
+    ("internlm2", "internlm"),
+    ("llama-4", "llama4_json"),
+    ("llama-3.2", "llama3_json"),
+    ("llama-3.1", "llama3_json"),
+    ("deepseek-r1", "deepseek_v3"),
+    ("deepseek-v4.1", "deepseek_v41"),
+    ("deepseek-v4", "deepseek_v4"),
+    ("deepseek_v4", "deepseek_v4"),
+    ("deepseek-v3.2", "deepseek_v32"),
+    ("deepseek-v3.1", "deepseek_v31"),
+    ("deepseek-v3", "deepseek_v3"),
+    ("glm-5", "glm47"),
+    ("glm-4.7", "glm47"),
+    ("glm-4.6", "glm45"),
+    ("glm-4.5", "glm45"),
+    ("granite-4", "granite4"),
+    ("kimi-k2", "kimi_k2"),
+    ("minimax-m3", "minimax_m3"),
+    ("mm-m3", "minimax_m3"),
+    ("minimax", "minimax_m2"),
+    ("mm-m2", "minimax_m2"),
+    ("step-5", "step5"),
+    ("step5", "step5"),
+    ("seed-oss", "seed_oss"),
+    ("seedoss", "seed_oss"),
+];
+
+impl CallForm {
+    /// The form of one of vLLM's parsers.
+    ///
+    /// # Errors
+    /// When there is no such parser, with the names that there are.
+    pub fn named(name: &str) -> Result<&'static Self, String> {
+        let found = NAMES.iter().find(|(known, _)| *known == name);
+        let names = || format!("expected one of auto, none, {}", NAMES.map(|(name, _)| name).join(", "));
+        found.map(|(_, form)| *form).ok_or_else(names)
+    }
+
+    /// The name of the parser that vLLM picks for a model by its name.
+    #[must_use]
+    pub fn name_for(model: &str) -> Option<&'static str> {
+        let model = model.to_lowercase();
+        MODELS.iter().find(|(part, _)| model.contains(part)).map(|(_, name)| *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_have_the_names_of_vllm() {
+        assert_eq!(CallForm::named("hermes"), Ok(&HERMES));
+        let error = CallForm::named("x").expect_err("there is none");
+        assert!(error.starts_with("expected one of auto, none, deepseek_v3,"), "{error}");
+        assert_eq!(CallForm::name_for("Qwen/Qwen3-0.6B"), Some("qwen3_json"));
+        assert_eq!(CallForm::name_for("sim"), None);
+        for (_, name) in MODELS {
+            assert!(CallForm::named(name).is_ok(), "{name}");
+        }
+    }
+}
