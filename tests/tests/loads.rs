@@ -50,7 +50,7 @@ fn rates_and_users_follow_stages_spikes_and_days() {
     for (rate, wanted) in [
         (r#"spike(#{ base: 1, peak: 20, at: "10s", lasts: "5s", duration: "20s" })"#, 115),
         (r#"on_off(#{ on: 10, on_for: "1s", off_for: "3s" }), duration: "20s""#, 50),
-        (r#"diurnal(#{ mean: 5, amplitude: 5, period: "10s" }), duration: "20s""#, 99),
+        (r#"diurnal(#{ mean: 5, amplitude: 5, period: "10s" }), duration: "20s""#, 100),
     ] {
         let (report, _) = run(&format!("[constant(#{{ rate: {rate}, {sizes} }})]"));
         assert_eq!(counter(&report, "requests"), wanted, "{rate}");

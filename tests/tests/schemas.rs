@@ -117,6 +117,11 @@ run(#{
 });
 run(#{ name: "sglang", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ engine_type: "sglang" }) }) }) });
 run(#{ name: "overheads", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ overheads: #{ arrival: "5ms" } }) }) }) });
+run(#{
+    name: "clients", cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ max_num_seqs: 4, max_loras: 2 }) }) }),
+    workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", retry: #{ max_attempts: 2 },
+        cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
+});
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
 expect(apart, "kv_load", "p50 < 1s");
@@ -147,6 +152,11 @@ fn outputs_of_runs_fit_their_schemas() {
         ("preempts", "failed"),
         ("tiers", "host_cached_tokens"),
         ("scales", "shed"),
+        ("clients", "timeouts"),
+        ("clients", "cancelled"),
+        ("clients", "client_retries"),
+        ("clients", "dropped"),
+        ("clients", "wasted_prompt_tokens"),
     ] {
         assert!(counter(name, key) > 0, "run `{name}` has no {key}");
     }

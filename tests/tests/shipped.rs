@@ -11,7 +11,9 @@ const FINGERPRINTS: &[(&str, &str)] = &[
     ("capacity", "42b5830318acef353f04e18391be30d685e9ca4af69cc423d69a2cc77703c9f7"),
     ("failure_drill", "396e92aeb28fcbc701b914df71bda91e773cfb76b779eca04776a79297a19bbf"),
     ("fair_share", "06a7cddf4a13c967db177e41bca415a2e55cfc1b1bae47f7f249ad7f0da8b1bb"),
+    ("impatient_clients", "b54f6ff7b96f8c8606419a5968fa68dc638a12e2944921cc7f2b4840bc828226"),
     ("kv_routing", "c95cdf0db17f83d473fb91358e733dd09d559d5177a744e35baddc6ba6360ba5"),
+    ("lora_tenants", "12a0326714bd6e15b79d815fca1181377db9f80fc22e1f581a4bb8b20b71ec06"),
     ("pd_burst", "7f3292dcd4e8d7bf19bcea3ee723f31cdf432b9c577ba654ceaeba710052b143"),
     ("same_everywhere", "962adfddbcd62c9e6042d56b0f6c5472227468224dccd0f882402e269ccb6c13"),
     ("thermal", "7bad0fdb613426d087df1db230a87611ec4fe0695776d6ea0a7b67457dd95464"),
@@ -66,8 +68,11 @@ const BREAKING: &[(&str, &str, &str)] = &[
     ("capacity", "gpus=1", "two GPUs take at least 1.8 times as much"),
     ("failure_drill", "retries=0", "completed_ratio"),
     ("fair_share", "flood=10", "ttft{workload:chat}"),
+    ("impatient_clients", "peak=10", "trying again at once loses chats"),
     ("kv_routing", "engines=1", "kv-aware computes a third less than round-robin"),
+    ("lora_tenants", "max_loras=2", "goodput{class:chat,tenant:8}"),
     ("pd_burst", "shape=aggregated", "itl{workload:chat}"),
+    ("same_everywhere", "sessions=1", "prefix_hit_ratio"),
     ("thermal", "load=1s", "under load the hot GPU is at least a tenth slower"),
 ];
 
