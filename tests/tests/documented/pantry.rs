@@ -136,7 +136,7 @@ impl Pantry {
         self.folder.write("tokenizer.json", tokenizer().to_string());
         let _ = self.vcr(&["guest", "vocabulary", "tokenizer.json", "-o", "vocabulary.json"]);
         let scenario = root().join("scenarios/pd_burst.rhai");
-        for out in ["out", "other-out"] {
+        for out in ["out", "other-out", "before", "after"] {
             let _ = self.vcr(&["run", scenario.to_str().expect("a path in UTF-8"), "--quiet", "--out", out]);
         }
     }
