@@ -125,6 +125,7 @@ run(#{
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
 expect(apart, "kv_load", "p50 < 1s");
+compare(apart, apart, #{ resamples: 10 });
 check("a condition", true);
 check("another one", true, "as seen");
 "#;
