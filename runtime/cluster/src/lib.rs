@@ -31,6 +31,7 @@ pub use config::{
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::target_autoscaler;
+pub use ledger::row::RequestRow;
 pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
