@@ -7,6 +7,7 @@
 
 pub mod metrics;
 pub mod record;
+pub(crate) mod row;
 mod samples;
 mod steady_decode;
 mod tally;

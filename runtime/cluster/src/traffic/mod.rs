@@ -39,6 +39,7 @@ struct Thinking {
 }
 
 /// What comes of a session that is to start.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Start {
     /// It starts with this turn.
     Turn(Turn),

@@ -17,6 +17,9 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Characters of a token of English, for those who name no tokenizer.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
+/// New prompt tokens and output tokens of each turn of a conversation.
+type Turns = Vec<(u32, u32)>;
+
 /// Whoever speaks for the model.
 const MODEL_ROLES: &[&str] = &["assistant", "gpt", "chatgpt", "bing", "bard", "model"];
 
@@ -60,7 +63,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<
 }
 
 /// The conversations of a file, and how many of them have no turns.
-fn read(path: &Path, most: u64, count: &mut CountTokens) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+fn read(path: &Path, most: u64, count: &mut CountTokens) -> Result<(Vec<Turns>, u64), String> {
     let text = vcr_input::read_text(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     let mut read = Vec::new();
     let mut skipped = 0;
@@ -144,7 +147,7 @@ impl Content {
 impl Record {
     /// New prompt tokens and output tokens of each turn: what is said before an answer,
     /// and the answer.
-    fn turns(&self, count: &mut CountTokens) -> Result<Vec<(u32, u32)>, String> {
+    fn turns(&self, count: &mut CountTokens) -> Result<Turns, String> {
         if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {
             return Ok(vec![(prompt.max(1), output.max(1))]);
         }
@@ -172,7 +175,7 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str, most: u64) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+    fn parsed(text: &str, most: u64) -> Result<(Vec<Turns>, u64), String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("data");
         std::fs::write(&path, text).expect("it is writable");
