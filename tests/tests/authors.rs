@@ -90,12 +90,9 @@ fn templates_pass_as_they_are_and_replace_nothing() {
     }
     assert!(folder.path().join("trace.jsonl").exists());
     // Each can break: its claim is one about this load.
-    for (template, parameter) in [
-        ("burst", "count=3000"),
-        ("trace", "speedup=5000.0"),
-        ("pd", "documents=200"),
-        ("faults", "retries=0"),
-    ] {
+    for (template, parameter) in
+        [("burst", "count=3000"), ("trace", "speedup=5000.0"), ("pd", "documents=200"), ("faults", "retries=0")]
+    {
         let said = folder.vcr(&["run", &format!("{template}.rhai"), "-q", "-e", parameter]);
         assert_eq!(said.code, 1, "{template} with {parameter}: {}{}", said.stdout, said.stderr);
     }
