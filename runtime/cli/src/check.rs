@@ -19,7 +19,7 @@ use crate::values::parameter;
 pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr check scenarios/pd_burst.rhai
-  vcr check scenarios/pd_burst.rhai -e burst=400
+  vcr check scenarios/pd_burst.rhai -e copies=24
 
 It parses the script and executes it without its runs: names, types and units of all options,
 the metrics of assertions, traces and other files, and guests with their configurations."

@@ -86,7 +86,7 @@ fn series(
         return Ok(Array::new());
     }
     let asked = Asked { quantity: *quantity, every_ns, pool, engine };
-    let values = read(report, &asked).map_err(|thrown| refuse(thrown))?;
+    let values = read(report, &asked).map_err(refuse)?;
     Ok(values.into_iter().map(Dynamic::from).collect())
 }
 
