@@ -74,7 +74,13 @@ fn weights_have_a_name_and_caches_are_reset() {
 #[test]
 fn what_is_not_simulated_is_told() {
     let serve = Serve::start(&[]);
-    for path in ["/v1/chat/completions/batch", "/v1/decisions", "/scale_elastic_ep", "/v1/completions/derender"] {
+    for path in [
+        "/v1/chat/completions/batch",
+        "/v1/decisions",
+        "/scale_elastic_ep",
+        "/v1/completions/derender",
+        "/weight_checker",
+    ] {
         let reply = serve.post(path, &json!({}));
         let expected = json!({
             "message": format!("POST {path} is not simulated."), "type": "NotImplementedError", "param": null, "code": 501,

@@ -85,6 +85,14 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert_eq!(decoded(&ask(json!({"encoding_format": "base64"})), f32::from_le_bytes), whole);
     let big = ask(json!({"encoding_format": "base64", "endianness": "big"}));
     assert_eq!(decoded(&big, f32::from_be_bytes), whole);
+    // The upper half of a number of 32 bits is one of bfloat16, but for rounding.
+    let half = ask(json!({"encoding_format": "base64", "embed_dtype": "bfloat16", "endianness": "big"}));
+    let half = STANDARD.decode(half.as_str().expect("a text")).expect("base64");
+    assert_eq!(half.len(), 2 * whole.len());
+    for (half, whole) in half.chunks(2).zip(&whole) {
+        let half = f32::from_be_bytes([half[0], half[1], 0, 0]);
+        assert!((half - whole).abs() <= whole.abs() / 256.0, "{half} {whole}");
+    }
     let short = numbers(&ask(json!({"dimensions": 32})));
     assert!((cosine(&short, &short) - 1.0).abs() < 1e-5, "{short:?}");
     let scale = cosine(&short, &whole[..32]);
@@ -95,12 +103,14 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert!(cosine(&raw, &raw) > 2.0);
 
     let url = format!("http://{}{EMBEDDINGS}", serve.address());
-    let request = json!({"input": [[1], [2, 3]], "encoding_format": "bytes", "dimensions": 4});
+    let request =
+        json!({"input": [[1], [2, 3]], "encoding_format": "bytes", "dimensions": 8, "embed_dtype": "fp8_e4m3"});
     let mut answer = ureq::post(url).content_type("application/json").send(request.to_string()).expect("an answer");
     let metadata = answer.headers()["metadata"].to_str().expect("a text").to_owned();
     let metadata: Value = serde_json::from_str(&metadata).expect("JSON");
-    assert_eq!((&metadata["data"][1]["start"], &metadata["data"][1]["shape"]), (&json!(16), &json!([4])));
-    assert_eq!(answer.body_mut().read_to_vec().expect("bytes").len(), 32);
+    assert_eq!((&metadata["data"][1]["start"], &metadata["data"][1]["shape"]), (&json!(8), &json!([8])));
+    assert_eq!(metadata["data"][0]["embed_dtype"], "fp8_e4m3");
+    assert_eq!(answer.body_mut().read_to_vec().expect("bytes").len(), 16);
 }
 
 /// The same vectors in Cohere's words.
@@ -149,7 +159,7 @@ fn errors_are_those_of_vllm() {
         (EMBEDDINGS, json!({"input": "a", "dimensions": 9}), 400, "dimensions in range [1, 8], got 9"),
         (EMBEDDINGS, json!({"input": "a", "dimensions": 0}), 400, "dimensions in range [1, 8], got 0"),
         (EMBEDDINGS, json!({"input": "a", "encoding_format": "hex"}), 400, "unknown variant `hex`"),
-        (EMBEDDINGS, json!({"input": "a", "embed_dtype": "float16"}), 501, "embed_dtype `float16` is not simulated"),
+        (EMBEDDINGS, json!({"input": "a", "embed_dtype": "int8"}), 400, "unknown variant `int8`"),
         (EMBEDDINGS, json!({"input": "a", "normalize": true}), 400, "use `use_activation` instead"),
         (EMBEDDINGS, json!({"input": "a", "truncate_prompt_tokens": 51}), 400, "is greater than max_model_len"),
         ("/pooling", json!({"input": "a", "dimensions": 4}), 400, "dimensions is currently not supported"),

@@ -20,12 +20,13 @@ use crate::server::App;
 use crate::server::error::ApiError;
 
 /// Paths of vLLM that are not simulated.
-const NOT_SIMULATED: [&str; 7] = [
+const NOT_SIMULATED: [&str; 8] = [
     "/v1/chat/completions/batch",
     "/v1/chat/completions/derender",
     "/v1/completions/derender",
     "/v1/decisions",
     "/v1/systemone",
+    "/weight_checker",
     "/scale_elastic_ep",
     "/is_scaling_elastic_ep",
 ];

@@ -7,6 +7,7 @@ mod classify;
 mod cohere;
 mod completions;
 mod development;
+mod embed_dtype;
 mod embeddings;
 mod features;
 mod generate;

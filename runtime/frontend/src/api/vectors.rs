@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::json;
 
+use super::embed_dtype::EmbedDtype;
 use super::pool::{EncodingFormat, Endianness, PoolRequest, PoolUsage, Vectors};
 use crate::server::error::ApiError;
 
@@ -15,6 +16,7 @@ use crate::server::error::ApiError;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoding {
     format: EncodingFormat,
+    dtype: EmbedDtype,
     is_big_endian: bool,
 }
 
@@ -29,29 +31,23 @@ pub(super) enum Encoded {
 impl Encoding {
     /// What the request asks for.
     pub(super) fn of(request: &PoolRequest) -> Result<Self, ApiError> {
-        match request.embed_dtype.as_deref() {
-            None | Some("float32") => {}
-            Some(other @ ("float16" | "bfloat16" | "fp8_e4m3" | "fp8_e5m2")) => {
-                return Err(ApiError::not_simulated(&format!("embed_dtype `{other}`")));
-            }
-            Some(other) => {
-                return Err(ApiError::malformed(format!(
-                    "embed_dtype: unknown variant `{other}`, expected one of `float32`, `float16`, `bfloat16`, \
-                     `fp8_e4m3`, `fp8_e5m2`"
-                )));
-            }
-        }
+        let asked = request.embed_dtype.as_deref();
+        let dtype = EmbedDtype::named(asked).map_err(|names| {
+            let other = asked.unwrap_or_default();
+            ApiError::malformed(format!("embed_dtype: unknown variant `{other}`, expected one of {names}"))
+        })?;
         let is_big_endian = match request.endianness {
             Some(Endianness::Big) => true,
             Some(Endianness::Little) => false,
             Some(Endianness::Native) | None => cfg!(target_endian = "big"),
         };
-        Ok(Self { format: request.encoding_format, is_big_endian })
+        Ok(Self { format: request.encoding_format, dtype, is_big_endian })
     }
 
     fn bytes(self, vector: &[f32]) -> Vec<u8> {
-        let bytes = |number: &f32| if self.is_big_endian { number.to_be_bytes() } else { number.to_le_bytes() };
-        vector.iter().flat_map(bytes).collect()
+        let mut bytes = Vec::with_capacity(4 * vector.len());
+        vector.iter().for_each(|number| self.dtype.write(*number, self.is_big_endian, &mut bytes));
+        bytes
     }
 
     /// A vector in an answer of JSON.
@@ -75,7 +71,8 @@ impl Encoding {
             let start = body.len();
             body.extend(self.bytes(vector));
             items.push(json!({
-                "index": index, "embed_dtype": "float32", "endianness": if self.is_big_endian { "big" } else { "little" },
+                "index": index, "embed_dtype": self.dtype.name,
+                "endianness": if self.is_big_endian { "big" } else { "little" },
                 "start": start, "end": body.len(), "shape": [vector.len()],
             }));
         }

@@ -57,8 +57,8 @@ impl Transport {
         match self {
             Self::Http { endpoint, tls } => post(endpoint, tls.as_ref(), &message.encode_to_vec()),
             Self::Grpc { runtime, channel } => {
-                let called = tokio::time::timeout(SEND_TIME, call(channel.clone(), message));
-                runtime.block_on(async { called.await })?
+                // The timer is one of the runtime.
+                runtime.block_on(async { tokio::time::timeout(SEND_TIME, call(channel.clone(), message)).await })?
             }
         }
     }
