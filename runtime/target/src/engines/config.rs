@@ -5,8 +5,7 @@ use std::sync::Arc;
 use vcr_cluster::{FaultConfig, LatencyFactory, PoolConfig, RouterConfig, RunConfig, TargetError, Topology};
 use vcr_core::{EngineKind, PluginContext};
 use vcr_live::{
-    ArrivalDelay, Identity, Limits, LiveConfig, LiveOverheads, RouterFactory, StatsSettings, TokenChoice,
-    TokenSettings, TransferSettings,
+    Identity, Limits, LiveConfig, RouterFactory, StatsSettings, TokenChoice, TokenSettings, TransferSettings,
 };
 use vcr_wire::{Dtype, VllmMinor};
 
@@ -61,8 +60,6 @@ pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -
     let Some(engine) = pool.engine.as_vllm() else {
         return Err(TargetError::unusable("only engines of vLLM are live"));
     };
-    let overheads = pool.overheads;
-    let delays = overheads.arrival_of_ns(u32::MAX) > 0;
     Ok(LiveConfig {
         identity: identity(pool.engines as u16),
         engine: engine.clone(),
@@ -70,10 +67,7 @@ pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -
         router: router(run, pool),
         latency: named(run, pool, &pool.latency),
         latency_name: "scenario".to_owned(),
-        overheads: LiveOverheads {
-            arrival: delays.then(|| Arc::new(move |tokens| overheads.arrival_of_ns(tokens)) as ArrivalDelay),
-            output_ns: overheads.output_ns,
-        },
+        overheads: pool.overheads,
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: pool
