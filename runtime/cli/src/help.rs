@@ -129,6 +129,8 @@ pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
   vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace
   vcr run scenarios/pd_burst.rhai --out out --files report,requests
   vcr run scenarios/pd_burst.rhai --requests requests.jsonl --timeout 10m
+  vcr run scenarios/same_everywhere.rhai --target live              # engines in real time
+  vcr run scenarios/same_everywhere.rhai --target http://host:8000  # any server of OpenAI's API
   vcr run scenarios/pd_burst.rhai --baseline out --max-regression ttft.p99=5%
   vcr run bug.vcr                              # a pack: is the result still the same?
   vcr run scenarios/pd_burst.rhai --pack-on-failure=bug.vcr

@@ -214,6 +214,9 @@ fn speaker(say: impl Fn(&str, &mut TcpStream) -> Option<String> + Clone + Send +
                 if let Some(answer) = say(&path, &mut socket) {
                     _ = socket.write_all(answer.as_bytes());
                 }
+                // What was not read would reset the connection, and its answer with it.
+                _ = socket.shutdown(std::net::Shutdown::Write);
+                _ = std::io::copy(&mut socket, &mut std::io::sink());
             });
         }
     });

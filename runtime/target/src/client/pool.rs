@@ -108,8 +108,8 @@ impl Pool {
             }
             match sender.send_request(request).await {
                 Ok(response) => return Ok((response, Busy { sender, idle: Rc::clone(&self.idle) })),
-                // The server had closed a connection that was kept: it has not seen the request.
-                Err(error) if is_kept && (error.is_canceled() || error.is_incomplete_message()) => {}
+                // The server had closed a connection that was kept.
+                Err(error) if is_kept && !error.is_parse() => {}
                 Err(error) if error.is_parse() => return Err(ClientError::Garbage(with_causes(&error))),
                 Err(error) => return Err(ClientError::Lost(with_causes(&error))),
             }

@@ -247,6 +247,10 @@ async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: Issue
             }
         }
     };
+    if ending == Ending::Failed(FailReason::Connection) {
+        // A closed loop does not ask a server without end that is gone.
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
     let now_ns = heard.shared.clock.now_ns();
     heard.shared.run.borrow_mut().ended(request.tag, ending, now_ns, answer);
     heard.shared.changed.notify_one();

@@ -87,6 +87,8 @@ fn report(output: &EngineCoreOutput, heard: &Heard) {
 fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
+        // The engine that the router had chosen is gone.
+        Some(error) if error.retryable => Answered::Lost(FailReason::EngineCrash),
         Some(error) => {
             heard.note("refusals", format!("an engine refused a request: {}", error.message));
             Answered::Failed(FailReason::Server)
