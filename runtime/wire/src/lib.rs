@@ -59,7 +59,7 @@ pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
     FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, LocalEvent,
     LocalLink, LocalLinkError, LocalSink, NoticeBoard, NoticeSender, Passed, Received, Relay, RelayConfig, RelayNotice,
-    RelayPath, RelayTap, Reminders, Source, Transport, WaitHook, Waiter, WaitsFor, Waker, check_own_address,
+    RelayPath, RelayTap, Reminders, Source, Transport, WaitHook, Waiter, WaitsFor, WakeUp, Waker, check_own_address,
     check_peer_address, is_same_place, monotonic_ns, unresolved_host,
 };
 pub use lora::{LoraLayout, LoraRequest};

@@ -1,12 +1,12 @@
 //! The layer between clients and routes in which faults happen.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use serde::Deserialize;
 use tokio::time::sleep;
@@ -15,7 +15,7 @@ use super::body::faulty_body;
 use super::error_body::error_response;
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
-use crate::http::ConnectionControl;
+use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
 
 /// The header of llm-d-inference-sim that asks for an error at once.
@@ -32,22 +32,45 @@ pub struct FaultLayer {
     pub max_body_bytes: usize,
 }
 
-/// Lets a request meet its fault, if it has one. For `axum::middleware::from_fn_with_state`.
-pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
-    if let Some(response) = returned_error(&path, request.headers()) {
+impl Innermost for FaultLayer {
+    fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send {
+        inject(self, request, |request| next.run(request))
+    }
+}
+
+/// Lets a request meet its fault, if it has one.
+pub(super) async fn inject<F: Future<Output = Response>>(
+    layer: &FaultLayer,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    if let Some(response) = returned_error(request.uri().path(), request.headers()) {
         layer.metrics.fault("return-error");
         return response;
     }
-    let (request, model) = match with_model(&layer, request).await {
+    let (request, model) = match with_model(layer, request).await {
         Ok(read) => read,
         Err(response) => return response,
     };
     let (parts, body) = request.into_parts();
     let kind = layer.faults.of_call(&parts, model.as_deref());
-    let connection = parts.extensions.get::<ConnectionControl>().cloned();
     let request = Request::from_parts(parts, body);
-    let Some(kind) = kind else { return next.run(request).await };
+    match kind {
+        None => next(request).await,
+        // In a box, so that requests without a fault have no room for it.
+        Some(kind) => Box::pin(faulty(layer, kind, request, next)).await,
+    }
+}
+
+/// A request under a fault.
+async fn faulty<F: Future<Output = Response>>(
+    layer: &FaultLayer,
+    kind: FaultKind,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let connection = request.extensions().get::<ConnectionControl>().cloned();
+    let path = request.uri().path().to_owned();
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {
@@ -68,11 +91,11 @@ pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Nex
                 Some(ns) => sleep(Duration::from_nanos(*ns)).await,
                 None => std::future::pending().await,
             }
-            return next.run(request).await;
+            return next(request).await;
         }
         _ => {}
     }
-    transformed(next.run(request).await, kind, connection)
+    transformed(next(request).await, kind, connection)
 }
 
 /// An answer under a fault of its body or head.

@@ -14,5 +14,5 @@ mod tests;
 pub use injector::ClientFaults;
 pub use keys::ClientFaultError;
 pub use kind::FaultKind;
-pub use layer::{FaultLayer, inject};
+pub use layer::FaultLayer;
 pub use rule::{ClientFault, Occasions};
