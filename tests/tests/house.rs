@@ -130,7 +130,6 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("nalgebra", "vcr-fit"),
     ("plotters", "vcr-fit"),
     ("imagesize", "vcr-frontend"),
-    ("mimalloc", "vcr"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
     ("tonic", "vcr-frontend"),

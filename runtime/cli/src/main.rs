@@ -37,12 +37,6 @@ use args::{Cli, Command, GuestCommand, InspectCommand};
 use exit::Exit;
 use inspect::captures;
 
-/// A server takes memory on one thread and returns it on another, which costs the
-/// system's allocator a lock and a tenth of the processor time of a request.
-#[cfg(feature = "serve")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     vcr_input::on_notice(|text| exit::tell(format_args!("{text}")));
     let parsed = matches().and_then(|matches| Cli::from_arg_matches(&matches));
