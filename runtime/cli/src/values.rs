@@ -45,14 +45,6 @@ pub(crate) fn is_guest(word: &str) -> bool {
     word.ends_with(".wasm") || vcr_registry::GuestReference::is_oci(word)
 }
 
-/// A parameter of a scenario: `KEY=VALUE`.
-pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,14 +3,12 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::State;
 use axum::middleware::from_fn;
 use tokio::net::TcpListener;
 
 use crate::api;
-use crate::faults::{FaultLayer, inject};
-use crate::http::{self, Around, ListenOptions};
+use crate::faults::FaultLayer;
+use crate::http::{self, Around, ListenOptions, Site};
 use crate::server::App;
 use crate::traces::propagate;
 
@@ -29,16 +27,15 @@ pub struct Front {
 
 impl Front {
     /// All routes with all layers around them.
-    pub fn router(&self, app: Arc<App>) -> Router {
-        let faults = self.faults.clone();
-        let routes = api::router(app);
-        let routes = if self.is_traced { routes.layer(from_fn(propagate)) } else { routes };
-        self.around.routes(routes, move |request, next| inject(State(faults.clone()), request, next))
+    fn site(&self, app: Arc<App>) -> Arc<dyn Site> {
+        let routes = api::routes(app);
+        let routes = if self.is_traced { routes.map(|router| router.layer(from_fn(propagate))) } else { routes };
+        self.around.site(routes, self.faults.clone())
     }
 
     /// Serves until `shutdown`, and then until requests under way have ended.
     pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
-        let router = self.router(app);
-        http::serve(listener, router, self.listen, shutdown).await;
+        let site = self.site(app);
+        http::serve(listener, site, self.listen, shutdown).await;
     }
 }

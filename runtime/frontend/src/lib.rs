@@ -25,7 +25,6 @@ mod parse;
 pub mod server;
 pub mod traces;
 
-pub use api::router;
 pub use engine::{EngineClient, EngineError};
 pub use front::Front;
 pub use media::{MediaLimits, MediaRules};

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
-use crate::observe::RunSeries;
 use crate::ledger::record::RequestRecord;
 use crate::ledger::row::RequestRow;
+use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{MatchedPath, RawQuery, State};
 use axum::http::{Method, StatusCode};
 use axum::routing::{MethodRouter, get, post};
-use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_wire::{KvEventsConfig, ReadyResponse, Value as WireValue};
@@ -18,6 +18,7 @@ use super::request::Body;
 use crate::generate::{json_of, wire_of};
 use crate::server::App;
 use crate::server::error::ApiError;
+use crate::server::routes::Routes;
 
 /// Paths of vLLM that are not simulated.
 const NOT_SIMULATED: [&str; 8] = [
@@ -32,9 +33,9 @@ const NOT_SIMULATED: [&str; 8] = [
 ];
 
 /// All routes of this module.
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Routes<Arc<App>> {
     let call = |method, message| post(move |state, body| replace_weights(state, body, method, message));
-    let mut routes: Router<Arc<App>> = Router::new()
+    let mut routes: Routes<Arc<App>> = Routes::new()
         .route("/query", get(query))
         .route("/server_info", get(server_info))
         .route("/get_world_size", get(world_size))

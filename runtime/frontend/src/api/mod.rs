@@ -39,14 +39,14 @@ mod vectors;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::routing::{get, post};
 
 use crate::server::App;
+use crate::server::routes::Routes;
 
 /// All endpoints.
-pub fn router(app: Arc<App>) -> Router {
-    Router::new()
+pub(crate) fn routes(app: Arc<App>) -> Routes {
+    Routes::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
         .route("/v1/messages", post(messages::messages))
@@ -88,5 +88,5 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/is_paused", get(admin::is_paused))
         .merge(development::routes())
         .with_state(Arc::clone(&app))
-        .merge(grpc::router(app))
+        .merge(grpc::routes(app))
 }

@@ -1,5 +1,6 @@
 //! The engines of this process, as the server uses them.
 
+mod bell;
 mod client;
 mod collector;
 mod connection;

@@ -8,10 +8,11 @@ use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{
     ENGINE_CORE_DEAD, EngineCoreOutput, Integer, LocalEvent, LocalLink, LocalLinkError, MessageDamage, ReadyResponse,
-    Request, StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, monotonic_ns,
+    Request, StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, WakeUp, monotonic_ns,
 };
 
 use super::EngineError;
+use super::bell::Bell;
 use super::collector::Collector;
 use super::connection;
 use super::observer::{EngineObserver, RequestObserver};
@@ -41,6 +42,7 @@ pub(super) struct Rank {
     link: OnceLock<LocalLink>,
     table: Mutex<Table>,
     load: AtomicUsize,
+    bell: Bell,
 }
 
 pub(super) fn now_s() -> f64 {
@@ -49,7 +51,13 @@ pub(super) fn now_s() -> f64 {
 
 impl Rank {
     pub(super) fn new(number: u16) -> Self {
-        Self { number, link: OnceLock::new(), table: Mutex::default(), load: AtomicUsize::new(0) }
+        Self {
+            number,
+            link: OnceLock::new(),
+            table: Mutex::default(),
+            load: AtomicUsize::new(0),
+            bell: Bell::default(),
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -76,8 +84,12 @@ impl Rank {
     }
 
     fn send(&self, request: Request) -> Result<(), EngineError> {
+        self.post(request).map(drop)
+    }
+
+    fn post(&self, request: Request) -> Result<Option<WakeUp>, EngineError> {
         let link = self.link.get().ok_or(EngineError::Dead)?;
-        link.send(request).map_err(|error| match error {
+        link.post(request).map_err(|error| match error {
             LocalLinkError::Full => EngineError::Full,
             LocalLinkError::Lost => EngineError::Dead,
         })
@@ -94,10 +106,15 @@ impl Rank {
         let entry = Entry { collector: Arc::clone(&collector), observer, connection: connection::current() };
         // Before it is sent: its outputs may come at once.
         self.table().requests.insert(id.into(), entry);
-        self.load.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.send(request) {
-            self.end(id, FinishReason::Error);
-            return Err(error);
+        let is_only = self.load.fetch_add(1, Ordering::Relaxed) == 0;
+        match self.post(request) {
+            // An engine with nothing else to do begins at once.
+            Ok(wake_up) if is_only => drop(wake_up),
+            Ok(wake_up) => self.bell.posted(wake_up),
+            Err(error) => {
+                self.end(id, FinishReason::Error);
+                return Err(error);
+            }
         }
         Ok(collector)
     }

@@ -1,12 +1,12 @@
 //! The layer between clients and routes in which faults happen.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ use super::error_body::error_response;
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
 use crate::engine::with_connection;
-use crate::http::ConnectionControl;
+use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
 
 /// The header of llm-d-inference-sim that asks for an error at once.
@@ -33,14 +33,23 @@ pub struct FaultLayer {
     pub max_body_bytes: usize,
 }
 
-/// Lets a request meet its fault, if it has one. For `axum::middleware::from_fn_with_state`.
-pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
-    if let Some(response) = returned_error(&path, request.headers()) {
+impl Innermost for FaultLayer {
+    fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send {
+        inject(self, request, |request| next.run(request))
+    }
+}
+
+/// Lets a request meet its fault, if it has one.
+pub(super) async fn inject<F: Future<Output = Response>>(
+    layer: &FaultLayer,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    if let Some(response) = returned_error(request.uri().path(), request.headers()) {
         layer.metrics.fault("return-error");
         return response;
     }
-    let (request, named) = match with_body(&layer, request).await {
+    let (request, named) = match with_body(layer, request).await {
         Ok(read) => read,
         Err(response) => return response,
     };
@@ -48,8 +57,23 @@ pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Nex
     let kind = layer.faults.of_call(&parts, &named);
     let connection = parts.extensions.get::<ConnectionControl>().cloned();
     let request = Request::from_parts(parts, body);
-    let next = |request| with_connection(connection.clone(), next.run(request));
-    let Some(kind) = kind else { return next(request).await };
+    let next = |request| with_connection(connection.clone(), next(request));
+    match kind {
+        None => next(request).await,
+        // In a box, so that requests without a fault have no room for it.
+        Some(kind) => Box::pin(faulty(layer, kind, request, connection.clone(), next)).await,
+    }
+}
+
+/// A request under a fault.
+async fn faulty<F: Future<Output = Response>>(
+    layer: &FaultLayer,
+    kind: FaultKind,
+    request: Request,
+    connection: Option<ConnectionControl>,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let path = request.uri().path().to_owned();
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {

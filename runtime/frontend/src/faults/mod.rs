@@ -17,5 +17,5 @@ pub use caller::Tenants;
 pub use injector::ClientFaults;
 pub use keys::ClientFaultError;
 pub use kind::FaultKind;
-pub use layer::{FaultLayer, inject};
+pub use layer::FaultLayer;
 pub use rule::{ClientFault, CountedPer, Occasions};

@@ -6,14 +6,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::post;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::time::timeout;
 
-use super::{ClientFaults, FaultLayer, Tenants, inject};
+use super::layer::inject;
+use super::{ClientFaults, FaultLayer, Tenants};
 use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
 
 const STREAM: &[&str] = &[
@@ -46,7 +47,11 @@ fn server(rules: &[&str]) -> (Router, Metrics) {
     let faults = Arc::new(ClientFaults::new(rules, 1, Tenants::default()));
     let layer = FaultLayer { faults, metrics: metrics.clone(), max_body_bytes: 1000 };
     let router = Router::new().route("/v1/completions", post(answer)).route("/v1/messages", post(answer));
-    (router.layer(from_fn_with_state(layer, inject)), metrics)
+    let layered = move |request, next: Next| {
+        let layer = layer.clone();
+        async move { inject(&layer, request, |request| next.run(request)).await }
+    };
+    (router.layer(from_fn(layered)), metrics)
 }
 
 async fn call(router: &Router, request: Request<Body>) -> Response {

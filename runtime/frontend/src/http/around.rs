@@ -1,19 +1,23 @@
 //! All layers around the routes, in their order.
 
 use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header;
-use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 
 use super::large::beside_others;
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
+use crate::server::routes::Routes;
 
 /// What stands around the routes.
 #[derive(Clone, Debug)]
@@ -32,28 +36,51 @@ pub struct Around {
     pub max_body_bytes: usize,
 }
 
-/// The layers with what they need. One future holds all of them: a box for each
-/// would cost more than what they do.
-struct Layers {
+/// What stands between the layers and the routes.
+pub trait Innermost: Send + Sync + 'static {
+    /// Answers a request, by `next` or by itself.
+    fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send;
+}
+
+/// The routes behind [`Innermost`].
+#[derive(Debug)]
+pub struct Next<'a>(&'a TowerToHyperService<Router>);
+
+impl Next<'_> {
+    /// Lets the routes answer.
+    pub async fn run(self, request: Request) -> Response {
+        match self.0.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// All that answers requests.
+pub trait Site: Send + Sync {
+    /// Answers the request of a client. The future is in a box, so that a connection
+    /// has no room for it once the answer has begun.
+    fn answer(self: Arc<Self>, request: Request, peer: SocketAddr) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+}
+
+/// Routes and the layers around them. One future holds all layers: they stand outside
+/// of the router, which would copy and box each for every request.
+struct Layers<I> {
     log: RequestLog,
     ids: RequestIds,
     cors: Cors,
     keys: ApiKeys,
     http: HttpRecorder,
+    body_limit: DefaultBodyLimit,
+    innermost: I,
+    routes: TowerToHyperService<Router>,
 }
 
 impl Around {
     /// Puts the layers around routes: from the outside in, the access log, CORS,
-    /// API keys and the metrics of HTTP. `faults` is the innermost one, so that
-    /// logs and metrics show faults as clients meet them.
-    pub fn routes<F>(
-        &self,
-        routes: Router,
-        faults: impl Fn(Request, Next) -> F + Clone + Send + Sync + 'static,
-    ) -> Router
-    where
-        F: Future<Output = Response> + Send + 'static,
-    {
+    /// API keys and the metrics of HTTP. Faults are `innermost`, so that logs and
+    /// metrics show them as clients meet them.
+    pub(crate) fn site(&self, routes: Routes, innermost: impl Innermost) -> Arc<dyn Site> {
         let served = match &self.fake_metrics {
             None => get(metrics::serve).with_state(self.metrics.clone()),
             Some(page) => {
@@ -61,29 +88,32 @@ impl Around {
                 get(async move || ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.exposition()).into_response())
             }
         };
-        let layers = Arc::new(Layers {
+        let (router, paths) = routes.route("/metrics", served).into_parts();
+        Arc::new(Layers {
             log: self.log,
             ids: RequestIds::new(),
             cors: self.cors.clone(),
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
-            http: HttpRecorder::new(&self.metrics),
-        });
-        let layer = move |request: Request, next: Next| {
-            let faults = faults.clone();
-            Arc::clone(&layers).run(request, move |request| faults(request, next))
-        };
-        routes.route("/metrics", served).layer(DefaultBodyLimit::max(self.max_body_bytes)).layer(from_fn(layer))
+            http: HttpRecorder::new(&self.metrics, paths),
+            body_limit: DefaultBodyLimit::max(self.max_body_bytes),
+            innermost,
+            routes: TowerToHyperService::new(router),
+        })
     }
 }
 
-impl Layers {
-    async fn run<F: Future<Output = Response>>(
+impl<I: Innermost> Site for Layers<I> {
+    fn answer(
         self: Arc<Self>,
-        request: Request,
-        next: impl FnOnce(Request) -> F,
-    ) -> Response {
-        let counted = |request| count(&self.http, request, |request| beside_others(request, next));
-        let opened = |request| require_key(&self.keys, request, counted);
-        log_request(self.log, &self.ids, request, |request| cors(&self.cors, request, opened)).await
+        mut request: Request,
+        peer: SocketAddr,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        self.body_limit.apply(&mut request);
+        Box::pin(async move {
+            let next = |request| self.innermost.run(request, Next(&self.routes));
+            let counted = |request| count(&self.http, request, |request| beside_others(request, next));
+            let opened = |request| require_key(&self.keys, request, counted);
+            log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened)).await
+        })
     }
 }

@@ -1,7 +1,6 @@
 //! A client's connection, as a request sees it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +10,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-
-/// The address of the client, among the extensions of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerAddress(pub SocketAddr);
 
 /// Ends a connection from within one of its requests. Among the extensions of
 /// requests that [`serve`](super::serve) takes.

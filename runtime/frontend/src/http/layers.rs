@@ -2,6 +2,7 @@
 //! panics that stay inside.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,6 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use subtle::{Choice, ConstantTimeEq as _};
 
-use super::connection::PeerAddress;
 use super::stream_panics::guarded;
 use crate::metrics::Metrics;
 use crate::server::error::Failure;
@@ -158,10 +158,6 @@ pub(super) async fn cors<F: Future<Output = Response>>(
     response
 }
 
-/// The name of a request in logs and headers, among its extensions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestId(pub String);
-
 /// What is told of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestLog {
@@ -174,21 +170,22 @@ pub struct RequestLog {
 pub(super) async fn log_request<F: Future<Output = Response>>(
     log: RequestLog,
     ids: &RequestIds,
-    mut request: Request,
+    peer: SocketAddr,
+    request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let id = given.filter(|id| !id.is_empty()).map_or_else(|| ids.long(), str::to_owned);
-    request.extensions_mut().insert(RequestId(id.clone()));
-    let peer = request.extensions().get::<PeerAddress>().copied();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
-        Ok(response) => {
+        Ok(response) => guarded(response, || {
             let (id, path) = (id.clone(), path.clone());
-            let of_panic = id.clone();
-            guarded(response, move || internal_error(&of_panic), move || told_panic(&id, &path))
-        }
+            move || {
+                told_panic(&id, &path);
+                internal_error(&id)
+            }
+        }),
         Err(_) => {
             told_panic(&id, &path);
             (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(internal_error(&id))).into_response()
@@ -202,7 +199,7 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
     tracing::debug!(
         target: "access",
         request_id = id,
-        peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.0.to_string()),
+        %peer,
         %method,
         path,
         status = response.status().as_u16(),

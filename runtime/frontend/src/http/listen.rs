@@ -1,26 +1,28 @@
 //! The sockets of the server: accepting, TLS, limits against clients that are
 //! slow on purpose, and an orderly end.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::service::{Service as _, service_fn};
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
-use super::connection::{ClientSocket, ConnectionControl, PeerAddress, reset_on_close};
+use super::around::Site;
+use super::connection::{ClientSocket, ConnectionControl, reset_on_close};
+use super::protocol::{Protocol, detect};
 use super::tls::Tls;
 use crate::metrics::{Held, Metrics};
 
@@ -71,9 +73,15 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
 
 /// Serves HTTP/1 and HTTP/2 until `shutdown`, then until the last request ends
 /// or its time is up.
-pub async fn serve(listener: TcpListener, router: Router, options: ListenOptions, shutdown: impl Future<Output = ()>) {
+pub async fn serve(
+    listener: TcpListener,
+    site: Arc<dyn Site>,
+    options: ListenOptions,
+    shutdown: impl Future<Output = ()>,
+) {
+    let options = Arc::new(options);
     let (ending, ends) = watch::channel(false);
-    let mut shutdown = std::pin::pin!(shutdown);
+    let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -85,8 +93,8 @@ pub async fn serve(listener: TcpListener, router: Router, options: ListenOptions
                 reset_on_close(&stream);
             }
             Ok((stream, peer)) => {
-                let connection =
-                    Connection { router: router.clone(), options: options.clone(), peer, ends: ends.clone() };
+                let (site, options) = (Arc::clone(&site), Arc::clone(&options));
+                let connection = Connection { site, options, peer, ends: ends.clone() };
                 tokio::spawn(connection.accepted(stream));
             }
             Err(error) => {
@@ -102,10 +110,11 @@ pub async fn serve(listener: TcpListener, router: Router, options: ListenOptions
     }
 }
 
-/// A connection and what it serves.
+/// A connection and what it serves. There are thousands at a time, so what few of
+/// them need is in boxes.
 struct Connection {
-    router: Router,
-    options: ListenOptions,
+    site: Arc<dyn Site>,
+    options: Arc<ListenOptions>,
     peer: SocketAddr,
     ends: watch::Receiver<bool>,
 }
@@ -117,39 +126,89 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         let control = ConnectionControl::default();
         let socket = ClientSocket::new(stream, control.clone());
-        match &self.options.tls {
+        match self.options.tls.clone() {
             None => self.served(socket, control).await,
-            Some(tls) => match timeout(self.options.head_timeout, tls.acceptor().accept(socket)).await {
-                Ok(Ok(socket)) => self.served(socket, control).await,
-                Ok(Err(error)) => tracing::debug!(peer = %self.peer, %error, "the TLS handshake failed"),
-                Err(_) => tracing::debug!(peer = %self.peer, "the TLS handshake took too long"),
-            },
+            Some(tls) => Box::pin(self.secured(tls, socket, control)).await,
         }
     }
 
-    async fn served(self, socket: impl AsyncRead + AsyncWrite + Unpin + 'static, control: ConnectionControl) {
-        let Self { router, options, peer, mut ends } = self;
-        let mut builder = Builder::new(TokioExecutor::new());
-        let http1 = &mut builder.http1();
-        http1.timer(TokioTimer::new()).header_read_timeout(options.head_timeout).max_buf_size(MAX_HEAD_BYTES);
-        builder.http2().timer(TokioTimer::new());
-        // Until the first request, the library waits for the protocol's first
-        // bytes without a limit.
-        let has_begun = Arc::new(AtomicBool::new(false));
-        let begun = has_begun.clone();
-        let service = TowerToHyperService::new(router);
-        let of_connection = control.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            begun.store(true, Ordering::Relaxed);
+    async fn secured(self, tls: Arc<Tls>, socket: ClientSocket, control: ConnectionControl) {
+        match timeout(self.options.head_timeout, tls.acceptor().accept(socket)).await {
+            Ok(Ok(socket)) => self.served(socket, control).await,
+            Ok(Err(error)) => tracing::debug!(peer = %self.peer, %error, "the TLS handshake failed"),
+            Err(_) => tracing::debug!(peer = %self.peer, "the TLS handshake took too long"),
+        }
+    }
+
+    async fn served(
+        mut self,
+        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        control: ConnectionControl,
+    ) {
+        let head_timeout = self.options.head_timeout;
+        let detected = tokio::select! {
+            detected = Box::pin(timeout(head_timeout, detect(socket))) => detected,
+            _ = self.ends.wait_for(|is_ending| *is_ending) => return,
+        };
+        let (protocol, socket) = match detected {
+            Ok(Ok((protocol, socket))) => (protocol, TokioIo::new(socket)),
+            Ok(Err(error)) => return tracing::debug!(peer = %self.peer, %error, "a connection ended"),
+            Err(_) => return tracing::debug!(peer = %self.peer, "a connection brought no request"),
+        };
+        match protocol {
+            Protocol::Http1 => {
+                let mut builder = http1::Builder::new();
+                builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
+                let connection = builder.serve_connection(socket, self.service(&control, || ()));
+                self.driven(pin!(connection), http1::Connection::graceful_shutdown, &control, pending()).await;
+            }
+            Protocol::Http2 => {
+                let has_begun = Arc::new(AtomicBool::new(false));
+                let begun = Arc::clone(&has_begun);
+                let service = self.service(&control, move || begun.store(true, Ordering::Relaxed));
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                let mut connection = Box::pin(builder.timer(TokioTimer::new()).serve_connection(socket, service));
+                // The library waits for the first request without a limit.
+                let without_request = async {
+                    sleep(head_timeout).await;
+                    if has_begun.load(Ordering::Relaxed) {
+                        pending::<()>().await;
+                    }
+                };
+                let ended =
+                    self.driven(connection.as_mut(), http2::Connection::graceful_shutdown, &control, without_request);
+                Box::pin(ended).await;
+            }
+        }
+    }
+
+    /// What answers the requests of this connection; `begin` is called with each.
+    fn service<B: Fn() + Send>(
+        &self,
+        control: &ConnectionControl,
+        begin: B,
+    ) -> impl HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static> + Send + use<B> {
+        let (site, peer, control) = (Arc::clone(&self.site), self.peer, control.clone());
+        service_fn(move |request: Request<Incoming>| {
+            begin();
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(of_connection.clone());
-            request.extensions_mut().insert(PeerAddress(peer));
-            service.call(request)
-        });
-        let deadline = Instant::now() + options.head_timeout;
-        let connection = builder.serve_connection(TokioIo::new(socket), service);
-        let mut connection = std::pin::pin!(connection);
-        let (mut watches_begin, mut watches_end) = (true, true);
+            request.extensions_mut().insert(control.clone());
+            let answer = Arc::clone(&site).answer(request, peer);
+            async move { Ok::<Response<Body>, Infallible>(answer.await) }
+        })
+    }
+
+    /// Serves until the connection ends, is reset, or `too_late`.
+    async fn driven<C: Future<Output = hyper::Result<()>>>(
+        &mut self,
+        mut connection: Pin<&mut C>,
+        shut_down: impl Fn(Pin<&mut C>),
+        control: &ConnectionControl,
+        too_late: impl Future<Output = ()>,
+    ) {
+        let peer = self.peer;
+        let mut too_late = pin!(too_late);
+        let mut watches_end = true;
         loop {
             tokio::select! {
                 result = connection.as_mut() => {
@@ -159,16 +218,13 @@ impl Connection {
                     break;
                 }
                 () = control.wait_for_reset() => break,
-                () = sleep_until(deadline), if watches_begin => {
-                    watches_begin = false;
-                    if !has_begun.load(Ordering::Relaxed) {
-                        tracing::debug!(%peer, "a connection brought no request");
-                        break;
-                    }
+                () = &mut too_late => {
+                    tracing::debug!(%peer, "a connection brought no request");
+                    break;
                 }
-                _ = ends.wait_for(|is_ending| *is_ending), if watches_end => {
+                _ = self.ends.wait_for(|is_ending| *is_ending), if watches_end => {
                     watches_end = false;
-                    connection.as_mut().graceful_shutdown();
+                    shut_down(connection.as_mut());
                 }
             }
         }

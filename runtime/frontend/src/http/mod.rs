@@ -6,13 +6,14 @@ mod connection;
 mod large;
 mod layers;
 mod listen;
+mod protocol;
 mod stream_panics;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-pub use around::Around;
-pub use connection::{ConnectionControl, PeerAddress};
-pub use layers::{ApiKeys, Cors, RequestId, RequestLog};
+pub use around::{Around, Innermost, Next, Site};
+pub use connection::ConnectionControl;
+pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsFiles};

@@ -11,28 +11,30 @@ use futures_util::stream::{self, Stream as _};
 use serde_json::Value;
 
 /// An answer as it is, unless it streams events and one of them panics: then it ends
-/// with the event of `error`, which the client sees in place of a lost connection.
-/// `told` is called once, to log it.
-pub(super) fn guarded(
+/// with the event that `failed` makes, which the client sees in place of a lost
+/// connection.
+pub(super) fn guarded<E: FnOnce() -> Value + Send + 'static>(
     response: Response,
-    error: impl Fn() -> Value + Send + 'static,
-    told: impl Fn() + Send + 'static,
+    failed: impl FnOnce() -> E,
 ) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
         return response;
     }
+    let failed = failed();
     response.map(|body| {
-        let mut body = Some(body.into_data_stream());
+        let mut open = Some((body.into_data_stream(), failed));
         Body::from_stream(stream::poll_fn(move |context| {
-            let Some(data) = &mut body else { return Poll::Ready(None) };
+            let Some((data, failed)) = open.take() else { return Poll::Ready(None) };
+            let mut data = data;
             // After a panic nothing of it is used again.
-            match catch_unwind(AssertUnwindSafe(|| Pin::new(data).poll_next(context))) {
-                Ok(next) => next,
+            match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut data).poll_next(context))) {
+                Ok(next) => {
+                    open = Some((data, failed));
+                    next
+                }
                 Err(_) => {
-                    body = None;
-                    told();
-                    let events = format!("data: {}\n\ndata: [DONE]\n\n", error());
+                    let events = format!("data: {}\n\ndata: [DONE]\n\n", failed());
                     Poll::Ready(Some(Ok(Bytes::from(events))))
                 }
             }
@@ -64,8 +66,11 @@ mod tests {
         response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/event-stream"));
         let count = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&count);
-        let told = move || _ = counted.fetch_add(1, Ordering::Relaxed);
-        let body = guarded(response, || json!({"error": 500}), told).into_body();
+        let failed = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            json!({"error": 500})
+        };
+        let body = guarded(response, || failed).into_body();
         let body = to_bytes(body, usize::MAX).await.expect("it ends in order");
         assert_eq!(body, "data: 1\n\ndata: {\"error\":500}\n\ndata: [DONE]\n\n");
         assert_eq!(count.load(Ordering::Relaxed), 1);

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Extension;
+use axum::extract::{Extension, Request};
+use axum::response::Response;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
+use crate::server::routes::Routes;
 
 fn metrics() -> Metrics {
     Metrics::new(&MetricsOptions {
@@ -34,7 +35,16 @@ fn options() -> ListenOptions {
     }
 }
 
-fn router(metrics: &Metrics) -> Router {
+/// No faults.
+struct Direct;
+
+impl Innermost for Direct {
+    fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send {
+        next.run(request)
+    }
+}
+
+fn site(metrics: &Metrics) -> Arc<dyn Site> {
     async fn panics() {
         panic!("on purpose");
     }
@@ -42,7 +52,7 @@ fn router(metrics: &Metrics) -> Router {
         connection.reset();
         std::future::pending::<()>().await;
     }
-    let routes = Router::new()
+    let routes = Routes::new()
         .route("/v1/models", get(|| async { "models" }))
         .route("/v1/messages", post(|| async { "message" }))
         .route("/health", get(|| async { "" }))
@@ -61,7 +71,7 @@ fn router(metrics: &Metrics) -> Router {
         log: RequestLog { has_id_header: true },
         max_body_bytes: 1000,
     };
-    around.routes(routes, |request, next| next.run(request))
+    around.site(routes, Direct)
 }
 
 fn list_of(items: &[&str]) -> Vec<String> {
@@ -72,9 +82,9 @@ fn list_of(items: &[&str]) -> Vec<String> {
 async fn started(options: ListenOptions) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let router = router(&options.metrics);
+    let site = site(&options.metrics);
     let (end, ended) = oneshot::channel();
-    let task = tokio::spawn(serve(listener, router, options, async {
+    let task = tokio::spawn(serve(listener, site, options, async {
         let _ = ended.await;
     }));
     (address, end, task)

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::page::{CONTENT_TYPE, Labels, Metrics};
 use super::table::Name;
+use crate::server::routes::Paths;
 
 /// Routes that vLLM leaves out of these metrics.
 const UNCOUNTED: &[&str] = &["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
@@ -30,8 +31,10 @@ pub async fn serve(State(metrics): State<Metrics>) -> Response {
 #[derive(Debug)]
 pub(crate) struct HttpRecorder {
     metrics: Metrics,
+    /// The handlers' names.
+    paths: Paths,
     /// By handler.
-    series: Mutex<BTreeMap<String, Vec<HttpSeries>>>,
+    series: Mutex<BTreeMap<&'static str, Vec<HttpSeries>>>,
 }
 
 /// The series of a method and a class of statuses.
@@ -45,16 +48,13 @@ struct HttpSeries {
 }
 
 impl HttpRecorder {
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        Self { metrics: metrics.clone(), series: Mutex::default() }
+    pub(crate) fn new(metrics: &Metrics, paths: Paths) -> Self {
+        Self { metrics: metrics.clone(), paths, series: Mutex::default() }
     }
 
-    fn record(&self, handler: &str, method: &Method, class: u16, elapsed_s: f64) {
+    fn record(&self, handler: &'static str, method: &Method, class: u16, elapsed_s: f64) {
         let mut all = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        if !all.contains_key(handler) {
-            all.insert(handler.to_owned(), Vec::new());
-        }
-        let Some(known) = all.get_mut(handler) else { return };
+        let known = all.entry(handler).or_default();
         let found = known.iter().position(|series| series.class == class && series.method == method);
         let place = found.unwrap_or_else(|| {
             known.push(self.create(handler, method, class));
@@ -80,18 +80,17 @@ impl HttpRecorder {
     }
 }
 
-/// Counts a request and its time until the head of its response. A layer of the
-/// routes, inside of authorization: refused requests have no handler.
+/// Counts a request and its time until the head of its response. Inside of
+/// authorization: refused requests are not counted.
 pub(crate) async fn count<F: Future<Output = Response>>(
     recorder: &HttpRecorder,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let path = request.extensions().get::<MatchedPath>().cloned();
+    let handler = recorder.paths.of(request.uri().path()).unwrap_or(NO_HANDLER);
     let method = request.method().clone();
     let start = Instant::now();
     let response = next(request).await;
-    let handler = path.as_ref().map_or(NO_HANDLER, MatchedPath::as_str);
     if !UNCOUNTED.contains(&handler) && method != Method::OPTIONS {
         recorder.record(handler, &method, response.status().as_u16() / 100, start.elapsed().as_secs_f64());
     }

@@ -6,6 +6,7 @@ pub mod error;
 pub(crate) mod ids;
 pub mod model;
 pub(crate) mod responses;
+pub(crate) mod routes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -65,6 +65,17 @@ pub enum LocalLinkError {
 #[derive(Clone, Debug)]
 pub struct LocalLink(Arc<Shared>);
 
+/// Wakes an engine that has requests, once it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct WakeUp(Arc<Shared>);
+
+impl Drop for WakeUp {
+    fn drop(&mut self) {
+        self.0.waker.wake();
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     rank: u16,
@@ -109,6 +120,18 @@ impl LocalLink {
     ///
     /// When the mailbox is full, or the engine does not serve.
     pub fn send(&self, request: Request) -> Result<(), LocalLinkError> {
+        // Dropped, it wakes the engine.
+        self.post(request).map(drop)
+    }
+
+    /// As [`LocalLink::send`], but leaves to the caller when an engine that waits is
+    /// woken: further requests until then cost no wake-up. None if it wakes by itself,
+    /// or for an earlier request.
+    ///
+    /// # Errors
+    ///
+    /// As [`LocalLink::send`].
+    pub fn post(&self, request: Request) -> Result<Option<WakeUp>, LocalLinkError> {
         let mut mailbox = self.mailbox();
         if !mailbox.is_open {
             return Err(LocalLinkError::Lost);
@@ -119,10 +142,7 @@ impl LocalLink {
         mailbox.requests.push_back(request);
         let is_awaited = std::mem::take(&mut mailbox.is_awaited);
         drop(mailbox);
-        if is_awaited {
-            self.0.waker.wake();
-        }
-        Ok(())
+        Ok(is_awaited.then(|| WakeUp(Arc::clone(&self.0))))
     }
 
     /// The engine is about to wait: the next request has to wake it. `false` if there
@@ -229,6 +249,21 @@ mod tests {
         link.close();
         link.close();
         assert_eq!(*heard.lock().expect("nobody panicked"), ["3 ready", "3 out", "3 Lost out", "3 lost"]);
+    }
+
+    /// Requests behind the first one cost no wake-up, and none is lost.
+    #[test]
+    fn a_wake_up_may_wait_for_further_requests() {
+        let (link, waiter, _) = link(0);
+        let mut engine = EngineLink::local(&link, &ReadyResponse::default());
+        assert!(engine.inputs.await_messages());
+        let wake_up = link.post(add("a")).expect("there is room").expect("the engine waits");
+        assert!(link.post(add("b")).expect("there is room").is_none(), "somebody wakes it already");
+        assert!(!waiter.waker().take_call());
+        drop(wake_up);
+        assert!(waiter.waker().take_call());
+        engine.inputs.stop_waiting();
+        assert!(link.post(add("c")).expect("there is room").is_none(), "it looks by itself");
     }
 
     /// What is held back must end the wait as soon as messages are wanted again.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -26,6 +25,7 @@ use self::messages::{
     HealthCheckResponse,
 };
 use crate::server::error::ApiError;
+use crate::server::routes::Routes;
 use crate::server::{App, unix_s};
 
 /// What calls share.
@@ -48,14 +48,14 @@ impl Service {
 }
 
 /// The routes of the service.
-pub(super) fn router(app: Arc<App>) -> Router {
+pub(super) fn routes(app: Arc<App>) -> Routes {
     let service = Service {
         app,
         aborts: Aborts::default(),
         started_at: Instant::now(),
         last_receive: AtomicU64::new(0.0_f64.to_bits()),
     };
-    Router::new()
+    Routes::new()
         .route("/vllm.grpc.engine.VllmEngine/Generate", post(generate))
         .route("/vllm.grpc.engine.VllmEngine/Embed", post(embed))
         .route("/vllm.grpc.engine.VllmEngine/HealthCheck", post(health_check))

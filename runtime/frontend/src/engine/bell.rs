@@ -1,0 +1,51 @@
+//! When an engine that waits is woken for new requests.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use vcr_wire::WakeUp;
+
+/// How long a wake-up waits at most while requests come.
+const LONGEST_WAIT: Duration = Duration::from_micros(100);
+
+/// Collects requests that come together, so that one wake-up of the engine serves all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bell(Arc<Mutex<Option<Waiting>>>);
+
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// Wakes the engine when it is dropped.
+    _wake_up: WakeUp,
+}
+
+impl Bell {
+    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request was posted, with what [`vcr_wire::LocalLink::post`] returned. The engine
+    /// is woken once this thread has done all other work that is ready.
+    pub(super) fn posted(&self, wake_up: Option<WakeUp>) {
+        let Some(wake_up) = wake_up else { return self.ring_if_late() };
+        let Ok(runtime) = Handle::try_current() else { return };
+        *self.waiting() = Some(Waiting { since: Instant::now(), _wake_up: wake_up });
+        let bell = self.clone();
+        runtime.spawn(async move {
+            tokio::task::yield_now().await;
+            bell.ring();
+        });
+    }
+
+    fn ring_if_late(&self) {
+        let mut waiting = self.waiting();
+        if waiting.as_ref().is_some_and(|waiting| waiting.since.elapsed() >= LONGEST_WAIT) {
+            *waiting = None;
+        }
+    }
+
+    fn ring(&self) {
+        self.waiting().take();
+    }
+}
