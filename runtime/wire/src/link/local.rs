@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_wake_up_may_wait_for_further_requests() {
         let (link, waiter, _) = link(0);
-        let mut engine = EngineLink::local(&link, &ReadyResponse::default());
+        let engine = EngineLink::local(&link, &ReadyResponse::default());
         assert!(engine.inputs.await_messages());
         let wake_up = link.post(add("a")).expect("there is room").expect("the engine waits");
         assert!(link.post(add("b")).expect("there is room").is_none(), "somebody wakes it already");
