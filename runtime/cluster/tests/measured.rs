@@ -18,12 +18,14 @@ const TOKEN_NS: u64 = 5_000_000;
 
 fn chats() -> RunConfig {
     let mix = RequestMix {
-        prompt_tokens: Distribution::Uniform { min: 20.0, max: 200.0 },
-        output_tokens: Distribution::Uniform { min: 2.0, max: 20.0 },
         shared_prefix_tokens: 64,
         prefix_groups: 2,
         turns: Distribution::Uniform { min: 1.0, max: 4.0 },
         think_time_ms: constant(30.0),
+        ..RequestMix::new(
+            Distribution::Uniform { min: 20.0, max: 200.0 },
+            Distribution::Uniform { min: 2.0, max: 20.0 },
+        )
     };
     let limit = Limit { count: Some(40), duration_ns: None };
     let open = Arrivals::Poisson { rate_per_s: 20.0, limit };

@@ -271,10 +271,13 @@ pub fn virtual_only(config: &RunConfig) -> Vec<String> {
         if !client.is_patient() {
             parts.push(format!("clients that give up or try again (workload `{name}`)"));
         }
-        if let WorkloadSource::Synthetic { classes, .. } = source
-            && classes.iter().any(|class| class.adapters.is_some())
-        {
-            parts.push(format!("LoRA adapters (workload `{name}`)"));
+        if let WorkloadSource::Synthetic { classes, .. } = source {
+            if classes.iter().any(|class| class.adapters.is_some()) {
+                parts.push(format!("LoRA adapters (workload `{name}`)"));
+            }
+            if classes.iter().any(|class| class.mix.stop_after.is_some()) {
+                parts.push(format!("answers that stop early, `stop_after` (workload `{name}`)"));
+            }
         }
         if let WorkloadSource::Trace { answers: crate::config::Answers::Recorded, .. } = source {
             parts.push(format!("answers as recorded (workload `{name}`)"));
