@@ -74,7 +74,19 @@ fn repeated_runs_give_the_same_bytes_whatever_the_thread_count() {
 
     let one = files(&folder.path().join("one"));
     let names: Vec<&str> = one.keys().map(String::as_str).collect();
-    assert_eq!(names, [".vcr-run", "report.json", "requests.jsonl", "steps.jsonl", "trace.json"], "no parts are left");
+    let expected = [
+        ".vcr-run",
+        "charts.json",
+        "junit.xml",
+        "openmetrics.txt",
+        "report.html",
+        "report.json",
+        "requests.jsonl",
+        "steps.jsonl",
+        "summary.md",
+        "trace.json",
+    ];
+    assert_eq!(names, expected, "no parts are left");
     for other in ["again", "two"] {
         let files = files(&folder.path().join(other));
         assert!(files.keys().eq(one.keys()));

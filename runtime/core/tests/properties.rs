@@ -98,6 +98,8 @@ struct Counts {
 /// Bounds on the KV of a request, worked out without the engine.
 struct Bounds {
     prompt_tokens: u64,
+    /// 1, but for requests without output: those of pooling.
+    first_token: u64,
     max_model_len: u64,
     /// A step must hold as many tokens, where prompts are not chunked.
     whole_step_tokens: Option<u64>,
@@ -119,6 +121,7 @@ impl Bounds {
         let most_tokens = (prompt_tokens + max_tokens + beyond).min(max_model_len);
         Self {
             prompt_tokens,
+            first_token: max_tokens.min(1),
             max_model_len,
             whole_step_tokens: (!config.enable_chunked_prefill).then_some(config.max_num_batched_tokens.into()),
             pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
@@ -128,7 +131,7 @@ impl Bounds {
     }
 
     fn check_accepted(&self) {
-        assert!(self.prompt_tokens < self.max_model_len, "no room for output");
+        assert!(self.prompt_tokens + self.first_token <= self.max_model_len, "no room for output");
         assert!(self.least_tokens <= self.pool_tokens, "accepted a request larger than the pool");
         assert!(self.whole_step_tokens.is_none_or(|step| self.least_tokens <= step), "it can never be recomputed");
     }

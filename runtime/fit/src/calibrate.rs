@@ -125,9 +125,11 @@ impl Judged {
         let per_request = |metric: Metric| self.per_request.iter().find(|each| each.metric == metric.name());
         match gate.subject() {
             Subject::Statistic(metric, statistic) => {
-                let mut comparisons = self.comparisons.iter();
-                let found = comparisons.find(|each| each.metric == metric && each.statistic == statistic)?;
-                Some(found.error().abs())
+                let listed = |each: &&Comparison| each.metric == metric && each.statistic == statistic;
+                match self.comparisons.iter().find(listed) {
+                    Some(found) => Some(found.error().abs()),
+                    None => Some(self.pairs(metric)?.compare(statistic).error().abs()),
+                }
             }
             Subject::Mape(metric) => Some(per_request(metric)?.mape),
             Subject::Pearson(metric) => per_request(metric)?.pearson,

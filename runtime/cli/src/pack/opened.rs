@@ -25,7 +25,8 @@ impl OpenedPack {
     /// # Errors
     /// When it is one and is not right; the error has been printed.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Exit> {
-        if !vcr_pack::is_pack(path) {
+        // A pipe can be read once only.
+        if !path.is_file() || !vcr_pack::is_pack(path) {
             return Ok(None);
         }
         let refused = |error: &dyn std::fmt::Display| {

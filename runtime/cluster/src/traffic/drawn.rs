@@ -21,7 +21,8 @@ pub(super) struct Sessions<'a> {
 
 impl Sessions<'_> {
     /// Session `number` before its first turn.
-    pub(super) fn begin(&self, number: u64, block_size_tokens: u32) -> DrawnSession {
+    /// `empty_prompt` makes one of a salt.
+    pub(super) fn begin(&self, number: u64, empty_prompt: impl FnOnce(u64) -> Prompt) -> DrawnSession {
         let session_seed = seed::derive(self.seed, "session", number);
         let mut rng = Stream::new(session_seed, "draws");
         let class = self.shares.map_or(0, |shares| shares.draw(&mut Stream::new(session_seed, "class")) as u32);
@@ -31,7 +32,7 @@ impl Sessions<'_> {
         });
         // KV of one adapter is of no use to another.
         let salt = adapter.map_or(0, |adapter| seed::derive(0, "adapter", u64::from(adapter)));
-        let mut conversation = Prompt::new(block_size_tokens, salt);
+        let mut conversation = empty_prompt(salt);
         if mix.shared_prefix_tokens > 0 {
             let group = seed::mix(session_seed) % u64::from(mix.prefix_groups);
             let purpose = if class == 0 { "shared prefix".to_owned() } else { format!("shared prefix {class}") };

@@ -265,7 +265,7 @@ impl Workload {
         match &self.config.source {
             WorkloadSource::Synthetic { classes, .. } => {
                 let sessions = self.sessions(classes);
-                sessions.turn(sessions.begin(number, self.block_size_tokens))
+                sessions.turn(sessions.begin(number, |salt| self.empty_prompt(salt)))
             }
             WorkloadSource::Trace { .. } => {
                 let (_, row, copy) = self.first_turns[number as usize];
