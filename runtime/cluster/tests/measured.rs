@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::RequestRecord;
 use vcr_cluster::{
-    Arrivals, Ending, Limit, MeasuredFacts, MeasuredRun, RequestMix, RouterConfig, RunConfig, Topology, simulate,
+    Arrivals, Curve, Ending, Limit, MeasuredFacts, MeasuredRun, RequestMix, RouterConfig, RunConfig, Topology, simulate,
 };
 use vcr_random::Distribution;
 
@@ -84,4 +84,21 @@ fn a_measured_run_issues_the_requests_of_virtual_time() {
     assert!(prompts[later].starts_with(&prompts[before]));
     let answer: Vec<u32> = (0..measured.requests[before].output_tokens).collect();
     assert!(prompts[later][prompts[before].len()..].starts_with(&answer), "and its answer");
+}
+
+/// Four users come, one after another.
+#[test]
+fn users_come_to_a_measured_run_as_in_virtual_time() {
+    let users = Curve::stages(0.0, &[(2_000_000_000, 4.0), (2_000_000_000, 4.0)]);
+    let arrivals = Arrivals::Users { users, limit: Limit::default() };
+    let topology = Topology::Aggregated(pool("engines", 1, 1_000, RouterConfig::RoundRobin));
+    let users = synthetic("users", arrivals, RequestMix::new(constant(50.0), constant(10.0)));
+    let mut run = MeasuredRun::new(config(topology, vec![users]), true).expect("it is a run");
+    let mut issued = Vec::new();
+    // None of them ends, so each user sends one.
+    while let Some(due_ns) = run.next_due_ns() {
+        issued.extend(run.issue(due_ns).map(|request| request.due_ns));
+    }
+    assert_eq!(issued.len(), 4, "{issued:?}");
+    assert!(issued.is_sorted_by(|one, next| one < next), "{issued:?}");
 }

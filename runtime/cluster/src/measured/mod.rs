@@ -133,14 +133,11 @@ impl MeasuredRun {
             let event = self.events.pop_at(at_ns)?;
             self.now_ns = self.now_ns.max(at_ns);
             let started = match event {
-                Event::Arrival { workload } => match self.traffic.start_session(workload, at_ns, &mut self.events) {
-                    Start::Turn(turn) => Some((workload, turn)),
-                    Start::Dropped => {
-                        self.ledger.drop_session(workload);
-                        None
-                    }
-                    Start::Nothing => None,
-                },
+                Event::Arrival { workload } => self.start_session(workload, at_ns),
+                Event::UserComes { workload } => {
+                    self.traffic.expect_next_user(workload, &mut self.events);
+                    self.start_session(workload, at_ns)
+                }
                 Event::Ready { workload, node } => {
                     Some((workload, self.traffic.start_node(workload, node, at_ns, &mut self.events)))
                 }
@@ -151,6 +148,17 @@ impl MeasuredRun {
             if let Some(request) = self.arrive(workload, turn, at_ns) {
                 return Some(request);
             }
+        }
+    }
+
+    fn start_session(&mut self, workload: u32, at_ns: u64) -> Option<(u32, Turn)> {
+        match self.traffic.start_session(workload, at_ns, &mut self.events) {
+            Start::Turn(turn) => Some((workload, turn)),
+            Start::Dropped => {
+                self.ledger.drop_session(workload);
+                None
+            }
+            Start::Nothing => None,
         }
     }
 
