@@ -8,6 +8,20 @@ use tempfile::TempDir;
 
 use crate::vcr;
 
+/// What `vcr run --out` writes by default, its marker included.
+pub const DEFAULT_FILES: [&str; 10] = [
+    ".vcr-run",
+    "charts.json",
+    "junit.xml",
+    "openmetrics.txt",
+    "report.html",
+    "report.json",
+    "requests.jsonl",
+    "steps.jsonl",
+    "summary.md",
+    "trace.json",
+];
+
 /// A folder with scenarios and their inputs, removed in the end.
 pub struct Folder(TempDir);
 

@@ -24,7 +24,7 @@ pub use binary::vcr;
 pub use client::{Client, browser, client, ended};
 pub use data::{Sums, sample, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
-pub use folder::{Folder, Said};
+pub use folder::{DEFAULT_FILES, Folder, Said};
 pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases, vllm_rs,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use vcr_tests::{Folder, shipped_guest};
+use vcr_tests::{DEFAULT_FILES, Folder, shipped_guest};
 
 /// Everything at once: prefill and decode pools over a link, routing by cache,
 /// sessions, random sizes and times, faults with retries, and side by side with
@@ -74,19 +74,7 @@ fn repeated_runs_give_the_same_bytes_whatever_the_thread_count() {
 
     let one = files(&folder.path().join("one"));
     let names: Vec<&str> = one.keys().map(String::as_str).collect();
-    let expected = [
-        ".vcr-run",
-        "charts.json",
-        "junit.xml",
-        "openmetrics.txt",
-        "report.html",
-        "report.json",
-        "requests.jsonl",
-        "steps.jsonl",
-        "summary.md",
-        "trace.json",
-    ];
-    assert_eq!(names, expected, "no parts are left");
+    assert_eq!(names, DEFAULT_FILES, "no parts are left");
     for other in ["again", "two"] {
         let files = files(&folder.path().join(other));
         assert!(files.keys().eq(one.keys()));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use vcr_tests::{Folder, Said, vcr};
+use vcr_tests::{DEFAULT_FILES, Folder, Said, vcr};
 
 const SCENARIO: &str = r#"
 let c = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });
@@ -74,18 +74,7 @@ fn a_run_replaces_what_an_earlier_run_has_written_and_nothing_else() {
     assert_eq!(text(&folder, "report.json"), "mine");
     assert_eq!(names(folder.path()), ["report.json", "test.rhai"]);
 
-    let all = [
-        ".vcr-run",
-        "charts.json",
-        "junit.xml",
-        "openmetrics.txt",
-        "report.html",
-        "report.json",
-        "requests.jsonl",
-        "steps.jsonl",
-        "summary.md",
-        "trace.json",
-    ];
+    let all = DEFAULT_FILES;
     let out = folder.path().join("out");
     let _ = folder.run(&["--quiet", "--out", "out"]).ended(0);
     assert_eq!(names(&out), all);
