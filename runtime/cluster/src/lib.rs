@@ -39,8 +39,8 @@ pub use measured::{DRAWN_TOKENS, Ending, IssuedRequest, MeasuredRun, virtual_onl
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, PromiseReport,
-    Promises, Report, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport, TrendReport,
-    Uncertainty, quantile,
+    Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport,
+    TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
 pub use target::{FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};

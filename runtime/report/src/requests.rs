@@ -84,6 +84,18 @@ pub struct RequestRow<'a> {
     /// How often it was tried again.
     #[serde(default)]
     pub retries: u64,
+    /// Attempts of its client before this one.
+    #[serde(default)]
+    pub attempt: u64,
+    /// Its SLO class.
+    #[serde(default, borrow)]
+    pub slo_class: Option<Cow<'a, str>>,
+    /// Number of its LoRA adapter.
+    #[serde(default)]
+    pub adapter: Option<f64>,
+    /// Its name in its trace.
+    #[serde(default, borrow)]
+    pub name: Option<Cow<'a, str>>,
 }
 
 impl RequestRow<'_> {
@@ -129,7 +141,7 @@ enum Cell<'a> {
 }
 
 /// The columns, which are the fields of `requests.jsonl`.
-fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 25] {
+fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 29] {
     let text = |text: &'a Option<Cow<'_, str>>| Cell::Text(text.as_deref().unwrap_or_default());
     [
         ("of", Cell::Text(&row.of)),
@@ -157,6 +169,10 @@ fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 25] {
         ("decode_engine", text(&row.decode_engine)),
         ("preemptions", Cell::Count(row.preemptions)),
         ("retries", Cell::Count(row.retries)),
+        ("attempt", Cell::Count(row.attempt)),
+        ("slo_class", text(&row.slo_class)),
+        ("adapter", Cell::Number(row.adapter)),
+        ("name", text(&row.name)),
     ]
 }
 
@@ -201,7 +217,8 @@ mod tests {
     use super::*;
 
     const LINE: &str = r#"{"of":"a","id":3,"workload":"w","status":"completed","arrival_ms":1,"queued_ms":2,
-        "scheduled_ms":3.5,"prefill_end_ms":5,"transfer_end_ms":6,"end_ms":9,"engine":"p 0","decode_engine":"d \"1\""}"#;
+        "scheduled_ms":3.5,"prefill_end_ms":5,"transfer_end_ms":6,"end_ms":9,"engine":"p 0","decode_engine":"d \"1\"",
+        "attempt":2,"slo_class":"gold","adapter":4,"name":"r-1"}"#;
 
     #[test]
     fn a_life_has_no_gaps() {
@@ -230,7 +247,13 @@ mod tests {
         table.write(&mut out, TableFormat::Csv).expect("a vector takes everything");
         let text = String::from_utf8(out).expect("text");
         let (header, row) = text.split_once('\n').expect("two lines");
-        assert!(header.starts_with("of,id,workload,session,turn,status,reason,prompt_tokens"), "{header}");
-        assert_eq!(row, "a,3,w,0,0,completed,,0,0,0,0,1,2,3.5,5,6,,,9,,,p 0,\"d \"\"1\"\"\",0,0\n");
+        let schema: serde_json::Value =
+            serde_json::from_str(include_str!("../../../docs/schemas/requests.schema.json")).expect("a schema");
+        let fields = schema["properties"].as_object().expect("fields");
+        let columns: std::collections::BTreeSet<&str> = header.split(',').collect();
+        assert!(
+            columns.iter().copied().eq(fields.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>())
+        );
+        assert_eq!(row, "a,3,w,0,0,completed,,0,0,0,0,1,2,3.5,5,6,,,9,,,p 0,\"d \"\"1\"\"\",0,0,2,gold,4,r-1\n");
     }
 }

@@ -78,6 +78,9 @@ pub struct RunOptions {
     pub force: bool,
     /// Files in the place of those that the script names, by their names in it: of a pack.
     pub files_by_name: BTreeMap<String, PathBuf>,
+    /// Write no captures of runs, whatever the script says: it is executed to be packed, or
+    /// many times.
+    pub leaves_recordings_out: bool,
     /// Keep a digest of each step of the runs.
     pub keeps_step_digests: bool,
     /// Digest the files that the script reads, for a report that the caller writes or prints.
@@ -104,6 +107,7 @@ impl Default for RunOptions {
             requests: None,
             force: false,
             files_by_name: BTreeMap::new(),
+            leaves_recordings_out: false,
             keeps_step_digests: false,
             digests_inputs: false,
             tokenizers: None,

@@ -6,5 +6,6 @@ pub(crate) mod out_file;
 pub(crate) mod outputs;
 pub(crate) mod pictures;
 pub(crate) mod provenance;
+pub(crate) mod recording;
 pub(crate) mod requests;
 pub(crate) mod run_files;

@@ -16,7 +16,6 @@ mod overheads;
 pub(crate) mod parameter;
 pub(crate) mod policy;
 mod pool_guest;
-mod request_names;
 mod result;
 pub(crate) mod router;
 pub(crate) mod run;

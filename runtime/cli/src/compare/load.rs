@@ -131,6 +131,7 @@ struct Row {
     scheduled_ms: Option<f64>,
     first_token_ms: Option<f64>,
     last_token_ms: Option<f64>,
+    name: Option<String>,
 }
 
 impl Row {
@@ -141,6 +142,7 @@ impl Row {
         Request {
             identity: Identity {
                 turn: Some((self.workload, self.session, self.turn)),
+                name: self.name,
                 lengths: Some((self.prompt_tokens, self.output_tokens)),
                 ..Identity::default()
             },

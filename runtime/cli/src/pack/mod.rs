@@ -109,6 +109,7 @@ fn run_once(
         threads: args.threads.map_or(cores, usize::from),
         uncertainty: usize::from(settings.uncertainty),
         files_by_name,
+        leaves_recordings_out: true,
         keeps_step_digests: true,
         digests_inputs: true,
         ..RunOptions::default()

@@ -9,7 +9,8 @@ use vcr_pack::{COMPAT, Manifest, STEPS, first_divergence};
 use vcr_scenario::{COMPAT_TABLE, Outcome, RunOptions, ScenarioError};
 
 use super::make::{runs_of, without_path};
-use crate::exit::{Exit, print_error, tell};
+use crate::exit::{Exit, tell};
+use crate::refusal::Refusal;
 
 /// A pack, unpacked and checked.
 pub(crate) struct OpenedPack {
@@ -23,16 +24,13 @@ impl OpenedPack {
     /// Opens a file if it is a pack.
     ///
     /// # Errors
-    /// When it is one and is not right; the error has been printed.
-    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Exit> {
+    /// When it is one and is not right.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Refusal> {
         // A pipe can be read once only.
         if !path.is_file() || !vcr_pack::is_pack(path) {
             return Ok(None);
         }
-        let refused = |error: &dyn std::fmt::Display| {
-            print_error(&format!("{}: {error}", path.display()), None);
-            Exit::BadInput
-        };
+        let refused = |error: &dyn std::fmt::Display| Refusal::input(format!("{}: {error}", path.display()));
         let folder = TempDir::new().map_err(|error| refused(&error))?;
         let manifest = vcr_pack::unpack(path, folder.path()).map_err(|error| refused(&error))?;
         Ok(Some(Self { folder, manifest, is_changed: false }))
@@ -53,6 +51,7 @@ impl OpenedPack {
             options.parameters.entry(key.clone()).or_insert_with(|| value.clone());
         }
         options.uncertainty = options.uncertainty.max(usize::from(settings.uncertainty));
+        options.leaves_recordings_out = true;
         options.keeps_step_digests = true;
         let place = |path: &str| self.folder.path().join(path);
         let inputs = self.manifest.inputs.iter();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vcr_scenario::{Reporter, RunOptions, Scenario, parallel};
 
+use crate::pack::OpenedPack;
 use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::run::measured::Measured;
@@ -26,6 +27,8 @@ pub(crate) struct Point {
 /// A scenario that is compiled once, and what all of its executions share.
 pub(crate) struct Points {
     scenario: Scenario,
+    /// Keeps its files as long as they are read.
+    _pack: Option<OpenedPack>,
     options: RunOptions,
     threads: usize,
     reporter: Arc<PointReporter>,
@@ -33,12 +36,19 @@ pub(crate) struct Points {
 
 impl Points {
     /// Takes over `options`; `names` are those of the parameters that points set.
-    pub(crate) fn new(path: &Path, options: RunOptions, names: &[&str], quiet: bool) -> Result<Self, Refusal> {
+    pub(crate) fn new(path: &Path, mut options: RunOptions, names: &[&str], quiet: bool) -> Result<Self, Refusal> {
         if let Some(twice) = names.iter().find(|name| options.parameters.contains_key(**name)) {
             return Err(Refusal::input(format!("the parameter `{twice}` is given twice"))
                 .hint("a search or a sweep sets it; leave out its -e"));
         }
-        let scenario = Scenario::open(path)?;
+        let mut pack = OpenedPack::open(path)?;
+        if let Some(pack) = &mut pack {
+            pack.complete(&mut options);
+            // Results of points are others than that of the pack.
+            options.keeps_step_digests = false;
+        }
+        options.leaves_recordings_out = true;
+        let scenario = Scenario::open(&pack.as_ref().map_or_else(|| path.to_owned(), OpenedPack::script))?;
         let known = scenario.parameters();
         if known.are_all_known
             && let Some(unknown) = names.iter().find(|name| !known.names.contains(**name))
@@ -49,7 +59,7 @@ impl Points {
         }
         let reporter = PointReporter { inner: TerminalReporter::new(quiet), warned: Mutex::default() };
         let threads = options.threads;
-        Ok(Self { scenario, options, threads, reporter: Arc::new(reporter) })
+        Ok(Self { scenario, _pack: pack, options, threads, reporter: Arc::new(reporter) })
     }
 
     /// Executes points; the results are in their order. One that was stopped has none.

@@ -26,7 +26,7 @@ use crate::{step_summary, summary};
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
     let mut pack = match OpenedPack::open(&args.file) {
         Ok(pack) => pack,
-        Err(exit) => return (exit, Vec::new()),
+        Err(refusal) => return (exit_of(Err(refusal)), Vec::new()),
     };
     // Before the run, which may replace it.
     let baseline = match args.baseline.baseline.as_deref().map(Baseline::load).transpose() {

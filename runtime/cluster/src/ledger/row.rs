@@ -50,6 +50,16 @@ pub struct RequestRow<'a> {
     slo_class: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     adapter: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+impl<'a> RequestRow<'a> {
+    /// The row of a request that its trace gives a name.
+    #[must_use]
+    pub fn named(self, name: Option<&'a str>) -> Self {
+        Self { name, ..self }
+    }
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -98,6 +108,7 @@ impl RequestRecord {
             attempt: self.attempt,
             slo_class,
             adapter: self.adapter,
+            name: None,
         }
     }
 }

@@ -8,8 +8,8 @@ use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use super::{
-    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Promises, Report, ScalingEvent, TableCoverage,
-    TrendReport,
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Promises, Report, RequestNames, ScalingEvent,
+    TableCoverage, TrendReport,
 };
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
@@ -75,33 +75,26 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         (workload_names[index].clone(), metrics_report(set, own, seconds, None))
     });
     let link = |(bytes, busy_ns)| LinkReport { bytes, utilisation: share(busy_ns, duration_ns) };
+    let empty = Report::empty(&config.name, config.seed, workload_names.iter().map(String::as_str));
     let mut report = Report {
         schema_version: FINGERPRINTED_VERSION,
-        name: config.name.clone(),
-        seed: config.seed,
         duration_ms: ns_to_ms(duration_ns),
         partial: stopped_at_ns.is_some(),
         unfinished_requests: arrived - ended,
-        target: None,
         workloads: workloads.collect(),
         metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
         engines,
         pools,
         scaling,
         links: handoffs.link_totals().map(link).collect(),
-        outside_fitted_range: None,
-        table_coverage: None,
-        uncertainty: None,
-        slo_classes: BTreeMap::new(),
-        fingerprint: String::new(),
         requests: records,
         token_gaps_ns,
         samples,
-        series: None,
-        workload_names,
+        request_names: RequestNames::of(config),
         promises: Promises::of(config),
         engine_names,
         step_digests: kept_digests,
+        ..empty
     };
     report.fingerprint = fingerprint(&report, step_digests);
     unfingerprinted(&mut report);

@@ -129,7 +129,8 @@ pub struct SloClassReport {
 
 impl Report {
     /// What is promised a request.
-    pub(super) fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
+    #[must_use]
+    pub fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
         self.promises.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
     }
 

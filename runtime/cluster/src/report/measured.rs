@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::build::{
     FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
 };
-use super::{EngineReport, MetricsReport, Promises, Report, TrendReport};
+use super::{EngineReport, MetricsReport, Promises, Report, RequestNames, TrendReport};
 use crate::config::RunConfig;
 use crate::ledger::Ledger;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
@@ -112,10 +112,9 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     for own in workloads.values_mut() {
         own.forget(target.absent.keys().chain(target.absent_of_workloads.keys()));
     }
+    let empty = Report::empty(&config.name, config.seed, workload_names.iter().map(String::as_str));
     let mut report = Report {
         schema_version: FINGERPRINTED_VERSION,
-        name: config.name.clone(),
-        seed: config.seed,
         duration_ms: ns_to_ms(duration_ns),
         partial: stopped_at_ns.is_some(),
         unfinished_requests: arrived - ended,
@@ -123,22 +122,13 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         workloads,
         metrics,
         engines,
-        pools: Vec::new(),
-        scaling: Vec::new(),
-        links: Vec::new(),
-        outside_fitted_range: None,
-        table_coverage: None,
-        uncertainty: None,
-        slo_classes: BTreeMap::new(),
-        fingerprint: String::new(),
         requests: records,
         token_gaps_ns,
         samples,
-        series: None,
-        workload_names,
+        request_names: RequestNames::of(config),
         promises: Promises::of(config),
         engine_names,
-        step_digests: None,
+        ..empty
     };
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);

@@ -8,6 +8,7 @@ mod build;
 mod coverage;
 mod goodput;
 mod measured;
+mod request_names;
 mod uncertainty;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub use coverage::TableCoverage;
 pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
 pub(crate) use measured::{MeasuredEnd, build_measured};
 pub use measured::{MeasuredFacts, TargetReport};
+pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
 
 /// A trend as it is written: times in milliseconds, counts as they are.
@@ -268,6 +270,9 @@ pub struct Report {
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
+    /// Names of its requests, where they come from traces.
+    #[serde(skip)]
+    pub request_names: RequestNames,
     /// What is promised their requests, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub promises: Vec<Promises>,
@@ -308,6 +313,7 @@ impl Report {
             samples: RunSamples::default(),
             series: None,
             workload_names,
+            request_names: RequestNames::default(),
             promises: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
@@ -328,7 +334,8 @@ impl Report {
         let record = &self.requests[place];
         let workload = &self.workload_names[record.workload as usize];
         let slo_class = self.slo_of(record).map(|slo| slo.class.as_str());
-        record.row(place as u64, workload, slo_class, &self.engine_names)
+        let row = record.row(place as u64, workload, slo_class, &self.engine_names);
+        row.named(self.request_names.of_request(record))
     }
 
     /// Any percentile of a trend, of the whole run or of one workload, by the rule

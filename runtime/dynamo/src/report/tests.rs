@@ -99,34 +99,7 @@ fn the_nested_report_has_the_keys_of_1_6() {
 
 /// A run without requests.
 fn empty() -> vcr_cluster::Report {
-    vcr_cluster::Report {
-        step_digests: None,
-        schema_version: 1,
-        name: "replay".to_owned(),
-        seed: 1,
-        duration_ms: 0.0,
-        partial: false,
-        unfinished_requests: 0,
-        target: None,
-        metrics: Default::default(),
-        workloads: Default::default(),
-        engines: Vec::new(),
-        pools: Vec::new(),
-        scaling: Vec::new(),
-        links: Vec::new(),
-        outside_fitted_range: None,
-        table_coverage: None,
-        uncertainty: None,
-        promises: Vec::new(),
-        slo_classes: Default::default(),
-        fingerprint: String::new(),
-        requests: Vec::new(),
-        token_gaps_ns: Default::default(),
-        samples: Default::default(),
-        series: None,
-        workload_names: Vec::new(),
-        engine_names: Vec::new(),
-    }
+    vcr_cluster::Report { schema_version: 1, ..vcr_cluster::Report::empty("replay", 1, std::iter::empty()) }
 }
 
 proptest! {

@@ -170,6 +170,10 @@ fn row_of<'a>(run: &'a Report, id: u64, record: &'a RequestRecord) -> RequestRow
         decode_engine: engine(record.decode_worker),
         preemptions: record.preemptions.into(),
         retries: record.retries.into(),
+        attempt: record.attempt.into(),
+        slo_class: run.slo_of(record).map(|slo| Cow::Borrowed(slo.class.as_str())),
+        adapter: record.adapter.map(f64::from),
+        name: run.request_names.of_request(record).map(Cow::Borrowed),
     }
 }
 

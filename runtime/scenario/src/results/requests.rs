@@ -10,7 +10,7 @@ pub fn compared_requests(report: &Report) -> Requests {
     Requests::new(report.requests.iter().map(|record| compared_request(report, record)).collect())
 }
 
-/// A request of a run, known by its workload, session and turn.
+/// A request of a run, known by its workload, session and turn, and by its name in a trace.
 pub(crate) fn compared_request(report: &Report, record: &RequestRecord) -> Request {
     let workload = &report.workload_names[record.workload as usize];
     let since = |at_ns: Option<u64>| at_ns.map(|at_ns| at_ns.saturating_sub(record.arrival_ns));
@@ -26,6 +26,7 @@ pub(crate) fn compared_request(report: &Report, record: &RequestRecord) -> Reque
         ..Request::default()
     };
     request.identity.turn = Some((workload.clone(), record.session, record.turn));
+    request.identity.name = report.request_names.of_request(record).map(str::to_owned);
     request.identity.lengths = Some((record.prompt_tokens, record.output_tokens));
     request
 }

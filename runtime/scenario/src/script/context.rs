@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// What assertions in the script may ask of drawn runs.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
+    /// The captures that runs write, once there is one.
+    pub(crate) recordings: Option<vcr_output::Outputs>,
     /// Files that the script has read.
     pub(crate) inputs: Inputs,
     /// Configs that guests have refused, in the order of the script.

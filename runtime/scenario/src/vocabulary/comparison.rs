@@ -144,11 +144,7 @@ fn side(value: &Dynamic, workload: Option<&str>) -> Result<(String, Arc<Requests
         })?),
     };
     let of_workload = |record: &&RequestRecord| only.is_none_or(|only| record.workload as usize == only);
-    let named = |record: &RequestRecord| {
-        let mut request = compared_request(&result.report, record);
-        request.identity.name = result.names.of_request(record);
-        request
-    };
+    let named = |record: &RequestRecord| compared_request(&result.report, record);
     let requests = result.report.requests.iter().filter(of_workload).map(named);
     Ok((format!("run `{}`", result.report.name), Arc::new(Requests::new(requests.collect()))))
 }

@@ -1,5 +1,6 @@
 //! `run` and `run_all`: simulations.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,11 +8,12 @@ use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Positi
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
 use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, simulate};
 use vcr_input::memory;
-use vcr_output::OutputError;
+use vcr_output::{OutputError, OutputFile};
 
 use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
 use crate::results::outputs::Outputs;
+use crate::results::recording;
 use crate::results::run_files::{EnginePlace, RunFiles};
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
@@ -22,7 +24,6 @@ use crate::vocabulary::capture::workloads;
 use crate::vocabulary::cluster::ClusterSpec;
 use crate::vocabulary::drawn::{DrawnPool, redrawn};
 use crate::vocabulary::fault::FaultSpec;
-use crate::vocabulary::request_names::RequestNames;
 use crate::vocabulary::{parameter, target};
 
 /// Seed of a run that neither the scenario nor the user seeds.
@@ -40,14 +41,14 @@ pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
     /// The same run with drawn coefficients, where that was asked for and possible.
     pub(crate) draws: Option<Arc<Draws>>,
-    /// Names of its requests, where they come from traces.
-    pub(crate) names: RequestNames,
 }
 
 /// A run to be made.
 struct PlannedRun {
     config: RunConfig,
     target: Target,
+    /// The capture to write, as the script names it.
+    record: Option<String>,
     /// By pool.
     drawn: Vec<Option<DrawnPool>>,
 }
@@ -95,6 +96,10 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let max_retries = options.u32("retries").unwrap_or(0);
     let max_time_ns = options.duration_ns("max_time");
     let target = target::taken(context, &mut options);
+    let record = options.string("record");
+    if record.as_deref().is_some_and(|path| Path::new(path).file_name().is_none()) {
+        options.problem("record", "invalid `record`: expected the path of a file");
+    }
     let faults = match &cluster {
         None => Vec::new(),
         Some(cluster) => resolve_faults(&faults, cluster, &mut options),
@@ -126,7 +131,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     if !target.is_virtual() {
         target::driver(context, &target, &config).map_err(|thrown| thrown.at(call))?;
     }
-    Ok(PlannedRun { config, target, drawn: cluster.drawn })
+    Ok(PlannedRun { config, target, record, drawn: cluster.drawn })
 }
 
 /// The name of a run: its own, and the values that searches try now.
@@ -200,9 +205,13 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     let watched = context.state().watched.clone();
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
     let simulate = |task: &Task| {
-        let PlannedRun { config, target, drawn } = &planned[task.run];
+        let PlannedRun { config, target, record, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
+            let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
             let report = execute_one(context, config.clone(), target, first_index + task.run)?;
+            if let Some((path, draft)) = recording {
+                recording::write(&report, &path, draft).map_err(|error| output_error(&error))?;
+            }
             return Ok(Some(Simulated::Run(Box::new(report))));
         };
         let report = execute_draw(context, config, redrawn(config, drawn, draw), draw)?;
@@ -242,8 +251,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let is_whole = !report.partial && draws.is_some() == is_drawn;
         let report = Arc::new(*report);
         context.state().runs.push(Arc::clone(&report));
-        let names = RequestNames::of(&planned.config.workloads);
-        results.extend(is_whole.then_some(RunResult { report, draws, names }));
+        results.extend(is_whole.then_some(RunResult { report, draws }));
     }
     if let Some(thrown) = failure {
         return Err(thrown.at(call));
@@ -260,7 +268,7 @@ fn unmade(context: &Context, config: &RunConfig) -> RunResult {
     let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
     let report = Arc::new(Report::empty(&config.name, config.seed, workloads));
     context.state().runs.push(Arc::clone(&report));
-    RunResult { report, draws: None, names: RequestNames::of(&config.workloads) }
+    RunResult { report, draws: None }
 }
 
 /// The runs as they are come first: they take the longest, and have files.
@@ -340,6 +348,20 @@ fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usiz
         let of = context.options.uncertainty;
         Thrown { message: format!("{} (in draw {} of {of} of its coefficients)", thrown.message, draw + 1), ..thrown }
     })
+}
+
+/// The path and the draft of a run's capture, unless none is written. Opened before the run,
+/// which may take long.
+fn recording(context: &Context, path: &str) -> Option<Result<(PathBuf, OutputFile), Thrown>> {
+    if context.options.leaves_recordings_out {
+        return None;
+    }
+    let path = context.folder.join(path);
+    let mut state = context.state();
+    let read = state.inputs.paths();
+    let recordings = state.recordings.get_or_insert_with(|| vcr_output::Outputs::new(context.options.force));
+    let draft = read.iter().try_for_each(|input| recordings.reads(input)).and_then(|()| recordings.create(&path));
+    Some(draft.map(|draft| (path, draft)).map_err(|error| output_error(&error)))
 }
 
 fn output_error(error: &OutputError) -> Thrown {

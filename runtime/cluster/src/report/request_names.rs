@@ -1,0 +1,67 @@
+//! Names of simulated requests: those that traces give them.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use vcr_trace::Trace;
+
+use crate::config::{RunConfig, WorkloadSource};
+use crate::ledger::record::RequestRecord;
+
+/// The traces of a run's workloads, and where in them a turn of a session is.
+#[derive(Clone, Default)]
+pub struct RequestNames {
+    /// By workload; none for those that are drawn, and where nothing has a name.
+    traces: Vec<Option<NamedTrace>>,
+}
+
+#[derive(Clone)]
+struct NamedTrace {
+    trace: Arc<Trace>,
+    /// Sessions and turns with the places of their requests, sorted; made for the first
+    /// who asks.
+    places: OnceLock<Arc<[(u32, u32, u32)]>>,
+}
+
+impl fmt::Debug for RequestNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestNames").field("traces", &self.traces.len()).finish()
+    }
+}
+
+impl NamedTrace {
+    fn places(&self) -> &[(u32, u32, u32)] {
+        self.places.get_or_init(|| {
+            let rows = self.trace.requests.iter().zip(0..);
+            let mut places: Vec<_> = rows.map(|(request, row)| (request.session, request.turn, row)).collect();
+            places.sort_unstable();
+            places.into()
+        })
+    }
+}
+
+impl RequestNames {
+    /// Those of the requests of a run.
+    #[must_use]
+    pub fn of(run: &RunConfig) -> Self {
+        let traces = run.workloads.iter().map(|workload| match &workload.source {
+            WorkloadSource::Trace { trace, .. } => {
+                let has_names = trace.requests.iter().any(|request| request.request_id.is_some());
+                has_names.then(|| NamedTrace { trace: Arc::clone(trace), places: OnceLock::new() })
+            }
+            WorkloadSource::Synthetic { .. } => None,
+        });
+        Self { traces: traces.collect() }
+    }
+
+    /// The name of a request in its trace, if it has one.
+    #[must_use]
+    pub fn of_request(&self, record: &RequestRecord) -> Option<&str> {
+        let named = self.traces.get(record.workload as usize)?.as_ref()?;
+        // Copies of a trace have sessions of their own.
+        let session = (record.session % u64::from(named.trace.sessions.max(1))) as u32;
+        let places = named.places();
+        let at = places.binary_search_by_key(&(session, record.turn), |(session, turn, _)| (*session, *turn)).ok()?;
+        named.trace.requests[places[at].2 as usize].request_id.as_deref()
+    }
+}
