@@ -21,6 +21,7 @@ use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
+use crate::health;
 use crate::help::{
     BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, EXIT_CODES, INSPECT_EXAMPLES, RECORD_EXAMPLES,
     RUN_EXAMPLES, STEPS_EXAMPLES,
@@ -81,6 +82,9 @@ pub(crate) enum Command {
     Play(Box<PlayArgs>),
     /// Serve OpenAI's API as vLLM does, with simulated engines in the same process.
     Serve(Box<ServeArgs>),
+    /// Ask a server whether it is up: exit code 0, or 1.
+    #[command(after_help = health::EXAMPLES)]
+    Health(health::HealthArgs),
     /// Record the traffic between a real vLLM frontend and its engines.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),

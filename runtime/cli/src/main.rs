@@ -11,6 +11,7 @@ mod exit;
 mod fit;
 mod guest;
 mod guest_registry;
+mod health;
 mod help;
 mod inspect;
 mod new;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::serve(&args),
         #[cfg(not(feature = "serve"))]
         Command::Serve(_) => absent::refused("vcr serve", "serve"),
+        Command::Health(args) => health::health(&args),
         #[cfg(feature = "live")]
         Command::Record(args) => record::record(&args),
         #[cfg(not(feature = "live"))]
