@@ -130,3 +130,37 @@ fn metrics_have_the_first_name_of_the_model() {
     let serve = Serve::start(&[&model, "--served-model-name", "one", "two"]);
     assert!(metrics(&serve).contains(r#"vllm:num_requests_running{model_name="one",engine="0"} 0"#));
 }
+
+#[test]
+fn health_says_whether_a_server_is_up() {
+    let serve = Serve::start(&[]);
+    let folder = Folder::new();
+    let url = format!("http://{}", serve.address());
+    let _ = folder.vcr(&["health", &url]).ended(0);
+    let _ = folder.vcr(&["health", &format!("{url}/v1/models")]).ended(0);
+    folder.vcr(&["health", &format!("{url}/nothing")]).failed(1, &["/nothing answered with status 404: expected 200"]);
+    for invalid in ["https://127.0.0.1:1", "http://127.0.0.1", "http://:80", "http://h:80/a b", "http://h:0", "h"] {
+        folder.vcr(&["health", invalid]).failed(2, &["invalid URL", "expected http://HOST:PORT[/PATH]"]);
+    }
+    drop(serve);
+    folder.vcr(&["health", &url]).failed(1, &["no answer from"]);
+}
+
+/// A peer that is no HTTP server, and one that says nothing.
+#[test]
+fn health_does_not_trust_its_peer() {
+    let folder = Folder::new();
+    for (answer, problem) in
+        [("HELO\n".to_owned(), "not HTTP"), ("x".repeat(100_000), "not HTTP"), (String::new(), "no answer from")]
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let peer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody asks");
+            // The other end may be gone before all is written.
+            let _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
+        });
+        folder.vcr(&["health", &url]).failed(1, &[problem]);
+        peer.join().expect("it has answered");
+    }
+}

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod engines;
+mod recordings;
 mod servers;
 mod shipped;
 

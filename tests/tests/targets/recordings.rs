@@ -1,0 +1,116 @@
+//! Captures that runs write: `record` of `run`, wherever it runs.
+
+use std::fs;
+
+use serde_json::Value;
+use vcr_tests::{Folder, Serve};
+
+/// Requests with names, two of which share a prompt.
+const TRACE: &str = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "request_id": "first"}
+{"timestamp": 90, "input_length": 600, "output_length": 9, "hash_ids": [1, 3], "request_id": "second"}
+{"timestamp": 180, "input_length": 700, "output_length": 7, "hash_ids": [4, 5], "request_id": "third"}
+"#;
+
+const SCENARIO: &str = r#"
+let target = cluster(#{ engines: pool(#{
+    engine: engine(#{ num_gpu_blocks: 2_001, max_model_len: 8_192 }), latency: fixed(#{ step: "5ms" }),
+}) });
+let result = run(#{
+    cluster: target, workloads: [trace(#{ path: "trace.jsonl", name: "trace" })], record: "day.jsonl",
+});
+expect(result, "completed", "count == 3");
+"#;
+
+fn folder() -> Folder {
+    let folder = Folder::with(SCENARIO);
+    folder.write("trace.jsonl", TRACE);
+    folder
+}
+
+/// The lines of the capture that a run of `folder` has written.
+#[track_caller]
+fn lines(folder: &Folder) -> Vec<Value> {
+    let text = fs::read_to_string(folder.path().join("day.jsonl")).expect("it was written");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// What a capture says of its requests that times do not change, in their order.
+fn requests(lines: &[Value]) -> Vec<[Value; 4]> {
+    let keys = ["prompt_tokens", "output_tokens", "finish_reason", "preemptions"];
+    let requests = lines.iter().filter(|line| line["prompt_tokens"].is_number());
+    let mut requests: Vec<_> = requests.map(|line| keys.map(|key| line[key].clone())).collect();
+    requests.sort_by_key(|request| request[1].as_u64());
+    requests
+}
+
+#[test]
+fn every_target_records_the_same_requests() {
+    let simulated = folder();
+    let _ = simulated.run(&[]).ended(0);
+    let expected = lines(&simulated);
+    assert_eq!(requests(&expected).len(), 3, "{expected:#?}");
+    let named = expected.iter().filter_map(|line| line["id"].as_str());
+    assert_eq!(named.collect::<Vec<_>>(), ["first", "second", "third"]);
+
+    let server = Serve::start(&[
+        "--num-gpu-blocks",
+        "2001",
+        "--max-model-len",
+        "8192",
+        "--latency",
+        "fixed(#{ step: \"5ms\" })",
+    ]);
+    for target in ["live", "serve", &format!("http://{}", server.address())] {
+        let measured = folder();
+        let _ = measured.run(&["--target", target]).ended(0);
+        let recorded = lines(&measured);
+        let same = requests(&recorded);
+        let expected = requests(&expected);
+        for (recorded, expected) in same.iter().zip(&expected) {
+            assert_eq!(recorded[..3], expected[..3], "{target}");
+        }
+        assert_eq!(same.len(), expected.len(), "{target}");
+        for line in recorded.iter().filter(|line| line["prompt_tokens"].is_number()) {
+            let first_token_ns = line["ttft_ns"].as_u64().expect("it had a first token");
+            // One step, and a wide allowance for a machine with much else to do.
+            assert!((4_000_000..2_000_000_000).contains(&first_token_ns), "{target}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_recording_is_a_workload_and_a_reference() {
+    let folder = folder();
+    let _ = folder.run(&[]).ended(0);
+    folder.write(
+        "again.rhai",
+        r#"
+let target = cluster(#{ engines: pool(#{
+    engine: engine(#{ num_gpu_blocks: 2_001, max_model_len: 8_192 }), latency: fixed(#{ step: "5ms" }),
+}) });
+let result = run(#{ cluster: target, workloads: [capture("day.jsonl")] });
+expect(result, "completed", "count == 3");
+expect(compare(result, capture("day.jsonl")), "itl mean error < 1%");
+"#,
+    );
+    let _ = folder.vcr(&["run", "again.rhai"]).ended(0);
+}
+
+#[test]
+fn a_file_is_replaced_when_asked_only() {
+    let folder = folder();
+    folder.write("day.jsonl", "mine");
+    folder.run(&[]).failed(2, &["day.jsonl", "--force"]);
+    assert_eq!(fs::read(folder.path().join("day.jsonl")).expect("it is there"), b"mine");
+    let _ = folder.run(&["--force"]).ended(0);
+    assert_eq!(requests(&lines(&folder)).len(), 3);
+
+    // An input is not replaced at all.
+    let folder = Folder::with(&SCENARIO.replace("day.jsonl", "trace.jsonl"));
+    folder.write("trace.jsonl", TRACE);
+    folder.run(&["--force"]).failed(2, &["trace.jsonl"]);
+    assert_eq!(fs::read_to_string(folder.path().join("trace.jsonl")).expect("it is there"), TRACE);
+
+    folder.write("test.rhai", SCENARIO.replace("\"day.jsonl\"", "\"..\""));
+    folder.run(&[]).failed(2, &["invalid `record`: expected the path of a file"]);
+}
