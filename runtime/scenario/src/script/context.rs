@@ -141,12 +141,6 @@ impl Context {
     /// Refuses to read a file that the outputs will replace.
     pub(crate) fn reads(&self, path: &Path) -> Result<(), Thrown> {
         let Some(outputs) = &mut self.state().outputs else { return Ok(()) };
-        outputs.reads(path).map_err(|error| {
-            let thrown = Thrown::input(error.to_string());
-            match error.hint() {
-                Some(hint) => thrown.hint(hint),
-                None => thrown,
-            }
-        })
+        outputs.reads(path).map_err(|error| Thrown::from(&error))
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use vcr_cluster::SimError;
+use vcr_output::OutputError;
 
 use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
@@ -72,6 +73,12 @@ pub(crate) struct Thrown {
     pub(crate) blame: Blame,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+}
+
+impl From<&OutputError> for Thrown {
+    fn from(error: &OutputError) -> Self {
+        Self { hint: error.hint().map(str::to_owned), ..Self::input(error.to_string()) }
+    }
 }
 
 impl Thrown {

@@ -8,7 +8,7 @@ use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Positi
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
 use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, simulate};
 use vcr_input::memory;
-use vcr_output::{OutputError, OutputFile};
+use vcr_output::OutputFile;
 
 use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
@@ -210,7 +210,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
             let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
             let report = execute_one(context, config.clone(), target, first_index + task.run)?;
             if let Some((path, draft)) = recording {
-                recording::write(&report, &path, draft).map_err(|error| output_error(&error))?;
+                recording::write(&report, &path, draft).map_err(|error| Thrown::from(&error))?;
             }
             return Ok(Some(Simulated::Run(Box::new(report))));
         };
@@ -295,7 +295,7 @@ fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usi
         let open = |outputs: &mut Outputs| outputs.open_run(index, &name, EnginePlace::all_of(&config.topology));
         state.outputs.as_mut().map_or(Ok(None), open)
     };
-    let files = files.map_err(|error| output_error(&error))?;
+    let files = files.map_err(|error| Thrown::from(&error))?;
     let wants_series = context.asks_series || context.state().outputs.as_ref().is_some_and(Outputs::wants_charts);
     let mut watcher = Watcher { context, name: &name, files, wants_series };
     context.reporter.run_started(&name);
@@ -315,7 +315,7 @@ fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usi
     }
     if let Some(files) = watcher.files {
         files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| match &context.state().outputs {
-            Some(outputs) => output_error(&outputs.error(error)),
+            Some(outputs) => Thrown::from(&outputs.error(error)),
             None => Thrown::input(error.to_string()),
         })?;
     }
@@ -361,11 +361,7 @@ fn recording(context: &Context, path: &str) -> Option<Result<(PathBuf, OutputFil
     let read = state.inputs.paths();
     let recordings = state.recordings.get_or_insert_with(|| vcr_output::Outputs::new(context.options.force));
     let draft = read.iter().try_for_each(|input| recordings.reads(input)).and_then(|()| recordings.create(&path));
-    Some(draft.map(|draft| (path, draft)).map_err(|error| output_error(&error)))
-}
-
-fn output_error(error: &OutputError) -> Thrown {
-    Thrown::input(error.to_string())
+    Some(draft.map(|draft| (path, draft)).map_err(|error| Thrown::from(&error)))
 }
 
 fn sim_error(name: &str, error: SimError) -> Thrown {
