@@ -173,7 +173,7 @@ fn captures_and_reports_are_compared() {
     };
     let (reference, compared) = change("ttft");
     assert_eq!(reference, compared, "it was played back");
-    assert_eq!(found["pairs"][0]["requests"]["rule"], "lengths");
+    assert_eq!(found["pairs"][0]["requests"]["rule"], "id");
 
     // Without requests.jsonl only figures are left.
     fs::remove_file(folder.path().join("out/requests.jsonl")).expect("it was written");

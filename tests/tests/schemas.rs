@@ -78,6 +78,10 @@ run(#{
 });
 "#;
 
+/// A request with a name.
+const TRACE: &str =
+    r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2], "request_id": "first"}"#;
+
 /// Runs that together write every key that needs no guest.
 const EVERYTHING: &str = r#"//! Claim: every key is described.
 let size = param("size", 40);
@@ -122,6 +126,7 @@ run(#{
     workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", retry: #{ max_attempts: 2 },
         cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
 });
+run(#{ name: "named", workloads: [trace(#{ path: "trace.jsonl" })], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
 expect(apart, "kv_load", "p50 < 1s");
@@ -133,6 +138,7 @@ check("another one", true, "as seen");
 #[test]
 fn outputs_of_runs_fit_their_schemas() {
     let folder = Folder::with(EVERYTHING);
+    folder.write("trace.jsonl", TRACE);
     let (report, requests, steps) = valid_outputs(&folder, &["-e", "size=30"], 1);
     // The scenario must reach what it is there for.
     let run = |name: &str| {
