@@ -33,4 +33,4 @@ pub use listing::{ColumnRange, TableSummary, summarize};
 pub use memory::MemoryNeed;
 pub use package::{Package, Stack, TableFile};
 pub use source::{Priced, Source};
-pub use tables::{Resolved, Tables, TablesInput};
+pub use tables::{Resolved, SourceFiles, Tables, TablesInput};

@@ -1,6 +1,8 @@
 //! The installed package: its folders, and what lies in them.
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +39,11 @@ impl Package {
         let has_tables = |folder: &&PathBuf| folder.join("systems/data").is_dir();
         let root = candidates.iter().find(has_tables).ok_or_else(|| TablesError::NotThePackage(named.clone()))?;
         Ok(Self { systems: root.join("systems"), models: root.join("model_configs") })
+    }
+
+    /// The folder that systems and models are in.
+    pub(crate) fn root(&self) -> &Path {
+        self.systems.parent().unwrap_or(&self.systems)
     }
 
     /// The folder that the systems are in.
@@ -95,7 +102,8 @@ impl Package {
         if !known.iter().any(|name| name == system) {
             return Err(TablesError::Unknown { what: "system", name: system.to_owned(), known });
         }
-        let read = System::read(&self.systems.join(format!("{system}.yaml")))?;
+        let file = self.systems.join(format!("{system}.yaml"));
+        let read = System::read(&file)?;
         let data = self.systems.join(read.data_folder());
         let mut stack = Stack {
             system_name: system.to_owned(),
@@ -103,6 +111,7 @@ impl Package {
             version: String::new(),
             system: read,
             data,
+            used: RefCell::new(BTreeSet::from([file])),
         };
         let backends = stack.backends();
         if !backends.iter().any(|name| name == backend) {
@@ -134,6 +143,8 @@ pub struct Stack {
     version: String,
     pub(crate) system: System,
     data: PathBuf,
+    /// The file of the system, and those of the tables that were asked for.
+    used: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// A table's file.
@@ -203,12 +214,38 @@ impl Stack {
             let path = self.data.join(operator).join(&self.backend).join(&version).join(file);
             path.is_file().then(|| TableFile { operator: operator.to_owned(), version, path })
         })
+        .inspect(|table| self.uses(&table.path))
+    }
+
+    fn uses(&self, file: &Path) {
+        self.used.borrow_mut().insert(file.to_owned());
+    }
+
+    /// The files that were asked for, and one of the chosen version where none is of it:
+    /// a folder with these alone has the same versions to choose from.
+    pub(crate) fn files_used(&self) -> Vec<PathBuf> {
+        let used = self.used.borrow();
+        let is_used = |folder: &Path| used.iter().any(|file| file.parent() == Some(folder));
+        let folder_of = |operator: &str| self.data.join(operator).join(&self.backend).join(&self.version);
+        // The latest version is chosen among those of matrix multiplications.
+        let own = folder_of("gemm");
+        let mut folders = vec![own.clone()];
+        if !own.is_dir() {
+            folders = entries(&self.data).iter().map(|operator| folder_of(operator)).collect();
+        }
+        let missing = if folders.iter().any(|folder| is_used(folder)) {
+            None
+        } else {
+            let files = folders.iter().flat_map(|folder| entries(folder).into_iter().map(|name| folder.join(name)));
+            files.into_iter().find(|file| file.is_file())
+        };
+        used.iter().cloned().chain(missing).collect()
     }
 
     /// The file of NCCL's collectives.
     pub(crate) fn nccl(&self) -> Option<PathBuf> {
         let path = self.data.join("comm/nccl").join(self.system.nccl_version()?).join("nccl_perf.parquet");
-        path.is_file().then_some(path)
+        path.is_file().then_some(path).inspect(|path| self.uses(path))
     }
 
     /// All files of the tables, those of older versions only where there are no newer.

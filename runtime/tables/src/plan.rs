@@ -1,5 +1,6 @@
 //! The operators of a model on the GPUs of one rank, each with its time.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::curve::Curve;
@@ -73,6 +74,8 @@ pub(crate) struct Plan {
     pub(crate) attention: Vec<AttentionOperator>,
     /// The last one, over the requests that emit a token.
     pub(crate) logits: Curve,
+    /// The files that it was read from.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// What a plan is made from.
@@ -117,6 +120,7 @@ impl Plan {
             });
         };
         let collectives = Collectives::read(&stack)?;
+        let files = stack.files_used();
         let system = Arc::new(stack.system);
         let mut maker = Maker { system, model, parallel, gemms, collectives, operators: Vec::new() };
         maker.embedding();
@@ -138,7 +142,7 @@ impl Plan {
                 is_input_cast: false,
             },
         );
-        Ok(Self { tokens: maker.operators, attention, logits })
+        Ok(Self { tokens: maker.operators, attention, logits, files })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::TablesError;
 use crate::memory::MemoryNeed;
 use crate::model::Model;
-use crate::package::Package;
+use crate::package::{ModelFiles, Package};
 use crate::plan::{AttentionOperator, Group, Parallel, Plan, TokenOperator};
 use crate::source::{Priced, Source};
 
@@ -89,8 +89,18 @@ pub struct Resolved {
 pub struct Tables {
     prices: Arc<Prices>,
     covered: Priced,
+    source: Arc<SourceFiles>,
     /// How long a step takes beside the sum of its operators.
     scale: f64,
+}
+
+/// The files of the package that a model was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFiles {
+    /// The folder that has the package's systems and models.
+    pub folder: PathBuf,
+    /// Their paths in it.
+    pub files: Vec<PathBuf>,
 }
 
 /// Times of a model, ready to be looked up.
@@ -126,6 +136,16 @@ impl Prompts {
     }
 }
 
+/// A model of its own is no file of the package.
+fn source_files(package: &Package, model: &ModelFiles, tables: Vec<PathBuf>) -> SourceFiles {
+    let folder = package.root();
+    let of_model = [&model.config, &model.quantisation].into_iter().filter(|file| file.is_file()).cloned();
+    let inside = |file: PathBuf| file.strip_prefix(folder).ok().map(PathBuf::from);
+    let mut files: Vec<PathBuf> = tables.into_iter().chain(of_model).filter_map(inside).collect();
+    files.sort();
+    SourceFiles { folder: folder.to_owned(), files }
+}
+
 impl Tables {
     /// Reads the tables of a model.
     ///
@@ -134,7 +154,8 @@ impl Tables {
     /// or a setting does not fit.
     pub fn new(input: &TablesInput) -> Result<Self, TablesError> {
         let package = Package::find(input.data.as_deref())?;
-        let mut model = Model::read(&input.model, &package.model_config(&input.model)?)?;
+        let model_files = package.model_config(&input.model)?;
+        let mut model = Model::read(&input.model, &model_files)?;
         let given =
             |field, name: &Option<String>, known| name.as_deref().map(|name| Dtype::of(field, name, known)).transpose();
         if let Some(dtype) = given("gemm_dtype", &input.gemm_dtype, Dtype::GEMM)? {
@@ -160,7 +181,7 @@ impl Tables {
             attention_ranks: input.attention_dp,
         };
         let memory = MemoryNeed::of(&model, parallel, stack.memory_bytes());
-        let Plan { tokens, attention, logits } = Plan::new(stack, &model, parallel)?;
+        let Plan { tokens, attention, logits, files } = Plan::new(stack, &model, parallel)?;
         let sum = |group: Option<Group>| {
             let wanted = tokens.iter().filter(|operator| group.is_none_or(|group| operator.group == group));
             Curve::sum(wanted.map(|operator| (&operator.curve, operator.count)))
@@ -174,7 +195,15 @@ impl Tables {
             with_prompts.clone()
         };
         let prices = Prices { resolved, memory, with_prompts, decodes_only, logits, attention, tokens };
-        Ok(Self { prices: Arc::new(prices), covered: Priced::default(), scale: 1.0 })
+        let source = Arc::new(source_files(&package, &model_files, files));
+        Ok(Self { prices: Arc::new(prices), covered: Priced::default(), source, scale: 1.0 })
+    }
+
+    /// The files of the package that it was read from; a folder with these alone has the
+    /// same times.
+    #[must_use]
+    pub fn source(&self) -> &SourceFiles {
+        &self.source
     }
 
     /// Steps that take `scale` times the sum of their operators; above 0.

@@ -23,7 +23,7 @@ use crate::text::{printable, quoted};
 use args::{InspectPackArgs, PackArgs, UnpackArgs};
 use make::{Packed, Redacted};
 
-pub(crate) use opened::OpenedPack;
+pub(crate) use opened::{OpenedPack, Verdict};
 
 /// Ending of the names of packs.
 const SUFFIX: &str = "vcr";

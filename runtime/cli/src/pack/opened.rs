@@ -9,7 +9,7 @@ use vcr_pack::{COMPAT, Manifest, STEPS, first_divergence};
 use vcr_scenario::{COMPAT_TABLE, Outcome, RunOptions, ScenarioError};
 
 use super::make::{runs_of, without_path};
-use crate::exit::{Exit, tell};
+use crate::exit::tell;
 use crate::refusal::Refusal;
 
 /// A pack, unpacked and checked.
@@ -18,6 +18,24 @@ pub(crate) struct OpenedPack {
     manifest: Manifest,
     /// Whether parameters or the seed are others than those it was packed with.
     is_changed: bool,
+}
+
+/// How a result compares with that of its pack.
+pub(crate) struct Verdict {
+    pub(crate) is_different: bool,
+    /// To be printed.
+    pub(crate) lines: Vec<String>,
+}
+
+impl Verdict {
+    fn different(lines: Vec<String>) -> Self {
+        Self { is_different: true, lines }
+    }
+
+    /// Prints it.
+    pub(crate) fn tell(&self) {
+        self.lines.iter().for_each(|line| tell(format_args!("{line}")));
+    }
 }
 
 impl OpenedPack {
@@ -59,69 +77,67 @@ impl OpenedPack {
             inputs.map(|input| (input.name.clone(), place(&input.path))).collect::<BTreeMap<_, _>>();
     }
 
-    /// Says whether the result is the one of the pack; the exit code is then `exit`.
-    pub(crate) fn compare(&self, outcome: &Outcome, exit: Exit) -> Exit {
+    /// Says whether the result is the one of the pack.
+    pub(crate) fn compare(&self, outcome: &Outcome) -> Verdict {
         if self.is_changed {
-            tell(format_args!("the pack was made with other parameters or another seed: its result was not compared"));
-            return exit;
+            let said = "the pack was made with other parameters or another seed: its result was not compared";
+            return Verdict { is_different: false, lines: vec![said.to_owned()] };
         }
         let expected = &self.manifest.expected;
         if let Some(error) = &expected.error {
-            tell(format_args!("different: the pack expects the error {error}"));
-            return Exit::CheckFailed;
+            return Verdict::different(vec![format!("different: the pack expects the error {error}")]);
         }
         if expected.fingerprint.as_deref() == Some(outcome.fingerprint.as_str()) {
-            tell(format_args!("same: the fingerprint is the one of the pack"));
-            return exit;
+            let said = "same: the fingerprint is the one of the pack";
+            return Verdict { is_different: false, lines: vec![said.to_owned()] };
         }
         let fingerprint = expected.fingerprint.as_deref().unwrap_or("none");
-        tell(format_args!("different: the pack expects the fingerprint {fingerprint}"));
-        self.tell_divergence(outcome);
+        let mut lines = vec![format!("different: the pack expects the fingerprint {fingerprint}")];
+        lines.push(self.divergence(outcome));
         let (packed, own) = (&self.manifest.vcr_version, env!("CARGO_PKG_VERSION"));
         if packed != own {
-            tell(format_args!("it was made by vcr {packed}, and this is vcr {own}"));
+            lines.push(format!("it was made by vcr {packed}, and this is vcr {own}"));
         }
         if fs::read_to_string(self.folder.path().join(COMPAT)).is_ok_and(|table| table != COMPAT_TABLE) {
-            tell(format_args!("its table of vLLM's versions is another: vcr unpack shows it as {COMPAT}"));
+            lines.push(format!("its table of vLLM's versions is another: vcr unpack shows it as {COMPAT}"));
         }
-        Exit::CheckFailed
+        Verdict::different(lines)
     }
 
-    fn tell_divergence(&self, outcome: &Outcome) {
+    fn divergence(&self, outcome: &Outcome) -> String {
         let expected_runs = &self.manifest.expected.runs;
         let digests = fs::read(self.folder.path().join(STEPS)).map_err(|error| error.to_string());
         let expected = match digests.and_then(|bytes| vcr_pack::from_bytes(&bytes, expected_runs)) {
             Ok(expected) => expected,
-            Err(problem) => {
-                tell(format_args!("the digests of its steps cannot be read: {problem}"));
-                return;
-            }
+            Err(problem) => return format!("the digests of its steps cannot be read: {problem}"),
         };
         let found_runs = runs_of(&outcome.runs);
         let found: Vec<Vec<Vec<u32>>> = outcome.runs.iter().filter_map(|run| run.step_digests.clone()).collect();
         match first_divergence((expected_runs, &expected), (&found_runs, &found)) {
             Some(divergence) if divergence.engine.is_empty() => {
-                tell(format_args!("the run `{}` is missing, or has other engines", divergence.run));
+                format!("the run `{}` is missing, or has other engines", divergence.run)
             }
             Some(divergence) => {
                 let (expected, found) = divergence.steps;
-                tell(format_args!(
+                format!(
                     "the first difference is in step {} of engine {} in the run `{}`: {expected} steps were expected, \
                      {found} were made",
                     divergence.step, divergence.engine, divergence.run
-                ));
+                )
             }
-            None => tell(format_args!("every step is the same: requests or totals differ")),
+            None => "every step is the same: requests or totals differ".to_owned(),
         }
     }
 
     /// Says whether an error is the one of the pack.
-    pub(crate) fn compare_error(&self, error: &ScenarioError) {
+    pub(crate) fn compare_error(&self, error: &ScenarioError) -> Verdict {
         let found = without_path(&error.to_string(), &self.script());
         match &self.manifest.expected.error {
-            Some(expected) if *expected == found => tell(format_args!("same: the error is the one of the pack")),
-            Some(expected) => tell(format_args!("different: the pack expects the error {expected}")),
-            None => tell(format_args!("different: the pack expects a result")),
+            Some(expected) if *expected == found => {
+                Verdict { is_different: false, lines: vec!["same: the error is the one of the pack".to_owned()] }
+            },
+            Some(expected) => Verdict::different(vec![format!("different: the pack expects the error {expected}")]),
+            None => Verdict::different(vec!["different: the pack expects a result".to_owned()]),
         }
     }
 }

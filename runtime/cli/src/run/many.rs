@@ -1,4 +1,4 @@
-//! `vcr run` of several files, one after the other or some at a time.
+//! `vcr run` of several files, scenarios and packs, one after the other or some at a time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,6 +14,7 @@ use vcr_units::format_ns;
 use crate::args::RunArgs;
 use crate::excerpt::with_line;
 use crate::exit::{Exit, print_error, printed, tell};
+use crate::pack::{OpenedPack, Verdict};
 use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::stop;
@@ -21,21 +22,70 @@ use crate::style::{GREEN, RED};
 use crate::summary;
 use crate::text::printable;
 
+/// A file to be run.
+struct Job {
+    file: PathBuf,
+    scenario: Scenario,
+    pack: Option<OpenedPack>,
+    options: RunOptions,
+}
+
+impl Job {
+    /// Reads and compiles a scenario, or that of a pack. Each gets the parameters that it reads.
+    fn open(args: &RunArgs, options: &RunOptions, file: &Path) -> Result<Self, Refusal> {
+        let mut pack = OpenedPack::open(file)?;
+        let scenario = Scenario::open(&pack.as_ref().map_or_else(|| file.to_owned(), OpenedPack::script))?;
+        let known = scenario.parameters();
+        let mut parameters = options.parameters.clone();
+        parameters.retain(|name, _| !known.are_all_known || known.names.contains(name));
+        let out = args.out.as_ref().map(|folder| folder.join(stem(file)));
+        let mut options = RunOptions { parameters, out, ..options.clone() };
+        if let Some(pack) = &mut pack {
+            pack.complete(&mut options);
+        }
+        Ok(Self { file: file.to_owned(), scenario, pack, options })
+    }
+
+    fn run(&self, threads: usize, terminal: &Arc<TerminalReporter>) -> Done {
+        let began = Instant::now();
+        let reporter = FileReporter { terminal: Arc::clone(terminal), name: stem(&self.file) };
+        let result = self.scenario.run(RunOptions { threads, ..self.options.clone() }, Arc::new(reporter));
+        let verdict = self.pack.as_ref().and_then(|pack| match &result {
+            Ok(outcome) => outcome.partial.is_none().then(|| pack.compare(outcome)),
+            Err(error) => Some(pack.compare_error(error)),
+        });
+        Done { verdict, result: Some(result), wall_ns: began.elapsed().as_nanos() as f64, ..Done::not_started(&self.file) }
+    }
+}
+
 /// A file and what came of it; nothing if it was not started.
 struct Done {
     file: PathBuf,
     result: Option<Result<Outcome, ScenarioError>>,
+    /// How the result compares with that of its pack.
+    verdict: Option<Verdict>,
     wall_ns: f64,
 }
 
 impl Done {
+    fn not_started(file: &Path) -> Self {
+        Self { file: file.to_owned(), result: None, verdict: None, wall_ns: 0.0 }
+    }
+
     fn exit(&self) -> Exit {
         match &self.result {
             None => Exit::Passed,
             Some(Err(error)) => error.blame.into(),
-            Some(Ok(outcome)) if outcome.passed => Exit::Passed,
+            Some(Ok(outcome)) if outcome.passed && !self.is_different() => Exit::Passed,
             Some(Ok(_)) => Exit::CheckFailed,
         }
+    }
+}
+
+impl Done {
+    /// Whether the result is not that of its pack.
+    fn is_different(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.is_different)
     }
 }
 
@@ -66,23 +116,17 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     let files: Vec<PathBuf> = std::iter::once(&args.file).chain(&args.several.more_files).cloned().collect();
     check_folders(args, &files)?;
     // All of them are compiled first, so that a typing mistake costs no run.
-    let scenarios = files.iter().map(|file| Scenario::open(file)).collect::<Result<Vec<_>, _>>()?;
-    check_parameters(&scenarios, options)?;
+    let all = files.iter().map(|file| Job::open(args, options, file)).collect::<Result<Vec<_>, _>>()?;
+    check_parameters(&all, options)?;
     let jobs = usize::from(args.several.jobs.get()).min(files.len());
     let threads = (options.threads / jobs).max(1);
     let terminal = Arc::new(TerminalReporter::new(args.quiet));
     let has_failed = AtomicBool::new(false);
     let output = Mutex::new(InOrder { args, next: 0, ready: BTreeMap::new(), printed: Vec::new(), written: Ok(()) });
     let started = Instant::now();
-    parallel(jobs, &scenarios, |index, scenario| {
-        let began = Instant::now();
+    parallel(jobs, &all, |index, job| {
         let ends = stop::cause().is_some() || (args.several.fail_fast && has_failed.load(Ordering::Relaxed));
-        let run = || {
-            let reporter = FileReporter { terminal: Arc::clone(&terminal), name: stem(scenario.path()) };
-            scenario.run(options_of(args, options, scenario, threads), Arc::new(reporter))
-        };
-        let file = scenario.path().to_owned();
-        let done = Done { file, result: (!ends).then(run), wall_ns: began.elapsed().as_nanos() as f64 };
+        let done = if ends { Done::not_started(&job.file) } else { job.run(threads, &terminal) };
         if done.exit() != Exit::Passed {
             has_failed.store(true, Ordering::Relaxed);
         }
@@ -116,8 +160,8 @@ fn check_folders(args: &RunArgs, files: &[PathBuf]) -> Result<(), Refusal> {
 }
 
 /// A parameter must be read by one of the files at least.
-fn check_parameters(scenarios: &[Scenario], options: &RunOptions) -> Result<(), Refusal> {
-    let known: Vec<_> = scenarios.iter().map(Scenario::parameters).collect();
+fn check_parameters(jobs: &[Job], options: &RunOptions) -> Result<(), Refusal> {
+    let known: Vec<_> = jobs.iter().map(|job| job.scenario.parameters()).collect();
     let is_read = |name: &String| known.iter().any(|known| !known.are_all_known || known.names.contains(name));
     match options.parameters.keys().find(|name| !is_read(name)) {
         Some(unknown) => Err(Refusal::input(format!("none of the scenarios has a parameter `{unknown}`"))),
@@ -125,20 +169,19 @@ fn check_parameters(scenarios: &[Scenario], options: &RunOptions) -> Result<(), 
     }
 }
 
-/// Each scenario gets the parameters that it reads.
-fn options_of(args: &RunArgs, options: &RunOptions, scenario: &Scenario, threads: usize) -> RunOptions {
-    let known = scenario.parameters();
-    let mut parameters = options.parameters.clone();
-    parameters.retain(|name, _| !known.are_all_known || known.names.contains(name));
-    let out = args.out.as_ref().map(|folder| folder.join(stem(scenario.path())));
-    RunOptions { parameters, threads, out, ..options.clone() }
-}
-
 fn stem(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
+    let written = print_result(args, done);
+    for line in done.verdict.iter().flat_map(|verdict| &verdict.lines) {
+        tell(format_args!("{}: {line}", printable(&done.file.display().to_string())));
+    }
+    written
+}
+
+fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
     let name = done.file.display().to_string();
     let outcome = match &done.result {
         Some(Ok(outcome)) => outcome,
@@ -158,11 +201,12 @@ fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
     if args.full {
         return summary::write(&mut out, outcome, true);
     }
-    if args.quiet && outcome.passed {
+    let is_passed = done.exit() == Exit::Passed;
+    if args.quiet && is_passed {
         return Ok(());
     }
     let kept = outcome.assertions.iter().filter(|made| made.passed).count();
-    let (style, mark) = if outcome.passed { (GREEN, '✓') } else { (RED, '✗') };
+    let (style, mark) = if is_passed { (GREEN, '✓') } else { (RED, '✗') };
     let partial = if outcome.partial.is_some() { ", partial" } else { "" };
     let of = outcome.assertions.len();
     writeln!(out, "{style}{mark}{style:#} {}  {kept} of {of} assertions passed{partial}", printable(&name))?;

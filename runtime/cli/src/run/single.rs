@@ -51,7 +51,10 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
         Ok(outcome) => {
             let mut exit = present(args, &outcome, started, || pack_failure(Ok(&outcome)));
             if outcome.partial.is_none() {
-                exit = pack.as_ref().map_or(exit, |pack| pack.compare(&outcome, exit));
+                if let Some(verdict) = pack.as_ref().map(|pack| pack.compare(&outcome)) {
+                    verdict.tell();
+                    exit = if verdict.is_different { Exit::CheckFailed } else { exit };
+                }
                 if let Some(baseline) = baseline {
                     exit = baseline.compare(args, &outcome.runs, exit);
                 }
@@ -60,7 +63,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
         }
         Err(error) => {
             if let Some(pack) = &pack {
-                pack.compare_error(&error);
+                pack.compare_error(&error).tell();
             }
             if error.blame == Blame::Fault {
                 pack_failure(Err(&error));

@@ -14,7 +14,8 @@ use vcr_core::{CapacityPolicy, EngineKind, SchedulerRules};
 /// A file that a scenario has read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Input {
-    /// `trace` (captures, too), `profile`, `coefficients` or `guest`.
+    /// `trace` (captures, too), `capture` (of latencies), `workload_file`, `dataset`,
+    /// `profile`, `coefficients`, `model`, `tables` or `guest`.
     pub kind: &'static str,
     /// Its path as the script names it; of a folder, that of the file in it.
     pub path: String,
@@ -31,6 +32,8 @@ pub struct SourceFile {
     pub name: String,
     /// Where it is: a file, the first one of a rotated capture, or a folder.
     pub path: PathBuf,
+    /// Of a folder of which only some files were read, these.
+    pub parts: Option<Vec<PathBuf>>,
 }
 
 impl SourceFile {
@@ -39,7 +42,9 @@ impl SourceFile {
     /// # Errors
     /// When a folder cannot be read.
     pub fn files(&self) -> io::Result<Vec<(String, PathBuf)>> {
-        files_of(&self.name, &self.path)
+        let Some(parts) = &self.parts else { return files_of(&self.name, &self.path) };
+        let named = |part: &PathBuf| (Path::new(&self.name).join(part).display().to_string(), self.path.join(part));
+        Ok(parts.iter().map(named).collect())
     }
 }
 
@@ -49,6 +54,8 @@ pub(crate) struct Inputs {
     named: BTreeMap<(String, &'static str), PathBuf>,
     /// Guests are digested when they are loaded.
     guests: BTreeMap<String, (String, PathBuf)>,
+    /// Folders with operator tables, and their files that were read.
+    tables: BTreeMap<String, (PathBuf, BTreeSet<PathBuf>)>,
     rules: BTreeSet<&'static str>,
 }
 
@@ -61,6 +68,11 @@ impl Inputs {
     /// Records a guest with the digest of its component.
     pub(crate) fn guest(&mut self, path: &str, sha256: &str, resolved: PathBuf) {
         self.guests.insert(path.to_owned(), (sha256.to_owned(), resolved));
+    }
+
+    /// Records files of a folder with operator tables.
+    pub(crate) fn tables(&mut self, name: &str, folder: PathBuf, files: Vec<PathBuf>) {
+        self.tables.entry(name.to_owned()).or_insert_with(|| (folder, BTreeSet::new())).1.extend(files);
     }
 
     /// Records the scheduler rules of a run's engines.
@@ -85,15 +97,28 @@ impl Inputs {
 
     /// The files and folders, as seen from the process.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        self.sources().into_iter().map(|source| source.path).collect()
+        let paths = self.sources().into_iter().flat_map(|source| match source.parts {
+            Some(parts) => parts.iter().map(|part| source.path.join(part)).collect(),
+            None => vec![source.path],
+        });
+        paths.collect()
     }
 
     /// Everything that was named, in order.
     pub(crate) fn sources(&self) -> Vec<SourceFile> {
-        let source = |kind, name: &str, path: &Path| SourceFile { kind, name: name.to_owned(), path: path.to_owned() };
+        let source = |kind, name: &str, path: &Path| SourceFile {
+            kind,
+            name: name.to_owned(),
+            path: path.to_owned(),
+            parts: None,
+        };
         let named = self.named.iter().map(|((name, kind), path)| source(kind, name, path));
         let guests = self.guests.iter().map(|(name, (_, path))| source("guest", name, path));
-        named.chain(guests).collect()
+        let tables = self.tables.iter().map(|(name, (folder, files))| SourceFile {
+            parts: Some(files.iter().cloned().collect()),
+            ..source("tables", name, folder)
+        });
+        named.chain(guests).chain(tables).collect()
     }
 
     /// Reads and digests all files.
@@ -102,10 +127,10 @@ impl Inputs {
     /// When a file can no longer be read; the path is in the message.
     pub(crate) fn digest(&self) -> io::Result<Vec<Input>> {
         let mut inputs = Vec::new();
-        for ((path, kind), resolved) in &self.named {
-            for (path, file) in files_of(path, resolved)? {
+        for source in self.sources().iter().filter(|source| source.kind != "guest") {
+            for (path, file) in source.files()? {
                 let sha256 = digest_of(&file)?;
-                inputs.push(Input { kind, path, sha256 });
+                inputs.push(Input { kind: source.kind, path, sha256 });
             }
         }
         let guest = |(path, (sha256, _)): (&String, &(String, PathBuf))| Input {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vcr_core::factory::copies;
 use vcr_roofline::MemoryNeed;
-use vcr_tables::{Tables, TablesInput};
+use vcr_tables::{DATA_VARIABLE, SourceFiles, Tables, TablesInput};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
@@ -12,13 +12,21 @@ use crate::script::options::Options;
 use crate::vocabulary::latency::{LatencySpec, finish};
 use crate::vocabulary::memory::ModelMemory;
 
+/// The file beside a model's configuration that says how it is quantised.
+const QUANTISATION: &str = "hf_quant_config.json";
+
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let system = options.string("system");
     let system = options.required("system", system);
     let model = options.string("model");
     let model = options.required("model", model);
     let mut input = TablesInput::new(&system, &model);
-    input.data = options.string("data").map(|data| context.resolve(&data));
+    let data = options.string("data");
+    // The package that the environment names is found by the variable's name in a pack.
+    input.data = match &data {
+        Some(data) => Some(context.resolve(data)),
+        None => context.options.files_by_name.get(DATA_VARIABLE).cloned(),
+    };
     input.version = options.string("version");
     if let Some(backend) = options.string("backend") {
         input.backend = backend;
@@ -53,6 +61,11 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         // A name of the package has no file beside the script.
         let read = if own.is_file() && Path::new(&model).extension().is_some() {
             context.state().inputs.named("model", &model, own.clone());
+            let quantisation = own.with_file_name(QUANTISATION);
+            if quantisation.is_file() {
+                let name = Path::new(&model).with_file_name(QUANTISATION).display().to_string();
+                context.state().inputs.named("model", &name, quantisation);
+            }
             input.model = own.display().to_string();
             context.reads(&own).map_err(|thrown| thrown.message)
         } else {
@@ -66,6 +79,8 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         });
         match read {
             Ok(tables) => {
+                let SourceFiles { folder, files } = tables.source().clone();
+                context.state().inputs.tables(data.as_deref().unwrap_or(DATA_VARIABLE), folder, files);
                 let names = [Some(&*model), Some(&*system)];
                 let memory =
                     tables.memory().and_then(|need| ModelMemory::of(&mut options, &in_memory(need), names, gpu_memory));
