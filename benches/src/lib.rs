@@ -94,6 +94,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         max_retries: 0,
         max_time_ns: None,
         samples_steps: true,
+        keeps_requests: false,
     };
     simulate(config, &mut Unobserved).expect("the run reaches its end")
 }

@@ -173,3 +173,54 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         assert!(said.contains(message), "{workload}: {said}");
     }
 }
+
+#[test]
+fn requests_know_their_deadline_and_what_was_computed_in_vain() {
+    let (report, requests) = run(
+        r#"[constant(#{ rate: 20, count: 20, prompt_tokens: 500, output_tokens: 100, timeout: "700ms", deadline: "2s",
+            retry: #{ max_attempts: 3, backoff: "100ms" } })]"#,
+    );
+    let sum = |key: &str| requests.iter().filter_map(|request| request[key].as_u64()).sum::<u64>();
+    assert!(counter(&report, "wasted_tokens") > 0 && counter(&report, "wasted_prompt_tokens") > 0);
+    assert_eq!(sum("wasted_tokens"), counter(&report, "wasted_tokens"));
+    assert_eq!(sum("wasted_prompt_tokens"), counter(&report, "wasted_prompt_tokens"));
+    let first = |request: &Value| {
+        let is_first = |other: &&Value| other["session"] == request["session"] && other["attempt"].is_null();
+        requests.iter().find(is_first).and_then(|first| first["arrival_ms"].as_f64()).expect("a first attempt")
+    };
+    assert!(requests.iter().any(|request| request["attempt"].is_u64()));
+    for request in &requests {
+        let deadline_ms = request["deadline_ms"].as_f64().expect("a deadline");
+        assert!((deadline_ms - first(request) - 2000.0).abs() < 1e-6, "{request}");
+    }
+    let (_, patient) = run(r#"[constant(#{ rate: 20, count: 2, prompt_tokens: 5, output_tokens: 1 })]"#);
+    assert!(
+        patient.iter().all(|request| request.get("deadline_ms").is_none() && request.get("wasted_tokens").is_none())
+    );
+}
+
+#[test]
+fn folders_of_servegen_are_workloads() {
+    let folder = Folder::with(&on_one_engine(r#"workload_file("day")"#));
+    std::fs::create_dir(folder.path().join("day")).expect("the folder is writable");
+    folder.write("day/chunk-0-trace.csv", "3600,0.05,1.5,Gamma,0.44,45\n4200,0,,,,\n4800,0.1,1.2,Weibull,0.8,9\n");
+    folder.write(
+        "day/chunk-0-dataset.json",
+        r#"{"0": {"input_tokens": "{100: 0.5, 200: 0.5}", "output_tokens": "{7: 1.0}"},
+            "4500": {"input_tokens": "{300: 1.0}", "output_tokens": "{8: 1.0}"}}"#,
+    );
+    let _ = folder.run(&["--requests", "requests.jsonl"]).ended(0);
+    let text = std::fs::read_to_string(folder.path().join("requests.jsonl")).expect("it was written");
+    let requests: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let of = |name: &str| requests.iter().filter(|request| request["workload"] == name).collect::<Vec<_>>();
+    let (first, second) = (of("chunk-0 3600s"), of("chunk-0 4800s"));
+    assert_eq!(first.len() + second.len(), requests.len());
+    assert!((5..100).contains(&first.len()) && (20..150).contains(&second.len()), "{} {}", first.len(), second.len());
+    let at_ms = |request: &&Value| request["arrival_ms"].as_f64().expect("a time");
+    assert!(first.iter().all(|request| at_ms(request) < 600_000.0));
+    assert!(second.iter().all(|request| (1_200_000.0..1_800_000.0).contains(&at_ms(request))));
+    assert!(first.iter().all(|request| matches!(request["prompt_tokens"].as_u64(), Some(100 | 200))));
+    assert!(second.iter().all(|request| request["prompt_tokens"] == 300 && request["output_tokens"] == 8));
+    folder.write("day/chunk-0-trace.csv", "0,1,200,Gamma,1,1\n");
+    folder.run(&[]).failed(2, &["chunk-0-trace.csv: line 1", "invalid variation 200"]);
+}

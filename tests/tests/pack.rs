@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::Write;
 
+use vcr_import::table::{Cells, Column, TableFormat};
 use vcr_pack::{Content, Manifest, PackFile};
-use vcr_tests::{Folder, root, shipped_guest};
+use vcr_tests::{Folder, Said, root, shipped_guest, vcr};
 
 /// Reads a trace beside it and a capture elsewhere.
 const SCENARIO: &str = r#"
@@ -250,4 +251,107 @@ fn searches_sweeps_and_repetitions_take_packs() {
     let _ = elsewhere.vcr(&["run", "a.vcr", "--repeat", "3", "--json"]).ended(0);
     elsewhere.write("broken.vcr", &bytes(&folder, "a.vcr")[..200]);
     elsewhere.vcr(&["run", "broken.vcr", "--sweep", "completed=41,42"]).failed(2, &["broken.vcr"]);
+}
+
+/// A file of a table with these columns of numbers and of one text.
+fn table(folder: &Folder, path: &str, texts: &[(&str, &str)], columns: &[&str], rows: &[&[f64]]) {
+    let text = |(name, text): &(&str, &str)| Column {
+        name: (*name).to_owned(),
+        cells: Cells::Texts(vec![(*text).to_owned(); rows.len()]),
+    };
+    let number = |(index, name): (usize, &&str)| {
+        let cells = match *name {
+            "latency" => Cells::Numbers(rows.iter().map(|row| Some(row[index])).collect()),
+            _ => Cells::Counts(rows.iter().map(|row| row[index] as u64).collect()),
+        };
+        Column { name: (*name).to_owned(), cells }
+    };
+    let columns: Vec<Column> = texts.iter().map(text).chain(columns.iter().enumerate().map(number)).collect();
+    let mut bytes = Vec::new();
+    vcr_import::table::write(&mut bytes, &columns, TableFormat::Parquet).expect("a vector takes everything");
+    let file = folder.path().join(path);
+    fs::create_dir_all(file.parent().expect("it lies in a folder")).expect("the folder is writable");
+    fs::write(file, bytes).expect("the folder is writable");
+}
+
+/// A package of operator tables in which all takes a millisecond, and one file that nothing reads.
+fn tables(folder: &Folder) {
+    let data = "tables/systems/data/gpu";
+    let gemms: Vec<[f64; 4]> = [(128, 64), (64, 64), (256, 64), (64, 128), (1000, 64), (192, 64)]
+        .into_iter()
+        .flat_map(|(n, k)| [1, 64].map(|m| [f64::from(m), f64::from(n), f64::from(k), 1.0]))
+        .collect();
+    let gemms: Vec<&[f64]> = gemms.iter().map(|row| &row[..]).collect();
+    let gemm = format!("{data}/gemm/vllm/1.0/gemm_perf.parquet");
+    table(folder, &gemm, &[("gemm_dtype", "bfloat16")], &["m", "n", "k", "latency"], &gemms);
+    let dtypes = [("kernel_source", "flash"), ("attn_dtype", "bfloat16"), ("kv_cache_dtype", "bfloat16")];
+    let columns =
+        ["num_heads", "num_key_value_heads", "head_dim", "batch_size", "isl", "step", "window_size", "latency"];
+    for (name, is_decode) in [("context", false), ("generation", true)] {
+        let row = |batch: f64, length: f64| {
+            let [isl, step] = if is_decode { [1.0, length - 1.0] } else { [length, 0.0] };
+            [4.0, 4.0, 16.0, batch, isl, step, 0.0, 1.0]
+        };
+        let rows = [row(1.0, 16.0), row(1.0, 256.0), row(4.0, 16.0), row(4.0, 256.0)];
+        let rows: Vec<&[f64]> = rows.iter().map(|row| &row[..]).collect();
+        table(folder, &format!("{data}/attention/vllm/1.0/{name}_attention_perf.parquet"), &dtypes, &columns, &rows);
+    }
+    let system = "data_dir: data/gpu\ngpu: {mem_bw: 1.0e12, bfloat16_tc_flops: 1.0e14}\n\
+                  node: {num_gpus_per_node: 8, intra_node_bw: 1.0e11, inter_node_bw: 1.0e10}\n";
+    folder.write("tables/systems/gpu.yaml", system);
+    folder.write("tables/systems/unread.yaml", system);
+    fs::create_dir_all(folder.path().join("tables/model_configs")).expect("the folder is writable");
+    let model = r#"{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}"#;
+    folder.write("tables/model_configs/us--dense_config.json", model);
+}
+
+#[test]
+fn operator_tables_are_packed_as_far_as_they_were_read() {
+    let folder = Folder::new();
+    tables(&folder);
+    let scenario = |data: &str| {
+        format!(
+            "let c = cluster(#{{ engines: pool(#{{ engine: engine(#{{ num_gpu_blocks: 100 }}), \
+             latency: tables(#{{ {data}system: \"gpu\", model: \"us/dense\" }}) }}) }});\n\
+             run(#{{ cluster: c, workloads: [burst(#{{ count: 3, prompt_tokens: 20, output_tokens: 5 }})] }});\n"
+        )
+    };
+    folder.write("named.rhai", scenario("data: \"tables\", "));
+    folder.write("found.rhai", scenario(""));
+    for (name, place) in [("named", "tables"), ("found", "VCR_TABLES")] {
+        let (script, pack) = (format!("{name}.rhai"), format!("{name}.vcr"));
+        let mut command = std::process::Command::new(vcr());
+        command.args(["pack", &script, "-o", &pack]).current_dir(folder.path());
+        let _ = Said::of(command.env("VCR_TABLES", folder.path().join("tables"))).ended(0);
+        let elsewhere = Folder::new();
+        elsewhere.write(&pack, bytes(&folder, &pack));
+        let mut command = std::process::Command::new(vcr());
+        command.args(["run", &pack]).current_dir(elsewhere.path()).env_remove("VCR_TABLES");
+        let said = Said::of(&mut command).ended(0).stderr;
+        assert!(said.contains("same: the fingerprint is the one of the pack"), "{name}: {said}");
+        let manifest = elsewhere.vcr(&["inspect", "pack", &pack, "--json"]).ended(0).json();
+        let files: Vec<&str> =
+            manifest["files"].as_array().expect("a list").iter().filter_map(|file| file["path"].as_str()).collect();
+        assert!(files.contains(&&*format!("scenario/{place}/systems/gpu.yaml")), "{files:#?}");
+        assert!(!files.iter().any(|file| file.contains("unread")), "{files:#?}");
+        assert_eq!(manifest["inputs"][0]["kind"], "tables");
+    }
+}
+
+#[test]
+fn packs_run_beside_other_files() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);
+    let said = folder.vcr(&["run", "scenarios/s.rhai", "p.vcr"]).ended(0);
+    assert!(said.stderr.contains("p.vcr: same: the fingerprint is the one of the pack"), "{}", said.stderr);
+    assert!(said.stderr.contains("2 of 2 scenarios passed"), "{}", said.stderr);
+    changed(&folder, "p.vcr", "slow.vcr", "scenario/scenarios/s.rhai", |script| {
+        String::from_utf8(script).expect("a text").replace("10ms", "11ms").into_bytes()
+    });
+    let said = folder.vcr(&["run", "scenarios/s.rhai", "slow.vcr"]).ended(1);
+    assert!(said.stderr.contains("slow.vcr: different: the pack expects"), "{}", said.stderr);
+    assert!(said.stdout.lines().any(|line| line.contains('✗') && line.contains("slow.vcr")), "{}", said.stdout);
+    let said = folder.vcr(&["run", "p.vcr", "scenarios/s.rhai", "-e", "completed=42"]).ended(0);
+    assert!(said.stderr.contains("p.vcr: the pack was made with other parameters"), "{}", said.stderr);
 }

@@ -33,6 +33,7 @@ pub use config::{
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::target_autoscaler;
+pub use ledger::kept::KeptRequest;
 pub use ledger::row::RequestRow;
 pub use ledger::{metrics, record};
 pub use measured::{DRAWN_TOKENS, Ending, IssuedRequest, MeasuredRun, virtual_only};

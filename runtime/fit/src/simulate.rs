@@ -108,6 +108,7 @@ pub fn run(
         max_retries: 0,
         max_time_ns: None,
         samples_steps: false,
+        keeps_requests: false,
     };
     let mut steps = Steps::default();
     let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };

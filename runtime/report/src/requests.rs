@@ -87,6 +87,15 @@ pub struct RequestRow<'a> {
     /// Attempts of its client before this one.
     #[serde(default)]
     pub attempt: u64,
+    /// When its client gives up for good.
+    #[serde(default)]
+    pub deadline_ms: Option<f64>,
+    /// Output tokens that it got in vain.
+    #[serde(default)]
+    pub wasted_tokens: u64,
+    /// Prompt tokens that were computed in vain.
+    #[serde(default)]
+    pub wasted_prompt_tokens: u64,
     /// Its SLO class.
     #[serde(default, borrow)]
     pub slo_class: Option<Cow<'a, str>>,
@@ -141,7 +150,7 @@ enum Cell<'a> {
 }
 
 /// The columns, which are the fields of `requests.jsonl`.
-fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 29] {
+fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 32] {
     let text = |text: &'a Option<Cow<'_, str>>| Cell::Text(text.as_deref().unwrap_or_default());
     [
         ("of", Cell::Text(&row.of)),
@@ -170,6 +179,9 @@ fn cells<'a>(row: &'a RequestRow<'_>) -> [(&'static str, Cell<'a>); 29] {
         ("preemptions", Cell::Count(row.preemptions)),
         ("retries", Cell::Count(row.retries)),
         ("attempt", Cell::Count(row.attempt)),
+        ("deadline_ms", Cell::Number(row.deadline_ms)),
+        ("wasted_tokens", Cell::Count(row.wasted_tokens)),
+        ("wasted_prompt_tokens", Cell::Count(row.wasted_prompt_tokens)),
         ("slo_class", text(&row.slo_class)),
         ("adapter", Cell::Number(row.adapter)),
         ("name", text(&row.name)),
@@ -218,7 +230,7 @@ mod tests {
 
     const LINE: &str = r#"{"of":"a","id":3,"workload":"w","status":"completed","arrival_ms":1,"queued_ms":2,
         "scheduled_ms":3.5,"prefill_end_ms":5,"transfer_end_ms":6,"end_ms":9,"engine":"p 0","decode_engine":"d \"1\"",
-        "attempt":2,"slo_class":"gold","adapter":4,"name":"r-1"}"#;
+        "attempt":2,"deadline_ms":8.5,"wasted_tokens":3,"wasted_prompt_tokens":7,"slo_class":"gold","adapter":4,"name":"r-1"}"#;
 
     #[test]
     fn a_life_has_no_gaps() {
@@ -254,6 +266,9 @@ mod tests {
         assert!(
             columns.iter().copied().eq(fields.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>())
         );
-        assert_eq!(row, "a,3,w,0,0,completed,,0,0,0,0,1,2,3.5,5,6,,,9,,,p 0,\"d \"\"1\"\"\",0,0,2,gold,4,r-1\n");
+        assert_eq!(
+            row,
+            "a,3,w,0,0,completed,,0,0,0,0,1,2,3.5,5,6,,,9,,,p 0,\"d \"\"1\"\"\",0,0,2,8.5,3,7,gold,4,r-1\n"
+        );
     }
 }

@@ -210,11 +210,12 @@ impl Stack {
     pub fn table(&self, operator: &str, file: &str) -> Option<TableFile> {
         let versions = self.versions_of(operator).into_iter().rev();
         let mut not_newer = versions.filter(|version| by_version(version, &self.version) != Ordering::Greater);
-        not_newer.find_map(|version| {
-            let path = self.data.join(operator).join(&self.backend).join(&version).join(file);
-            path.is_file().then(|| TableFile { operator: operator.to_owned(), version, path })
-        })
-        .inspect(|table| self.uses(&table.path))
+        not_newer
+            .find_map(|version| {
+                let path = self.data.join(operator).join(&self.backend).join(&version).join(file);
+                path.is_file().then(|| TableFile { operator: operator.to_owned(), version, path })
+            })
+            .inspect(|table| self.uses(&table.path))
     }
 
     fn uses(&self, file: &Path) {

@@ -114,3 +114,39 @@ fn a_file_is_replaced_when_asked_only() {
     folder.write("test.rhai", SCENARIO.replace("\"day.jsonl\"", "\"..\""));
     folder.run(&[]).failed(2, &["invalid `record`: expected the path of a file"]);
 }
+
+/// Times of single outputs, wherever they come from, and what prompts share where tokens are sent.
+#[test]
+fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
+    for (target, has_hashes) in [(None, false), (Some("live"), true)] {
+        let folder = folder();
+        let args: Vec<&str> = target.iter().flat_map(|target| ["--target", target]).collect();
+        let _ = folder.run(&args).ended(0);
+        let recorded = lines(&folder);
+        let requests: Vec<&Value> = recorded.iter().filter(|line| line["kind"] == "request").collect();
+        assert_eq!(requests.len(), 3);
+        for request in &requests {
+            let gaps = request["gap_ns"].as_array().unwrap_or_else(|| panic!("no gaps: {request}"));
+            assert_eq!(Some(gaps.len() as u64 + 1), request["output_tokens"].as_u64(), "{request}");
+            assert!(request.get("gap_summary").is_none(), "{request}");
+            if target.is_none() {
+                assert!(gaps.iter().all(|gap| *gap == 5_000_000), "{request}");
+            }
+        }
+        let by_name = |name: &str| {
+            let found = requests.iter().find(|request| request["id"] == name);
+            found.and_then(|request| request["block_hashes"].as_array()).cloned().unwrap_or_default()
+        };
+        let [first, second, third] = ["first", "second", "third"].map(by_name);
+        if has_hashes {
+            assert_eq!(recorded[0]["block_size_tokens"], 16);
+            assert_eq!((first.len(), first[..32] == second[..32], first[32] == second[32]), (37, true, false));
+            assert_ne!(first[0], third[0]);
+        } else {
+            assert!(first.is_empty() && second.is_empty() && third.is_empty());
+        }
+        // It is a workload like any other.
+        let summary = folder.vcr(&["inspect", "capture", "day.jsonl", "--json"]);
+        let _ = summary.ended(0);
+    }
+}

@@ -135,7 +135,7 @@ impl OpenedPack {
         match &self.manifest.expected.error {
             Some(expected) if *expected == found => {
                 Verdict { is_different: false, lines: vec!["same: the error is the one of the pack".to_owned()] }
-            },
+            }
             Some(expected) => Verdict::different(vec![format!("different: the pack expects the error {expected}")]),
             None => Verdict::different(vec!["different: the pack expects a result".to_owned()]),
         }

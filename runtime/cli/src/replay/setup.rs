@@ -83,6 +83,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         max_retries: 0,
         max_time_ns: args.run.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64),
         samples_steps: false,
+        keeps_requests: false,
     };
     check_room(config.memory_estimate())?;
     config

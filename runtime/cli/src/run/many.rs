@@ -54,7 +54,12 @@ impl Job {
             Ok(outcome) => outcome.partial.is_none().then(|| pack.compare(outcome)),
             Err(error) => Some(pack.compare_error(error)),
         });
-        Done { verdict, result: Some(result), wall_ns: began.elapsed().as_nanos() as f64, ..Done::not_started(&self.file) }
+        Done {
+            verdict,
+            result: Some(result),
+            wall_ns: began.elapsed().as_nanos() as f64,
+            ..Done::not_started(&self.file)
+        }
     }
 }
 

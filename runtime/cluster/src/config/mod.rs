@@ -82,4 +82,7 @@ pub struct RunConfig {
     pub max_time_ns: Option<u64>,
     /// Whether the report has the durations and batch sizes of steps.
     pub samples_steps: bool,
+    /// Whether the report has what a capture has of requests besides their records,
+    /// [`Report::kept`](crate::Report::kept). Steps are then made one by one, with the same results.
+    pub keeps_requests: bool,
 }

@@ -5,6 +5,7 @@
 //! whether a step lists them, a fast-forward sums them up or a steady decode counts
 //! them by workload.
 
+pub(crate) mod kept;
 pub mod metrics;
 pub mod record;
 pub(crate) mod row;
@@ -13,8 +14,10 @@ mod steady_decode;
 mod tally;
 
 use vcr_core::plan::{StepOutputs, TierLoad};
+use vcr_trace::capture::PromptChain;
 
 use crate::config::{Overheads, PoolRole};
+use kept::{Kept, KeptRequest};
 use metrics::{Counter, MetricSet, Summarised, Trend};
 use record::{GiveUp, Outcome, RequestRecord, TokenTimes};
 use steady_decode::SteadyDecode;
@@ -33,6 +36,8 @@ pub(crate) struct Ledger {
     /// By worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
+    /// For a capture of the run, if it keeps what that needs.
+    kept: Option<Kept>,
     /// Scratch: requests of each workload that decode in a fast-forward.
     decoding: Vec<u64>,
     /// Scratch: of these, requests that get their first two tokens there.
@@ -53,9 +58,28 @@ impl Ledger {
             steps: 0,
             steady_decodes: (0..workers).map(|_| SteadyDecode::default()).collect(),
             overheads,
+            kept: None,
             decoding: vec![0; workloads],
             first_two: vec![0; workloads],
             second_tokens: vec![0; workloads],
+        }
+    }
+
+    /// Keeps what a capture has of requests besides their records. Outputs must then be
+    /// entered one by one.
+    pub(crate) fn keep_requests(&mut self) {
+        self.kept = Some(Kept::default());
+    }
+
+    /// Takes what was kept, by tag.
+    pub(crate) fn take_kept(&mut self) -> Option<Vec<KeptRequest>> {
+        self.kept.take().map(Kept::into_requests)
+    }
+
+    /// Enters the hashes of a request's prompt, if those are kept.
+    pub(crate) fn keep_prompt(&mut self, tag: u64, chain: impl FnOnce() -> PromptChain) {
+        if let Some(kept) = &mut self.kept {
+            kept.enter_prompt(tag, chain());
         }
     }
 
@@ -95,6 +119,9 @@ impl Ledger {
         metrics.add(Counter::Requests, 1);
         metrics.add(Counter::ClientRetries, u64::from(record.attempt > 0));
         self.records.push(record);
+        if let Some(kept) = &mut self.kept {
+            kept.arrive();
+        }
         self.records.len() as u64 - 1
     }
 
@@ -109,6 +136,10 @@ impl Ledger {
         let record = &mut self.records[tag as usize];
         record.cached_tokens = cached_tokens;
         record.scheduled_ns = scheduled_ns;
+    }
+
+    pub(crate) fn set_deadline(&mut self, tag: u64, deadline_ns: Option<u64>) {
+        self.records[tag as usize].deadline_ns = deadline_ns;
     }
 
     pub(crate) fn stays_with_decode(&mut self, tag: u64) {
@@ -191,6 +222,9 @@ impl Ledger {
     /// Output tokens reach the client together. Gives whether they are the first.
     pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32, now_ns: u64) -> bool {
         let is_first = self.record(tag).prefill_end_ns.is_none();
+        if let Some(kept) = &mut self.kept {
+            kept.emit(tag, num_tokens, now_ns);
+        }
         let times = TokenTimes { first_ns: now_ns, second_ns: now_ns, last_ns: now_ns };
         let (workload, is_served) = self.enter_tokens(tag, num_tokens, times);
         if num_tokens > 1 {
@@ -267,8 +301,10 @@ impl Ledger {
 
     /// Counts the tokens of a request as wasted, which got them in vain.
     pub(crate) fn waste(&mut self, tag: u64) {
-        let wasted = u64::from(self.record(tag).output_tokens);
-        self.count(tag, Counter::WastedTokens, wasted);
+        let record = &mut self.records[tag as usize];
+        let wasted = record.output_tokens;
+        record.wasted_tokens = record.wasted_tokens.saturating_add(wasted);
+        self.count(tag, Counter::WastedTokens, u64::from(wasted));
     }
 
     /// A session of a workload did not start.
@@ -285,7 +321,9 @@ impl Ledger {
         let found_tokens = u64::from(record.cached_tokens);
         let left_tokens = if record.prefill_end_ns.is_some() { 0 } else { uncomputed_tokens };
         let computed = u64::from(record.prompt_tokens).saturating_sub(found_tokens).saturating_sub(left_tokens);
-        self.count(tag, Counter::WastedPromptTokens, if is_begun { computed } else { 0 });
+        let computed = if is_begun { computed } else { 0 };
+        self.records[tag as usize].wasted_prompt_tokens = computed as u32;
+        self.count(tag, Counter::WastedPromptTokens, computed);
     }
 
     /// A request has lost its engine and all that was done for it. Gives whether it is
@@ -294,6 +332,9 @@ impl Ledger {
         self.waste(tag);
         let record = &mut self.records[tag as usize];
         record.reset();
+        if let Some(kept) = &mut self.kept {
+            kept.lose(tag);
+        }
         let is_retried = record.retries < max_retries;
         if is_retried {
             record.retries += 1;

@@ -148,6 +148,12 @@ pub struct RequestRecord {
     pub retries: u32,
     /// Attempts of its client before this one.
     pub attempt: u32,
+    /// When its client gives up for good, however often it tries again.
+    pub deadline_ns: Option<u64>,
+    /// Output tokens that it got in vain, in all its attempts on engines.
+    pub wasted_tokens: u32,
+    /// Prompt tokens that were computed for a client that gave up.
+    pub wasted_prompt_tokens: u32,
     /// Number of its class in the workload.
     pub class: u32,
     /// Its LoRA adapter.
@@ -224,6 +230,9 @@ impl RequestRecord {
             preemptions: _,
             retries: _,
             attempt: _,
+            deadline_ns: _,
+            wasted_tokens: _,
+            wasted_prompt_tokens: _,
             class: _,
             adapter: _,
             outcome: _,
@@ -355,6 +364,10 @@ impl RequestRecord {
             attempt: _,
             class: _,
             adapter: _,
+            // They follow from the configuration, and are in the metrics.
+            deadline_ns: _,
+            wasted_tokens: _,
+            wasted_prompt_tokens: _,
             outcome,
             detail,
         } = *self;

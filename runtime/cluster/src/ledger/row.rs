@@ -47,6 +47,12 @@ pub struct RequestRow<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<f64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    wasted_tokens: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    wasted_prompt_tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     slo_class: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     adapter: Option<u32>,
@@ -106,6 +112,9 @@ impl RequestRecord {
             preemptions: self.preemptions,
             retries: self.retries,
             attempt: self.attempt,
+            deadline_ms: ms(self.deadline_ns),
+            wasted_tokens: self.wasted_tokens,
+            wasted_prompt_tokens: self.wasted_prompt_tokens,
             slo_class,
             adapter: self.adapter,
             name: None,

@@ -13,6 +13,8 @@ use crate::ledger::Ledger;
 use crate::ledger::metrics::Counter;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 use crate::observe::Progress;
+use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};
+
 use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
 use crate::traffic::{FollowUp, Start, Traffic, Turn};
 
@@ -77,11 +79,15 @@ impl MeasuredRun {
         let mut events = EventQueue::new(config.topology.pools().len());
         let mut traffic = Traffic::new(&config, pool.block_size(), true);
         traffic.begin(&mut events);
+        let mut ledger = Ledger::new(config.workloads.len(), 0, false, Overheads::default());
+        if config.keeps_requests {
+            ledger.keep_requests();
+        }
         Ok(Self {
             now_ns: 0,
             events,
             traffic,
-            ledger: Ledger::new(config.workloads.len(), 0, false, Overheads::default()),
+            ledger,
             follow_ups: Vec::new(),
             engine: knows_engines.then(|| AnyEngine::new(&pool)),
             config,
@@ -169,6 +175,12 @@ impl MeasuredRun {
             ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns])
         };
         let tag = self.ledger.arrive(record);
+        let hasher = PromptHasher {
+            scheme: HashScheme::Xxh3,
+            block_size_tokens: self.config.topology.pools()[0].engine.block_size(),
+            none_seed: 0,
+        };
+        self.ledger.keep_prompt(tag, || hasher.chain(turn.prompt.tokens(), &ExtraKeys::default()));
         self.traffic.arrived(workload, &turn);
         let needs_answer = turn.follow_up.needs_answer();
         let request = IssuedRequest {

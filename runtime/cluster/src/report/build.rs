@@ -41,7 +41,7 @@ pub(crate) struct RunEnd<'a> {
 /// # Errors
 /// When not one request could ever run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
-    let RunEnd { config, stopped_at_ns, workload_names, ledger, mut fleet, handoffs } = end;
+    let RunEnd { config, stopped_at_ns, workload_names, mut ledger, mut fleet, handoffs } = end;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
@@ -66,6 +66,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let kept_digests = fleet.workers_mut().iter_mut().map(Worker::take_step_digests).collect::<Option<Vec<_>>>();
     // Summarising needs memory.
     drop(fleet);
+    let kept = ledger.take_kept();
     let (records, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     // Steps serve all workloads together.
@@ -94,6 +95,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         promises: Promises::of(config),
         engine_names,
         step_digests: kept_digests,
+        kept,
         ..empty
     };
     report.fingerprint = fingerprint(&report, step_digests);

@@ -72,13 +72,14 @@ pub(crate) struct MeasuredEnd<'a> {
 
 /// Sums up a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
-    let MeasuredEnd { config, workload_names, ledger, facts } = end;
+    let MeasuredEnd { config, workload_names, mut ledger, facts } = end;
     let MeasuredFacts { mut target, send_delays_ns, stopped_at_ns, engines, engine_names, counters, kv_peak_usage } =
         facts;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = stopped_at_ns.or(config.max_time_ns.filter(|_| ended < arrived)).unwrap_or(last_end_ns);
     let seconds = duration_ns as f64 / 1e9;
+    let kept = ledger.take_kept();
     let (records, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     sets.pop();
@@ -123,6 +124,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         metrics,
         engines,
         requests: records,
+        kept,
         token_gaps_ns,
         samples,
         request_names: RequestNames::of(config),

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::ledger::kept::KeptRequest;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::RequestRecord;
 use crate::ledger::row::RequestRow;
@@ -282,6 +283,9 @@ pub struct Report {
     /// By engine, a digest of each step and all before it, if the observer wanted them.
     #[serde(skip)]
     pub step_digests: Option<Vec<Vec<u32>>>,
+    /// By request, what a capture has of it besides its record, if the run was to keep that.
+    #[serde(skip)]
+    pub kept: Option<Vec<KeptRequest>>,
 }
 
 impl Report {
@@ -317,6 +321,7 @@ impl Report {
             promises: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
+            kept: None,
         }
     }
 

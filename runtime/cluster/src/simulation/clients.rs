@@ -18,6 +18,7 @@ impl Simulation<'_> {
             first_sent_ns: earlier.map_or(self.now_ns, |earlier| earlier.first_sent_ns),
             sent_ns: self.now_ns,
         };
+        self.ledger.set_deadline(tag, config.last_ns(attempt));
         let patience = config.patience(self.traffic.output_seeds()[tag as usize], attempt);
         let (gives_up, may_retry) = (patience.ends(false), config.retry.is_some());
         if let Some((at_ns, _)) = gives_up {

@@ -67,6 +67,8 @@ pub(crate) struct Simulation<'o> {
     /// Since when nothing but ticks has been to come, if so.
     only_ticks_since_ns: Option<u64>,
     wants_steps: bool,
+    /// Whether the ledger keeps more than records, for which it must see each step.
+    keeps_requests: bool,
     /// Whether the observer has ended the run before its end.
     stopped: bool,
     observer: &'o mut dyn Observer,
@@ -97,7 +99,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
 
 impl<'o> Simulation<'o> {
     fn new(config: RunConfig, observer: &'o mut dyn Observer) -> Result<Self, SimError> {
-        let wants_steps = observer.wants_steps();
+        let wants_steps = observer.wants_steps() || config.keeps_requests;
         let mut fleet = Fleet::new(&config, wants_steps)?;
         if observer.wants_step_digests() {
             fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
@@ -105,12 +107,16 @@ impl<'o> Simulation<'o> {
         let pools = config.topology.pools();
         let overheads = config.topology.overheads();
         let series = observer.wants_series().then(|| RunSeries::new(fleet.workers().len()));
+        let mut ledger = Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads);
+        if config.keeps_requests {
+            ledger.keep_requests();
+        }
         let mut simulation = Self {
             now_ns: 0,
             events: EventQueue::new(pools.len()),
             traffic: Traffic::new(&config, pools[0].engine.block_size(), false),
             in_flight: InFlight::default(),
-            ledger: Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads),
+            ledger,
             routing: Routing::new(&config, &fleet)?,
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
@@ -124,6 +130,7 @@ impl<'o> Simulation<'o> {
             scales: pools.iter().any(|pool| pool.scaling.is_some()),
             only_ticks_since_ns: None,
             wants_steps,
+            keeps_requests: config.keeps_requests,
             stopped: false,
             series,
             observer,
@@ -223,7 +230,7 @@ impl<'o> Simulation<'o> {
 
     /// Whether the observer wants the run to end. It may want steps no longer.
     fn is_to_stop(&mut self) -> bool {
-        if self.wants_steps && !self.observer.wants_steps() {
+        if self.wants_steps && !self.observer.wants_steps() && !self.keeps_requests {
             self.wants_steps = false;
             self.fleet.workers_mut().iter_mut().for_each(Worker::stop_recording);
         }

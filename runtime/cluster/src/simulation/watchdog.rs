@@ -130,6 +130,7 @@ mod tests {
             max_retries: 0,
             max_time_ns: Some(1000),
             samples_steps: false,
+            keeps_requests: false,
         }
     }
 

@@ -46,16 +46,21 @@ impl Patience {
 }
 
 impl ClientConfig {
+    /// When the client of an attempt gives up for good.
+    #[must_use]
+    pub fn last_ns(&self, attempt: Attempt) -> Option<u64> {
+        self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns))
+    }
+
     /// How long the client of an attempt will wait; `request_seed` is the same for all
     /// attempts at a request.
     #[must_use]
     pub fn patience(&self, request_seed: u64, attempt: Attempt) -> Patience {
         let sent = |limit_ns: Option<u64>| limit_ns.map(|limit_ns| attempt.sent_ns.saturating_add(limit_ns));
-        let first_sent = |limit_ns: u64| attempt.first_sent_ns.saturating_add(limit_ns);
         let (cancel_ns, cancel_tokens) = self.changes_mind(request_seed, attempt.first_sent_ns);
         let whole = [
             sent(self.timeout_ns).map(|at_ns| (at_ns, GiveUp::Timeout)),
-            self.deadline_ns.map(|limit_ns| (first_sent(limit_ns), GiveUp::Deadline)),
+            self.last_ns(attempt).map(|at_ns| (at_ns, GiveUp::Deadline)),
             cancel_ns.map(|at_ns| (at_ns, GiveUp::Cancelled)),
         ];
         Patience {
@@ -78,9 +83,8 @@ impl ClientConfig {
             return None;
         }
         let at_ns = ended_ns.saturating_add(retry.wait_ns(request_seed, attempt.number));
-        let deadline_ns = self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns));
         let (cancel_ns, _) = self.changes_mind(request_seed, attempt.first_sent_ns);
-        deadline_ns.into_iter().chain(cancel_ns).all(|end_ns| at_ns < end_ns).then_some(at_ns)
+        self.last_ns(attempt).into_iter().chain(cancel_ns).all(|end_ns| at_ns < end_ns).then_some(at_ns)
     }
 
     /// When the client of a request loses interest, and after how many tokens of an attempt.

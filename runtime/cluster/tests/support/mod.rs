@@ -116,6 +116,7 @@ pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunC
         max_retries: 0,
         max_time_ns: None,
         samples_steps: true,
+        keeps_requests: false,
     }
 }
 

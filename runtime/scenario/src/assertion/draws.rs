@@ -45,6 +45,7 @@ impl DrawnRun {
             engines: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
+            kept: None,
             ..report
         };
         Self { report, watched }

@@ -16,9 +16,17 @@ use vcr_trace::capture::{
 const SOURCE: &str = "run";
 
 /// Writes the requests of a run as a capture, packed as the name of `path` says.
-pub(crate) fn write(report: &Report, path: &Path, draft: OutputFile) -> Result<(), OutputError> {
+/// Prompts were hashed in blocks of `block_size_tokens`.
+pub(crate) fn write(
+    report: &Report,
+    block_size_tokens: u32,
+    path: &Path,
+    draft: OutputFile,
+) -> Result<(), OutputError> {
     let file = draft.handle()?;
-    let written = CaptureWriter::to_file(file, path, meta(report)).and_then(|writer| write_lines(report, writer));
+    let has_hashes = report.kept.iter().flatten().any(|kept| kept.prompt.is_some());
+    let meta = CaptureMeta { block_size_tokens: has_hashes.then_some(block_size_tokens), ..meta(report) };
+    let written = CaptureWriter::to_file(file, path, meta).and_then(|writer| write_lines(report, writer));
     written.map_err(|source| OutputError::Write { path: path.to_owned(), source })?;
     draft.commit()
 }
@@ -45,7 +53,7 @@ fn write_lines(report: &Report, mut writer: CaptureWriter) -> io::Result<()> {
     for (end_ns, place) in &ended {
         let record = &report.requests[*place];
         let ended_before = ends_ns.partition_point(|end_ns| *end_ns <= record.arrival_ns);
-        let mut line = captured(report, record, *end_ns);
+        let mut line = captured(report, *place, *end_ns);
         // Requests are in order of arrival.
         line.concurrency = Some((place + 1).saturating_sub(ended_before).max(1) as u32);
         let session = (record.workload, record.session);
@@ -69,15 +77,20 @@ fn sessions_with_turns(records: &[RequestRecord]) -> BTreeSet<(u32, u64)> {
     records.iter().filter(|record| record.turn > 0).map(|record| (record.workload, record.session)).collect()
 }
 
-fn captured(report: &Report, record: &RequestRecord, end_ns: u64) -> CapturedRequest {
+fn captured(report: &Report, place: usize, end_ns: u64) -> CapturedRequest {
+    let record = &report.requests[place];
     let since = |at_ns: Option<u64>| at_ns.map(|at_ns| at_ns.saturating_sub(record.arrival_ns));
-    let gaps = match (record.first_token_ns, record.last_token_ns, record.output_tokens) {
-        (Some(first_ns), Some(last_ns), 2..) => {
+    let kept = report.kept.as_ref().map(|kept| &kept[place]);
+    let outputs = kept.and_then(|kept| outputs(record, &kept.outputs));
+    let gap_summary = match (record.first_token_ns, record.last_token_ns, record.output_tokens) {
+        (Some(first_ns), Some(last_ns), 2..) if outputs.is_none() => {
             let count = record.output_tokens - 1;
             Some(GapSummary { mean_ns: last_ns.saturating_sub(first_ns) / u64::from(count), count })
         }
         _ => None,
     };
+    let Outputs { first_tokens, gap_ns, gap_tokens } = outputs.unwrap_or_default();
+    let prompt = kept.and_then(|kept| kept.prompt.clone());
     let failure = match record.outcome {
         Outcome::Unfinished | Outcome::Completed | Outcome::GivenUp(_) => None,
         Outcome::Rejected(_) | Outcome::Shed | Outcome::Failed(_) => {
@@ -92,7 +105,12 @@ fn captured(report: &Report, record: &RequestRecord, end_ns: u64) -> CapturedReq
         cached_tokens: record.cached_tokens.min(record.prompt_tokens),
         output_tokens: record.output_tokens,
         ttft_ns: since(record.first_token_ns),
-        gap_summary: gaps,
+        first_tokens,
+        gap_ns,
+        gap_tokens,
+        gap_summary,
+        block_hashes: prompt.as_ref().map(|prompt| prompt.blocks.clone()).unwrap_or_default(),
+        prompt_hash: prompt.map(|prompt| prompt.whole),
         finish_reason: Some(finish_reason(record).name().to_owned()),
         end_ns: Some(end_ns.saturating_sub(record.arrival_ns)),
         queue_ns: since(record.scheduled_ns).filter(|_| knows_queue(report.target.as_ref())),
@@ -101,6 +119,37 @@ fn captured(report: &Report, record: &RequestRecord, end_ns: u64) -> CapturedReq
         error: failure,
         ..CapturedRequest::default()
     }
+}
+
+/// The outputs of a request, as captures have them.
+#[derive(Default)]
+struct Outputs {
+    first_tokens: Option<u32>,
+    gap_ns: Vec<u64>,
+    gap_tokens: Option<Vec<u32>>,
+}
+
+/// Outputs as their client got them; none if not all of them were kept.
+fn outputs(record: &RequestRecord, emitted: &[(u64, u32)]) -> Option<Outputs> {
+    let kept_tokens: u64 = emitted.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
+    if kept_tokens != u64::from(record.output_tokens) {
+        return None;
+    }
+    let (&(_, first_tokens), later) = emitted.split_first()?;
+    let (first_ns, last_ns) = (record.first_token_ns?, record.last_token_ns?);
+    // All but the first take the same way to the client.
+    let way_ns = later.last().map_or(0, |(emitted_ns, _)| last_ns.saturating_sub(*emitted_ns));
+    let mut before_ns = first_ns;
+    let gap_ns = later.iter().map(|(emitted_ns, _)| {
+        let at_ns = emitted_ns.saturating_add(way_ns);
+        let gap_ns = at_ns.saturating_sub(before_ns);
+        before_ns = at_ns;
+        gap_ns
+    });
+    let gap_ns = gap_ns.collect();
+    let is_single = first_tokens == 1 && later.iter().all(|(_, tokens)| *tokens == 1);
+    let gap_tokens = (!is_single && !later.is_empty()).then(|| later.iter().map(|(_, tokens)| *tokens).collect());
+    Some(Outputs { first_tokens: (first_tokens != 1).then_some(first_tokens), gap_ns, gap_tokens })
 }
 
 /// Whether the engines of the run said when they began with a request.

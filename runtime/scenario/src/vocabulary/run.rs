@@ -1,33 +1,31 @@
 //! `run` and `run_all`: simulations.
 
-use std::path::{Path, PathBuf};
+mod plan;
+mod watcher;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
-use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
-use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Target, simulate};
-use vcr_input::memory;
+use vcr_cluster::observe::Observer;
+use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, simulate};
 use vcr_output::OutputFile;
 
 use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
 use crate::results::outputs::Outputs;
 use crate::results::recording;
-use crate::results::run_files::{EnginePlace, RunFiles};
+use crate::results::run_files::EnginePlace;
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::limits::{MEMORY_HINT, check_room};
 use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
-use crate::vocabulary::capture::workloads;
-use crate::vocabulary::cluster::ClusterSpec;
-use crate::vocabulary::drawn::{DrawnPool, redrawn};
-use crate::vocabulary::fault::FaultSpec;
+use crate::vocabulary::drawn::redrawn;
 use crate::vocabulary::{parameter, target};
-
-/// Seed of a run that neither the scenario nor the user seeds.
-const DEFAULT_SEED: u64 = 1;
+use plan::{PlannedRun, plan};
+use watcher::{DrawWatcher, Watcher};
 
 /// What is wrong with a run that is to be drawn and cannot be.
 pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools knows how uncertain its coefficients are";
@@ -41,22 +39,6 @@ pub(crate) struct RunResult {
     pub(crate) report: Arc<Report>,
     /// The same run with drawn coefficients, where that was asked for and possible.
     pub(crate) draws: Option<Arc<Draws>>,
-}
-
-/// A run to be made.
-struct PlannedRun {
-    config: RunConfig,
-    target: Target,
-    /// The capture to write, as the script names it.
-    record: Option<String>,
-    /// By pool.
-    drawn: Vec<Option<DrawnPool>>,
-}
-
-impl PlannedRun {
-    fn can_be_drawn(&self) -> bool {
-        self.target.is_virtual() && self.drawn.iter().any(Option::is_some)
-    }
 }
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -83,95 +65,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         let results = context.meter.outside(|| execute(&context, planned, at))?;
         Ok(results.into_iter().map(Dynamic::from).collect())
     });
-}
-
-fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
-    let name = options.name("name");
-    let name = probed_name(context, name);
-    let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
-    options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
-    let workloads = workloads(context, &mut options);
-    let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");
-    let seed = options.u64("seed");
-    let max_retries = options.u32("retries").unwrap_or(0);
-    let max_time_ns = options.duration_ns("max_time");
-    let target = target::taken(context, &mut options);
-    let record = options.string("record");
-    if record.as_deref().is_some_and(|path| Path::new(path).file_name().is_none()) {
-        options.problem("record", "invalid `record`: expected the path of a file");
-    }
-    let faults = match &cluster {
-        None => Vec::new(),
-        Some(cluster) => resolve_faults(&faults, cluster, &mut options),
-    };
-    for (index, workload) in workloads.iter().enumerate() {
-        if workloads[..index].iter().any(|other| other.name == workload.name) {
-            let message = format!("two workloads are called `{}`; give each a `name`", workload.name);
-            options.problem("workloads", message);
-        }
-    }
-    let call = options.call_position();
-    options.finish()?;
-    let cluster = cluster.expect("a missing cluster is a problem of the options");
-    let config = RunConfig {
-        name,
-        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED).wrapping_add(context.options.repetition),
-        topology: cluster.topology,
-        workloads,
-        faults,
-        max_retries,
-        max_time_ns,
-        samples_steps: true,
-    };
-    // Checked here rather than in the run, for the position of the error.
-    config.check().map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Thrown::input(lines.join("\n  ")).at(call)
-    })?;
-    if !target.is_virtual() {
-        target::driver(context, &target, &config).map_err(|thrown| thrown.at(call))?;
-    }
-    Ok(PlannedRun { config, target, record, drawn: cluster.drawn })
-}
-
-/// The name of a run: its own, and the values that searches try now.
-fn probed_name(context: &Context, own: Option<String>) -> String {
-    let probes = context.state().probes.join(" ");
-    match (own, probes.is_empty()) {
-        (own, true) => own.unwrap_or_else(|| "run".to_owned()),
-        (Some(own), false) => format!("{own} {probes}"),
-        (None, false) => probes,
-    }
-}
-
-fn resolve_faults(
-    specs: &[FaultSpec],
-    cluster: &ClusterSpec,
-    options: &mut Options<'_>,
-) -> Vec<vcr_cluster::FaultConfig> {
-    let mut faults = Vec::new();
-    for (index, spec) in specs.iter().enumerate() {
-        match spec.on(&cluster.topology) {
-            Ok(fault) => faults.push(fault),
-            Err(problem) => options.problem("faults", format!("fault {} {problem}", index + 1)),
-        }
-    }
-    faults
-}
-
-/// The elements of an array option, all of one kind.
-fn elements<T: Clone + Send + Sync + 'static>(options: &mut Options<'_>, name: &'static str, wanted: &str) -> Vec<T> {
-    let mut found = Vec::new();
-    for (index, value) in options.array(name).unwrap_or_default().into_iter().enumerate() {
-        match value.clone().try_cast::<T>() {
-            Some(element) => found.push(element),
-            None => {
-                let message = format!("`{name}` must hold {wanted}, but element {} is {}", index + 1, describe(&value));
-                options.problem(name, message);
-            }
-        }
-    }
-    found
 }
 
 /// A simulation to be made: of a run as it is, or with drawn coefficients.
@@ -208,9 +101,11 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let PlannedRun { config, target, record, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
             let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
-            let report = execute_one(context, config.clone(), target, first_index + task.run)?;
+            let mut report = execute_one(context, config.clone(), target, first_index + task.run)?;
             if let Some((path, draft)) = recording {
-                recording::write(&report, &path, draft).map_err(|error| Thrown::from(&error))?;
+                let block_size_tokens = config.topology.pools()[0].engine.block_size();
+                recording::write(&report, block_size_tokens, &path, draft).map_err(|error| Thrown::from(&error))?;
+                report.kept = None;
             }
             return Ok(Some(Simulated::Run(Box::new(report))));
         };
@@ -341,7 +236,8 @@ fn carry_out(
 fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usize) -> Result<Report, Thrown> {
     // No run can be called so: what guests tell in draws is nobody's.
     let name = format!("{}\tdraw {draw}", run.name);
-    let result = simulate(RunConfig { name: name.clone(), ..drawn }, &mut DrawWatcher { context });
+    let result =
+        simulate(RunConfig { name: name.clone(), keeps_requests: false, ..drawn }, &mut DrawWatcher { context });
     context.recorder.forget(&name);
     result.map_err(|error| {
         let thrown = sim_error(&run.name, error);
@@ -367,93 +263,4 @@ fn recording(context: &Context, path: &str) -> Option<Result<(PathBuf, OutputFil
 fn sim_error(name: &str, error: SimError) -> Thrown {
     let (blame, hint) = Blame::of(&error);
     Thrown { blame, message: format!("run `{name}`: {error}"), hint: hint.map(str::to_owned) }
-}
-
-/// Passes observations of a run to its files and to the progress display.
-struct Watcher<'a> {
-    context: &'a Context,
-    name: &'a str,
-    files: Option<RunFiles>,
-    wants_series: bool,
-}
-
-impl Observer for Watcher<'_> {
-    fn wants_series(&self) -> bool {
-        self.wants_series
-    }
-
-    fn wants_steps(&self) -> bool {
-        self.files.as_ref().is_some_and(RunFiles::wants_steps)
-    }
-
-    fn wants_step_digests(&self) -> bool {
-        self.context.options.keeps_step_digests
-    }
-
-    fn wants_stop(&self) -> bool {
-        self.context.reporter.stop().is_some()
-    }
-
-    fn submitted(&mut self, worker: u32, tag: u64) {
-        if let Some(files) = &mut self.files {
-            files.submitted(worker, tag);
-        }
-    }
-
-    fn aborted(&mut self, worker: u32, tag: u64) {
-        if let Some(files) = &mut self.files {
-            files.aborted(worker, tag);
-        }
-    }
-
-    fn scheduled(&mut self, worker: u32, engine: &vcr_core::AnyEngine) {
-        if let Some(files) = &mut self.files {
-            files.scheduled(worker, engine);
-        }
-    }
-
-    fn started(&mut self, step: &StepRecord<'_>) {
-        if let Some(files) = &mut self.files {
-            files.started(step);
-        }
-    }
-
-    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &vcr_core::AnyEngine) {
-        if let Some(files) = &mut self.files {
-            files.applied(worker, start_ns, end_ns, engine);
-        }
-    }
-
-    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
-        if let Some(files) = &mut self.files {
-            files.incident(worker, at_ns, incident);
-        }
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        self.context.reporter.progress(self.name, progress);
-    }
-
-    fn overloaded(&mut self, overload: &Overload<'_>) {
-        self.context.reporter.warn(&format!("run `{}`: {overload}", self.name));
-    }
-
-    fn check_limits(&mut self) -> Result<(), String> {
-        memory::check().map_err(|error| error.to_string())
-    }
-}
-
-/// Lets a draw be stopped, and keep to the limits.
-struct DrawWatcher<'a> {
-    context: &'a Context,
-}
-
-impl Observer for DrawWatcher<'_> {
-    fn wants_stop(&self) -> bool {
-        self.context.reporter.stop().is_some()
-    }
-
-    fn check_limits(&mut self) -> Result<(), String> {
-        memory::check().map_err(|error| error.to_string())
-    }
 }

@@ -142,3 +142,38 @@ fn memory_is_that_of_the_config_and_the_system() {
     assert_eq!(need.kv_bytes_per_token, 2.0 * 2.0 * 32.0 * 2.0);
     assert_eq!(need.gpu_memory_bytes, None, "the file of the system does not say it");
 }
+
+/// As a pack has them.
+#[test]
+fn a_folder_with_the_files_that_were_read_alone_has_the_same_times() {
+    let fake = Fake::with_tables();
+    // A newer version, chosen by its name, without a table of the model; and one of a table
+    // that nothing asks for.
+    fake.text("systems/data/gpu/gemm/vllm/2.0/other_perf.parquet", "not read");
+    fake.text("systems/data/gpu/mla/vllm/2.0/unread_perf.parquet", "not read");
+    let tables = fake.tables("dense");
+    let source = tables.source();
+    let copy = tempfile::tempdir().unwrap();
+    for file in &source.files {
+        let to = copy.path().join(file);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(source.folder.join(file), to).unwrap();
+    }
+    let files: Vec<String> = source.files.iter().map(|file| file.display().to_string()).collect();
+    assert_eq!(
+        files,
+        [
+            "model_configs/us--dense_config.json",
+            "systems/data/gpu/attention/vllm/1.0/context_attention_perf.parquet",
+            "systems/data/gpu/attention/vllm/1.0/generation_attention_perf.parquet",
+            "systems/data/gpu/gemm/vllm/1.0/gemm_perf.parquet",
+            "systems/data/gpu/gemm/vllm/2.0/other_perf.parquet",
+            "systems/gpu.yaml",
+        ]
+    );
+    let copied = Tables::new(&TablesInput { data: Some(copy.path().to_owned()), ..fake.input("dense") }).unwrap();
+    assert_eq!(copied.resolved(), tables.resolved());
+    for shape in [decodes(8, 64), prompts(&[(16, 0)])] {
+        assert_eq!(copied.price_step(&shape), tables.price_step(&shape));
+    }
+}

@@ -7,6 +7,7 @@ mod blis;
 mod fields;
 mod guidellm;
 mod inference_perf;
+mod servegen;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
 
 /// The workloads of a file, and what of it has no effect.
 fn read(path: &Path) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
+    if path.is_dir() {
+        return servegen::workloads(path).map(|workloads| (workloads, Vec::new()));
+    }
     let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES);
     parse(&text.map_err(|error| format!("cannot be read: {error}"))?)
 }
@@ -57,7 +61,7 @@ fn parse(text: &str) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
         guidellm::workloads
     } else {
         return Err("unknown kind of file: expected a WorkloadSpec of BLIS (`clients`), a configuration of \
-                    inference-perf (`load`, `data`) or a scenario of guidellm (`rate_type`)"
+                    inference-perf (`load`, `data`) or a scenario of guidellm (`rate_type`), or a folder of ServeGen"
             .to_owned());
     };
     let mut ignored = Vec::new();
