@@ -146,7 +146,7 @@ fn single_gaps_are_recorded_and_hashes_of_prompts_that_are_sent() {
             assert!(first.is_empty() && second.is_empty() && third.is_empty());
         }
         // It is a workload like any other.
-        let summary = folder.vcr(&["inspect", "capture", "day.jsonl", "--json"]);
+        let summary = folder.vcr(&["inspect", "summarize", "day.jsonl"]);
         let _ = summary.ended(0);
     }
 }
