@@ -152,10 +152,28 @@ fn searches_and_sweeps_that_cannot_be_are_refused() {
         "run(#{ cluster: cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"1ms\" }) }) }), workloads: [burst(#{ count: param(\"n\", 1), prompt_tokens: 1, output_tokens: 1 })] });",
     );
     bare.run(&["--search", "n=1..4"]).failed(2, &["a search needs assertions"]);
-    for both in [["--sweep", "rate=1..3"], ["--out", "out"]] {
-        let said = folder.run(&[&["--search", "rate=1..64"], &both[..]].concat()).ended(2);
-        assert!(said.stderr.contains("cannot be used with"), "{}", said.stderr);
-    }
+    refused(&["--search", "rate=1..64", "--sweep", "rate=1..3"], &["--sweep rate", "the parameter is searched"]);
+    let said = folder.run(&["--search", "rate=1..64", "--out", "out"]).ended(2);
+    assert!(said.stderr.contains("cannot be used with"), "{}", said.stderr);
+}
+
+#[test]
+fn a_search_is_made_for_each_value_of_a_sweep() {
+    let folder = with_rate();
+    let args = ["--search", "rate=4..64", "--sweep", "engines=1,2", "--sweep-out", "found.csv"];
+    let said = folder.run(&[&args[..], &["-q"]].concat()).ended(0).stdout;
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(lines[0].starts_with("engines=1: the highest rate that keeps all assertions is 10; 11 breaks"), "{said}");
+    assert!(lines[1].starts_with("engines=2: the highest rate that keeps all assertions is 20; 21 breaks"), "{said}");
+    let table = fs::read_to_string(folder.path().join("found.csv")).expect("it was written");
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(rows[0], "engines,kept,broken,values_tried,runs");
+    assert!(rows[1].starts_with("1,10,11,") && rows[2].starts_with("2,20,21,"), "{table}");
+    let all = folder.run(&["--search", "rate=4..64", "--sweep", "engines=1,2", "--json"]).ended(0).json();
+    assert_eq!((&all[1]["sweep"]["engines"], &all[1]["kept"]), (&"2".into(), &20.0.into()), "{all:#}");
+    // One without a value decides the exit code.
+    let _ = folder.run(&["--search", "rate=16..64", "--sweep", "engines=1,2", "-q"]).ended(1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use vcr_scenario::search::Goal;
 #[command(next_help_heading = "Searches and sweeps")]
 pub(crate) struct QuestionArgs {
     /// Find the highest value of a parameter that keeps all assertions, by bisection: rate=1..64.
-    #[arg(long, value_name = "NAME=FROM..TO", conflicts_with_all = ["sweeps", "out", "requests"])]
+    #[arg(long, value_name = "NAME=FROM..TO", conflicts_with_all = ["out", "requests"])]
     pub(crate) search: Option<String>,
 
     /// Where the search ends: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
@@ -22,11 +22,11 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "NUMBER", requires = "search")]
     pub(crate) tolerance: Option<f64>,
 
-    /// Run once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once per combination).
+    /// Run, or search, once per value of a parameter: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once per combination).
     #[arg(long = "sweep", value_name = "NAME=VALUES", conflicts_with_all = ["out", "requests"])]
     pub(crate) sweeps: Vec<String>,
 
-    /// Write one row per run of a sweep to a .csv, .json or .parquet file.
+    /// Write one row per run of a sweep, or per search, to a .csv, .json or .parquet file.
     #[arg(long, value_name = "FILE", requires = "sweeps")]
     pub(crate) sweep_out: Option<PathBuf>,
 

@@ -1,7 +1,12 @@
-//! `vcr run --search`: the highest or lowest value of a parameter that keeps all assertions.
+//! `vcr run --search`: the highest or lowest value of a parameter that keeps all assertions,
+//! with `--sweep` for each combination of values of others.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use serde::Serialize;
+use vcr_import::table::{Cells, Column, write as write_columns};
+use vcr_output::Outputs;
 use vcr_scenario::search::{Bisection, ProbeReport, SearchRange, SearchReport};
 use vcr_scenario::{AssertionResult, RunOptions};
 
@@ -13,6 +18,7 @@ use crate::run::points::{Point, Points};
 use crate::run::searches::sentence;
 use crate::stop;
 use crate::style::{BOLD, GREEN, RED, bare_table, write_marked};
+use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
 use crate::text::printable;
 
 /// The parameter and its values.
@@ -30,17 +36,65 @@ impl Asked {
     }
 }
 
+/// A search, and the values of a sweep that it was made with.
+struct Found {
+    swept: Vec<String>,
+    report: SearchReport,
+}
+
+/// One search, or with sweeps one for each combination of their values.
 pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<Exit, Refusal> {
-    let asked =
-        asked(text, args.questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
+    let questions = &args.questions;
+    let asked = asked(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
+    let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
+    if axes.iter().any(|axis| axis.name == asked.name) {
+        return Err(Refusal::input(format!("--sweep {}: the parameter is searched; sweep another", asked.name)));
+    }
+    let format = questions.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
+    let combinations = combinations(&axes).map_err(Refusal::input)?;
+    let mut outputs = Outputs::new(args.force);
+    outputs.reads(&args.file)?;
+    let file = questions.sweep_out.as_deref().map(|path| outputs.create(path)).transpose()?;
+    let names: Vec<&str> =
+        std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(|name| &**name).collect();
+    let points = Points::new(&args.file, options, &names, args.quiet)?;
+    let mut found = Vec::new();
+    let mut was_stopped = false;
+    for swept in combinations {
+        let (report, ended) = search_once(args, &points, &asked, (&axes, &swept))?;
+        found.push(Found { swept, report });
+        was_stopped = !ended;
+        if was_stopped {
+            break;
+        }
+    }
+    if let (Some(file), Some(format)) = (file, format) {
+        file.write_with(|out| write_columns(out, &columns(&axes, &found), format))?;
+    }
+    let written = print(args, &asked, &axes, &found);
+    if let Some(cause) = stop::cause().filter(|_| was_stopped) {
+        tell(format_args!("stopped by {}: the search came no further", cause.name()));
+        return Ok(printed(written, cause.exit()));
+    }
+    let all_found = found.iter().all(|one| one.report.bracket.kept.is_some());
+    Ok(printed(written, if all_found { Exit::Passed } else { Exit::CheckFailed }))
+}
+
+/// A search with these values of other parameters; and whether it came to its end.
+fn search_once(
+    args: &RunArgs,
+    points: &Points,
+    asked: &Asked,
+    swept: (&[Axis], &[String]),
+) -> Result<(SearchReport, bool), Refusal> {
     let goal = args.questions.until.goal();
-    let points = Points::new(&args.file, options, &[&asked.name], args.quiet)?;
     let mut search = Bisection::new(goal, asked.range);
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
     // Both ends at once, for all cores; from then on each value depends on the one before.
     let mut next = search.both_ends().to_vec();
     while !next.is_empty() {
-        let Some(tried) = try_values(&points, &asked, &next, args.questions.repeat.unwrap_or(1))? else { break };
+        let repetitions = args.questions.repeat.unwrap_or(1);
+        let Some(tried) = try_values(points, asked, swept, &next, repetitions)? else { break };
         for (index, measured) in next.iter().zip(tried) {
             let probe = probe(asked.range.value(*index), &measured)?;
             report.runs += measured.iter().map(|one| one.runs.len() as u64).sum::<u64>();
@@ -50,13 +104,31 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         next = search.next().into_iter().collect();
     }
     report.bracket = search.bracket();
-    let stopped = stop::cause().filter(|_| search.next().is_some());
-    let written = print(args, &asked, &report);
-    if let Some(cause) = stopped {
-        tell(format_args!("stopped by {}: the search came no further", cause.name()));
-        return Ok(printed(written, cause.exit()));
-    }
-    Ok(printed(written, if report.bracket.kept.is_some() { Exit::Passed } else { Exit::CheckFailed }))
+    let was_stopped = stop::cause().is_some() && search.next().is_some();
+    Ok((report, !was_stopped))
+}
+
+/// A row for each search: the values it was made with, and what it found.
+fn columns(axes: &[Axis], found: &[Found]) -> Vec<Column> {
+    let swept = axes.iter().enumerate().map(|(index, axis)| {
+        let values: Vec<&String> = found.iter().map(|one| &one.swept[index]).collect();
+        Column { name: axis.name.clone(), cells: value_cells(&values) }
+    });
+    let numbers = |name: &str, of: fn(&SearchReport) -> Option<f64>| Column {
+        name: name.to_owned(),
+        cells: Cells::Numbers(found.iter().map(|one| of(&one.report)).collect()),
+    };
+    let counts = |name: &str, of: fn(&SearchReport) -> u64| Column {
+        name: name.to_owned(),
+        cells: Cells::Counts(found.iter().map(|one| of(&one.report)).collect()),
+    };
+    let of_search = [
+        numbers("kept", |report| report.bracket.kept),
+        numbers("broken", |report| report.bracket.broken),
+        counts("values_tried", |report| report.probes.len() as u64),
+        counts("runs", |report| report.runs),
+    ];
+    swept.chain(of_search).collect()
 }
 
 /// `NAME=FROM..TO`; both numbers may have the same unit.
@@ -87,12 +159,15 @@ fn number_and_unit(text: &str) -> (&str, &str) {
 fn try_values(
     points: &Points,
     asked: &Asked,
+    (axes, swept): (&[Axis], &[String]),
     indices: &[u64],
     repetitions: u64,
 ) -> Result<Option<Vec<Vec<Measured>>>, Refusal> {
     let point = |index: u64, repetition| Point {
-        label: format!("{}={}", asked.name, asked.text(index)),
-        parameters: vec![(asked.name.clone(), asked.text(index))],
+        label: format!("{}={} {}", asked.name, asked.text(index), label(axes, swept)).trim_end().to_owned(),
+        parameters: std::iter::once((asked.name.clone(), asked.text(index)))
+            .chain(axes.iter().map(|axis| axis.name.clone()).zip(swept.iter().cloned()))
+            .collect(),
         repetition,
     };
     let all: Vec<Point> =
@@ -118,24 +193,60 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     Ok(ProbeReport { value, passed: failed.is_empty(), failed, runs: Vec::new() })
 }
 
-fn print(args: &RunArgs, asked: &Asked, report: &SearchReport) -> io::Result<()> {
+fn print(args: &RunArgs, asked: &Asked, axes: &[Axis], found: &[Found]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        return writeln!(out);
+        return write_json(&mut out, axes, found);
     }
     if !args.quiet {
         writeln!(out, "\n  {BOLD}{}{BOLD:#}", printable(&args.file.display().to_string()))?;
-        let mut table = bare_table();
-        for probe in &report.probes {
-            let value = format!("{}={}{}", asked.name, probe.value, asked.unit);
-            table.add_row([printable(&value), printable(&probe.failed.join("; "))]);
-        }
-        write_marked(&mut out, &table, report.probes.iter().map(|probe| probe.passed))?;
-        writeln!(out)?;
     }
-    let style = if report.bracket.kept.is_some() { GREEN } else { RED };
-    writeln!(out, "  {style}{}{style:#}", sentence(report, &asked.unit))
+    for one in found {
+        let of = label(axes, &one.swept);
+        if !args.quiet {
+            write_probes(&mut out, asked, &of, &one.report)?;
+        }
+        let style = if one.report.bracket.kept.is_some() { GREEN } else { RED };
+        let of = if of.is_empty() { of } else { format!("{}: ", printable(&of)) };
+        writeln!(out, "  {style}{of}{}{style:#}", sentence(&one.report, &asked.unit))?;
+    }
+    Ok(())
+}
+
+/// The values that a search has tried, and what broke with them.
+fn write_probes(out: &mut dyn Write, asked: &Asked, of: &str, report: &SearchReport) -> io::Result<()> {
+    if !of.is_empty() {
+        writeln!(out, "\n  {BOLD}{}{BOLD:#}", printable(of))?;
+    }
+    let mut table = bare_table();
+    for probe in &report.probes {
+        let value = format!("{}={}{}", asked.name, probe.value, asked.unit);
+        table.add_row([printable(&value), printable(&probe.failed.join("; "))]);
+    }
+    write_marked(out, &table, report.probes.iter().map(|probe| probe.passed))?;
+    writeln!(out)
+}
+
+/// The search alone; with sweeps an array, in which each has its values under `sweep`.
+fn write_json(out: &mut dyn Write, axes: &[Axis], found: &[Found]) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct OfSweep<'a> {
+        sweep: BTreeMap<&'a str, &'a str>,
+        #[serde(flatten)]
+        search: &'a SearchReport,
+    }
+    match found {
+        [one] if axes.is_empty() => serde_json::to_writer_pretty(&mut *out, &one.report)?,
+        _ => {
+            let of_sweep = found.iter().map(|one| OfSweep {
+                sweep: axes.iter().map(|axis| axis.name.as_str()).zip(one.swept.iter().map(String::as_str)).collect(),
+                search: &one.report,
+            });
+            let all: Vec<OfSweep<'_>> = of_sweep.collect();
+            serde_json::to_writer_pretty(&mut *out, &all)?;
+        }
+    }
+    writeln!(out)
 }
 
 #[cfg(test)]
