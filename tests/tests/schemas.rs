@@ -123,7 +123,7 @@ run(#{ name: "sglang", workloads: [load], cluster: cluster(#{ engines: pool(#{ l
 run(#{ name: "overheads", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ overheads: #{ arrival: "5ms" } }) }) }) });
 run(#{
     name: "clients", cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ max_num_seqs: 4, max_loras: 2 }) }) }),
-    workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", retry: #{ max_attempts: 2 },
+    workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", deadline: "30s", retry: #{ max_attempts: 2 },
         cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
 });
 run(#{ name: "named", workloads: [trace(#{ path: "trace.jsonl" })], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
