@@ -40,7 +40,7 @@ pub(crate) struct QuestionArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Several scenarios")]
 pub(crate) struct SeveralArgs {
-    /// Further scenarios.
+    /// Further scenarios, or packs.
     #[arg(value_name = "FILE", conflicts_with_all = ["search", "sweeps", "repeat", "requests"])]
     pub(crate) more_files: Vec<PathBuf>,
 
