@@ -5,8 +5,8 @@
 #   docker run --rm -v "$PWD:/mine" vcr run /mine/my.rhai
 #   docker run --rm -p 8000:8000 vcr serve --host 0.0.0.0
 #
-# `--build-arg SOURCE=prebuilt` compiles nothing: it takes prebuilt/vcr, a binary for
-# Debian 12's glibc, and prebuilt/guests from the build context.
+# `--build-arg SOURCE=prebuilt` compiles nothing: it takes prebuilt/vcr, a stripped binary
+# for Debian 12's glibc, and prebuilt/home/guests/dist from the build context.
 ARG SOURCE=build
 
 FROM rust:1.95-bookworm AS build
@@ -14,22 +14,20 @@ RUN rustup target add wasm32-unknown-unknown
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked --features full && target/release/vcr guest build \
-    && mkdir /built && strip -o /built/vcr target/release/vcr && cp -r guests/dist /built/guests
+    && mkdir -p /built/home/guests && strip -o /built/vcr target/release/vcr \
+    && cp -r guests/dist /built/home/guests/dist
 
-FROM debian:bookworm-slim AS prebuilt
+FROM scratch AS prebuilt
 COPY prebuilt /built
 
 FROM ${SOURCE} AS built
 
-FROM debian:bookworm-slim
-# Pulling guests from registries checks certificates.
-RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --uid 1000 vcr
+# C and C++ runtime and root certificates: no shell, no packages to keep up to date.
+FROM gcr.io/distroless/cc-debian12
 COPY --from=built /built/vcr /usr/local/bin/vcr
-COPY --from=built /built/guests /opt/vcr/guests/dist
-COPY scenarios /opt/vcr/scenarios
-# `--out` writes beside the scenarios.
-RUN chown vcr:vcr /opt/vcr
+# The user's own, since `--out` writes beside the scenarios.
+COPY --from=built --chown=1000:1000 /built/home /opt/vcr
+COPY --chown=1000:1000 scenarios /opt/vcr/scenarios
 # A number, so that Kubernetes can tell that it is not root.
 USER 1000
 WORKDIR /opt/vcr
