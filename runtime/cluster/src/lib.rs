@@ -36,7 +36,7 @@ pub use fleet::target_autoscaler;
 pub use ledger::kept::KeptRequest;
 pub use ledger::row::RequestRow;
 pub use ledger::{metrics, record};
-pub use measured::{DRAWN_TOKENS, Ending, IssuedRequest, MeasuredRun, virtual_only};
+pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, virtual_only};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, PromiseReport,
@@ -44,7 +44,7 @@ pub use report::{
     TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
-pub use target::{FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
+pub use target::{FrontendTarget, AdapterNames, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

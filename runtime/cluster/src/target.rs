@@ -60,6 +60,34 @@ pub struct HttpTarget {
     pub ca_file: Option<String>,
     /// Longest wait for the next bytes of an answer, in nanoseconds.
     pub idle_timeout_ns: Option<u64>,
+    /// The models that are the LoRA adapters of workloads.
+    pub adapters: AdapterNames,
+}
+
+/// The names of LoRA adapters by their numbers in workloads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdapterNames {
+    /// A text with `{}` in the place of the number.
+    Pattern(String),
+    /// From number 0.
+    Listed(Vec<String>),
+}
+
+impl Default for AdapterNames {
+    fn default() -> Self {
+        Self::Pattern("adapter-{}".to_owned())
+    }
+}
+
+impl AdapterNames {
+    /// The name of the adapter with this number, if it has one.
+    #[must_use]
+    pub fn name(&self, number: u32) -> Option<String> {
+        match self {
+            Self::Pattern(pattern) => Some(pattern.replace("{}", &number.to_string())),
+            Self::Listed(names) => names.get(number as usize).cloned(),
+        }
+    }
 }
 
 /// How prompts are sent to a server.

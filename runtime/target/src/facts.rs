@@ -10,6 +10,7 @@ use crate::client::scraper::Scraped;
 const OF_SERVER: &str = "only the server knows it, and does not tell";
 const OF_STEPS: &str = "live engines tell the number of their steps, but nothing of single ones";
 const VIRTUAL: &str = "it exists in virtual time only";
+const OF_PROMPTS: &str = "engines tell nothing of a prompt before its first token";
 
 /// Metrics of virtual time only.
 fn virtual_only() -> Vec<&'static str> {
@@ -24,7 +25,8 @@ fn virtual_only() -> Vec<&'static str> {
 pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
     let steps = [Trend::StepTime.info().name, Trend::BatchSize.info().name, Counter::Stalls.info().name];
     let steps = steps.into_iter().map(|name| (name, OF_STEPS.to_owned()));
-    steps.chain(virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned()))).collect()
+    let wasted = (Counter::WastedPromptTokens.info().name, OF_PROMPTS.to_owned());
+    steps.chain(virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned()))).chain([wasted]).collect()
 }
 
 /// The same where a foreign server stands before them.
@@ -36,7 +38,7 @@ pub(crate) fn absent_behind_server(target: &mut TargetReport, knows_steps: bool)
     for name in [Trend::Queue, Trend::Prefill, Trend::StepTime, Trend::BatchSize].map(|trend| trend.info().name) {
         add(name, OF_SERVER);
     }
-    for counter in [Counter::Stalls, Counter::Rejected] {
+    for counter in [Counter::Stalls, Counter::Rejected, Counter::WastedPromptTokens] {
         add(counter.info().name, OF_SERVER);
     }
     if !knows_steps {

@@ -149,7 +149,7 @@ async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Ta
     }
     let faults = faults(&run);
     let mut plan = FaultPlan::new(engines.handle(), &faults);
-    let served = embedded::serve(client, metrics, max_model_len);
+    let served = embedded::serve(client, metrics, max_model_len, &run.adapters());
     let asked = match served {
         Ok(server) => {
             let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
@@ -176,7 +176,7 @@ async fn behind_frontend(
     let pool = live_pool("frontend", &run)?.clone();
     let line = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
     let line = line.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
-    let mut frontend = Frontend::start(asked, pool.engines)?;
+    let mut frontend = Frontend::start(asked, pool.engines, &run.adapters())?;
     let mut config = live_config(&run, &pool, VOCAB_SIZE)?;
     config.identity.handshake_address = frontend.handshake_address();
     config.identity.version = line;
@@ -244,7 +244,7 @@ async fn measure(
     plan: &mut dyn Plan,
 ) -> Result<Measured, TargetError> {
     let pool = Rc::new(server::pool(http)?);
-    let server = server::ask(&pool, http).await?;
+    let server = server::ask(&pool, http, &run.adapters()).await?;
     let prompts = match &server.prompts {
         PromptForm::TokenIds(_) => "token ids",
         PromptForm::Text(_) => "text",

@@ -13,6 +13,8 @@ mod topology;
 mod validate;
 mod workload;
 
+use std::collections::BTreeSet;
+
 pub use arrivals::{Arrivals, Gaps, Limit};
 pub use client::{CancelConfig, ClientConfig, RetryConfig};
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
@@ -85,4 +87,17 @@ pub struct RunConfig {
     /// Whether the report has what a capture has of requests besides their records,
     /// [`Report::kept`](crate::Report::kept). Steps are then made one by one, with the same results.
     pub keeps_requests: bool,
+}
+
+impl RunConfig {
+    /// The numbers of the LoRA adapters that requests of its workloads may name.
+    #[must_use]
+    pub fn adapters(&self) -> BTreeSet<u32> {
+        let classes = self.workloads.iter().flat_map(|workload| match &workload.source {
+            WorkloadSource::Synthetic { classes, .. } => &classes[..],
+            _ => &[],
+        });
+        let adapters = classes.filter_map(|class| class.adapters.as_ref());
+        adapters.flat_map(|Adapters { first, popularity }| (*first..).take(popularity.count())).collect()
+    }
 }

@@ -1,12 +1,16 @@
 //! Runs on targets other than virtual time: the same requests, accounted the same way.
 //!
-//! Knows no clock. Its caller has one: it asks when the next request is due, sends it, and
-//! says when tokens came and how the request ended. Workloads, sessions and graphs of traces
-//! go on from there as they do in virtual time, and so do the ledger and the report.
+//! Knows no clock. Its caller has one: it asks what is due next, sends requests and gives
+//! them up, and says when tokens came and how a request ended. Workloads, sessions, graphs of
+//! traces and clients go on from there as they do in virtual time, and so do the ledger and
+//! the report.
 
-use vcr_core::{AnyEngine, Prompt, ServingEngine};
+mod clients;
+mod lacking;
 
-use crate::config::{Overheads, RunConfig, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_core::{AnyEngine, Prompt, RejectReason, ServingEngine};
+
+use crate::config::{Overheads, RunConfig};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::ledger::Ledger;
@@ -16,7 +20,22 @@ use crate::observe::Progress;
 use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};
 
 use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
-use crate::traffic::{FollowUp, Start, Traffic, Turn};
+use crate::traffic::{Start, Traffic, Turn};
+use clients::Pending;
+
+pub use lacking::virtual_only;
+
+/// What a run has its caller do.
+#[derive(Debug)]
+pub enum Due {
+    /// A request is to be sent.
+    Send(IssuedRequest),
+    /// The client of a request gives it up: nothing more of its answer counts.
+    GiveUp {
+        /// The request's number in the run.
+        tag: u64,
+    },
+}
 
 /// A request to be sent.
 #[derive(Debug)]
@@ -35,6 +54,10 @@ pub struct IssuedRequest {
     pub prompt: Vec<u32>,
     /// Output tokens, exactly.
     pub max_tokens: u32,
+    /// Its LoRA adapter, by number.
+    pub adapter: Option<u32>,
+    /// Whether its client may give it up.
+    pub may_give_up: bool,
     /// Its priority.
     pub priority: i32,
     /// Its tenant; 0 for none.
@@ -62,7 +85,7 @@ pub struct MeasuredRun {
     traffic: Traffic,
     ledger: Ledger,
     /// By tag; none once the request has ended.
-    follow_ups: Vec<Option<FollowUp>>,
+    pending: Vec<Option<Pending>>,
     /// Says which requests can never run; none where the engines are not known.
     engine: Option<AnyEngine>,
 }
@@ -88,7 +111,7 @@ impl MeasuredRun {
             events,
             traffic,
             ledger,
-            follow_ups: Vec::new(),
+            pending: Vec::new(),
             engine: knows_engines.then(|| AnyEngine::new(&pool)),
             config,
         })
@@ -131,9 +154,9 @@ impl MeasuredRun {
         }
     }
 
-    /// The next request that is due at `now_ns` or was before. Those that can never run are
-    /// entered as rejected and passed over.
-    pub fn issue(&mut self, now_ns: u64) -> Option<IssuedRequest> {
+    /// What is due at `now_ns` or was before. Requests that can never run are entered as
+    /// rejected and passed over.
+    pub fn due(&mut self, now_ns: u64) -> Option<Due> {
         loop {
             let at_ns = self.next_due_ns().filter(|at_ns| *at_ns <= now_ns)?;
             let event = self.events.pop_at(at_ns)?;
@@ -148,11 +171,18 @@ impl MeasuredRun {
                     Some((workload, self.traffic.start_node(workload, node, at_ns, &mut self.events)))
                 }
                 Event::NextTurn { slot, .. } => self.traffic.continue_session(slot),
-                _ => unreachable!("only traffic has events on a target"),
+                Event::NextAttempt { after } => self.traffic.next_attempt(after),
+                Event::GiveUp { tag } => {
+                    if self.give_up(tag, at_ns) {
+                        return Some(Due::GiveUp { tag });
+                    }
+                    None
+                }
+                _ => unreachable!("only traffic and clients have events on a target"),
             };
             let Some((workload, turn)) = started else { continue };
             if let Some(request) = self.arrive(workload, turn, at_ns) {
-                return Some(request);
+                return Some(Due::Send(request));
             }
         }
     }
@@ -172,6 +202,8 @@ impl MeasuredRun {
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
         let record = RequestRecord {
             class: turn.class,
+            attempt: turn.earlier.map_or(0, |earlier| earlier.attempts),
+            adapter: turn.adapter,
             ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns])
         };
         let tag = self.ledger.arrive(record);
@@ -182,7 +214,6 @@ impl MeasuredRun {
         };
         self.ledger.keep_prompt(tag, || hasher.chain(turn.prompt.tokens(), &ExtraKeys::default()));
         self.traffic.arrived(workload, &turn);
-        let needs_answer = turn.follow_up.needs_answer();
         let request = IssuedRequest {
             tag,
             due_ns,
@@ -190,61 +221,88 @@ impl MeasuredRun {
             session: turn.session,
             turn: turn.turn,
             prompt: turn.prompt.tokens().to_vec(),
-            max_tokens: turn.max_tokens,
+            // No server stops at a word of ours; to its scheduler this is the same.
+            max_tokens: turn.stop_after.map_or(turn.max_tokens, |tokens| tokens.min(turn.max_tokens)),
+            adapter: turn.adapter,
+            may_give_up: !self.traffic.client(workload).is_patient(),
             priority: turn.priority,
             tenant: self.config.workloads[workload as usize].tenant,
-            needs_answer,
+            needs_answer: turn.follow_up.needs_answer(),
         };
-        self.follow_ups.push(Some(turn.follow_up));
-        let fits = self.engine.as_ref().map_or(Ok(()), |engine| engine.check(lengths[0], lengths[1]));
-        if let Err(reason) = fits {
+        self.begin_wait(tag, turn, due_ns);
+        if let Err(reason) = self.fits(lengths, request.adapter) {
             self.close_request(tag, Outcome::Rejected(reason), due_ns);
             return None;
         }
         Some(request)
     }
 
+    /// Whether the engines can run such a request, as far as they are known.
+    fn fits(&self, [prompt_tokens, max_tokens]: [u32; 2], adapter: Option<u32>) -> Result<(), RejectReason> {
+        let Some(engine) = &self.engine else { return Ok(()) };
+        if adapter.is_some() && self.config.topology.pools()[0].engine.as_vllm().is_some_and(|one| one.max_loras == 0) {
+            return Err(RejectReason::AdaptersOff);
+        }
+        engine.check(prompt_tokens, max_tokens)
+    }
+
     /// An engine has begun to compute a request's prompt, of which it had so many tokens.
     pub fn admitted(&mut self, tag: u64, at_ns: u64, cached_tokens: u32) {
-        let at_ns = at_ns.max(self.ledger.record(tag).queued_ns);
-        self.ledger.admit(tag, at_ns, cached_tokens);
+        if self.is_pending(tag) {
+            let at_ns = at_ns.max(self.ledger.record(tag).queued_ns);
+            self.ledger.admit(tag, at_ns, cached_tokens);
+        }
     }
 
     /// A request was preempted.
     pub fn preempted(&mut self, tag: u64, at_ns: u64) {
-        self.ledger.preempt(tag, at_ns);
+        if self.is_pending(tag) {
+            self.ledger.preempt(tag, at_ns);
+        }
     }
 
     /// A request is with this engine, by index among those of the report.
     pub fn served_by(&mut self, tag: u64, engine: u32) {
-        self.ledger.enter_prefill_worker(tag, engine);
+        if self.is_pending(tag) {
+            self.ledger.enter_prefill_worker(tag, engine);
+        }
     }
 
     /// The prompt tokens of a request that were cached, where nothing is known of when it was
     /// admitted.
     pub fn cached(&mut self, tag: u64, cached_tokens: u32) {
-        let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
-        self.ledger.replay_admission(tag, None, cached_tokens);
+        if self.is_pending(tag) {
+            let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
+            self.ledger.replay_admission(tag, None, cached_tokens);
+        }
     }
 
-    /// Output tokens of a request have come together.
-    pub fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) {
+    /// Output tokens of a request have come together. Whether its client goes on waiting:
+    /// otherwise it has enough, and the request has ended.
+    pub fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) -> bool {
+        if !self.is_pending(tag) {
+            return false;
+        }
         let record = self.ledger.record(tag);
         let at_ns = at_ns.max(record.last_token_ns.unwrap_or(record.arrival_ns));
         self.ledger.emit(tag, num_tokens, at_ns);
+        !self.has_enough(tag, at_ns)
     }
 
     /// The engine of a request is gone. Whether the request is to be sent again.
     pub fn lost(&mut self, tag: u64) -> bool {
-        self.ledger.lose(tag, self.config.max_retries)
+        self.is_pending(tag) && self.ledger.lose(tag, self.config.max_retries)
     }
 
     /// A request has ended with these output tokens, which are not needed unless
     /// [`IssuedRequest::needs_answer`].
     pub fn ended(&mut self, tag: u64, ending: Ending, at_ns: u64, answer: Vec<u32>) {
+        if !self.is_pending(tag) {
+            return;
+        }
         let record = self.ledger.record(tag);
         let at_ns = at_ns.max(record.last_token_ns.unwrap_or(record.arrival_ns));
-        let needs_answer = self.follow_ups[tag as usize].as_ref().is_some_and(FollowUp::needs_answer);
+        let needs_answer = self.pending[tag as usize].as_ref().is_some_and(Pending::needs_answer);
         if needs_answer && ending == Ending::Completed && answer.len() == record.output_tokens as usize {
             self.traffic.keep_answer(tag, answer);
         }
@@ -256,9 +314,17 @@ impl MeasuredRun {
         self.close_request(tag, outcome, at_ns);
     }
 
+    /// Whether a request has not ended: what is heard of it later counts no more.
+    fn is_pending(&self, tag: u64) -> bool {
+        self.pending[tag as usize].is_some()
+    }
+
+    /// A request is over: its client tries again, or its session goes on.
     fn close_request(&mut self, tag: u64, outcome: Outcome, at_ns: u64) {
-        let Some(follow_up) = self.follow_ups[tag as usize].take() else { return };
+        let Some(pending) = self.pending[tag as usize].take() else { return };
+        self.call_off_give_up(tag, &pending);
         self.ledger.end(tag, outcome, at_ns);
+        let Some(follow_up) = self.retry(tag, pending, outcome, at_ns) else { return };
         self.traffic.ended(tag, self.ledger.record(tag), follow_up, at_ns, &mut self.events);
     }
 
@@ -280,39 +346,6 @@ impl MeasuredRun {
         let workload_names = self.traffic.names();
         Ok(build_measured(MeasuredEnd { config: &self.config, workload_names, ledger: self.ledger, facts }))
     }
-}
-
-/// The parts of a run that no target but virtual time has: each as an error names it.
-#[must_use]
-pub fn virtual_only(config: &RunConfig) -> Vec<String> {
-    let mut parts = Vec::new();
-    for workload in &config.workloads {
-        let WorkloadConfig { name, source, client, .. } = workload;
-        if !client.is_patient() {
-            parts.push(format!("clients that give up or try again (workload `{name}`)"));
-        }
-        if let WorkloadSource::Synthetic { classes, .. } = source {
-            if classes.iter().any(|class| class.adapters.is_some()) {
-                parts.push(format!("LoRA adapters (workload `{name}`)"));
-            }
-            if classes.iter().any(|class| class.mix.stop_after.is_some()) {
-                parts.push(format!("answers that stop early, `stop_after` (workload `{name}`)"));
-            }
-        }
-        if let WorkloadSource::Trace { answers: crate::config::Answers::Recorded, .. } = source {
-            parts.push(format!("answers as recorded (workload `{name}`)"));
-        }
-        let is_faster = |pacing: &TracePacing| {
-            let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
-            !speedup.is_finite()
-        };
-        if let WorkloadSource::Trace { pacing, .. } = source
-            && is_faster(pacing)
-        {
-            parts.push(format!("an infinite speed-up (workload `{name}`)"));
-        }
-    }
-    parts
 }
 
 /// The bit that tokens of drawn content have; see [`Prompt::DRAWN_TOKENS`].

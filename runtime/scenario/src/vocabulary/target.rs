@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rhai::{Dynamic, Engine, ImmutableString, Map, NativeCallContext};
-use vcr_cluster::{FrontendTarget, HttpTarget, Prompts, RunConfig, Target, TargetDriver, TargetError};
+use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, Target, TargetDriver, TargetError};
 
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
@@ -51,9 +51,29 @@ fn http(url: &str, mut options: Options<'_>) -> Scripted<TargetSpec> {
         vocab_size: options.u32("vocab_size"),
         ca_file: options.string("ca_file"),
         idle_timeout_ns: options.duration_ns("idle_timeout"),
+        adapters: adapters(&mut options),
     };
     options.finish()?;
     Ok(TargetSpec(Target::Http(target)))
+}
+
+/// `adapters: ["sql", "chat"]`, or `adapters: "tenant-{}"`.
+fn adapters(options: &mut Options<'_>) -> AdapterNames {
+    let Some(value) = options.take("adapters") else { return AdapterNames::default() };
+    let names = value.clone().try_cast::<Array>();
+    let names = names.map(|names| names.iter().map(as_text).collect::<Option<Vec<_>>>());
+    match (as_text(&value).filter(|pattern| pattern.contains("{}")), names) {
+        (Some(pattern), _) => AdapterNames::Pattern(pattern),
+        (None, Some(Some(names))) => AdapterNames::Listed(names),
+        _ => {
+            let message = format!(
+                "`adapters` must be a list of names, or a text with {{}} for the number, but is {}",
+                describe(&value)
+            );
+            options.problem("adapters", message);
+            AdapterNames::default()
+        }
+    }
 }
 
 fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {

@@ -164,7 +164,9 @@ impl Completions {
     }
 
     fn body(&self, request: &IssuedRequest) -> String {
-        let Server { model, is_vllm, prompts, .. } = &self.server;
+        let Server { model, is_vllm, prompts, adapters, .. } = &self.server;
+        let adapter = request.adapter.and_then(|number| adapters.name(number));
+        let model = adapter.as_ref().unwrap_or(model);
         let mut body = String::with_capacity(128 + request.prompt.len() * 6);
         // Writing to a text cannot fail.
         _ = write!(body, "{{\"model\":{},\"prompt\":", serde_json::Value::from(model.as_str()));

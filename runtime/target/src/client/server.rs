@@ -1,5 +1,6 @@
 //! What a server is: asked before the first request of a run.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
-use vcr_cluster::{HttpTarget, Prompts, TargetError};
+use vcr_cluster::{AdapterNames, HttpTarget, Prompts, TargetError};
 use vcr_text::Tokenizer;
 
 use super::address::Address;
@@ -44,6 +45,8 @@ pub(crate) struct Server {
     /// Whether it takes what vLLM adds to OpenAI's API.
     pub(crate) is_vllm: bool,
     pub(crate) prompts: PromptForm,
+    /// The models that are LoRA adapters.
+    pub(crate) adapters: AdapterNames,
 }
 
 #[derive(Deserialize)]
@@ -96,8 +99,8 @@ pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
     Ok(Pool::new(address, headers, tls))
 }
 
-/// Asks a server what it is.
-pub(crate) async fn ask(pool: &Pool, target: &HttpTarget) -> Result<Server, TargetError> {
+/// Asks a server what it is, which must have LoRA adapters of these numbers.
+pub(crate) async fn ask(pool: &Pool, target: &HttpTarget, adapters: &BTreeSet<u32>) -> Result<Server, TargetError> {
     let models = get(pool, "/v1/models").await;
     let cards = match models {
         Ok(bytes) => serde_json::from_slice::<Models>(&bytes).map(|models| models.data).map_err(|error| {
@@ -120,11 +123,33 @@ pub(crate) async fn ask(pool: &Pool, target: &HttpTarget) -> Result<Server, Targ
             .map(|card| card.id.clone())
             .ok_or_else(|| TargetError::with_hint(format!("{} has no model", pool.address), "name one with `model`"))?,
     };
+    check_adapters(pool, target, &cards, adapters)?;
     let version = get(pool, "/version").await.ok();
     let version = version.and_then(|bytes| serde_json::from_slice::<Version>(&bytes).ok()).map(|found| found.version);
     let is_vllm = version.is_some() || cards.iter().any(|card| card.owned_by.as_deref() == Some("vllm"));
     let prompts = prompts(pool, target, &model, is_vllm).await?;
-    Ok(Server { model, version, is_vllm, prompts })
+    Ok(Server { model, version, is_vllm, prompts, adapters: target.adapters.clone() })
+}
+
+/// Whether every adapter of the workloads has a name, which the server's list of models has.
+fn check_adapters(
+    pool: &Pool,
+    target: &HttpTarget,
+    cards: &[ModelCard],
+    adapters: &BTreeSet<u32>,
+) -> Result<(), TargetError> {
+    for number in adapters {
+        let Some(name) = target.adapters.name(*number) else {
+            let message = format!("`adapters` of `http` has no name for the LoRA adapter {number} of a workload");
+            return Err(TargetError::with_hint(message, "list the names of all, from adapter 0"));
+        };
+        if !cards.is_empty() && !cards.iter().any(|card| card.id == name) {
+            let message = format!("{} has no LoRA adapter `{name}`, which a workload uses", pool.address);
+            let hint = "load it there, or name those it has: `adapters: [\"sql\", \"chat\"]`";
+            return Err(TargetError::with_hint(message, hint));
+        }
+    }
+    Ok(())
 }
 
 fn unreachable_server(target: &HttpTarget, error: ClientError) -> TargetError {

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use vcr_cluster::metrics::Samples;
 use vcr_cluster::observe::Observer;
 use vcr_cluster::record::FailReason;
-use vcr_cluster::{Ending, IssuedRequest, MeasuredRun, RunConfig, TargetError};
+use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetError};
 
 use clock::{Alarm, Clock};
 
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     send_delays_ns: RefCell<Samples>,
     /// By what they are about.
     notes: RefCell<BTreeMap<String, String>>,
+    /// Requests under way that their clients may give up, by tag.
+    exchanges: RefCell<BTreeMap<u64, AbortHandle>>,
     changed: Notify,
 }
 
@@ -64,6 +66,13 @@ impl Shared {
         let mut notes = self.notes.borrow_mut();
         if notes.len() < MAX_NOTES && !notes.contains_key(about) {
             notes.insert(about.to_owned(), text.into());
+        }
+    }
+
+    /// Gives up a request under way.
+    fn give_up(&self, tag: u64) {
+        if let Some(exchange) = self.exchanges.borrow_mut().remove(&tag) {
+            exchange.abort();
         }
     }
 }
@@ -85,7 +94,12 @@ impl Heard {
     /// Output tokens have come, together.
     pub(crate) fn tokens(&self, count: u32) {
         let now_ns = self.shared.clock.now_ns();
-        self.shared.run.borrow_mut().tokens(self.tag, count, now_ns);
+        let goes_on = self.shared.run.borrow_mut().tokens(self.tag, count, now_ns);
+        if !goes_on {
+            // Its client has enough.
+            self.shared.give_up(self.tag);
+            self.shared.changed.notify_one();
+        }
     }
 
     /// The engine has begun with the prompt, at this time on the system's monotonic clock.
@@ -160,6 +174,7 @@ pub(crate) async fn drive<S: Service>(
         run: RefCell::new(run),
         send_delays_ns: RefCell::default(),
         notes: RefCell::default(),
+        exchanges: RefCell::default(),
         changed: Notify::new(),
     });
     let service = Rc::new(service);
@@ -200,9 +215,16 @@ async fn issue_all<S: Service>(
             plan.act(now_ns);
         }
         loop {
-            let issued = shared.run.borrow_mut().issue(now_ns);
-            let Some(request) = issued else { break };
-            tasks.spawn_local(exchange(Rc::clone(shared), Rc::clone(service), request));
+            let due = shared.run.borrow_mut().due(now_ns);
+            match due {
+                None => break,
+                Some(Due::GiveUp { tag }) => shared.give_up(tag),
+                Some(Due::Send(request)) => {
+                    let may_give_up = request.may_give_up.then_some(request.tag);
+                    let exchange = tasks.spawn_local(exchange(Rc::clone(shared), Rc::clone(service), request));
+                    may_give_up.map(|tag| shared.exchanges.borrow_mut().insert(tag, exchange));
+                }
+            }
         }
         while tasks.try_join_next().is_some() {}
         if shared.run.borrow().is_over() || now_ns > max_ns {
@@ -253,5 +275,6 @@ async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: Issue
     }
     let now_ns = heard.shared.clock.now_ns();
     heard.shared.run.borrow_mut().ended(request.tag, ending, now_ns, answer);
+    heard.shared.exchanges.borrow_mut().remove(&request.tag);
     heard.shared.changed.notify_one();
 }

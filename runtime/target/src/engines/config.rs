@@ -95,7 +95,8 @@ pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -
         },
         faults: Vec::new(),
         injector: pool.failures.clone(),
-        limits: Limits::default(),
+        // Which of them run together is the scheduler's business.
+        limits: Limits { max_cpu_loras: Some(run.adapters().len() as u32), ..Limits::default() },
         shutdown_timeout_ns: 0,
     })
 }

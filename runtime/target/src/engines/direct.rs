@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vcr_cluster::IssuedRequest;
+use vcr_cluster::{AdapterNames, IssuedRequest};
 use vcr_cluster::record::FailReason;
 use vcr_frontend::{EngineClient, EngineError};
-use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, OutputKind, SamplingParams};
+use vcr_wire::{
+    EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams,
+};
 
 use super::book::name_of;
 use crate::drive::vocabulary::Vocabulary;
@@ -115,10 +117,18 @@ impl Direct {
                 ..SamplingParams::default()
             }),
             arrival_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            lora_request: request.adapter.and_then(adapter),
             priority: i64::from(request.priority),
             cache_salt: (request.tenant != 0).then(|| request.tenant.to_string()),
             session_id: Some(format!("{}-{}", request.workload, request.session)),
             ..EngineCoreRequest::default()
         }
     }
+}
+
+/// The adapter of this number.
+fn adapter(number: u32) -> Option<LoraRequest> {
+    let name = AdapterNames::default().name(number)?;
+    // Engines count theirs from 1.
+    Some(LoraRequest { path: name.clone(), name, int_id: u64::from(number) + 1, ..LoraRequest::default() })
 }

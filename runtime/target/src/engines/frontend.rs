@@ -1,5 +1,6 @@
 //! vLLM's own frontend, started and stopped by the run.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vcr_cluster::{FrontendTarget, HttpTarget, TargetError};
+use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, TargetError};
 
 /// Longest wait for the frontend to serve.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,8 +26,12 @@ pub(crate) struct Frontend {
 }
 
 impl Frontend {
-    /// Starts the program, which waits for engines then.
-    pub(crate) fn start(target: &FrontendTarget, engines: u32) -> Result<Self, TargetError> {
+    /// Starts the program, which waits for engines then; it loads these LoRA adapters.
+    pub(crate) fn start(
+        target: &FrontendTarget,
+        engines: u32,
+        adapters: &BTreeSet<u32>,
+    ) -> Result<Self, TargetError> {
         if !Path::new(&target.model).join("tokenizer.json").exists() {
             let message = format!("invalid `model` `{}`: expected a folder with a tokenizer.json", target.model);
             return Err(TargetError::unusable(message));
@@ -41,6 +46,7 @@ impl Frontend {
             .args(["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", &http_port.to_string()])
             .args(["--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", &handshake_port.to_string()])
             .args(["--data-parallel-size", &engines.to_string(), "--data-parallel-size-local", "0"])
+            .args(adapter_args(adapters))
             .args(&target.args)
             .env("HF_HUB_OFFLINE", "1")
             .stdin(Stdio::null())
@@ -95,6 +101,16 @@ impl Drop for Frontend {
         _ = self.process.kill();
         _ = self.process.wait();
     }
+}
+
+/// What makes a frontend know LoRA adapters, if there are any.
+fn adapter_args(adapters: &BTreeSet<u32>) -> Vec<String> {
+    let names = AdapterNames::default();
+    let modules = adapters.iter().filter_map(|number| names.name(*number)).map(|name| format!("{name}={name}"));
+    if adapters.is_empty() {
+        return Vec::new();
+    }
+    ["--enable-lora", "--lora-modules"].map(str::to_owned).into_iter().chain(modules).collect()
 }
 
 /// A port that is free now; another program may take it before it is used.

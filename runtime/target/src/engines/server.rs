@@ -1,12 +1,13 @@
 //! The server of `vcr serve` on the engines of a run, on a free port of this machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
-use vcr_cluster::{HttpTarget, TargetError};
+use vcr_cluster::{AdapterNames, HttpTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog};
@@ -55,8 +56,14 @@ pub(crate) fn vocab_size() -> u32 {
     Tokenizer::builtin().vocab_size()
 }
 
-/// Serves engines, which must be ready. Its threads are not the client's.
-pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32) -> Result<Server, TargetError> {
+/// Serves engines, which must be ready, with these LoRA adapters. Its threads are not the
+/// client's.
+pub(crate) fn serve(
+    engines: EngineClient,
+    metrics: Metrics,
+    max_model_len: u32,
+    adapters: &BTreeSet<u32>,
+) -> Result<Server, TargetError> {
     let failed = |error: std::io::Error| TargetError::Failed(format!("cannot serve: {error}"));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -85,7 +92,7 @@ pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32)
         is_traced: false,
     };
     let options = ServerOptions { chat: ChatOptions::default(), ..ServerOptions::default() };
-    let app = App::new(engines, model(max_model_len), options);
+    let app = App::new(engines, model(max_model_len, adapters), options);
     let (stop, stopped) = oneshot::channel::<()>();
     runtime.spawn(async move {
         if let Ok(listener) = TcpListener::from_std(listener) {
@@ -96,7 +103,9 @@ pub(crate) fn serve(engines: EngineClient, metrics: Metrics, max_model_len: u32)
     Ok(Server { target, _stop: stop, runtime: Some(runtime) })
 }
 
-fn model(max_model_len: u32) -> Model {
+fn model(max_model_len: u32, adapters: &BTreeSet<u32>) -> Model {
+    let names = AdapterNames::default();
+    let adapters = adapters.iter().filter_map(|number| names.name(*number)).map(|name| (name.clone(), name));
     let tokenizer = Tokenizer::builtin();
     Model {
         names: vec![MODEL.to_owned()],
@@ -109,6 +118,6 @@ fn model(max_model_len: u32) -> Model {
         tokenizer,
         embedding_dimensions: 1,
         media: MediaRules::default(),
-        adapters: Adapters::new(std::iter::empty()),
+        adapters: Adapters::new(adapters),
     }
 }
