@@ -44,7 +44,7 @@ pub use report::{
     TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
-pub use target::{FrontendTarget, AdapterNames, HttpTarget, Prompts, Target, TargetDriver, TargetError};
+pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

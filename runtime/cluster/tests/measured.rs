@@ -4,8 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use vcr_cluster::observe::Unobserved;
 use vcr_cluster::metrics::Counter;
+use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::{FailReason, GiveUp, Outcome, RequestRecord};
 use vcr_cluster::{
     Adapters, Arrivals, CancelConfig, ClientConfig, Curve, Due, Ending, IssuedRequest, Limit, MeasuredFacts,
@@ -132,7 +132,8 @@ fn finished(run: MeasuredRun) -> Report {
 
 #[test]
 fn a_client_gives_up_and_tries_again() {
-    let retry = RetryConfig { max_attempts: 2, backoff_ns: 10 * MS, factor: 2.0, max_backoff_ns: 100 * MS, jitter: 0.0 };
+    let retry =
+        RetryConfig { max_attempts: 2, backoff_ns: 10 * MS, factor: 2.0, max_backoff_ns: 100 * MS, jitter: 0.0 };
     let client = ClientConfig { timeout_ns: Some(50 * MS), retry: Some(retry), ..ClientConfig::default() };
     let mut run = one(client, plain());
     let first = sent(run.due(0)).expect("it is due");
@@ -157,11 +158,8 @@ fn a_client_gives_up_and_tries_again() {
 
 #[test]
 fn a_first_token_in_time_saves_a_measured_request() {
-    let client = ClientConfig {
-        first_token_timeout_ns: Some(20 * MS),
-        deadline_ns: Some(90 * MS),
-        ..ClientConfig::default()
-    };
+    let client =
+        ClientConfig { first_token_timeout_ns: Some(20 * MS), deadline_ns: Some(90 * MS), ..ClientConfig::default() };
     let mut run = one(client, plain());
     let request = sent(run.due(0)).expect("it is due");
     assert!(run.tokens(request.tag, 1, 19 * MS));

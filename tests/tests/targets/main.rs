@@ -2,6 +2,7 @@
 //! frontend.
 
 mod bad_input;
+mod clients;
 mod engines;
 mod recordings;
 mod servers;

@@ -6,7 +6,8 @@ use vcr_tests::{Folder, root};
 
 /// Scenarios, and parameters with which they take a few seconds in real time. Others are tied
 /// to virtual time: they have two pools, or claims about minutes of traffic.
-const IN_REAL_TIME: &[(&str, &[&str])] = &[("same_everywhere", &[]), ("trace_replay", &["-e", "speedup=40"])];
+const IN_REAL_TIME: &[(&str, &[&str])] =
+    &[("same_everywhere", &[]), ("trace_replay", &["-e", "speedup=40"]), ("lora_tenants", &["-e", "duration=5s"])];
 
 /// Scenarios that a target must refuse, with the part that it lacks.
 const VIRTUAL_ONLY: &[(&str, &str)] = &[("pd_burst", "prefill and decode pools")];

@@ -3,12 +3,10 @@
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vcr_cluster::{AdapterNames, IssuedRequest};
 use vcr_cluster::record::FailReason;
+use vcr_cluster::{AdapterNames, IssuedRequest};
 use vcr_frontend::{EngineClient, EngineError};
-use vcr_wire::{
-    EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams,
-};
+use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams};
 
 use super::book::name_of;
 use crate::drive::vocabulary::Vocabulary;

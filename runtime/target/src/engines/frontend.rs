@@ -27,11 +27,7 @@ pub(crate) struct Frontend {
 
 impl Frontend {
     /// Starts the program, which waits for engines then; it loads these LoRA adapters.
-    pub(crate) fn start(
-        target: &FrontendTarget,
-        engines: u32,
-        adapters: &BTreeSet<u32>,
-    ) -> Result<Self, TargetError> {
+    pub(crate) fn start(target: &FrontendTarget, engines: u32, adapters: &BTreeSet<u32>) -> Result<Self, TargetError> {
         if !Path::new(&target.model).join("tokenizer.json").exists() {
             let message = format!("invalid `model` `{}`: expected a folder with a tokenizer.json", target.model);
             return Err(TargetError::unusable(message));
