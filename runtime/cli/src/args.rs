@@ -27,6 +27,7 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+use crate::merge::{self, MergeArgs};
 use crate::new::NewCommand;
 use crate::pack::args as pack;
 #[cfg(feature = "live")]
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Join the files of a sweep's shards to its table.
+    #[command(after_help = merge::EXAMPLES)]
+    Merge(MergeArgs),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),

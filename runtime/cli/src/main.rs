@@ -14,6 +14,7 @@ mod guest_registry;
 mod health;
 mod help;
 mod inspect;
+mod merge;
 mod new;
 mod pack;
 #[cfg(feature = "live")]
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::pack(&args),
         Command::Unpack(args) => pack::unpack(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Merge(args) => merge::merge(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Report(args) => report::report(&args),
         Command::Guest { command } => guest(&command),

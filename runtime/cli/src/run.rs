@@ -1,12 +1,12 @@
 //! `vcr run`.
 
 pub(crate) mod args;
-mod grid;
+pub(crate) mod grid;
 mod many;
-mod measured;
+pub(crate) mod measured;
 mod points;
 mod repeated;
-mod search;
+pub(crate) mod search;
 pub(crate) mod searches;
 mod single;
 mod statistics;

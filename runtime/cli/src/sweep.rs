@@ -1,18 +1,21 @@
 //! What the sweeps of all commands share: names with values, their combinations, and the
-//! columns of their tables.
+//! columns of their tables. Shards are in `shard` and `part`.
 
+pub(crate) mod part;
+pub(crate) mod shard;
 mod values;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use vcr_import::table::{Cells, TableFormat};
 
 /// Maximum number of runs; more are a mistyped range.
-const MAX_POINTS: usize = 100_000;
+pub(crate) const MAX_POINTS: usize = 100_000;
 
 /// A name and its values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
@@ -70,8 +73,8 @@ pub(crate) fn value_cells(texts: &[&String]) -> Cells {
     }
 }
 
-/// The format of the table at `path`, which `--sweep-out` names.
-pub(crate) fn out_format(path: &Path) -> Result<TableFormat, String> {
-    let unknown = || format!("--sweep-out: `{}` must end in .csv, .json or .parquet", path.display());
+/// The format of the table at `path`, which `option` names.
+pub(crate) fn out_format(option: &str, path: &Path) -> Result<TableFormat, String> {
+    let unknown = || format!("{option}: `{}` must end in .csv, .json or .parquet", path.display());
     TableFormat::of_path(path).ok_or_else(unknown)
 }

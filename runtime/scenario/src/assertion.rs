@@ -9,7 +9,7 @@ pub(crate) mod precheck;
 mod statistic;
 mod subject;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vcr_cluster::{Report, quantile};
 
 use crate::assertion::comparison::{COMPARISONS, Comparison};
@@ -20,7 +20,7 @@ use crate::assertion::subject::Subject;
 use crate::script::error::Thrown;
 
 /// The result of an assertion.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AssertionResult {
     /// Name of the run it is about; absent for free conditions.
     #[serde(skip_serializing_if = "Option::is_none")]

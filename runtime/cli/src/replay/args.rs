@@ -9,6 +9,8 @@ use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
 use vcr_trace::{Sessions, TraceFormat};
 
+use crate::sweep::shard::ShardArgs;
+
 pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
     "Examples:
   vcr replay conversation_trace.jsonl --num-workers 4 --router-mode kv_router
@@ -305,6 +307,9 @@ pub(crate) struct SweepArgs {
     /// Write one row per run to a .csv, .json or .parquet file.
     #[arg(long, value_name = "FILE", requires = "sweeps")]
     pub(crate) sweep_out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) shard: ShardArgs,
 
     /// Number of parallel runs [default: number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -27,7 +27,7 @@ impl Files {
         Ok(Self {
             report: create(report_path(args))?,
             rows: create(args.output.report_jsonl.clone())?,
-            sweep: create(args.sweep.sweep_out.clone())?,
+            sweep: create(args.sweep.shard.path(args.sweep.sweep_out.as_deref()))?,
         })
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn report_path(args: &ReplayArgs) -> Option<PathBuf> {
 }
 
 /// The files that the arguments name as inputs.
-fn inputs(args: &ReplayArgs) -> Vec<PathBuf> {
+pub(super) fn inputs(args: &ReplayArgs) -> Vec<PathBuf> {
     let mut inputs = args.trace_files.clone();
     let (cluster, router) = (&args.cluster, &args.router);
     let texts = [

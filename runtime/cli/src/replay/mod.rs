@@ -5,7 +5,7 @@ mod check;
 mod files;
 mod setup;
 mod show;
-mod sweep;
+pub(crate) mod sweep;
 
 use std::time::Instant;
 

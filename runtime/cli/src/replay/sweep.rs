@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use clap::{CommandFactory, Parser};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
@@ -18,10 +19,11 @@ use crate::exit::{Exit, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::stop;
 use crate::style::{align_right, bare_table, write_table};
+use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
 
 /// Options of inputs and outputs, which do not change a run.
-const NOT_SWEPT: [&str; 19] = [
+const NOT_SWEPT: [&str; 20] = [
     "memory-limit",
     "sessions",
     "trace-format",
@@ -38,6 +40,7 @@ const NOT_SWEPT: [&str; 19] = [
     "quiet",
     "sweep",
     "sweep-out",
+    "shard",
     "threads",
     "timeout",
     "help",
@@ -60,9 +63,19 @@ enum Target {
 
 /// The result of a run.
 struct Point {
+    /// Its number in the whole grid.
+    index: usize,
     /// The value on each axis.
     values: Vec<String>,
     summary: Summary,
+    measured: Measured,
+}
+
+/// What a table has of a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// All keys of the flat report that do not depend on the host.
+    metrics: Map<String, Value>,
     fingerprint: String,
 }
 
@@ -73,14 +86,21 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         .zip(&args.sweep.sweeps)
         .map(|(axis, text)| target(&axis.name).map_err(|problem| Refusal::input(format!("--sweep {text}: {problem}"))));
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
-    let out_format = args.sweep.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
+    let out_format = args
+        .sweep
+        .sweep_out
+        .as_deref()
+        .map(|path| out_format("--sweep-out", path))
+        .transpose()
+        .map_err(Refusal::input)?;
     let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
     // All of them are set up first, so that a bad value costs no run.
     let base = base_command();
     let mut setups = Vec::new();
-    for values in &combinations {
+    let chosen = args.sweep.shard.points(combinations.len());
+    for values in chosen.iter().map(|index| &combinations[*index]) {
         let of_point = |refusal: Refusal| Refusal {
             message: format!("--sweep, {}: {}", label(&axes, values), refusal.message),
             ..refusal
@@ -109,8 +129,11 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         if run.partial {
             return Ok(None);
         }
-        let summary = Summary::of(&run, settings);
-        Ok(Some(Point { values: combinations[index].clone(), summary, fingerprint: run.fingerprint }))
+        let (index, summary) = (chosen[index], Summary::of(&run, settings));
+        let mut metrics = json::flat(&summary);
+        metrics.retain(|key, _| !is_of_host(key));
+        let measured = Measured { metrics, fingerprint: run.fingerprint };
+        Ok(Some(Point { index, values: combinations[index].clone(), summary, measured }))
     });
     let points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
     let stopped = stop::cause().filter(|_| points.len() < setups.len());
@@ -118,9 +141,16 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         tell(format_args!("stopped by {} before a run of the sweep was done; nothing was written", cause.name()));
         return Ok(cause.exit());
     }
-    let columns = columns(&axes, &points);
+    let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
     if let (Some(file), Some(format)) = (files.sweep, out_format) {
-        file.write_with(|out| write_columns(out, &columns, format))?;
+        match args.sweep.shard.shard {
+            Some(shard) => {
+                let header = Header::new(SweepKind::Replay, &axes, combinations.len(), shard, &settings(args));
+                let results = points.iter().map(|point| (point.index, &point.measured));
+                part::write_file(file, header, &files::inputs(args), results)?;
+            }
+            None => file.write_with(|out| write_columns(out, &columns, format))?,
+        }
     }
     let mut out = anstream::stdout().lock();
     let written = match args.output.json {
@@ -137,6 +167,12 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Ok(printed(written, cause.exit()));
     }
     Ok(printed(written, Exit::Passed))
+}
+
+/// The options that results depend on, besides what is swept; files by their names.
+fn settings(args: &ReplayArgs) -> String {
+    let run = super::args::RunFlags { memory_limit: None, ..args.run.clone() };
+    format!("{:?}", (&args.trace_files, &args.trace, &args.synthetic, &args.cluster, &args.router, run))
 }
 
 fn no_sweep(args: &ReplayArgs) -> super::args::SweepArgs {
@@ -241,26 +277,25 @@ fn apply(point: &mut ReplayArgs, target: &Target, value: &str) -> Result<(), Ref
 }
 
 /// A row for each run: its values, all keys of the flat report, its fingerprint.
-fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
+pub(crate) fn columns(axes: &[Axis], rows: &[(&Vec<String>, &Measured)]) -> Vec<Column> {
     let mut columns: Vec<Column> = axes
         .iter()
         .enumerate()
         .map(|(index, axis)| {
-            let values: Vec<&String> = points.iter().map(|point| &point.values[index]).collect();
+            let values: Vec<&String> = rows.iter().map(|(values, _)| &values[index]).collect();
             Column { name: axis.name.clone(), cells: value_cells(&values) }
         })
         .collect();
-    let rows: Vec<_> = points.iter().map(|point| json::flat(&point.summary)).collect();
-    let keys: Vec<&String> = rows.first().into_iter().flat_map(|row| row.keys()).collect();
-    for key in keys.into_iter().filter(|key| !is_of_host(key) && axes.iter().all(|axis| axis.name != **key)) {
-        let counts: Option<Vec<u64>> = rows.iter().map(|row| row[key].as_u64()).collect();
+    let keys: Vec<&String> = rows.first().into_iter().flat_map(|(_, row)| row.metrics.keys()).collect();
+    for key in keys.into_iter().filter(|key| axes.iter().all(|axis| axis.name != **key)) {
+        let counts: Option<Vec<u64>> = rows.iter().map(|(_, row)| row.metrics.get(key)?.as_u64()).collect();
         let cells = match counts {
             Some(counts) => Cells::Counts(counts),
-            None => Cells::Numbers(rows.iter().map(|row| row.get(key).and_then(Value::as_f64)).collect()),
+            None => Cells::Numbers(rows.iter().map(|(_, row)| row.metrics.get(key).and_then(Value::as_f64)).collect()),
         };
         columns.push(Column { name: key.clone(), cells });
     }
-    let fingerprints = points.iter().map(|point| point.fingerprint.clone()).collect();
+    let fingerprints = rows.iter().map(|(_, row)| row.fingerprint.clone()).collect();
     columns.push(Column { name: "fingerprint".to_owned(), cells: Cells::Texts(fingerprints) });
     columns
 }

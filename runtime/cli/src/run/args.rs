@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use vcr_scenario::search::Goal;
 
+use crate::sweep::shard::ShardArgs;
+
 /// Questions about a scenario: searches, sweeps, repetitions.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Searches and sweeps")]
@@ -29,6 +31,9 @@ pub(crate) struct QuestionArgs {
     /// Write one row per run of a sweep, or per search, to a .csv, .json or .parquet file.
     #[arg(long, value_name = "FILE", requires = "sweeps")]
     pub(crate) sweep_out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) shard: ShardArgs,
 
     /// Repeat with N seeds, one after the other, for confidence intervals and the share that keeps each assertion.
     #[arg(long, value_name = "N", conflicts_with_all = ["out", "requests"],

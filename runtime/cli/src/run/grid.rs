@@ -19,6 +19,8 @@ pub(crate) struct Grid {
 
 /// A combination of values.
 pub(crate) struct Cell {
+    /// Its number in the whole grid.
+    pub(crate) point: usize,
     /// The value on each axis.
     pub(crate) values: Vec<String>,
     /// Its executions, one for each seed; at least one.
@@ -107,7 +109,9 @@ impl Cell {
                 continue;
             }
             kept.of += 1;
-            kept.observed.extend(made.iter().filter_map(|made| made.observed));
+            // A rate over no time has no place among numbers of JSON.
+            let finite = |made: &&AssertionResult| made.observed.filter(|value| value.is_finite());
+            kept.observed.extend(made.iter().filter_map(finite));
             if made.iter().all(|made| made.passed) {
                 kept.kept += 1;
             } else {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcr_cluster::{MetricsReport, Report};
 use vcr_scenario::{AssertionResult, Outcome};
 
 /// An execution.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) passed: bool,
     pub(crate) assertions: Vec<AssertionResult>,
@@ -16,6 +18,7 @@ pub(crate) struct Measured {
 }
 
 /// A run of it.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct MeasuredRun {
     pub(crate) name: String,
     pub(crate) seed: u64,

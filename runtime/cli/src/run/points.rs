@@ -1,15 +1,17 @@
 //! Executions of one scenario with other parameters and seeds, several at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vcr_scenario::{Reporter, RunOptions, Scenario, parallel};
 
+use crate::args::RunArgs;
 use crate::pack::OpenedPack;
 use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
+use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
 use crate::stop::{self, Cause};
 
@@ -28,10 +30,11 @@ pub(crate) struct Point {
 pub(crate) struct Points {
     scenario: Scenario,
     /// Keeps its files as long as they are read.
-    _pack: Option<OpenedPack>,
+    pack: Option<OpenedPack>,
     options: RunOptions,
     threads: usize,
     reporter: Arc<PointReporter>,
+    files_read: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Points {
@@ -59,7 +62,8 @@ impl Points {
         }
         let reporter = PointReporter { inner: TerminalReporter::new(quiet), warned: Mutex::default() };
         let threads = options.threads;
-        Ok(Self { scenario, _pack: pack, options, threads, reporter: Arc::new(reporter) })
+        let files_read = Mutex::new(BTreeSet::from([path.to_owned()]));
+        Ok(Self { scenario, pack, options, threads, reporter: Arc::new(reporter), files_read })
     }
 
     /// Executes points; the results are in their order. One that was stopped has none.
@@ -86,8 +90,25 @@ impl Points {
         let options = RunOptions { parameters, threads, repetition: point.repetition, ..self.options.clone() };
         let reporter = Arc::clone(&self.reporter) as Arc<dyn Reporter>;
         let outcome = self.scenario.run(options, reporter).map_err(|error| Refusal::from(error).of(&point.label))?;
+        // Those of a pack lie in a temporary folder, and the pack itself was read.
+        if self.pack.is_none() {
+            self.files_read.lock().unwrap_or_else(PoisonError::into_inner).extend(outcome.files_read.iter().cloned());
+        }
         Ok(outcome.partial.is_none().then(|| Measured::of(&outcome)))
     }
+
+    /// The scenario, and the files that executions have read until now.
+    pub(crate) fn files_read(&self) -> Vec<PathBuf> {
+        self.files_read.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// The options that results of a sweep's points depend on, besides what is swept.
+pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
+    let QuestionArgs { search, until, tolerance, repeat, .. } = &args.questions;
+    let RunOptions { seed, parameters, max_runs, uncertainty, .. } = options;
+    let RunArgs { target, .. } = args;
+    format!("{:?}", (seed, parameters, max_runs, uncertainty, target, search, until, tolerance, repeat))
 }
 
 /// Says each warning once, and nothing of what the script prints: it would be said by every

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vcr_import::table::{Cells, Column, write as write_columns};
 use vcr_output::Outputs;
 use vcr_scenario::search::{Bisection, ProbeReport, SearchRange, SearchReport};
@@ -14,10 +14,11 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, printed, tell};
 use crate::refusal::Refusal;
 use crate::run::measured::Measured;
-use crate::run::points::{Point, Points};
+use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
 use crate::stop;
 use crate::style::{BOLD, GREEN, RED, bare_table, write_marked};
+use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
 use crate::text::printable;
 
@@ -38,8 +39,26 @@ impl Asked {
 
 /// A search, and the values of a sweep that it was made with.
 struct Found {
+    /// The number of these values in the whole grid.
+    point: usize,
     swept: Vec<String>,
     report: SearchReport,
+}
+
+/// What a table has of a search.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FoundRow {
+    kept: Option<f64>,
+    broken: Option<f64>,
+    values_tried: u64,
+    runs: u64,
+}
+
+impl Found {
+    fn row(&self) -> FoundRow {
+        let SearchReport { bracket, probes, runs, .. } = &self.report;
+        FoundRow { kept: bracket.kept, broken: bracket.broken, values_tried: probes.len() as u64, runs: *runs }
+    }
 }
 
 /// One search, or with sweeps one for each combination of their values.
@@ -50,26 +69,46 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     if axes.iter().any(|axis| axis.name == asked.name) {
         return Err(Refusal::input(format!("--sweep {}: the parameter is searched; sweep another", asked.name)));
     }
-    let format = questions.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
+    let format = questions
+        .sweep_out
+        .as_deref()
+        .map(|path| out_format("--sweep-out", path))
+        .transpose()
+        .map_err(Refusal::input)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
-    let file = questions.sweep_out.as_deref().map(|path| outputs.create(path)).transpose()?;
+    let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
     let names: Vec<&str> =
         std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(|name| &**name).collect();
+    let settings = settings(args, &options);
     let points = Points::new(&args.file, options, &names, args.quiet)?;
     let mut found = Vec::new();
     let mut was_stopped = false;
-    for swept in combinations {
+    for point in questions.shard.points(combinations.len()) {
+        let swept = combinations[point].clone();
         let (report, ended) = search_once(args, &points, &asked, (&axes, &swept))?;
-        found.push(Found { swept, report });
+        found.push(Found { point, swept, report });
         was_stopped = !ended;
         if was_stopped {
             break;
         }
     }
     if let (Some(file), Some(format)) = (file, format) {
-        file.write_with(|out| write_columns(out, &columns(&axes, &found), format))?;
+        let mut rows: Vec<FoundRow> = found.iter().map(Found::row).collect();
+        match questions.shard.shard {
+            Some(shard) => {
+                // What a signal has cut short is not a result of the whole grid.
+                rows.truncate(found.len() - usize::from(was_stopped));
+                let header = Header::new(SweepKind::Search, &axes, combinations.len(), shard, &settings);
+                let results = found.iter().map(|one| one.point).zip(&rows);
+                part::write_file(file, header, &points.files_read(), results)?;
+            }
+            None => {
+                let rows: Vec<_> = found.iter().map(|one| one.swept.clone()).zip(rows).collect();
+                file.write_with(|out| write_columns(out, &columns(&axes, &rows), format))?;
+            }
+        }
     }
     let written = print(args, &asked, &axes, &found);
     if let Some(cause) = stop::cause().filter(|_| was_stopped) {
@@ -109,24 +148,24 @@ fn search_once(
 }
 
 /// A row for each search: the values it was made with, and what it found.
-fn columns(axes: &[Axis], found: &[Found]) -> Vec<Column> {
+pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, FoundRow)]) -> Vec<Column> {
     let swept = axes.iter().enumerate().map(|(index, axis)| {
-        let values: Vec<&String> = found.iter().map(|one| &one.swept[index]).collect();
+        let values: Vec<&String> = rows.iter().map(|(values, _)| &values[index]).collect();
         Column { name: axis.name.clone(), cells: value_cells(&values) }
     });
-    let numbers = |name: &str, of: fn(&SearchReport) -> Option<f64>| Column {
+    let numbers = |name: &str, of: fn(&FoundRow) -> Option<f64>| Column {
         name: name.to_owned(),
-        cells: Cells::Numbers(found.iter().map(|one| of(&one.report)).collect()),
+        cells: Cells::Numbers(rows.iter().map(|(_, row)| of(row)).collect()),
     };
-    let counts = |name: &str, of: fn(&SearchReport) -> u64| Column {
+    let counts = |name: &str, of: fn(&FoundRow) -> u64| Column {
         name: name.to_owned(),
-        cells: Cells::Counts(found.iter().map(|one| of(&one.report)).collect()),
+        cells: Cells::Counts(rows.iter().map(|(_, row)| of(row)).collect()),
     };
     let of_search = [
-        numbers("kept", |report| report.bracket.kept),
-        numbers("broken", |report| report.bracket.broken),
-        counts("values_tried", |report| report.probes.len() as u64),
-        counts("runs", |report| report.runs),
+        numbers("kept", |row| row.kept),
+        numbers("broken", |row| row.broken),
+        counts("values_tried", |row| row.values_tried),
+        counts("runs", |row| row.runs),
     ];
     swept.chain(of_search).collect()
 }

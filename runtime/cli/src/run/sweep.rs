@@ -10,26 +10,35 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, printed, tell};
 use crate::refusal::Refusal;
 use crate::run::grid::{Cell, Grid};
-use crate::run::points::{Point, Points};
+use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
 use crate::style::{GREEN, RED, align_right, bare_table};
+use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{axes, combinations, label, out_format};
 use crate::text::printable;
 
 pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
     let questions = &args.questions;
     let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
-    let format = questions.sweep_out.as_deref().map(out_format).transpose().map_err(Refusal::input)?;
+    let format = questions
+        .sweep_out
+        .as_deref()
+        .map(|path| out_format("--sweep-out", path))
+        .transpose()
+        .map_err(Refusal::input)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
+    let chosen = questions.shard.points(combinations.len());
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
-    let file = questions.sweep_out.as_deref().map(|path| outputs.create(path)).transpose()?;
+    let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let settings = settings(args, &options);
     let points = Points::new(&args.file, options, &names, args.quiet)?;
     let repetitions = questions.repeat.unwrap_or(1);
-    let all: Vec<Point> = combinations
+    let all: Vec<Point> = chosen
         .iter()
+        .map(|index| &combinations[*index])
         .flat_map(|values| {
             let point = |repetition| Point {
                 label: format!("--sweep, {}", label(&axes, values)),
@@ -40,9 +49,12 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         })
         .collect();
     let mut measured = points.execute(&all)?.into_iter();
-    let cells: Vec<Cell> = combinations
-        .into_iter()
-        .map(|values| Cell { values, repetitions: measured.by_ref().take(repetitions as usize).flatten().collect() })
+    let cells: Vec<Cell> = chosen
+        .iter()
+        .map(|index| {
+            let repetitions = measured.by_ref().take(repetitions as usize).flatten().collect();
+            Cell { point: *index, values: combinations[*index].clone(), repetitions }
+        })
         .filter(|cell| !cell.repetitions.is_empty())
         .collect();
     let done: usize = cells.iter().map(|cell| cell.repetitions.len()).sum();
@@ -53,7 +65,16 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
     if let (Some(file), Some(format)) = (file, format) {
-        file.write_with(|out| write_columns(out, &grid.columns(), format))?;
+        match questions.shard.shard {
+            Some(shard) => {
+                let mut header = Header::new(SweepKind::Run, &grid.axes, combinations.len(), shard, &settings);
+                header.is_repeated = grid.is_repeated;
+                let whole = grid.cells.iter().filter(|cell| cell.repetitions.len() as u64 == repetitions);
+                let results = whole.map(|cell| (cell.point, &cell.repetitions));
+                part::write_file(file, header, &points.files_read(), results)?;
+            }
+            None => file.write_with(|out| write_columns(out, &grid.columns(), format))?,
+        }
     }
     let written = print(args, &grid);
     if let Some(cause) = stopped {

@@ -1,0 +1,241 @@
+//! `vcr merge`: the table of a sweep out of the files of its shards.
+//!
+//! The table has the bytes that the same sweep writes in one process: each kind of sweep makes
+//! its columns out of results, wherever these come from. What is missing, there twice or of
+//! another grid is refused.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use vcr_import::table::{Column, write as write_columns};
+use vcr_output::Outputs;
+
+use crate::exit::{Exit, print_error, tell};
+use crate::refusal::Refusal;
+use crate::replay::sweep as replay;
+use crate::run::grid::{Cell, Grid};
+use crate::run::measured::Measured;
+use crate::run::search::{self, FoundRow};
+use crate::sweep::part::{Header, Part, SweepKind};
+use crate::sweep::shard::{SUFFIX, Shard};
+use crate::sweep::{Axis, combinations, label, out_format};
+
+pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
+    "Examples:
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 0/2
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 1/2
+  vcr merge grid.0-of-2.shard grid.1-of-2.shard -o grid.csv
+  vcr merge shards -o grid.parquet        # every *.shard of a folder"
+);
+
+/// Points that an error names; of more it says how many.
+const MAX_NAMED: usize = 3;
+
+/// Options of `vcr merge`.
+#[derive(Debug, Args)]
+pub(crate) struct MergeArgs {
+    /// Files that --shard has written, or folders of them.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Table to write: .csv, .json or .parquet.
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// Replace a table that exists.
+    #[arg(long)]
+    force: bool,
+
+    /// Print no summary.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn merge(args: &MergeArgs) -> Exit {
+    match write(args) {
+        Ok(summary) => {
+            if !args.quiet {
+                tell(format_args!("{summary}"));
+            }
+            Exit::Passed
+        }
+        Err(refusal) => {
+            print_error(&refusal.message, refusal.hint.as_deref());
+            refusal.exit
+        }
+    }
+}
+
+/// Returns a summary.
+fn write(args: &MergeArgs) -> Result<String, Refusal> {
+    let format = out_format("--out", &args.out).map_err(Refusal::input)?;
+    let files = files(&args.files)?;
+    let mut outputs = Outputs::new(args.force);
+    for file in &files {
+        outputs.reads(file)?;
+    }
+    let out = outputs.create(&args.out)?;
+    let parts = files.iter().map(|file| Part::read(file)).collect::<Result<Vec<_>, _>>().map_err(Refusal::input)?;
+    check(&parts)?;
+    let columns = columns(&parts).map_err(Refusal::input)?;
+    out.write_with(|out| write_columns(out, &columns, format))?;
+    Ok(format!("{} points of {} shards in {}", parts[0].header.points, parts.len(), args.out.display()))
+}
+
+/// The files, and those of shards in the folders, by name.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let refused = |error| Refusal::input(format!("cannot read `{}`: {error}", path.display()));
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(refused)? {
+            let file = entry.map_err(refused)?.path();
+            if file.extension().is_some_and(|extension| extension == SUFFIX) && file.is_file() {
+                inside.push(file);
+            }
+        }
+        if inside.is_empty() {
+            return Err(Refusal::input(format!("`{}`: no file of it ends in .{SUFFIX}", path.display())));
+        }
+        inside.sort();
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+/// Whether these are the shards of one grid, each once and whole.
+fn check(parts: &[Part]) -> Result<(), Refusal> {
+    let first = &parts[0];
+    for part in parts {
+        same_grid(first, part)?;
+    }
+    same_inputs(parts)?;
+    let mut by_shard: BTreeMap<Shard, &Part> = BTreeMap::new();
+    for part in parts {
+        if let Some(other) = by_shard.insert(part.header.shard, part) {
+            let (one, two) = (other.path.display(), part.path.display());
+            return Err(Refusal::input(format!("shard {} is there twice: `{one}` and `{two}`", part.header.shard))
+                .hint("give the file of each shard once"));
+        }
+    }
+    let Shard { count, .. } = first.header.shard;
+    let expected = (0..count).map(|index| Shard { index, count });
+    let missing: Vec<String> =
+        expected.filter(|shard| !by_shard.contains_key(shard)).map(|it| it.to_string()).collect();
+    if !missing.is_empty() {
+        return Err(Refusal::input(format!("{} of {count} shards are missing: {}", missing.len(), some(&missing)))
+            .hint("run the sweep with --shard for each of them"));
+    }
+    for (shard, part) in by_shard {
+        let points = part.missing();
+        if !points.is_empty() {
+            return Err(Refusal::input(format!(
+                "{}: {} points of shard {shard} are missing: {}",
+                part.path.display(),
+                points.len(),
+                some(&names(&part.header, &points)?)
+            ))
+            .hint(format!("it was stopped; run the sweep again with --shard {shard} --force")));
+        }
+    }
+    Ok(())
+}
+
+fn same_grid(first: &Part, part: &Part) -> Result<(), Refusal> {
+    let (of_first, of_part) = (&first.header, &part.header);
+    let differs = |what: &str, one: &str, other: &str| {
+        let (first, part) = (first.path.display(), part.path.display());
+        Err(Refusal::input(format!("`{part}` is of another {what}, {other}, than `{first}`: expected {one}")))
+    };
+    if of_first.vcr_version != of_part.vcr_version {
+        return differs("version of vcr", &of_first.vcr_version, &of_part.vcr_version);
+    }
+    if of_first.shard.count != of_part.shard.count {
+        let number = |header: &Header| format!("{} shards", header.shard.count);
+        return differs("split", &number(of_first), &number(of_part));
+    }
+    let same = |one: &Header, other: &Header| {
+        (one.kind, &one.axes, &one.grid, one.is_repeated) == (other.kind, &other.axes, &other.grid, other.is_repeated)
+    };
+    if !same(of_first, of_part) {
+        let short = |header: &Header| header.grid.chars().take(16).collect::<String>();
+        return differs("grid", &short(of_first), &short(of_part)).map_err(|refusal: Refusal| {
+            refusal.hint("shards have the same options but for --shard: scenario or trace, parameters, seed, axes")
+        });
+    }
+    Ok(())
+}
+
+/// No file had one content for one shard and another for the next.
+fn same_inputs(parts: &[Part]) -> Result<(), Refusal> {
+    let mut digests: BTreeMap<&str, (&str, &Path)> = BTreeMap::new();
+    for part in parts {
+        for (input, digest) in &part.header.inputs {
+            let (known, path) = *digests.entry(input).or_insert((digest, &part.path));
+            if known != digest {
+                let (one, other) = (path.display(), part.path.display());
+                let message = format!("`{input}` had other contents for `{one}` than for `{other}`");
+                return Err(Refusal::input(message).hint("run all shards with the same files"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Points in words.
+fn names(header: &Header, points: &[usize]) -> Result<Vec<String>, Refusal> {
+    let all = combinations(&header.axes).map_err(Refusal::input)?;
+    Ok(points.iter().map(|point| label(&header.axes, &all[*point])).collect())
+}
+
+fn some(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The columns that the sweep writes in one process.
+fn columns(parts: &[Part]) -> Result<Vec<Column>, String> {
+    let Header { kind, axes, is_repeated, .. } = &parts[0].header;
+    let values = combinations(axes)?;
+    Ok(match kind {
+        SweepKind::Run => {
+            let cells = results::<Vec<Measured>>(parts)?.into_iter().map(|(point, repetitions)| Cell {
+                point,
+                values: values[point].clone(),
+                repetitions,
+            });
+            Grid { axes: axes.clone(), cells: cells.collect(), is_repeated: *is_repeated }.columns()
+        }
+        SweepKind::Search => {
+            let rows = results::<FoundRow>(parts)?;
+            let rows: Vec<_> = rows.into_iter().map(|(point, row)| (values[point].clone(), row)).collect();
+            search::columns(axes, &rows)
+        }
+        SweepKind::Replay => replay_columns(parts, axes, &values)?,
+    })
+}
+
+fn replay_columns(parts: &[Part], axes: &[Axis], values: &[Vec<String>]) -> Result<Vec<Column>, String> {
+    let rows = results::<replay::Measured>(parts)?;
+    let rows: Vec<_> = rows.into_iter().map(|(point, measured)| (values[point].clone(), measured)).collect();
+    Ok(replay::columns(axes, &rows.iter().map(|(values, measured)| (values, measured)).collect::<Vec<_>>()))
+}
+
+/// All results in the order of the grid.
+fn results<T: DeserializeOwned>(parts: &[Part]) -> Result<Vec<(usize, T)>, String> {
+    let mut all = Vec::new();
+    for part in parts {
+        all.extend(part.results::<T>()?);
+    }
+    all.sort_by_key(|(point, _)| *point);
+    Ok(all)
+}
