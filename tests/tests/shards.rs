@@ -96,7 +96,7 @@ fn an_indexed_job_sets_the_number_of_the_shard() {
         let mut command = Command::new(vcr());
         command.args(["run", "test.rhai", "--sweep", "rate=4..7", "--sweep-out", "grid.csv", "-q"]);
         command.args(["--shard", "auto/2"]).current_dir(folder.path()).env_remove("JOB_COMPLETION_INDEX");
-        Folder::of(command.envs(index.map(|index| ("JOB_COMPLETION_INDEX", index))))
+        Said::of(command.envs(index.map(|index| ("JOB_COMPLETION_INDEX", index))))
     };
     for index in ["0", "1"] {
         let _ = auto(Some(index)).ended(0);
@@ -154,7 +154,8 @@ fn shards_of_other_grids_are_refused() {
     refused(&["grid.1-of-2.shard` is of another grid", "the same options but for --shard"]);
     let _ = shard_of(&folder, "1/2", &["--force", "-e", "engines=2"]).ended(0);
     refused(&["is of another grid"]);
-    let _ = shard_of(&folder, "1/3", &["--force"]).ended(0);
+    let _ = shard_of(&folder, "1/2", &["--force"]).ended(0);
+    let _ = shard_of(&folder, "1/3", &[]).ended(0);
     refused(&["is of another split, 3 shards"]);
     fs::remove_file(folder.path().join("grid.1-of-3.shard")).expect("it is there");
     folder.write("test.rhai", SCENARIO.replace("10ms", "11ms"));

@@ -27,7 +27,7 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
-use crate::merge::{self, MergeArgs};
+use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
 use crate::pack::args as pack;
 #[cfg(feature = "live")]

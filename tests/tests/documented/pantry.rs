@@ -66,6 +66,7 @@ impl Pantry {
         pantry.add_recordings();
         pantry.add_measurements();
         pantry.add_guests();
+        pantry.add_shards();
         pantry
     }
 
@@ -117,6 +118,18 @@ impl Pantry {
         }
         self.copy("capture.jsonl", "before.jsonl");
         self.copy("capture.jsonl", "after.jsonl");
+    }
+
+    /// The shards of a sweep, in the folder and in one of their own.
+    fn add_shards(&self) {
+        let scenario = root().join("scenarios/failure_drill.rhai");
+        for shard in ["0/2", "1/2"] {
+            let sweep = ["--sweep", "rate=8..32..8", "--sweep-out", "shards/grid.csv", "--shard", shard, "-q"];
+            let _ = self.vcr(&[&["run", scenario.to_str().expect("a path in UTF-8")], &sweep[..]].concat());
+        }
+        for name in ["grid.0-of-2.shard", "grid.1-of-2.shard"] {
+            self.copy(&format!("shards/{name}"), name);
+        }
     }
 
     /// Files of other tools, and a run's output.

@@ -4,10 +4,11 @@
 //! its columns out of results, wherever these come from. What is missing, there twice or of
 //! another grid is refused.
 
+pub(crate) mod args;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use serde::de::DeserializeOwned;
 use vcr_import::table::{Column, write as write_columns};
 use vcr_output::Outputs;
@@ -21,37 +22,10 @@ use crate::run::search::{self, FoundRow};
 use crate::sweep::part::{Header, Part, SweepKind};
 use crate::sweep::shard::{SUFFIX, Shard};
 use crate::sweep::{Axis, combinations, label, out_format};
-
-pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
-    "Examples:
-  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 0/2
-  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 1/2
-  vcr merge grid.0-of-2.shard grid.1-of-2.shard -o grid.csv
-  vcr merge shards -o grid.parquet        # every *.shard of a folder"
-);
+use args::MergeArgs;
 
 /// Points that an error names; of more it says how many.
 const MAX_NAMED: usize = 3;
-
-/// Options of `vcr merge`.
-#[derive(Debug, Args)]
-pub(crate) struct MergeArgs {
-    /// Files that --shard has written, or folders of them.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
-
-    /// Table to write: .csv, .json or .parquet.
-    #[arg(short, long, value_name = "FILE")]
-    out: PathBuf,
-
-    /// Replace a table that exists.
-    #[arg(long)]
-    force: bool,
-
-    /// Print no summary.
-    #[arg(short, long)]
-    quiet: bool,
-}
 
 pub(crate) fn merge(args: &MergeArgs) -> Exit {
     match write(args) {

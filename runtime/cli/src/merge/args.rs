@@ -1,0 +1,33 @@
+//! Options of `vcr merge`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
+    "Examples:
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 0/2
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 1/2
+  vcr merge grid.0-of-2.shard grid.1-of-2.shard -o grid.csv
+  vcr merge shards -o grid.parquet        # every *.shard of a folder"
+);
+
+/// Options of `vcr merge`.
+#[derive(Debug, Args)]
+pub(crate) struct MergeArgs {
+    /// Files that --shard has written, or folders of them.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Table to write: .csv, .json or .parquet.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+
+    /// Replace a table that exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print no summary.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}

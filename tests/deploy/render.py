@@ -1,0 +1,91 @@
+"""Renders the Kustomize bases and the Helm chart of deploy/, and checks every object.
+
+Prints one JSON object: what was rendered by name, each as a list of objects, under `rendered`;
+what is wrong with an object or a value under `problems`; for each file of values that the chart
+must refuse its error, or null, under `refused`.
+
+The chart is rendered by Helm's own library and the bases by kubectl, both out of packages
+(clients/deploy.txt in tests/frontends). Objects are checked strictly, unknown fields included,
+against the schemas of the oldest Kubernetes that has all of their fields and of a new one.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import jsonschema
+import kubernetes_validate
+import yaml
+from helm_python.chart import Chart
+
+VERSIONS = ["1.29", "1.37"]
+HERE = pathlib.Path(__file__).parent
+DEPLOY = HERE.parent.parent / "deploy"
+BASES = DEPLOY / "kustomize"
+
+# Of the Prometheus Operator, which Kubernetes' schemas do not have.
+POD_MONITOR = json.loads((HERE / "podmonitor.schema.json").read_text())
+
+
+def problem(thing):
+    """What is wrong with an object, if anything is."""
+    if thing["kind"] == "PodMonitor":
+        error = jsonschema.Draft202012Validator(POD_MONITOR).iter_errors(thing)
+        return next((one.message for one in error), None)
+    for version in VERSIONS:
+        try:
+            kubernetes_validate.validate(thing, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            return f"Kubernetes {version}: {error.message} at {list(error.path)}"
+        except kubernetes_validate.SchemaNotFoundError:
+            return f"Kubernetes {version} has no {thing['apiVersion']} {thing['kind']}"
+    return None
+
+
+def kustomize(folder):
+    """The objects of a kustomization."""
+    kubectl = pathlib.Path(sys.executable).with_name("kubectl")
+    done = subprocess.run([kubectl, "kustomize", folder], check=True, capture_output=True, text=True)
+    return [thing for thing in yaml.safe_load_all(done.stdout) if thing]
+
+
+def helm(chart, values):
+    """The objects of the chart with these values."""
+    rendered = chart.render(values=values, name="demo", namespace="default")
+    return [
+        thing
+        for path, text in sorted(rendered.items())
+        if path.endswith(".yaml")
+        for thing in yaml.safe_load_all(text)
+        if thing
+    ]
+
+
+def main():
+    chart = Chart.load(DEPLOY / "helm" / "vcr")
+    rendered = {}
+    for folder in sorted(path.parent for path in BASES.glob("*/kustomization.yaml")):
+        if yaml.safe_load((folder / "kustomization.yaml").read_text())["kind"] == "Kustomization":
+            rendered[f"kustomize {folder.name}"] = kustomize(folder)
+    rendered["kustomize overlay"] = kustomize(HERE / "overlay")
+    rendered["helm defaults"] = helm(chart, {})
+    for path in sorted((HERE / "values").glob("*.yaml")):
+        rendered[f"helm {path.stem}"] = helm(chart, yaml.safe_load(path.read_text()))
+    problems = [
+        f"{name}: {thing['kind']} {thing['metadata']['name']}: {wrong}"
+        for name, things in rendered.items()
+        for thing in things
+        if (wrong := problem(thing))
+    ]
+    refused = {}
+    for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
+        try:
+            chart.render(values=case["values"], name="demo", namespace="default")
+            refused[case["error"]] = None
+        except Exception as error:
+            refused[case["error"]] = str(error)
+    json.dump({"rendered": rendered, "problems": problems, "refused": refused, "values": chart.values}, sys.stdout)
+
+
+main()
