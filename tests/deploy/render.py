@@ -1,8 +1,8 @@
 """Renders the Kustomize bases and the Helm chart of deploy/, and checks every object.
 
-Prints one JSON object: what was rendered by name, each as a list of objects, under `rendered`;
-what is wrong with an object or a value under `problems`; for each file of values that the chart
-must refuse its error, or null, under `refused`.
+Prints one JSON object: what was rendered by name, each as a list of objects, under `rendered`, and
+the chart's values under `values`. With --check also what is wrong with an object under `problems`,
+and for each case of refused.yaml the chart's error, or null, under `refused`.
 
 The chart is rendered by Helm's own library and the bases by kubectl, both out of packages
 (clients/deploy.txt in tests/frontends). Objects are checked strictly, unknown fields included,
@@ -18,6 +18,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 from helm_python.chart import Chart
+from helm_python.errors import HelmError
 
 VERSIONS = ["1.29", "1.37"]
 HERE = pathlib.Path(__file__).parent
@@ -72,20 +73,33 @@ def main():
     rendered["helm defaults"] = helm(chart, {})
     for path in sorted((HERE / "values").glob("*.yaml")):
         rendered[f"helm {path.stem}"] = helm(chart, yaml.safe_load(path.read_text()))
-    problems = [
+    result = {"rendered": rendered, "values": chart.values}
+    if sys.argv[1:] == ["--check"]:
+        result |= {"problems": problems(rendered), "refused": refused(chart)}
+    json.dump(result, sys.stdout)
+
+
+def problems(rendered):
+    """What is wrong with the objects of all renderings."""
+    return [
         f"{name}: {thing['kind']} {thing['metadata']['name']}: {wrong}"
         for name, things in rendered.items()
         for thing in things
         if (wrong := problem(thing))
     ]
-    refused = {}
+
+
+def refused(chart):
+    """The errors of values that must be refused, by the text that they must have."""
+    errors = {}
     for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
         try:
             chart.render(values=case["values"], name="demo", namespace="default")
-            refused[case["error"]] = None
-        except Exception as error:
-            refused[case["error"]] = str(error)
-    json.dump({"rendered": rendered, "problems": problems, "refused": refused, "values": chart.values}, sys.stdout)
+            errors[case["error"]] = None
+        except HelmError as error:
+            errors[case["error"]] = str(error)
+    return errors
 
 
-main()
+if __name__ == "__main__":
+    main()

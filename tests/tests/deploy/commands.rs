@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use vcr_tests::{Folder, Said, root, vcr};
+use vcr_tests::{Folder, Said, free_port, root, vcr};
 
 use crate::rendered::{Container, rendered};
 
@@ -85,7 +85,9 @@ fn recorders_and_engines_take_their_options() {
         let all = commands(&containers, word);
         assert!(!all.is_empty(), "{word}");
         for it in all {
-            let elsewhere = |arg: String| arg.replace(":29550", ":1").replace(":29560", ":0").replace(":9091", ":0");
+            let (frontend, engines) = (free_port().to_string(), free_port().to_string());
+            let elsewhere =
+                |arg: String| arg.replace("29550", &frontend).replace("29560", &engines).replace("9091", "0");
             let args: Vec<String> = it.args().into_iter().map(elsewhere).collect();
             let args = [args, vec!["--connect-timeout=1s".to_owned()]].concat();
             let said = run(&folder(None), &args, &[]).ended(2);
@@ -100,10 +102,9 @@ fn jobs_make_a_table() {
     let Some(rendered) = rendered() else { return };
     let script = rendered.of("helm everything").iter().find(|it| it["kind"] == "ConfigMap").expect("a script");
     let script = script["data"]["scenario.rhai"].as_str().expect("a text");
-    for (sweep, merge, table) in [
-        ("kustomize sweep", "kustomize merge", "grid.csv"),
-        ("helm everything", "helm everything", "table.json"),
-    ] {
+    for (sweep, merge, table) in
+        [("kustomize sweep", "kustomize merge", "grid.csv"), ("helm everything", "helm everything", "table.json")]
+    {
         let job = |name: &str, word: &str| {
             let is_job = |it: &&serde_json::Value| it["kind"] == "Job";
             let jobs: Vec<_> = rendered.of(name).iter().filter(is_job).cloned().collect();

@@ -1,10 +1,9 @@
 //! What `tests/deploy/render.py` makes of `deploy/`.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use serde_json::Value;
-use vcr_tests::{client, root};
+use vcr_tests::{client, ended, root};
 
 /// Everything that was rendered.
 pub(crate) struct Rendered(Value);
@@ -19,13 +18,18 @@ pub(crate) struct Container<'a> {
 
 /// None, said loudly, where what renders has not been installed.
 pub(crate) fn rendered() -> Option<Rendered> {
-    let python = client("deploy")?;
-    let output = Command::new(python.path())
-        .arg(root().join("tests/deploy/render.py"))
-        .output()
-        .expect("the environment has a Python");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(Rendered(serde_json::from_slice(&output.stdout).expect("the script prints JSON")))
+    script(&[])
+}
+
+/// The same, with what is wrong with objects and what the chart refuses.
+pub(crate) fn checked() -> Option<Rendered> {
+    script(&["--check"])
+}
+
+fn script(args: &[&str]) -> Option<Rendered> {
+    let script = root().join("tests/deploy/render.py").display().to_string();
+    let said = ended(client("deploy")?.python(&[&[script.as_str()], args].concat()));
+    Some(Rendered(serde_json::from_str(&said).expect("the script prints JSON")))
 }
 
 impl Rendered {

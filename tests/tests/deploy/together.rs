@@ -53,9 +53,7 @@ fn decode_takes_over_what_prefill_has_computed() {
     let decode = Serve::start(&words(&options(&is("decode"), "vcr", "serve", &["--host"])));
     let prompt: Vec<u32> = (0..100).collect();
     let ask = json!({"do_remote_decode": true});
-    let body = |max: u32, params: &Value| {
-        json!({"model": "sim", "prompt": prompt, "max_tokens": max, "kv_transfer_params": params})
-    };
+    let body = |max: u32, params: &Value| json!({"model": "sim", "prompt": prompt, "max_tokens": max, "kv_transfer_params": params});
     let computed = prefill.post("/v1/completions", &body(1, &ask));
     assert_eq!(computed.status, 200, "{:#}", computed.body);
     let params = &computed.body["kv_transfer_params"];
