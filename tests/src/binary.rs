@@ -39,7 +39,11 @@ fn profile_dir() -> PathBuf {
 }
 
 /// A folder for what tests leave for each other, beside the profile's.
-pub(crate) fn scratch_dir() -> PathBuf {
+///
+/// # Panics
+/// When it cannot be made.
+#[must_use]
+pub fn scratch_dir() -> PathBuf {
     let dir = profile_dir().with_file_name("vcr-tests");
     fs::create_dir_all(&dir).expect("the target folder is writable");
     dir

@@ -20,7 +20,7 @@ mod running;
 mod serve;
 mod tables;
 
-pub use binary::vcr;
+pub use binary::{scratch_dir, vcr};
 pub use client::{Client, browser, client, ended};
 pub use data::{Sums, sample, sample_sums};
 pub use file_circles::{FileCircle, file_circles};

@@ -33,7 +33,7 @@ fn a_recorder_writes_what_passes_in_its_pod() {
     let _ = frontend.complete(&json!("Hello"), &json!({"max_tokens": 4}));
     let lines = recorder.end();
     drop(engine);
-    let request = lines.iter().find(|line| line["type"] == "request").expect("the request was recorded");
+    let request = lines.iter().find(|line| line["kind"] == "request").expect("the request was recorded");
     assert_eq!(request["output_tokens"], 4, "{request:#}");
     assert_eq!(lines, capture(&out));
 }
