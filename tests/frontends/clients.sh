@@ -10,7 +10,7 @@
 #   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
 #   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
 #   browser   Playwright, for Debian's Chromium    150 MB, 10 s
-#   deploy    Helm, kubectl, Kubernetes' schemas   460 MB, 40 s
+#   deploy    Helm, kubectl, Kubernetes' schemas   450 MB, 40 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
 # draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
