@@ -3,17 +3,16 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::LocalSet;
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Observer;
 use vcr_cluster::{
-    FrontendTarget, HttpTarget, MeasuredFacts, Report, RunConfig, Target, TargetDriver, TargetError, TargetReport,
+    FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, Report, RunConfig, Target, TargetDriver, TargetError,
+    TargetReport,
 };
-use vcr_frontend::EngineClient;
-use vcr_live::{LiveEngines, LiveError};
+use vcr_live::LiveEngines;
 use vcr_wire::VllmMinor;
 
 use crate::client::completions::Completions;
@@ -21,11 +20,13 @@ use crate::client::scraper::{Scraped, Scraper};
 use crate::client::server::{self, PromptForm};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
-use crate::engines::book::{Book, Booking};
-use crate::engines::config::{faults, live_config, live_pool};
+use crate::engines::book::Book;
+use crate::engines::config::{check_live, live_config, served_pool, shares_link};
 use crate::engines::direct::Direct;
-use crate::engines::faults::FaultPlan;
+use crate::engines::disaggregated::Disaggregated;
+use crate::engines::faults::{FaultPlan, restarts};
 use crate::engines::frontend::Frontend;
+use crate::engines::pool::{EnginePool, end, engine_error};
 use crate::engines::server as embedded;
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
 use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
@@ -45,7 +46,8 @@ impl TargetDriver for Targets {
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError> {
         match target {
             Target::Virtual => Ok(()),
-            Target::Live | Target::Serve | Target::Frontend(_) => live_pool(target.name(), run).map(drop),
+            Target::Live => check_live(run),
+            Target::Serve | Target::Frontend(_) => served_pool(target.name(), run).map(drop),
             Target::Http(http) => {
                 server::pool(http)?;
                 check_foreign(run)
@@ -94,74 +96,63 @@ fn raise_limit_of_files() {
     _ = setrlimit(Resource::Nofile, limit);
 }
 
-fn engine_error(error: LiveError) -> TargetError {
-    TargetError::Failed(crate::client::pool::with_causes(&error))
-}
-
-/// Ends engines and joins their threads. The first of them that failed fails the run.
-fn end(engines: LiveEngines) -> Result<(), TargetError> {
-    engines.handle().shut_down();
-    engines.wait().map_err(engine_error)
-}
-
 /// Engines of this process, called directly.
 async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let pool = live_pool("live", &run)?.clone();
-    let book = Book::default();
-    let config = live_config(&run, &pool, VOCAB_SIZE)?;
-    let is_routed = config.router.is_some();
-    let booking = Arc::new(Booking { book: book.clone(), next: None });
-    let (engines, client) = EngineClient::start(config, Some(booking)).map_err(engine_error)?;
-    if !client.ready().await {
-        end(engines)?;
-        return Err(TargetError::Failed("the engines ended before they were ready".to_owned()));
+    let mut pools = Vec::new();
+    let mut services = Vec::new();
+    for role in run.topology.roles() {
+        let (pool, engines) = EnginePool::start(&run, *role, VOCAB_SIZE, None).await?;
+        services.push(Direct {
+            engines,
+            vocabulary: Vocabulary::new(Some(VOCAB_SIZE)),
+            is_routed: run.topology.pool(*role).is_some_and(|pool| pool.engines > 1),
+            restarts: restarts(&run.faults, *role),
+            attempts: Cell::new(0),
+        });
+        pools.push(pool);
     }
-    let faults = faults(&run);
-    let mut plan = FaultPlan::new(engines.handle(), &faults);
-    let service = Direct {
-        engines: client,
-        vocabulary: Vocabulary::new(Some(VOCAB_SIZE)),
-        is_routed,
-        restarts: plan.restarts(),
-        attempts: Cell::new(0),
+    let faults = run.faults.clone();
+    let mut plan = FaultPlan::new(pools.iter().map(EnginePool::handle).collect(), &faults);
+    let mut target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
+    let link_note = shares_link(&run).then(|| "each transfer of KV had the whole bandwidth of the link".to_owned());
+    target.notes.extend(link_note);
+    let prefill_engines = run.topology.pools()[0].engines;
+    let driven = match (services.pop(), services.pop()) {
+        (Some(decode), Some(prefill)) => {
+            let service = Disaggregated { prefill, decode, prefill_engines };
+            drive(run, true, service, observer, &mut plan).await
+        }
+        (Some(service), None) => drive(run, true, service, observer, &mut plan).await,
+        (None, _) => Err(TargetError::Failed("the run has no pool (this is a bug)".to_owned())),
     };
-    let driven = drive(run, true, service, observer, &mut plan).await;
     tokio::time::sleep(SNAPSHOT_AGE).await;
     let duration_ns = driven.as_ref().map_or(0, |driven| driven.duration_ns);
-    let totals = Totals::of(&engines.handle(), &pool, &book, &faults, duration_ns);
-    end(engines)?;
-    let target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
+    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&faults, duration_ns)));
+    pools.into_iter().try_for_each(EnginePool::end)?;
     finish(driven?, target, totals, None)
 }
 
 /// The same behind the server of `vcr serve`.
 async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let pool = live_pool("serve", &run)?.clone();
-    let book = Book::default();
-    let config = live_config(&run, &pool, embedded::vocab_size())?;
-    let max_model_len = config.engine.max_model_len();
-    let (metrics, heard) = embedded::metrics(config.identity.num_ranks, max_model_len);
-    let booking = Arc::new(Booking { book: book.clone(), next: Some(heard) });
-    let (engines, client) = EngineClient::start(config, Some(booking)).map_err(engine_error)?;
-    if !client.ready().await {
-        end(engines)?;
-        return Err(TargetError::Failed("the engines ended before they were ready".to_owned()));
-    }
-    let faults = faults(&run);
-    let mut plan = FaultPlan::new(engines.handle(), &faults);
+    let pool = served_pool("serve", &run)?;
+    let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
+    let (metrics, heard) = embedded::metrics(pool.engines as u16, max_model_len);
+    let (pool, client) = EnginePool::start(&run, PoolRole::Aggregated, embedded::vocab_size(), Some(heard)).await?;
+    let faults = run.faults.clone();
+    let mut plan = FaultPlan::new(vec![pool.handle()], &faults);
     let served = embedded::serve(client, metrics, max_model_len, &run.adapters());
     let asked = match served {
         Ok(server) => {
             let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
-            let measured = measure(&http, run, true, Some(book.clone()), observer, &mut plan).await;
+            let measured = measure(&http, run, true, Some(pool.book().clone()), observer, &mut plan).await;
             tokio::time::sleep(SNAPSHOT_AGE).await;
             measured
         }
         Err(error) => Err(error),
     };
     let duration_ns = asked.as_ref().map_or(0, |measured| measured.driven.duration_ns);
-    let totals = Totals::of(&engines.handle(), &pool, &book, &faults, duration_ns);
-    end(engines)?;
+    let totals = pool.totals(&faults, duration_ns);
+    pool.end()?;
     let Measured { driven, target, .. } = asked?;
     let target = TargetReport { name: "serve".to_owned(), absent: absent_live(), ..target };
     finish(driven, target, totals, None)
@@ -173,16 +164,16 @@ async fn behind_frontend(
     run: RunConfig,
     observer: &mut dyn Observer,
 ) -> Result<Report, TargetError> {
-    let pool = live_pool("frontend", &run)?.clone();
+    let pool = served_pool("frontend", &run)?.clone();
     let line = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
     let line = line.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
     let mut frontend = Frontend::start(asked, pool.engines, &run.adapters())?;
-    let mut config = live_config(&run, &pool, VOCAB_SIZE)?;
+    let mut config = live_config(&run, PoolRole::Aggregated, VOCAB_SIZE, 0)?;
     config.identity.handshake_address = frontend.handshake_address();
     config.identity.version = line;
     let engines = LiveEngines::start(config).map_err(engine_error)?;
-    let faults = faults(&run);
-    let mut plan = FaultPlan::new(engines.handle(), &faults);
+    let faults = run.faults.clone();
+    let mut plan = FaultPlan::new(vec![(PoolRole::Aggregated, engines.handle())], &faults);
     let http = HttpTarget { vocab_size: Some(VOCAB_SIZE), ..frontend.target() };
     let measured = match wait_until_it_serves(&mut frontend, &http).await {
         Ok(()) => measure(&http, run, true, None, observer, &mut plan).await,
@@ -274,7 +265,7 @@ async fn measure(
 /// The account of a run, and what is told of it besides.
 fn facts_of(driven: Driven, mut target: TargetReport) -> (vcr_cluster::MeasuredRun, MeasuredFacts) {
     let Driven { run, send_delays_ns, stopped_at_ns, notes, .. } = driven;
-    target.notes = notes;
+    target.notes.extend(notes);
     let facts = MeasuredFacts { target, send_delays_ns, stopped_at_ns, ..MeasuredFacts::default() };
     (run, facts)
 }

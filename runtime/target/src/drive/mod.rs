@@ -119,6 +119,17 @@ impl Heard {
         self.shared.run.borrow_mut().preempted(self.tag, now_ns);
     }
 
+    /// A prefill engine has computed the prompt.
+    pub(crate) fn prefilled(&self) {
+        let now_ns = self.shared.clock.now_ns();
+        self.shared.run.borrow_mut().prefilled(self.tag, now_ns);
+    }
+
+    /// This engine generates the output, by index among those of the report.
+    pub(crate) fn decoded_by(&self, engine: u32) {
+        self.shared.run.borrow_mut().decoded_by(self.tag, engine);
+    }
+
     /// This engine serves the request, by index among those of the report.
     pub(crate) fn served_by(&self, engine: u32) {
         self.shared.run.borrow_mut().served_by(self.tag, engine);

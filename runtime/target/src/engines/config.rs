@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{FaultConfig, LatencyFactory, PoolConfig, RouterConfig, RunConfig, TargetError, Topology};
+use vcr_cluster::{
+    LatencyFactory, LinkConfig, LinkSharing, Overheads, PoolConfig, PoolRole, RouterConfig, RunConfig, SourceOutput,
+    TargetError, Topology, TransferScope,
+};
 use vcr_core::{EngineKind, PluginContext};
 use vcr_live::{
     Identity, Limits, LiveConfig, RouterFactory, StatsSettings, TokenChoice, TokenSettings, TransferSettings,
@@ -11,31 +14,94 @@ use vcr_wire::{Dtype, VllmMinor};
 
 /// Engines that one process runs.
 const MOST_ENGINES: u32 = 256;
-/// Blocks of another engine's prompt are held so long; nobody fetches them here.
-const LEASE_NS: u64 = 30_000_000_000;
+/// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
+const LEASE_NS: u64 = 480_000_000_000;
 
-/// The one pool of a run whose engines can be live.
+/// Refuses a run whose pools cannot be live.
 ///
 /// # Errors
-/// When the run has a part that live engines lack; all of them are named.
-pub(crate) fn live_pool<'a>(target: &str, run: &'a RunConfig) -> Result<&'a PoolConfig, TargetError> {
+/// When it has a part that live engines lack; all of them are named.
+pub(crate) fn check_live(run: &RunConfig) -> Result<(), TargetError> {
     let mut lacking = vcr_cluster::virtual_only(run);
-    let pool = match &run.topology {
-        Topology::Aggregated(pool) => pool,
-        Topology::Disaggregated { prefill, .. } => {
-            lacking.push("prefill and decode pools with a link between them".to_owned());
-            prefill
-        }
-    };
-    lacking.extend(pool_lacks(pool));
-    if lacking.is_empty() {
-        return Ok(pool);
+    lacking.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
+    if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
+        let parts = [
+            (conditional.is_some(), "decode engines that compute prompts (`conditional`)"),
+            (link.scope == TransferScope::FullPrompt, "transfers of whole prompts"),
+            (link.source_output == SourceOutput::Whole, "prefill engines that generate whole outputs"),
+            (decode.engine.reserves_before_prefill(), "blocks that are reserved before prefill"),
+            (prefill.engine.block_size() != decode.engine.block_size(), "pools of different block sizes"),
+        ];
+        lacking.extend(parts.into_iter().filter(|(is_there, _)| *is_there).map(|(_, part)| part.to_owned()));
     }
-    let hint = "run it in virtual time: `--target virtual`";
-    Err(TargetError::with_hint(
-        format!("the target `{target}` cannot run `{}`: it has no {}", run.name, lacking.join(", no ")),
-        hint,
-    ))
+    refuse("live", run, &lacking, "run it in virtual time: `--target virtual`")
+}
+
+/// The one pool of a run whose engines can stand behind a server.
+///
+/// # Errors
+/// When the run has a part that such engines lack; all of them are named.
+pub(crate) fn served_pool<'a>(target: &str, run: &'a RunConfig) -> Result<&'a PoolConfig, TargetError> {
+    let pools = run.topology.pools();
+    let mut lacking = vcr_cluster::virtual_only(run);
+    let is_disaggregated = pools.len() > 1;
+    if is_disaggregated {
+        lacking.push("prefill and decode pools with a link between them".to_owned());
+    }
+    lacking.extend(pool_lacks(pools[0]));
+    let hint = match is_disaggregated {
+        true => "run it without a server, or in virtual time: `--target live`, `--target virtual`",
+        false => "run it in virtual time: `--target virtual`",
+    };
+    refuse(target, run, &lacking, hint)?;
+    Ok(pools[0])
+}
+
+fn refuse(target: &str, run: &RunConfig, lacking: &[String], hint: &str) -> Result<(), TargetError> {
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let lacking = lacking.join(", no ");
+    Err(TargetError::with_hint(format!("the target `{target}` cannot run `{}`: it has no {lacking}", run.name), hint))
+}
+
+/// How engines of two pools hand over KV. Each transfer has the whole bandwidth of the link.
+pub(crate) fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port: u16) -> TransferSettings {
+    let per_token_ns = link.and_then(|link| {
+        let bytes_per_s = u128::from(link.bandwidth_bytes_per_s?.max(1));
+        let ns = (u128::from(link.kv_bytes_per_token) * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s;
+        u64::try_from(ns).ok()
+    });
+    TransferSettings {
+        engine_id: role.name().to_owned(),
+        side_channel_host: "127.0.0.1".to_owned(),
+        side_channel_port: port,
+        allowed_peers: Vec::new(),
+        latency_ns: link.map_or(0, |link| link.latency_ns),
+        per_token_ns: per_token_ns.unwrap_or(0),
+        std_dev_ns: 0,
+        lease_ns: LEASE_NS,
+    }
+}
+
+/// Whether transfers of a run share a link, which live ones do not.
+pub(crate) fn shares_link(run: &RunConfig) -> bool {
+    let link = run.topology.link();
+    link.is_some_and(|link| link.bandwidth_bytes_per_s.is_some() && link.sharing != LinkSharing::Unshared)
+}
+
+/// The time of requests outside of the steps of a pool's engines.
+fn overheads(run: &RunConfig, role: PoolRole) -> Overheads {
+    let all = run.topology.overheads();
+    match role {
+        PoolRole::Aggregated => all,
+        PoolRole::Prefill => Overheads {
+            arrival_ns: all.arrival_ns,
+            arrival_per_prompt_token_ps: all.arrival_per_prompt_token_ps,
+            ..Overheads::default()
+        },
+        PoolRole::Decode => Overheads { arrival_ns: 0, arrival_per_prompt_token_ps: 0, ..all },
+    }
 }
 
 /// What a pool has that live engines lack.
@@ -55,8 +121,17 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<String> {
     lacking
 }
 
-/// The settings of live engines that are those of `pool`.
-pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -> Result<LiveConfig, TargetError> {
+/// The settings of live engines that are those of the pool in `role`, the first pool's.
+/// `side_channel_port` is for a prefill pool: ports from there on are its engines'.
+pub(crate) fn live_config(
+    run: &RunConfig,
+    role: PoolRole,
+    vocab_size: u32,
+    side_channel_port: u16,
+) -> Result<LiveConfig, TargetError> {
+    let Some(pool) = run.topology.pool(role) else {
+        return Err(TargetError::Failed(format!("the run has no {} pool (this is a bug)", role.name())));
+    };
     let Some(engine) = pool.engine.as_vllm() else {
         return Err(TargetError::unusable("only engines of vLLM are live"));
     };
@@ -67,7 +142,7 @@ pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -
         router: router(run, pool),
         latency: named(run, pool, &pool.latency),
         latency_name: "scenario".to_owned(),
-        overheads: pool.overheads,
+        overheads: overheads(run, role),
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: pool
@@ -83,16 +158,7 @@ pub(crate) fn live_config(run: &RunConfig, pool: &PoolConfig, vocab_size: u32) -
         seed: run.seed,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,
-        transfer: TransferSettings {
-            engine_id: "vcr".to_owned(),
-            side_channel_host: "localhost".to_owned(),
-            side_channel_port: 0,
-            allowed_peers: Vec::new(),
-            latency_ns: 0,
-            per_token_ns: 0,
-            std_dev_ns: 0,
-            lease_ns: LEASE_NS,
-        },
+        transfer: transfer_settings(role, run.topology.link(), side_channel_port),
         faults: Vec::new(),
         injector: pool.failures.clone(),
         // Which of them run together is the scheduler's business.
@@ -131,11 +197,4 @@ fn router(run: &RunConfig, pool: &PoolConfig) -> Option<RouterFactory> {
     let make: RouterFactory =
         Arc::new(move |context| router.build(&PluginContext { run: &run, pool: &name, ..*context }));
     (pool.engines > 1).then_some(make)
-}
-
-/// The planned faults of a run, in order of time.
-pub(crate) fn faults(run: &RunConfig) -> Vec<FaultConfig> {
-    let mut faults = run.faults.clone();
-    faults.sort_by_key(|fault| fault.at_ns);
-    faults
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vcr_cluster::record::FailReason;
 use vcr_cluster::{AdapterNames, IssuedRequest};
+use vcr_frontend::engine::RequestStream;
 use vcr_frontend::{EngineClient, EngineError};
 use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams};
 
@@ -30,61 +31,75 @@ pub(crate) struct Direct {
 impl Service for Direct {
     async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
         heard.sent();
-        let mut stream = loop {
-            match self.engines.submit(self.request(request)) {
-                Ok(stream) => break stream,
-                // All are down: the request waits for one, as in a cluster.
-                Err(EngineError::Dead) if self.restarts => tokio::time::sleep(DOWN_PAUSE).await,
-                Err(EngineError::Dead) => return Answered::Failed(FailReason::NoEngine),
-                Err(EngineError::Full) => return Answered::Shed,
-                Err(error) => {
-                    heard.note("engines", error.to_string());
-                    return Answered::Failed(FailReason::Server);
-                }
-            }
+        let mut stream = match self.submit(&self.request(request), heard).await {
+            Ok(stream) => stream,
+            Err(answered) => return answered,
         };
         if !self.is_routed {
             heard.served_by(u32::from(stream.rank()));
         }
-        let mut answer = Vec::new();
-        loop {
-            let output = match stream.next().await {
-                Ok(Some(output)) => output,
-                Ok(None) => return Answered::Whole(answer),
-                Err(_) => return Answered::Lost(FailReason::EngineCrash),
-            };
-            report(&output, heard);
-            if request.needs_answer {
-                answer.extend_from_slice(&output.new_token_ids);
-            }
-            match output.finish_reason {
-                None => {}
-                Some(FinishReason::Stop | FinishReason::Length | FinishReason::Repetition) => {
-                    return Answered::Whole(answer);
-                }
-                Some(FinishReason::Abort | FinishReason::Error) => return ended(&output, heard),
-            }
+        follow(&mut stream, request, heard, Told::All).await
+    }
+}
+
+/// What of an engine's outputs counts for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All.
+    All,
+    /// All but its tokens, which clients do not get.
+    Prompt,
+    /// All but when it was admitted, and with what cached: another engine had its prompt.
+    Output,
+}
+
+/// Reports an answer to its end.
+pub(crate) async fn follow(stream: &mut RequestStream, request: &IssuedRequest, heard: &Heard, told: Told) -> Answered {
+    let mut answer = Vec::new();
+    loop {
+        let output = match stream.next().await {
+            Ok(Some(output)) => output,
+            Ok(None) => return Answered::Whole(answer),
+            Err(_) => return Answered::Lost(FailReason::EngineCrash),
+        };
+        report(&output, heard, told);
+        if request.needs_answer {
+            answer.extend_from_slice(&output.new_token_ids);
+        }
+        match is_whole(&output) {
+            None => {}
+            Some(true) => return Answered::Whole(answer),
+            Some(false) => return ended(&output, heard),
         }
     }
 }
 
+/// Whether an output is the last one of a whole answer; none if others follow.
+pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
+    match output.finish_reason? {
+        FinishReason::Stop | FinishReason::Length | FinishReason::Repetition => Some(true),
+        FinishReason::Abort | FinishReason::Error => Some(false),
+    }
+}
+
 /// Enters what an output says.
-fn report(output: &EngineCoreOutput, heard: &Heard) {
+pub(crate) fn report(output: &EngineCoreOutput, heard: &Heard, told: Told) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {
         match event.kind {
             EventType::Queued => {}
+            EventType::Scheduled if told == Told::Output => {}
             EventType::Scheduled => heard.admitted(event.timestamp, cached_tokens),
             EventType::Preempted => heard.preempted(),
         }
     }
-    if !output.new_token_ids.is_empty() {
+    if !output.new_token_ids.is_empty() && told != Told::Prompt {
         heard.tokens(output.new_token_ids.len() as u32);
     }
 }
 
 /// How a request ended that an engine did not answer.
-fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
+pub(crate) fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
         // The engine that the router had chosen is gone.
@@ -98,7 +113,28 @@ fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
 }
 
 impl Direct {
-    fn request(&self, request: &IssuedRequest) -> EngineCoreRequest {
+    /// Gives a request to an engine.
+    pub(crate) async fn submit(&self, request: &EngineCoreRequest, heard: &Heard) -> Result<RequestStream, Answered> {
+        loop {
+            return match self.engines.submit(request.clone()) {
+                Ok(stream) => Ok(stream),
+                // All are down: the request waits for one, as in a cluster.
+                Err(EngineError::Dead) if self.restarts => {
+                    tokio::time::sleep(DOWN_PAUSE).await;
+                    continue;
+                }
+                Err(EngineError::Dead) => Err(Answered::Failed(FailReason::NoEngine)),
+                Err(EngineError::Full) => Err(Answered::Shed),
+                Err(error) => {
+                    heard.note("engines", error.to_string());
+                    Err(Answered::Failed(FailReason::Server))
+                }
+            };
+        }
+    }
+
+    /// A request as engines get it, with a name of its own.
+    pub(crate) fn request(&self, request: &IssuedRequest) -> EngineCoreRequest {
         let mut prompt = request.prompt.clone();
         self.vocabulary.place(&mut prompt);
         let attempt = self.attempts.get();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use vcr_cluster::{FaultConfig, FaultKind};
+use vcr_cluster::{FaultConfig, FaultKind, PoolRole};
 use vcr_live::{Command, EnginesHandle, FaultRule};
 
 use crate::drive::Plan;
@@ -11,6 +11,7 @@ use crate::drive::Plan;
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
     at_ns: u64,
+    pool: PoolRole,
     engine: u16,
     kind: ChangeKind,
 }
@@ -26,36 +27,36 @@ enum ChangeKind {
 
 /// Applies faults to engines when they are due.
 pub(crate) struct FaultPlan {
-    handle: EnginesHandle,
+    pools: Vec<(PoolRole, EnginesHandle)>,
     changes: VecDeque<Change>,
 }
 
 impl FaultPlan {
-    pub(crate) fn new(handle: EnginesHandle, faults: &[FaultConfig]) -> Self {
-        Self { handle, changes: changes(faults).into() }
+    pub(crate) fn new(pools: Vec<(PoolRole, EnginesHandle)>, faults: &[FaultConfig]) -> Self {
+        Self { pools, changes: changes(faults).into() }
     }
+}
 
-    /// Whether engines that crash come back.
-    pub(crate) fn restarts(&self) -> bool {
-        let comes_back = |change: &Change| matches!(change.kind, ChangeKind::Crash { restart_after_ns: Some(_) });
-        self.changes.iter().any(comes_back)
-    }
+/// Whether engines of a pool that crash come back.
+pub(crate) fn restarts(faults: &[FaultConfig], role: PoolRole) -> bool {
+    let comes_back = |fault: &FaultConfig| matches!(fault.kind, FaultKind::Crash { restart_after_ns: Some(_) });
+    faults.iter().any(|fault| fault.pool == role && comes_back(fault))
 }
 
 /// The faults as changes, the ends of slow-downs among them, in order of time.
 fn changes(faults: &[FaultConfig]) -> Vec<Change> {
     let mut changes = Vec::new();
     for fault in faults {
-        let (at_ns, engine) = (fault.at_ns, fault.engine as u16);
+        let (at_ns, pool, engine) = (fault.at_ns, fault.pool, fault.engine as u16);
         match fault.kind {
             FaultKind::Crash { restart_after_ns } => {
-                changes.push(Change { at_ns, engine, kind: ChangeKind::Crash { restart_after_ns } });
+                changes.push(Change { at_ns, pool, engine, kind: ChangeKind::Crash { restart_after_ns } });
             }
             FaultKind::SlowDown { factor, duration_ns } => {
-                changes.push(Change { at_ns, engine, kind: ChangeKind::Slow(factor) });
+                changes.push(Change { at_ns, pool, engine, kind: ChangeKind::Slow(factor) });
                 if let Some(duration_ns) = duration_ns {
                     let at_ns = at_ns.saturating_add(duration_ns);
-                    changes.push(Change { at_ns, engine, kind: ChangeKind::Slow(1.0) });
+                    changes.push(Change { at_ns, pool, engine, kind: ChangeKind::Slow(1.0) });
                 }
             }
         }
@@ -79,15 +80,14 @@ impl Plan for FaultPlan {
                     Command::AddFault(rule.expect("the rule is well-formed"))
                 }
             };
-            self.handle.command(Some(change.engine), &command);
+            let handle = self.pools.iter().find(|(role, _)| *role == change.pool).map(|(_, handle)| handle);
+            handle.map(|handle| handle.command(Some(change.engine), &command));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use vcr_cluster::PoolRole;
-
     use super::*;
 
     #[test]

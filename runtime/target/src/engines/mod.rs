@@ -3,7 +3,9 @@
 pub(crate) mod book;
 pub(crate) mod config;
 pub(crate) mod direct;
+pub(crate) mod disaggregated;
 pub(crate) mod faults;
 pub(crate) mod frontend;
+pub(crate) mod pool;
 pub(crate) mod server;
 pub(crate) mod totals;

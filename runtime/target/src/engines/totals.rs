@@ -49,6 +49,27 @@ impl Totals {
 }
 
 impl Totals {
+    /// Numbers the engines from this one on among those of the report.
+    pub(crate) fn with_first_engine(mut self, first_engine: u32) -> Self {
+        self.engines.iter_mut().for_each(|engine| engine.worker += first_engine);
+        self
+    }
+
+    /// The totals of several pools, whose engines follow one another.
+    pub(crate) fn sum(pools: impl IntoIterator<Item = Self>) -> Self {
+        let mut sum =
+            Self { engines: Vec::new(), engine_names: Vec::new(), counters: BTreeMap::new(), kv_peak_usage: 0.0 };
+        for pool in pools {
+            sum.engines.extend(pool.engines);
+            sum.engine_names.extend(pool.engine_names);
+            for (name, count) in pool.counters {
+                *sum.counters.entry(name).or_default() += count;
+            }
+            sum.kv_peak_usage = sum.kv_peak_usage.max(pool.kv_peak_usage);
+        }
+        sum
+    }
+
     /// Counts what was found in prefix caches as cached tokens of requests, where nobody
     /// tells it of single ones.
     pub(crate) fn counts_cached_tokens(&mut self, handle: &EnginesHandle) {

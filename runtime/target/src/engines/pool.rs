@@ -1,0 +1,116 @@
+//! The engines of one pool of a run, in this process.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use vcr_cluster::{FaultConfig, PoolConfig, PoolRole, RunConfig, TargetError};
+use vcr_frontend::EngineClient;
+use vcr_frontend::engine::EngineObserver;
+use vcr_live::{EnginesHandle, LiveEngines, LiveError};
+
+use super::book::{Book, Booking};
+use super::config::live_config;
+use super::totals::Totals;
+
+/// Attempts to find free ports in a row.
+const PORT_ATTEMPTS: usize = 64;
+
+/// Running engines, and what they said of requests.
+pub(crate) struct EnginePool {
+    role: PoolRole,
+    config: PoolConfig,
+    /// Index of its first engine among those of the report.
+    first_engine: u32,
+    engines: LiveEngines,
+    book: Book,
+}
+
+impl EnginePool {
+    /// Starts the engines of the pool in `role`, with a client for them; waits until they
+    /// serve. What they say goes to `observer`, too.
+    pub(crate) async fn start(
+        run: &RunConfig,
+        role: PoolRole,
+        vocab_size: u32,
+        observer: Option<Box<dyn EngineObserver>>,
+    ) -> Result<(Self, EngineClient), TargetError> {
+        let pools = run.topology.pools();
+        let config = pools[role.index()].clone();
+        let first_engine = pools[..role.index()].iter().map(|pool| pool.most_ranks()).sum();
+        let port = match role {
+            PoolRole::Prefill => free_ports(config.engines as u16)?,
+            PoolRole::Aggregated | PoolRole::Decode => 0,
+        };
+        let book = Book::default();
+        let booking = Arc::new(Booking { book: book.clone(), next: observer });
+        let live = live_config(run, role, vocab_size, port)?;
+        let (engines, client) = EngineClient::start(live, Some(booking)).map_err(engine_error)?;
+        let pool = Self { role, config, first_engine, engines, book };
+        if !client.ready().await {
+            pool.end()?;
+            return Err(TargetError::Failed("the engines ended before they were ready".to_owned()));
+        }
+        Ok((pool, client))
+    }
+
+    pub(crate) fn handle(&self) -> (PoolRole, EnginesHandle) {
+        (self.role, self.engines.handle())
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// What the engines have done, which must have been idle for a while.
+    pub(crate) fn totals(&self, faults: &[FaultConfig], duration_ns: u64) -> Totals {
+        let faults: Vec<_> = faults.iter().filter(|fault| fault.pool == self.role).cloned().collect();
+        Totals::of(&self.engines.handle(), &self.config, &self.book, &faults, duration_ns)
+            .with_first_engine(self.first_engine)
+    }
+
+    /// Ends the engines and joins their threads. The first of them that failed fails the run.
+    pub(crate) fn end(self) -> Result<(), TargetError> {
+        end(self.engines)
+    }
+}
+
+/// Ends engines and joins their threads.
+pub(crate) fn end(engines: LiveEngines) -> Result<(), TargetError> {
+    engines.handle().shut_down();
+    engines.wait().map_err(engine_error)
+}
+
+pub(crate) fn engine_error(error: LiveError) -> TargetError {
+    TargetError::Failed(crate::client::pool::with_causes(&error))
+}
+
+/// The first of so many ports in a row that are free now; another program may take one before
+/// it is used.
+fn free_ports(count: u16) -> Result<u16, TargetError> {
+    let failed = |error: std::io::Error| TargetError::Failed(format!("no free ports for KV transfers: {error}"));
+    let mut last = std::io::Error::other("too few in a row");
+    for _ in 0..PORT_ATTEMPTS {
+        let first = TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
+        let port = first.local_addr().map_err(failed)?.port();
+        let Some(end) = port.checked_add(count) else { continue };
+        let others: Result<Vec<_>, _> = (port + 1..end).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+        match others {
+            Ok(_) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_in_a_row_are_free() {
+        let first = free_ports(8).unwrap();
+        let listeners: Vec<_> =
+            (first..first + 8).map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap()).collect();
+        assert_eq!(listeners.len(), 8);
+    }
+}
