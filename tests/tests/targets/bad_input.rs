@@ -43,9 +43,15 @@ fn what_a_target_cannot_run_is_refused_by_name() {
     "#,
     );
     let needles = ["cannot run `two pools`: it has no prefill and decode pools", "--target virtual"];
-    for target in ["live", "serve"] {
-        folder.run(&["--target", target]).failed(2, &needles);
-    }
+    folder.run(&["--target", "serve"]).failed(2, &needles);
+    let whole = std::fs::read_to_string(folder.path().join("test.rhai")).expect("it was written");
+    let folder = Folder::with(
+        &whole
+            .replace("link(#{", "link(#{ transfer: \"full-prompt\",")
+            .replace("pool(#{", "pool(#{ data_parallel_size: 2,"),
+    );
+    let parts = ["engines with several data-parallel ranks (pool `decode`)", "no transfers of whole prompts"];
+    folder.run(&["--target", "live"]).failed(2, &parts);
     let folder = Folder::with(&SMALL.replace("cluster: c,", "cluster: c, faults: [ crash(#{ at: \"1s\" }) ],"));
     let target = format!("http://127.0.0.1:{}", free_port());
     folder.run(&["--target", &target]).failed(2, &["the target `http` cannot run `run`: it has no planned faults"]);

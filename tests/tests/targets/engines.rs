@@ -157,3 +157,71 @@ fn a_limit_of_time_cuts_a_run_off() {
         assert_eq!(outputs.run()["unfinished_requests"], 2, "{target}");
     }
 }
+
+/// Prompts are computed in one pool, and their KV goes to another.
+#[test]
+fn prefill_and_decode_pools_are_live() {
+    let folder = Folder::with(
+        r#"
+        let p = |name, engines| pool(#{
+            name: name, engines: engines, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "5ms" }),
+            router: "round-robin",
+        });
+        let c = cluster(#{
+            prefill: p.call("prefill", 2), decode: p.call("decode", 1),
+            link: link(#{ kv_bytes_per_token: "128KiB", bandwidth: "10GB/s", latency: "1ms", sharing: "none" }),
+        });
+        let r = run(#{ cluster: c, workloads: [
+            constant(#{
+                name: "chat", rate: "12/s", count: 12, prompt_tokens: uniform(40, 200), output_tokens: uniform(4, 20),
+                shared_prefix_tokens: 160, prefix_groups: 2, turns: uniform(1, 3), think_time: "20ms",
+            }),
+            burst(#{ name: "documents", at: "300ms", count: 3, prompt_tokens: 3000, output_tokens: 10 }),
+        ] });
+        expect(r, "completed_ratio", "value == 100%");
+        // 3,000 tokens take 39 ms on the link.
+        expect(r, "ttft{workload:documents}", "min > 49ms");
+    "#,
+    );
+    let simulated = Outputs::of(&folder, "virtual", &[]);
+    let measured = Outputs::of(&folder, "live", &[]);
+    assert_eq!(measured.asked(), simulated.asked());
+    for counter in ["completed", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions"] {
+        assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter}");
+    }
+    let engines = |outputs: &Outputs| outputs.run()["engines"].as_array().cloned().expect("it has engines");
+    let pools = |outputs: &Outputs| engines(outputs).iter().map(|engine| engine["pool"].clone()).collect::<Vec<_>>();
+    assert_eq!(pools(&measured), pools(&simulated));
+    // The decode engine computes outputs only.
+    assert_eq!(engines(&measured)[2]["computed_tokens"], engines(&simulated)[2]["computed_tokens"]);
+    assert!(measured.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
+    assert!(measured.run()["target"]["notes"].is_null(), "{}", measured.run()["target"]);
+}
+
+/// Requests whose decode engine crashes begin again, with their prompts.
+#[test]
+fn crashed_decode_engines_lose_requests_and_come_back() {
+    let folder = Folder::with(
+        r#"
+        let p = |name, engines| pool(#{
+            name: name, engines: engines, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }),
+            router: "least-loaded",
+        });
+        let c = cluster(#{
+            prefill: p.call("prefill", 1), decode: p.call("decode", 2), link: link(#{ kv_bytes_per_token: "1KiB" }),
+        });
+        let r = run(#{
+            cluster: c, retries: 5,
+            workloads: [ constant(#{ rate: "20/s", duration: "1s", prompt_tokens: 64, output_tokens: 40 }) ],
+            faults: [ crash(#{ at: "300ms", pool: "decode", engine: 0, restart_after: "200ms" }) ],
+        });
+        expect(r, "completed_ratio", "value == 100%");
+        expect(r, "retries", "count > 0");
+    "#,
+    );
+    for target in ["virtual", "live"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let crashes = |engine: usize| outputs.run()["engines"][engine]["crashes"].as_u64();
+        assert_eq!([crashes(0), crashes(1), crashes(2)], [Some(0), Some(1), Some(0)], "{target}");
+    }
+}

@@ -114,7 +114,11 @@ fn data_parallel(options: &mut Options<'_>) -> DataParallel {
 }
 
 fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
-    let sharing = [("shared", LinkSharing::Shared), ("per-prefill-engine", LinkSharing::PerPrefillEngine)];
+    let sharing = [
+        ("shared", LinkSharing::Shared),
+        ("per-prefill-engine", LinkSharing::PerPrefillEngine),
+        ("none", LinkSharing::Unshared),
+    ];
     let scopes = [("missing", TransferScope::Missing), ("full-prompt", TransferScope::FullPrompt)];
     let bandwidth_bytes_per_s = options.bandwidth("bandwidth");
     if bandwidth_bytes_per_s == Some(0) {

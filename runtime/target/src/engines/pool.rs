@@ -64,8 +64,16 @@ impl EnginePool {
     /// What the engines have done, which must have been idle for a while.
     pub(crate) fn totals(&self, faults: &[FaultConfig], duration_ns: u64) -> Totals {
         let faults: Vec<_> = faults.iter().filter(|fault| fault.pool == self.role).cloned().collect();
-        Totals::of(&self.engines.handle(), &self.config, &self.book, &faults, duration_ns)
-            .with_first_engine(self.first_engine)
+        let mut totals = Totals::of(&self.engines.handle(), &self.config, &self.book, &faults, duration_ns);
+        for engine in &mut totals.engines {
+            engine.worker += self.first_engine;
+            if self.role == PoolRole::Decode {
+                // Their prompts were computed elsewhere.
+                engine.computed_tokens -= engine.prefill_tokens;
+                engine.prefill_tokens = 0;
+            }
+        }
+        totals
     }
 
     /// Ends the engines and joins their threads. The first of them that failed fails the run.

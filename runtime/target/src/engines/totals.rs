@@ -49,12 +49,6 @@ impl Totals {
 }
 
 impl Totals {
-    /// Numbers the engines from this one on among those of the report.
-    pub(crate) fn with_first_engine(mut self, first_engine: u32) -> Self {
-        self.engines.iter_mut().for_each(|engine| engine.worker += first_engine);
-        self
-    }
-
     /// The totals of several pools, whose engines follow one another.
     pub(crate) fn sum(pools: impl IntoIterator<Item = Self>) -> Self {
         let mut sum =
