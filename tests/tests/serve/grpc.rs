@@ -1,5 +1,9 @@
-//! gRPC on the port of HTTP, with a client that others wrote: Python's `grpcio`, and
-//! the messages of `smg-grpc-proto`.
+//! gRPC on the port of HTTP, with clients that others wrote: tonic, and where it is
+//! installed Python's `grpcio` with the messages of `smg-grpc-proto`.
+
+mod calls;
+mod client;
+mod messages;
 
 use std::process::Command;
 
