@@ -20,6 +20,7 @@ pub use english::{English, EnglishText};
 pub use error::{TemplateError, TemplateErrorKind, TextError};
 pub use folder::{GenerationConfig, ModelFolder};
 pub use minijinja::Value;
+pub use minijinja::value::ValueKind;
 pub use reasoning::{Phase, ReasoningError, ReasoningForm};
 pub use source::{TextModel, TextSource};
 pub use stop::{StopMatch, StopStrings};

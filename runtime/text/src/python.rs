@@ -1,13 +1,15 @@
 //! Values as Python writes them, because templates are written for it.
 
+use std::borrow::Cow;
+
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// `str(value)`.
-pub(crate) fn text(value: &Value) -> String {
+/// `str(value)`; a text is not copied.
+pub(crate) fn text(value: &Value) -> Cow<'_, str> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
-        None => repr(value),
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(repr(value)),
     }
 }
 
@@ -110,7 +112,10 @@ pub(crate) fn tojson(value: &Value, arguments: &[Value], options: &Kwargs) -> Re
     let is_sorted = given(3, "sort_keys")?.is_some_and(|value| value.is_true());
     options.assert_all_used()?;
     let (item, key) = match separators {
-        Some(pair) => (text(&pair.get_item_by_index(0)?), text(&pair.get_item_by_index(1)?)),
+        Some(pair) => {
+            let (item, key) = (pair.get_item_by_index(0)?, pair.get_item_by_index(1)?);
+            (text(&item).into_owned(), text(&key).into_owned())
+        }
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
     let mut out = String::new();

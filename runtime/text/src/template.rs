@@ -121,7 +121,7 @@ impl ChatTemplate {
         }
         let (tagged, last) = messages::tagged(&messages, CONTINUE_TAG)?;
         let mut text = self.0.render(&tagged, request)?;
-        let (tag, last) = (CONTINUE_TAG.trim(), last.trim());
+        let (tag, last) = (CONTINUE_TAG.trim(), last.as_str().unwrap_or_default().trim());
         let at = text.rfind(tag).filter(|_| text.contains(last)).ok_or_else(|| {
             refused(
                 "continue_final_message is set but the final message does not appear in the chat after applying \

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 use super::chat_answers::{Form, Stream};
 use super::message;
 use super::prompt::{no_tokens, truncate_to};
-use super::quick::Quick;
+use super::quick::{Body, Quick};
 use super::ranges::ChatFields;
 use super::rendered::Rendered;
 use super::request::{StreamOptions, request_id, submit, text_request};
@@ -146,7 +147,7 @@ impl ChatRequest {
         ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
     }
 
-    /// The tokens of its prompt, and the media in it.
+    /// The tokens of its prompt, and the media in it. The messages are gone then.
     fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
         let kwargs = self.template_kwargs(options);
         let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
@@ -159,6 +160,9 @@ impl ChatRequest {
             self.continue_final_message,
             Some(&kwargs),
         )?;
+        // The text is as long as they are, and its tokens may be longer.
+        drop(messages);
+        self.messages = Vec::new();
         let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
         let len_tokens = tokens.len();
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
@@ -268,7 +272,7 @@ impl Chat {
         if request.echo && !request.stream {
             sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
         }
-        let mut asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        let mut asked = sampling.ask(&app.model, Cow::Borrowed(&form.prompt), place)?;
         asked.request.mm_features = media;
         asked.text.has_spans = options.reasoning.is_some();
         if let Some(form) = calls {
@@ -320,7 +324,7 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Result<Quick<ChatRequest>, ApiError>,
+    body: Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let Quick(request) = body?;
     let is_streamed = request.stream;

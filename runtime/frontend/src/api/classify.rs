@@ -12,7 +12,7 @@ use serde::Serialize;
 use vcr_random::Stream;
 
 use super::pool::{PoolRequest, PoolUsage};
-use super::request::Body;
+use super::quick::{Body, Quick};
 use crate::server::App;
 use crate::server::error::ApiError;
 
@@ -45,7 +45,7 @@ pub(super) async fn classify(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Json<Classes>, ApiError> {
-    let Json(mut request) = body?;
+    let Quick(mut request) = body?;
     // The activation is that of the classes, not of the embedding.
     let has_softmax = request.options.use_activation.take().unwrap_or(true);
     let answer = request.vectors(&app, &headers, "classify", None).await?;

@@ -1,5 +1,6 @@
 //! `POST /v1/completions`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
-use super::quick::Quick;
+use super::quick::{Body, Quick};
 use super::rendered::Rendered;
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
@@ -108,7 +109,7 @@ struct Form {
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Result<Quick<CompletionRequest>, ApiError>,
+    body: Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let Quick(request) = body?;
     let counted = app.count();
@@ -165,7 +166,7 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: CompletionRequest) ->
     let count = form.prompts.len() * form.n;
     let mut streams = Vec::with_capacity(count);
     for prompt in &form.prompts {
-        let asked = sampling.clone().ask(&app.model, prompt.tokens.clone(), place.clone())?;
+        let asked = sampling.clone().ask(&app.model, Cow::Borrowed(&prompt.tokens), place.clone())?;
         for asked in std::iter::repeat_n(asked, form.n) {
             streams.push(submit(app, &form.id, streams.len(), count, asked)?);
         }

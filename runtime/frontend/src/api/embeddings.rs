@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::pool::{PoolRequest, PoolUsage};
-use super::request::Body;
+use super::quick::{Body, Quick};
 use super::vectors::{Encoded, Encoding};
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -56,7 +56,7 @@ pub(super) async fn embeddings(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     let dimensions = dimensions(&app.model, request.dimensions)?;
     let encoding = Encoding::of(&request)?;
     let answer = request.vectors(&app, &headers, "embd", dimensions).await?;
@@ -81,7 +81,7 @@ pub(super) async fn pooling(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     if request.dimensions.is_some() {
         return Err(ApiError::invalid_param("dimensions", "dimensions is currently not supported"));
     }

@@ -1,5 +1,6 @@
 //! `POST /inference/v1/generate`: tokens in, tokens out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::features::Features;
 use super::logprobs::{prompt_logprobs, token_logprobs};
-use super::request::{Body, MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
+use super::quick::{Body, Quick};
+use super::request::{MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::structured;
@@ -186,7 +188,7 @@ pub(super) async fn generate(
     headers: HeaderMap,
     body: Body<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let Json(mut request) = body?;
+    let Quick(mut request) = body?;
     let counted = app.count();
     check_named(request.model.as_deref())?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;
@@ -202,7 +204,7 @@ pub(super) async fn generate(
     let sampling = request.take_sampling()?;
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
-    let mut asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    let mut asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
     let merged = Merged::new(streams?);

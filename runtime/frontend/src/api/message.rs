@@ -3,7 +3,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use vcr_text::Value as Templated;
+use vcr_text::{Value as Templated, ValueKind};
 
 use crate::server::error::ApiError;
 
@@ -65,10 +65,41 @@ struct Checked(Templated);
 impl<'de> Deserialize<'de> for Checked {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let message = Templated::deserialize(deserializer)?;
-        let json = serde_json::to_value(&message).map_err(D::Error::custom)?;
-        ChatMessage::deserialize(json).map_err(D::Error::custom)?;
+        if !has_shape(&message) {
+            // A copy is read, whose errors are vLLM's.
+            let json = serde_json::to_value(&message).map_err(D::Error::custom)?;
+            ChatMessage::deserialize(json).map_err(D::Error::custom)?;
+        }
         Ok(Self(message))
     }
+}
+
+/// Whether a message can be read as a [`ChatMessage`]. Nothing is copied for that: a
+/// message may be as long as a body. A message of an odd shape may be one nevertheless.
+fn has_shape(message: &Templated) -> bool {
+    let attribute = |name: &str| message.get_attr(name).unwrap_or_default();
+    let is_text = |name: &str| attribute(name).as_str().is_some();
+    let content = attribute("content");
+    message.kind() == ValueKind::Map
+        && match attribute("role").as_str() {
+            Some("system" | "user" | "developer") => is_content(&content),
+            Some("assistant") => content.is_none() || content.is_undefined() || is_content(&content),
+            Some("tool") => is_content(&content) && is_text("tool_call_id"),
+            Some("function") => is_text("content") && is_text("name"),
+            Some(_) => true,
+            None => false,
+        }
+}
+
+/// Whether a value can be read as [`MessageContent`].
+fn is_content(content: &Templated) -> bool {
+    let is_part = |part: Templated| {
+        let attribute = |name: &str| part.get_attr(name).unwrap_or_default();
+        let is_text = attribute("type").as_str() == Some("text");
+        part.kind() == ValueKind::Map && (!is_text || attribute("text").as_str().is_some())
+    };
+    content.as_str().is_some()
+        || (content.kind() == ValueKind::Seq && content.try_iter().is_ok_and(|mut parts| parts.all(is_part)))
 }
 
 /// Messages of a request.
@@ -100,10 +131,21 @@ pub(super) fn generation_prompt(
     Ok(adds)
 }
 
+/// Messages as errors print them: a JSON value, made of one message at a time.
+struct Printed<'a>(&'a [Templated]);
+
+impl std::fmt::Debug for Printed<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Array ")?;
+        let messages = self.0.iter().map(|message| serde_json::to_value(message).unwrap_or_default());
+        out.debug_list().entries(messages).finish()
+    }
+}
+
 /// Refuses what is of the right shape, but that nobody answers.
 pub(super) fn check(messages: &[Templated]) -> Result<(), ApiError> {
     let refused = |what: &str| {
-        let value = serde_json::to_value(messages).unwrap_or_default();
+        let value = Printed(messages);
         Err(ApiError::invalid(format!("messages: Validation error: {what} [{{\"value\": {value:?}}}]")))
     };
     if messages.is_empty() {
@@ -160,6 +202,48 @@ mod tests {
         assert!(error(r#"[{"role": "tool", "content": "a"}]"#).contains("missing field `tool_call_id`"));
         assert!(error(r#"["a"]"#).contains("expected internally tagged enum ChatMessage"));
         assert!(error(r#"[{"role": "user", "content": [{"type": "text"}]}]"#).contains("untagged enum MessageContent"));
+    }
+
+    /// A message is only copied to be refused, with what serde says of it.
+    #[test]
+    fn shapes_are_seen_without_a_copy() {
+        for (text, is_seen) in [
+            (r#"{"role": "user", "content": "a"}"#, true),
+            (r#"{"role": "user", "content": []}"#, true),
+            (r#"{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "x", "text": 1}, {}]}"#, true),
+            (r#"{"role": "user", "content": [{"type": "text", "text": 1}]}"#, false),
+            (r#"{"role": "user", "content": ["a"]}"#, false),
+            (r#"{"role": "user", "content": [[]]}"#, false),
+            (r#"{"role": "user", "content": {}}"#, false),
+            (r#"{"role": "user", "content": null}"#, false),
+            (r#"{"role": "user"}"#, false),
+            (r#"{"role": "assistant"}"#, true),
+            (r#"{"role": "assistant", "content": null}"#, true),
+            (r#"{"role": "assistant", "content": 1}"#, false),
+            (r#"{"role": "tool", "content": "a", "tool_call_id": "b"}"#, true),
+            (r#"{"role": "tool", "content": "a", "tool_call_id": null}"#, false),
+            (r#"{"role": "function", "content": "a", "name": "b"}"#, true),
+            (r#"{"role": "function", "content": [], "name": "b"}"#, false),
+            (r#"{"role": "other", "content": 5}"#, true),
+            (r#"{"role": 5, "content": "a"}"#, false),
+            (r#"{}"#, false),
+            (r#"[]"#, false),
+            (r#""a""#, false),
+        ] {
+            let message: Templated = serde_json::from_str(text).expect("it is JSON");
+            assert_eq!(has_shape(&message), is_seen, "{text}");
+            let json: Value = serde_json::from_str(text).expect("it is JSON");
+            assert_eq!(ChatMessage::deserialize(json).is_ok(), is_seen, "{text}");
+        }
+    }
+
+    #[test]
+    fn refused_messages_are_printed_as_one_value() {
+        let texts = r#"[{"role": "user", "content": "", "n": [1, 2.5, null, true]}, {"role": "x"}]"#;
+        let messages = read(texts).expect("messages");
+        let json: Value = serde_json::from_str(texts).expect("it is JSON");
+        assert_eq!(format!("{:?}", Printed(&messages)), format!("{json:?}"));
+        assert_eq!(format!("{:?}", Printed(&[])), format!("{:?}", Value::Array(Vec::new())));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::chat::{self, Chat};
-use super::request::Body;
+use super::quick::{Body, Quick};
 use super::sse;
 use super::translated::{self, Translated, Translation};
 use crate::dialects::anthropic::{self, MessageStream};
@@ -56,10 +56,12 @@ pub(super) async fn messages(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Response, Refusal> {
-    let Json(request) = body?;
-    let chat = Chat::start(&app, &headers, translated::chat(anthropic::chat_request(&request))?)?;
+    let Quick(request) = body?;
+    let (is_streamed, translated) = (request["stream"] == true, anthropic::chat_request(&request));
+    drop(request);
+    let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
     let (id, model) = (format!("msg_{}", chat.own_id()), chat.model().to_owned());
-    if request["stream"] == true {
+    if is_streamed {
         let translation = MessageStream::new(id, model);
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
     }
@@ -70,11 +72,13 @@ pub(super) async fn messages(
 
 /// Counts the tokens of a prompt.
 pub(super) async fn count_tokens(State(app): State<Arc<App>>, body: Body<Value>) -> Result<Response, Refusal> {
-    let Json(mut request) = body?;
+    let Quick(mut request) = body?;
     // Only requests for an answer must limit it.
     if let Value::Object(fields) = &mut request {
         fields.insert("max_tokens".to_owned(), json!(1));
     }
-    let tokens = chat::count_tokens(&app, translated::chat(anthropic::chat_request(&request))?)?;
+    let translated = anthropic::chat_request(&request);
+    drop(request);
+    let tokens = chat::count_tokens(&app, translated::chat(translated)?)?;
     Ok(Json(json!({ "input_tokens": tokens })).into_response())
 }

@@ -1,17 +1,20 @@
-//! JSON bodies of requests that come by the thousand.
+//! JSON bodies of requests: how they are read, and what they may take.
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::header;
-use serde::de::DeserializeOwned;
+use axum::http::{HeaderValue, header};
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::server::error::ApiError;
 
 /// Values in a body at most. Each may take a hundred bytes of memory, so that a body of
 /// a few megabytes would take gigabytes; prompts of all models are far shorter.
 const MAX_VALUES: usize = 4 << 20;
+
+/// The body of a request, or why it is none.
+pub(super) type Body<T> = Result<Quick<T>, ApiError>;
 
 /// The body of a request, read as [`Json`] reads it, with its errors. Where it is
 /// valid that takes half the time: nothing is noted down of the path to an error.
@@ -22,10 +25,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let kind = request.headers().get(header::CONTENT_TYPE);
-        if kind.is_none_or(|kind| kind.as_bytes() != b"application/json") {
-            return Ok(Json::from_request(request, state).await.map(|Json(value)| Self(value))?);
-        }
+        check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
         let bytes = Bytes::from_request(request, state).await.map_err(JsonRejection::from)?;
         if bytes.len() > MAX_VALUES && values(&bytes) > MAX_VALUES {
             return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
@@ -34,6 +34,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
             Ok(value) => Ok(Self(value)),
             Err(_) => Ok(Json::from_bytes(&bytes).map(|Json(value)| Self(value))?),
         }
+    }
+}
+
+/// Refuses a content type that is no JSON, as [`Json`] does.
+async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
+    if kind.is_some_and(|kind| kind.as_bytes() == b"application/json") {
+        return Ok(());
+    }
+    // What else is JSON it tells by an empty body, whose syntax is its next complaint.
+    let mut probe = Request::new(HttpBody::empty());
+    probe.headers_mut().extend(kind.map(|kind| (header::CONTENT_TYPE, kind.clone())));
+    match Json::<IgnoredAny>::from_request(probe, &()).await {
+        Err(refused @ JsonRejection::MissingJsonContentType(_)) => Err(refused.into()),
+        _ => Ok(()),
     }
 }
 
@@ -55,6 +69,22 @@ fn values(text: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn kinds_of_json_are_read() {
+        for (kind, is_json) in [
+            ("application/json", true),
+            ("application/json; charset=utf-8", true),
+            ("application/problem+json", true),
+            ("text/json", false),
+            ("application/jsonl", false),
+            ("json", false),
+        ] {
+            let kind = HeaderValue::from_static(kind);
+            assert_eq!(check_kind(Some(&kind)).await.is_ok(), is_json, "{kind:?}");
+        }
+        assert!(check_kind(None).await.is_err_and(|error| error.message.contains("application/json")));
+    }
 
     #[test]
     fn values_are_counted_outside_of_texts() {

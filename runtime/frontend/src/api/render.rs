@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::chat::ChatRequest;
 use super::completions::CompletionRequest;
+use super::quick::{Body, Quick};
 use super::rendered::Rendered;
-use super::request::Body;
 use super::translated;
 use crate::dialects::{anthropic, responses};
 use crate::server::App;
@@ -23,7 +23,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     body: Body<ChatRequest>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     request.rendered(&app, &headers, "chatcmpl").map(Json)
 }
 
@@ -33,7 +33,7 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Body<CompletionRequest>,
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     request.rendered(&app, &headers).map(Json)
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn messages(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     translated::chat(anthropic::chat_request(&request))?.rendered(&app, &headers, "chatcmpl").map(Json)
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn responses(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     if request["previous_response_id"].is_string() {
         let message = "previous_response_id is not supported by the stateless render endpoint.";
         return Err(ApiError::invalid_param("previous_response_id", message));

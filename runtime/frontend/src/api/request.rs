@@ -2,16 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::server::App;
 use crate::server::error::ApiError;
-
-/// The body of a request, or why it is none.
-pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
 
 /// Options of streams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]

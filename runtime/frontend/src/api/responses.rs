@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::chat::Chat;
-use super::request::Body;
+use super::quick::{Body, Quick};
 use super::sse;
 use super::translated::{self, Translated, Translation};
 use crate::dialects::responses::{self, ResponseHead, ResponseStream, input_messages};
@@ -80,15 +80,20 @@ pub(super) async fn responses(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
+    let Quick(mut request) = body?;
     let mut messages = earlier(&app, &request)?;
     if request["background"] == true {
         return Err(ApiError::invalid_param("background", "background is not supported."));
     }
-    let chat = Chat::start(&app, &headers, translated::chat(responses::chat_request(&request, &messages))?)?;
+    let translated = responses::chat_request(&request, &messages);
+    messages.extend(input_messages(&request).unwrap_or_default());
+    // The chat has its text by now.
+    if let Some(fields) = request.as_object_mut() {
+        fields.remove("input");
+    }
+    let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
     let id = format!("resp_{}", chat.own_id());
     let head = ResponseHead::new(id.clone(), unix_s() as u64, chat.model(), &request);
-    messages.extend(input_messages(&request).unwrap_or_default());
     let shelf = (request["store"] != false).then(|| Shelf { app: Arc::clone(&app), id, messages });
     if request["stream"] == true {
         let translation = Kept { stream: ResponseStream::new(head), shelf };

@@ -11,7 +11,8 @@ use vcr_text::Value as Templated;
 
 use super::chat::render;
 use super::message;
-use super::request::{Body, check_named, yes};
+use super::quick::{Body, Quick};
+use super::request::{check_named, yes};
 use crate::media::ChatMedia;
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -71,7 +72,7 @@ pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Body<TokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     let (model, names) = match &request {
         TokenizeRequest::Chat(chat) => (&chat.model, chat.return_token_strs),
         TokenizeRequest::Text(text) => (&text.model, text.return_token_strs),
@@ -102,7 +103,7 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     check_named(request.model.as_deref())?;
     app.model.resolve(request.model.as_deref())?;
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))

@@ -1,5 +1,6 @@
 //! Sampling parameters as requests have them, in the terms of engines.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -117,11 +118,11 @@ pub(crate) struct Placement {
 }
 
 impl Sampling {
-    /// The engine's request for an answer to `prompt`.
+    /// The engine's request for an answer to `prompt`, which is copied only if it is valid.
     ///
     /// # Errors
     /// When a parameter is out of its range, or the prompt is too long; in vLLM's words.
-    pub(crate) fn ask(self, model: &Model, prompt: Vec<u32>, place: Placement) -> Result<Asked, ApiError> {
+    pub(crate) fn ask(self, model: &Model, prompt: Cow<'_, [u32]>, place: Placement) -> Result<Asked, ApiError> {
         check_logprobs("logprobs", self.logprobs, model)?;
         check_logprobs("prompt_logprobs", self.prompt_logprobs, model)?;
         let generation = &model.generation;
@@ -213,7 +214,7 @@ impl Sampling {
             ..SamplingParams::default()
         };
         let request = EngineCoreRequest {
-            prompt_token_ids: Some(prompt),
+            prompt_token_ids: Some(prompt.into_owned()),
             sampling_params: Some(params),
             lora_request: place.adapter,
             cache_salt: place.cache_salt,

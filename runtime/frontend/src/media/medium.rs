@@ -36,6 +36,11 @@ const MEDIA: [(&str, &str, Modality); 9] = [
     ("video_embeds", "video_embeds", Modality::Video),
 ];
 
+/// Whether parts of a type are text, and need no look at what else they have.
+pub(super) fn is_text_type(kind: &str) -> bool {
+    TEXTS.contains(&kind)
+}
+
 impl Medium {
     /// The medium of a part of a message's content; none if it is a text.
     ///
@@ -48,7 +53,7 @@ impl Medium {
             let found = MEDIA.iter().find(|(_, field, _)| has(field));
             return found.map(|(_, field, modality)| Self::of(part, field, *modality, rules)).transpose();
         };
-        if TEXTS.contains(&kind) {
+        if is_text_type(kind) {
             return Ok(None);
         }
         let Some((_, field, modality)) = MEDIA.iter().find(|(name, ..)| *name == kind) else {

@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 
 use serde_json::{Value as Json, json};
-use vcr_text::{ChatTemplate, ContentFormat, Tokenizer, Value};
+use vcr_text::{ChatTemplate, ContentFormat, Tokenizer, Value, ValueKind};
 use vcr_wire::{MmFeature, PlaceholderRange};
 
-use super::medium::Medium;
+use super::medium::{Medium, is_text_type};
 use super::rules::{MediaRules, Modality};
 use crate::server::error::ApiError;
 
@@ -32,15 +32,18 @@ impl ChatMedia {
         template: Option<&ChatTemplate>,
         rules: &MediaRules,
     ) -> Result<(Cow<'a, [Value]>, Self), ApiError> {
-        let has_parts = |message: &&Value| message.get_attr("content").is_ok_and(|content| is_list(&content));
-        if !messages.iter().any(|message| has_parts(&message)) {
+        if !messages.iter().any(may_have_media) {
             return Ok((Cow::Borrowed(messages), Self::default()));
         }
         let mut all = Self { media: Vec::new(), mark: mark() };
         let is_joined = template.is_some_and(|template| template.content_format() == ContentFormat::String);
         let mut marked = Vec::with_capacity(messages.len());
         for message in messages {
-            marked.push(if has_parts(&message) { all.mark_parts(message, is_joined, rules)? } else { message.clone() });
+            marked.push(if may_have_media(message) {
+                all.mark_parts(message, is_joined, rules)?
+            } else {
+                message.clone()
+            });
         }
         all.check(rules)?;
         if all.media.is_empty() { Ok((Cow::Borrowed(messages), all)) } else { Ok((Cow::Owned(marked), all)) }
@@ -48,11 +51,11 @@ impl ChatMedia {
 
     /// A message with marks for its media; where parts are joined, they come first, as
     /// in vLLM.
-    fn mark_parts(&mut self, message: &Value, is_joined: bool, rules: &MediaRules) -> Result<Value, ApiError> {
+    fn mark_parts(&mut self, original: &Value, is_joined: bool, rules: &MediaRules) -> Result<Value, ApiError> {
         let unreadable =
             |error: serde_json::Error| ApiError::invalid_param("messages", format!("invalid message: {error}"));
-        let mut message = serde_json::to_value(message).map_err(unreadable)?;
-        let parts = message["content"].as_array().cloned().unwrap_or_default();
+        let mut message = serde_json::to_value(original).map_err(unreadable)?;
+        let Json::Array(parts) = message["content"].take() else { return Ok(original.clone()) };
         let (mut marks, mut others) = (Vec::new(), Vec::new());
         for part in parts {
             let Some(medium) = Medium::read(&part, rules)? else {
@@ -119,8 +122,11 @@ fn lost(how: &str) -> ApiError {
     ApiError::invalid(format!("multimodal preprocessing error: the chat template {how}"))
 }
 
-fn is_list(value: &Value) -> bool {
-    value.as_str().is_none() && value.len().is_some()
+/// Whether any part of a message may be more than text.
+fn may_have_media(message: &Value) -> bool {
+    let is_text = |part: Value| part.get_attr("type").is_ok_and(|kind| kind.as_str().is_some_and(is_text_type));
+    let content = message.get_attr("content").unwrap_or_default();
+    content.kind() == ValueKind::Seq && content.try_iter().is_ok_and(|mut parts| !parts.all(is_text))
 }
 
 /// Letters that are for private use: no tokenizer's or template's.

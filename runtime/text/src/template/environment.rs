@@ -31,7 +31,7 @@ pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateErr
     environment.add_filter("tojson", |value: &Value, arguments: Rest<Value>, options: Kwargs| {
         python::tojson(value, &arguments, &options)
     });
-    environment.add_filter("string", |value: &Value| python::text(value));
+    environment.add_filter("string", |value: &Value| python::text(value).into_owned());
     // As Jinja sees it: an undefined value is empty, a text is a sequence.
     environment.add_test("iterable", |value: &Value| {
         !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)

@@ -48,34 +48,43 @@ fn prepared_message(message: &Value, format: ContentFormat) -> Result<Value, Tem
         return Err(refused("invalid message: expected a map with `role` and `content`"));
     }
     let mut changes = Vec::new();
-    if let Some(content) = field(message, "content") {
-        changes.push(("content", converted(&content, format)));
+    if let Some(converted) = field(message, "content").and_then(|content| converted(&content, format)) {
+        changes.push(("content", converted));
     }
     if let Some(calls) = field(message, "tool_calls") {
         let calls = list(&calls).iter().map(with_parsed_arguments).collect::<Result<Vec<_>, _>>()?;
         changes.push(("tool_calls", Value::from(calls)));
     }
-    Ok(with(message, changes))
+    // Most messages are as templates want them, and are shared.
+    Ok(if changes.is_empty() { message.clone() } else { with(message, changes) })
 }
 
-fn converted(content: &Value, format: ContentFormat) -> Value {
-    match (format, content.kind()) {
+/// A content in the template's format; none if it is in that format.
+fn converted(content: &Value, format: ContentFormat) -> Option<Value> {
+    Some(match (format, content.kind()) {
         (ContentFormat::String, ValueKind::Seq) => Value::from(joined(&list(content))),
         (ContentFormat::Parts, ValueKind::String) => {
             let part = Value::from_pairs([("type", Value::from("text")), ("text", content.clone())]);
             Value::from(vec![part])
         }
         (ContentFormat::Parts, ValueKind::Seq) => Value::from(list(content).iter().map(plain_part).collect::<Vec<_>>()),
-        _ => content.clone(),
-    }
+        _ => return None,
+    })
 }
 
 /// The texts of parts, a line each; as in vLLM, what is no text comes before them.
 fn joined(parts: &[Value]) -> String {
     let kind = |part: &Value| part_kind(part);
-    let media = parts.iter().filter_map(|part| kind(part).map(|kind| format!("<|{kind}|>")));
+    let media = parts.iter().filter_map(|part| kind(part).map(|kind| Value::from(format!("<|{kind}|>"))));
     let texts = parts.iter().filter(|part| kind(part).is_none()).map(part_text);
-    media.chain(texts).collect::<Vec<_>>().join("\n")
+    let mut joined = String::new();
+    for (index, line) in media.chain(texts).enumerate() {
+        if index > 0 {
+            joined.push('\n');
+        }
+        joined.push_str(line.as_str().unwrap_or_default());
+    }
+    joined
 }
 
 /// `image`, `audio` or `video` of a part with media.
@@ -85,17 +94,25 @@ fn part_kind(part: &Value) -> Option<&'static str> {
     ["image", "audio", "video"].into_iter().find(|media| kind.contains(media))
 }
 
-fn part_text(part: &Value) -> String {
-    let text = part.as_str().map(str::to_owned);
-    let texts = ["text", "refusal", "thinking"].into_iter().filter_map(|name| field(part, name));
-    text.or_else(|| texts.map(|value| crate::python::text(&value)).next()).unwrap_or_default()
+/// The text of a part, which shares it.
+fn part_text(part: &Value) -> Value {
+    if part.as_str().is_some() {
+        return part.clone();
+    }
+    let given = ["text", "refusal", "thinking"].into_iter().find_map(|name| field(part, name));
+    given.map_or_else(|| Value::from(""), |value| as_text(&value))
+}
+
+/// `str(value)`, which is the value itself where that is a text.
+fn as_text(value: &Value) -> Value {
+    if value.as_str().is_some() { value.clone() } else { Value::from(crate::python::text(value).into_owned()) }
 }
 
 /// A part as templates know it: `{"type": "text", "text": ...}` or `{"type": "image"}`.
 fn plain_part(part: &Value) -> Value {
     match part_kind(part) {
         Some(kind) => Value::from_pairs([("type", Value::from(kind))]),
-        None => Value::from_pairs([("type", Value::from("text")), ("text", Value::from(part_text(part)))]),
+        None => Value::from_pairs([("type", Value::from("text")), ("text", part_text(part))]),
     }
 }
 
@@ -131,21 +148,22 @@ pub(super) fn with_reasoning_aliases(messages: &Value) -> Value {
 }
 
 /// The messages with a mark behind the last one's text, and that text.
-pub(super) fn tagged(messages: &Value, tag: &str) -> Result<(Value, String), TemplateError> {
+pub(super) fn tagged(messages: &Value, tag: &str) -> Result<(Value, Value), TemplateError> {
     let mut all = list(messages);
     let last = all.pop().ok_or_else(|| refused("continue_final_message is set but the conversation is empty"))?;
     let content = field(&last, "content")
         .ok_or_else(|| refused("continue_final_message is set but the final message has no \"content\" to continue"))?;
     let (content, text) = match content.as_str() {
-        Some(text) => (Value::from(format!("{text}{tag}")), text.to_owned()),
+        Some(text) => (Value::from(format!("{text}{tag}")), content.clone()),
         None => {
             let mut parts = list(&content);
             let found = parts.iter_mut().rev().find_map(|part| Some((field(part, "text")?, part)));
             let (text, part) = found.ok_or_else(|| {
                 refused("continue_final_message is set but the final message has no text to continue")
             })?;
-            let text = crate::python::text(&text);
-            *part = with(part, vec![("text", Value::from(format!("{text}{tag}")))]);
+            let text = as_text(&text);
+            let tagged = format!("{}{tag}", text.as_str().unwrap_or_default());
+            *part = with(part, vec![("text", Value::from(tagged))]);
             (Value::from(parts), text)
         }
     };

@@ -1,6 +1,7 @@
 //! `Generate`: tokens or text in, tokens out, as a stream of messages or one for each
 //! completion at its end.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ pub(super) fn generate(
     };
     let sampling = Sampling { kv_transfer_params, ..sampling(params)? };
     let n = sampling.n.unwrap_or(1) as usize;
-    let asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    let asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(app, &id, index, n, asked.clone())).collect();
     let generation = Generation {
         merged: Some(Merged::new(streams?)),
