@@ -58,6 +58,19 @@ impl Running {
         }
     }
 
+    /// The most memory that it has had at any time, in bytes.
+    ///
+    /// # Panics
+    /// When the system does not tell: Linux does.
+    #[must_use]
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = std::fs::read_to_string(path).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has a peak");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib << 10
+    }
+
     /// Sends SIGTERM.
     ///
     /// # Panics

@@ -103,6 +103,31 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     assert_serves(&serve);
 }
 
+/// A body is there as it came and as it was read, and later as a text and its tokens.
+#[test]
+fn large_bodies_are_copied_few_times() {
+    const LENGTH: usize = 16 << 20;
+    let times = |text: &str| text.repeat(LENGTH / text.len());
+    let chat = |content: &str| format!(r#"{{"messages":[{{"role":"user","content":{content}}}],"max_tokens":1}}"#);
+    let text = chat(&format!("\"{}\"", times("The quick brown fox jumps over the lazy dog.\\n")));
+    let part = format!(r#"{{"type":"text","text":"{}"}},"#, "The quick brown fox. ".repeat(50));
+    for (path, body, most) in [
+        ("/v1/chat/completions", text.clone(), 6.0),
+        ("/v1/chat/completions", chat(&format!("[{}]", times(&part).trim_end_matches(','))), 8.5),
+        ("/v1/chat/completions", text.replace(":1}", ":-1}"), 4.5),
+        ("/v1/messages", format!("[{}0]", times("0,")), 4.0),
+        ("/tokenize", text, 8.0),
+    ] {
+        let serve = Serve::start(&[]);
+        assert_serves(&serve);
+        let before = serve.peak_memory_bytes();
+        let status = serve.post_text(path, &body).status;
+        assert_eq!(status, if path == "/tokenize" { 200 } else { 400 });
+        let more = (serve.peak_memory_bytes() - before) as f64 / LENGTH as f64;
+        assert!(more < most, "{path} {body:.100} took {more} times {LENGTH} bytes");
+    }
+}
+
 /// A client that has gone gets no further token: its request ends in the step that
 /// runs, or at the end of it.
 #[test]

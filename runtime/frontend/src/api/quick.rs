@@ -1,10 +1,11 @@
 //! JSON bodies of requests: how they are read, and what they may take.
 
-use axum::Json;
-use axum::body::{Body as HttpBody, Bytes};
+use axum::body::Body as HttpBody;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderValue, header};
+use axum::{Json, RequestExt as _};
+use futures_util::StreamExt as _;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::server::error::ApiError;
@@ -24,16 +25,37 @@ pub(super) struct Quick<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
-        let bytes = Bytes::from_request(request, state).await.map_err(JsonRejection::from)?;
-        if bytes.len() > MAX_VALUES && values(&bytes) > MAX_VALUES {
-            return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
-        }
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => Ok(Self(value)),
-            Err(_) => Ok(Json::from_bytes(&bytes).map(|Json(value)| Self(value))?),
-        }
+        read(&collected(request).await?).map(Self)
+    }
+}
+
+/// Memory that a length in a head reserves at most, until the body is that long.
+const RESERVED_BYTES: usize = 64 << 20;
+
+/// The bytes of a body, each of its frames gone as soon as it is copied.
+async fn collected(request: Request) -> Result<Vec<u8>, ApiError> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut bytes = Vec::with_capacity(length.unwrap_or(0).min(RESERVED_BYTES));
+    let mut frames = request.with_limited_body().into_body().into_data_stream();
+    while let Some(frame) = frames.next().await {
+        // In the words of axum's own way to collect a body.
+        let frame =
+            frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))?;
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(bytes)
+}
+
+/// Reads the bytes of a body.
+pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if bytes.len() > MAX_VALUES && values(bytes) > MAX_VALUES {
+        return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(value),
+        Err(_) => Ok(Json::from_bytes(bytes).map(|Json(value)| value)?),
     }
 }
 
@@ -68,6 +90,9 @@ fn values(text: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+    use axum::extract::DefaultBodyLimit;
+
     use super::*;
 
     #[tokio::test]
@@ -84,6 +109,22 @@ mod tests {
             assert_eq!(check_kind(Some(&kind)).await.is_ok(), is_json, "{kind:?}");
         }
         assert!(check_kind(None).await.is_err_and(|error| error.message.contains("application/json")));
+    }
+
+    /// A body in several frames, of which at most `limit` bytes may be read.
+    fn framed(limit: usize) -> Request {
+        let frames = ["ab", "", "cde"].map(Ok::<_, std::io::Error>);
+        let mut request = Request::new(HttpBody::from_stream(futures_util::stream::iter(frames)));
+        DefaultBodyLimit::max(limit).apply(&mut request);
+        request
+    }
+
+    #[tokio::test]
+    async fn a_body_is_collected_as_axum_does() {
+        assert_eq!(collected(framed(5)).await, Ok(b"abcde".to_vec()));
+        let refused = collected(framed(4)).await.expect_err("it is too long");
+        let theirs = Bytes::from_request(framed(4), &()).await.expect_err("it is too long");
+        assert_eq!(refused, ApiError::from(JsonRejection::from(theirs)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use vcr_text::Value as Templated;
 
@@ -67,11 +67,21 @@ impl ChatTokens {
     }
 }
 
-/// The tokens of a text or a chat.
+/// The tokens of a text or a chat, as they are answered: a list of JSON values would take
+/// eight times their memory.
+#[derive(Debug, Serialize)]
+pub(super) struct Tokens {
+    count: usize,
+    max_model_len: u32,
+    token_strs: Option<Vec<String>>,
+    tokens: Vec<u32>,
+}
+
+/// Answers with the tokens of a text or a chat.
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Body<TokenizeRequest>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Tokens>, ApiError> {
     let Quick(request) = body?;
     let (model, names) = match &request {
         TokenizeRequest::Chat(chat) => (&chat.model, chat.return_token_strs),
@@ -83,12 +93,11 @@ pub(super) async fn tokenize(
         TokenizeRequest::Chat(chat) => chat.tokens(&app.model)?,
         TokenizeRequest::Text(text) => app.model.encode(&text.prompt, text.add_special_tokens)?,
     };
-    let names = names.unwrap_or(false).then(|| {
+    let token_strs = names.unwrap_or(false).then(|| {
         let name = |token: &u32| app.model.tokenizer.token_name(*token);
-        tokens.iter().map(name).collect::<Vec<_>>()
+        tokens.iter().map(name).collect()
     });
-    let (count, max_model_len) = (tokens.len(), app.model.max_model_len);
-    Ok(Json(json!({"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": names})))
+    Ok(Json(Tokens { count: tokens.len(), max_model_len: app.model.max_model_len, token_strs, tokens }))
 }
 
 /// Tokens.
