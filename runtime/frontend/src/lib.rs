@@ -8,9 +8,11 @@
 //! and serves connections.
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
-//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests; `llm_d/` translates
-//! configurations of llm-d-inference-sim.
+//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests. Files are
+//! read from their texts: `options_file` those of options, `llm_d/` configurations of
+//! llm-d-inference-sim, `answers` data sets.
 
+pub mod answers;
 mod api;
 pub mod dialects;
 pub mod engine;
@@ -21,10 +23,12 @@ pub mod http;
 pub mod llm_d;
 mod media;
 pub mod metrics;
+pub mod options_file;
 mod parse;
 pub mod server;
 pub mod traces;
 
+pub use api::{RenderedApi, render_body};
 pub use engine::{EngineClient, EngineError};
 pub use front::Front;
 pub use media::{MediaLimits, MediaRules};

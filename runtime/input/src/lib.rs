@@ -25,6 +25,9 @@ pub const MAX_SCRIPT_BYTES: u64 = 1 << 20;
 /// config, queue policies, coefficients.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
+/// Largest data set of answers, all of which are kept. ShareGPT's has 700 MB.
+pub const MAX_ANSWERS_BYTES: u64 = 1 << 30;
+
 /// Largest description of a tokenizer.
 pub const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 

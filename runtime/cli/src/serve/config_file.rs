@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use vcr_frontend::llm_d::Translation;
-use yaml_serde::Value;
+use vcr_frontend::options_file::{self, Setting};
 
 use super::operations::llm_d_config;
 use crate::exit::{Exit, printed};
@@ -87,18 +87,15 @@ pub(crate) fn log_translation() {
     }
 }
 
-fn read(path: &Path) -> Result<BTreeMap<String, Value>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    match yaml_serde::from_str::<Option<BTreeMap<String, Value>>>(&text) {
-        Ok(values) => Ok(values.unwrap_or_default()),
-        Err(error) => Err(format!("expected a map of options: {error}")),
-    }
+fn read(path: &Path) -> Result<BTreeMap<String, Setting>, String> {
+    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+    options_file::parse(&text)
 }
 
 /// The words of the options that neither flags nor the environment give, with the
 /// options' ids.
 fn arguments(
-    values: &BTreeMap<String, Value>,
+    values: &BTreeMap<String, Setting>,
     serve: &Command,
     given: &ArgMatches,
 ) -> Result<Vec<(String, Vec<OsString>)>, String> {
@@ -127,37 +124,28 @@ fn is_named(arg: &Arg, flag: &str) -> bool {
     arg.get_long() == Some(flag) || aliases.contains(&flag) || (arg.is_positional() && arg.get_id() == flag)
 }
 
-fn words(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, &'static str> {
+fn words(arg: &Arg, flag: &str, value: &Setting) -> Result<Vec<OsString>, &'static str> {
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match value {
-            Value::Bool(true) => Ok(vec![format!("--{flag}").into()]),
-            Value::Bool(false) | Value::Null => Ok(Vec::new()),
+            Setting::Bool(true) => Ok(vec![format!("--{flag}").into()]),
+            Setting::Bool(false) | Setting::Unset => Ok(Vec::new()),
             _ => Err("true or false"),
         };
     }
-    let one = |value: &Value| -> Result<OsString, &'static str> {
-        let text = scalar(value).ok_or("a text, a number, or a list of them")?;
+    let one = |value: &Setting| -> Result<OsString, &'static str> {
+        let text = value.word().ok_or("a text, a number, or a list of them")?;
         Ok(if arg.is_positional() { text.into() } else { format!("--{flag}={text}").into() })
     };
     match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Sequence(values) if takes_several(arg) => values.iter().map(one).collect(),
-        Value::Sequence(_) => Err("one value"),
+        Setting::Unset => Ok(Vec::new()),
+        Setting::List(values) if takes_several(arg) => values.iter().map(one).collect(),
+        Setting::List(_) => Err("one value"),
         value => Ok(vec![one(value)?]),
     }
 }
 
 fn takes_several(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some()
-}
-
-fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(value) => Some(value.to_string()),
-        _ => None,
-    }
 }
 
 /// Prints every option with its value and where that comes from.

@@ -1,7 +1,6 @@
 //! Options of what stands around the API: keys, TLS, CORS, limits, metrics, and
 //! faults that clients meet.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,7 +249,6 @@ impl ClientFaultRules for ChangedFaults {
 
 /// Reads a configuration of llm-d-inference-sim.
 pub(crate) fn llm_d_config(path: &Path) -> Result<Translation, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let file: serde_json::Value = yaml_serde::from_str(&text).map_err(|error| error.to_string())?;
-    llm_d::translate(&file)
+    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+    llm_d::parse(&text)
 }

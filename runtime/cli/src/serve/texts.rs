@@ -1,37 +1,11 @@
-//! Answers as texts: canned ones, and data sets of conversations.
+//! Files of answers as texts, for `--tokens`.
 
-use std::collections::HashMap;
 use std::path::Path;
 
-use serde::Deserialize;
-use vcr_frontend::{ChatOptions, Model};
+use vcr_frontend::{ChatOptions, Model, answers};
 use vcr_live::TokenList;
-use vcr_text::{TemplateRequest, Value};
 
 use crate::play::unusable::Unusable;
-
-/// A row of a file: an answer, and what it answers.
-#[derive(Deserialize)]
-struct Row {
-    answer: Option<String>,
-    prompt: Option<String>,
-    messages: Option<Vec<Value>>,
-    /// As ShareGPT has them.
-    conversations: Option<Vec<Turn>>,
-}
-
-#[derive(Deserialize)]
-struct Turn {
-    from: String,
-    value: String,
-}
-
-/// Answers in the tokens of a model.
-struct Answers<'a> {
-    model: &'a Model,
-    chats: &'a ChatOptions,
-    list: TokenList,
-}
 
 /// The answers of a file with texts; none where it is another source.
 pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<Option<TokenList>, Unusable> {
@@ -41,109 +15,7 @@ pub(crate) fn read(source: &str, model: &Model, chats: &ChatOptions) -> Result<O
         return Ok(None);
     }
     let refused = |problem: String| Unusable::new(format!("--tokens {source}: {problem}"));
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-    let Some(rows) = rows(&text).map_err(refused)? else { return Ok(None) };
-    let mut answers = Answers { model, chats, list: TokenList { in_turn: Vec::new(), by_prompt: HashMap::new() } };
-    for (number, row) in rows.into_iter().enumerate() {
-        answers.add(row).map_err(|problem| refused(format!("row {}: {problem}", number + 1)))?;
-    }
-    if answers.list.in_turn.is_empty() {
-        return Err(refused("it has no answers".to_owned()));
-    }
-    Ok(Some(answers.list))
-}
-
-/// The rows of a JSON list, or of lines; none where they are tokens.
-fn rows(text: &str) -> Result<Option<Vec<Row>>, String> {
-    if text.trim_start().starts_with('[') {
-        return serde_json::from_str(text).map(Some).map_err(|error| error.to_string());
-    }
-    let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let is_tokens = |line: &str| {
-        serde_json::from_str::<serde_json::Value>(line).is_ok_and(|row| row.get("output_token_ids").is_some())
-    };
-    if lines().next().is_some_and(|(_, line)| is_tokens(line)) {
-        return Ok(None);
-    }
-    let row = |(index, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| format!("line {}: {error}", index + 1))
-    };
-    lines().map(row).collect::<Result<_, String>>().map(Some)
-}
-
-impl Answers<'_> {
-    fn add(&mut self, row: Row) -> Result<(), String> {
-        match row {
-            Row { answer: Some(answer), prompt: Some(prompt), .. } => {
-                self.insert(Some(self.encode(&prompt, true)?), &answer)
-            }
-            Row { answer: Some(answer), messages: Some(messages), .. } => {
-                self.insert(Some(self.chat(&messages)?), &answer)
-            }
-            Row { answer: Some(answer), .. } => self.insert(None, &answer),
-            Row { messages: Some(messages), .. } => self.conversation(&messages),
-            Row { conversations: Some(turns), .. } => {
-                let messages: Vec<Value> = turns.iter().map(Turn::message).collect();
-                self.conversation(&messages)
-            }
-            _ => Err("expected `answer`, `messages` or `conversations`".to_owned()),
-        }
-    }
-
-    /// Each message of the assistant answers those before it.
-    fn conversation(&mut self, messages: &[Value]) -> Result<(), String> {
-        let text = |message: &Value, name: &str| {
-            let value = message.get_attr(name).ok()?;
-            value.as_str().map(str::to_owned)
-        };
-        for (index, message) in messages.iter().enumerate().skip(1) {
-            if text(message, "role").as_deref() == Some("assistant")
-                && let Some(answer) = text(message, "content")
-            {
-                self.insert(Some(self.chat(&messages[..index])?), &answer)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn insert(&mut self, prompt: Option<Vec<u32>>, answer: &str) -> Result<(), String> {
-        let tokens = self.encode(answer, false)?;
-        if tokens.is_empty() {
-            return Err("an answer is empty; every request gets at least one token".to_owned());
-        }
-        if let Some(prompt) = prompt {
-            self.list.by_prompt.entry(prompt).or_insert_with(|| tokens.clone());
-        }
-        // A prompt that is not there gets any of the answers.
-        self.list.in_turn.push(tokens);
-        Ok(())
-    }
-
-    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
-        self.model.tokenizer.encode(text, add_special).map_err(|error| error.to_string())
-    }
-
-    fn chat(&self, messages: &[Value]) -> Result<Vec<u32>, String> {
-        let template = self.model.template.as_ref().ok_or("the model has no chat template")?;
-        let request = TemplateRequest {
-            messages: messages.iter().cloned().collect(),
-            add_generation_prompt: true,
-            kwargs: self.chats.template_kwargs.clone(),
-            now_s: std::time::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs() as i64),
-            ..TemplateRequest::default()
-        };
-        let text = template.render_chat(&request).map_err(|error| error.to_string())?;
-        self.encode(&text, false)
-    }
-}
-
-impl Turn {
-    fn message(&self) -> Value {
-        let role = match self.from.as_str() {
-            "human" | "user" => "user",
-            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" => "assistant",
-            other => other,
-        };
-        Value::from_pairs([("role", Value::from(role)), ("content", Value::from(self.value.as_str()))])
-    }
+    let text = vcr_input::read_text(path, vcr_input::MAX_ANSWERS_BYTES).map_err(|error| refused(error.to_string()))?;
+    let now_s = std::time::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs() as i64);
+    answers::parse(&text, model, chats, now_s).map_err(refused)
 }

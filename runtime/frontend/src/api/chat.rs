@@ -16,7 +16,7 @@ use super::message;
 use super::prompt::{no_tokens, truncate_to};
 use super::quick::{Body, Quick};
 use super::ranges::ChatFields;
-use super::rendered::Rendered;
+use super::rendered::{Rendered, Rendering};
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::gather;
 use super::sse::{self, Source};
@@ -171,15 +171,20 @@ impl ChatRequest {
     }
 
     /// The request in tokens, as render endpoints answer it.
-    pub(super) fn rendered(mut self, app: &Arc<App>, headers: &HeaderMap, prefix: &str) -> Result<Rendered, ApiError> {
-        let (model, _) = app.model.resolve(self.model.as_deref())?;
+    pub(super) fn rendered(
+        mut self,
+        with: Rendering<'_>,
+        headers: &HeaderMap,
+        prefix: &str,
+    ) -> Result<Rendered, ApiError> {
+        let (model, _) = with.model.resolve(self.model.as_deref())?;
         self.check()?;
-        let id = request_id(app, headers, prefix, self.request_id.as_deref());
+        let id = request_id(with.ids, headers, prefix, self.request_id.as_deref());
         let carried = self.carried(headers);
         let structure = structure(self.response_format.as_ref(), self.structured_outputs.as_ref())?;
         let tools = self.tool_context()?;
         let kwargs = self.chat_template_kwargs.clone();
-        let prompt = self.prompt(&app.model, &tools, &app.options.chat)?;
+        let prompt = self.prompt(with.model, &tools, with.chats)?;
         let mut sampling = self.take_sampling();
         sampling.structured_outputs = checked_wire(structure)?;
         sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
@@ -238,7 +243,7 @@ impl Chat {
         let counted = app.count();
         let (model, adapter) = app.model.resolve(request.model.as_deref())?;
         request.check()?;
-        let id = request_id(app, headers, "chatcmpl", request.request_id.as_deref());
+        let id = request_id(&app.ids, headers, "chatcmpl", request.request_id.as_deref());
         let place = request.placement(headers, adapter);
         let usages = StreamOptions::usages(request.stream_options.as_ref());
         let top = request.top_logprobs.unwrap_or(0);

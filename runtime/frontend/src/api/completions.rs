@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
 use super::quick::{Body, Quick};
-use super::rendered::Rendered;
+use super::rendered::{Rendered, Rendering};
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
@@ -69,15 +69,15 @@ impl CompletionRequest {
 
 impl CompletionRequest {
     /// The request in tokens, as render endpoints answer it: one for each prompt.
-    pub(super) fn rendered(mut self, app: &Arc<App>, headers: &HeaderMap) -> Result<Vec<Rendered>, ApiError> {
-        let (model, _) = app.model.resolve(self.model.as_deref())?;
+    pub(super) fn rendered(mut self, with: Rendering<'_>, headers: &HeaderMap) -> Result<Vec<Rendered>, ApiError> {
+        let (model, _) = with.model.resolve(self.model.as_deref())?;
         self.check()?;
-        let id = request_id(app, headers, "cmpl", self.request_id.as_deref());
+        let id = request_id(with.ids, headers, "cmpl", self.request_id.as_deref());
         let carried = self.carried(headers);
         let mut sampling = self.take_sampling();
         sampling.max_tokens = Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS));
         sampling.logprobs = self.logprobs;
-        let prompts = self.prompt.tokenize(&app.model, self.add_special_tokens, self.truncate_prompt_tokens, &id)?;
+        let prompts = self.prompt.tokenize(with.model, self.add_special_tokens, self.truncate_prompt_tokens, &id)?;
         let is_only = prompts.len() == 1;
         let rendered = |(index, prompt): (usize, Tokenized)| {
             let id = if is_only { id.clone() } else { format!("{id}-{index}") };
@@ -133,7 +133,7 @@ struct Started {
 fn start(app: &Arc<App>, headers: &HeaderMap, mut request: CompletionRequest) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;
-    let id = request_id(app, headers, "cmpl", request.request_id.as_deref());
+    let id = request_id(&app.ids, headers, "cmpl", request.request_id.as_deref());
     let place = request.placement(headers, adapter);
     let is_prompt_only = request.max_tokens == Some(0);
     let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));

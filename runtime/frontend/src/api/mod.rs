@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 use axum::routing::{get, post};
 
+pub use self::render::{RenderedApi, render_body};
 use crate::server::App;
 use crate::server::routes::Routes;
 

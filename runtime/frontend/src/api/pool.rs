@@ -201,7 +201,7 @@ impl PoolOptions {
         for prompt in &mut prompts {
             self.fit(&app.model, prompt)?;
         }
-        let id = request_id(app, headers, prefix, self.request_id.as_deref());
+        let id = request_id(&app.ids, headers, prefix, self.request_id.as_deref());
         let place = Placement {
             priority: priority_of(headers).map_or(self.priority, i64::from),
             cache_salt: self.cache_salt.clone(),

@@ -6,16 +6,68 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::chat::ChatRequest;
 use super::completions::CompletionRequest;
-use super::quick::{Body, Quick};
-use super::rendered::Rendered;
+use super::quick::{Body, Quick, read};
+use super::rendered::{Rendered, Rendering};
 use super::translated;
 use crate::dialects::{anthropic, responses};
 use crate::server::App;
+use crate::server::chats::ChatOptions;
 use crate::server::error::ApiError;
+use crate::server::ids::RequestIds;
+use crate::server::model::Model;
+
+/// APIs whose requests can be rendered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenderedApi {
+    /// `POST /v1/chat/completions`.
+    Chat,
+    /// `POST /v1/completions`.
+    Completions,
+    /// `POST /v1/messages`.
+    Messages,
+    /// `POST /v1/responses`.
+    Responses,
+}
+
+/// Renders the body of a request as the render endpoint of its API does, without a
+/// server.
+///
+/// # Errors
+/// What the endpoint answers.
+pub fn render_body(api: RenderedApi, body: &[u8], model: &Model, chats: &ChatOptions) -> Result<Value, ApiError> {
+    fn json(rendered: impl Serialize) -> Result<Value, ApiError> {
+        serde_json::to_value(rendered)
+            .map_err(|error| ApiError::internal(format!("cannot write the rendered request: {error}")))
+    }
+    let (ids, headers) = (RequestIds::new(), HeaderMap::new());
+    let with = Rendering { model, chats, ids: &ids };
+    match api {
+        RenderedApi::Chat => json(read::<ChatRequest>(body)?.rendered(with, &headers, CHAT_PREFIX)?),
+        RenderedApi::Completions => json(read::<CompletionRequest>(body)?.rendered(with, &headers)?),
+        RenderedApi::Messages => json(rendered_messages(&read(body)?, with, &headers)?),
+        RenderedApi::Responses => json(rendered_response(&read(body)?, with, &headers)?),
+    }
+}
+
+/// What names of chats begin with.
+const CHAT_PREFIX: &str = "chatcmpl";
+
+fn rendered_messages(request: &Value, with: Rendering<'_>, headers: &HeaderMap) -> Result<Rendered, ApiError> {
+    translated::chat(anthropic::chat_request(request))?.rendered(with, headers, CHAT_PREFIX)
+}
+
+fn rendered_response(request: &Value, with: Rendering<'_>, headers: &HeaderMap) -> Result<Rendered, ApiError> {
+    if request["previous_response_id"].is_string() {
+        let message = "previous_response_id is not supported by the stateless render endpoint.";
+        return Err(ApiError::invalid_param("previous_response_id", message));
+    }
+    translated::chat(responses::chat_request(request, &[]))?.rendered(with, headers, "resp")
+}
 
 /// Renders a chat.
 pub(super) async fn chat(
@@ -24,7 +76,7 @@ pub(super) async fn chat(
     body: Body<ChatRequest>,
 ) -> Result<Json<Rendered>, ApiError> {
     let Quick(request) = body?;
-    request.rendered(&app, &headers, "chatcmpl").map(Json)
+    request.rendered(Rendering::of(&app), &headers, CHAT_PREFIX).map(Json)
 }
 
 /// Renders prompts.
@@ -34,7 +86,7 @@ pub(super) async fn completions(
     body: Body<CompletionRequest>,
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
     let Quick(request) = body?;
-    request.rendered(&app, &headers).map(Json)
+    request.rendered(Rendering::of(&app), &headers).map(Json)
 }
 
 /// Renders a request of Anthropic's API.
@@ -44,7 +96,7 @@ pub(super) async fn messages(
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
     let Quick(request) = body?;
-    translated::chat(anthropic::chat_request(&request))?.rendered(&app, &headers, "chatcmpl").map(Json)
+    rendered_messages(&request, Rendering::of(&app), &headers).map(Json)
 }
 
 /// Renders a request for a response.
@@ -54,9 +106,5 @@ pub(super) async fn responses(
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
     let Quick(request) = body?;
-    if request["previous_response_id"].is_string() {
-        let message = "previous_response_id is not supported by the stateless render endpoint.";
-        return Err(ApiError::invalid_param("previous_response_id", message));
-    }
-    translated::chat(responses::chat_request(&request, &[]))?.rendered(&app, &headers, "resp").map(Json)
+    rendered_response(&request, Rendering::of(&app), &headers).map(Json)
 }

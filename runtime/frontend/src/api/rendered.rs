@@ -10,6 +10,24 @@ use super::features::Features;
 use super::request::{Carried, StreamOptions};
 use crate::generate::{Sampling, json_of};
 use crate::media::MediaPrompt;
+use crate::server::App;
+use crate::server::chats::ChatOptions;
+use crate::server::ids::RequestIds;
+use crate::server::model::Model;
+
+/// What requests are rendered with: a server, but for its engines.
+#[derive(Clone, Copy)]
+pub(super) struct Rendering<'a> {
+    pub(super) model: &'a Model,
+    pub(super) chats: &'a ChatOptions,
+    pub(super) ids: &'a RequestIds,
+}
+
+impl<'a> Rendering<'a> {
+    pub(super) fn of(app: &'a App) -> Self {
+        Self { model: &app.model, chats: &app.options.chat, ids: &app.ids }
+    }
+}
 
 /// A request in tokens.
 #[derive(Debug, Serialize)]

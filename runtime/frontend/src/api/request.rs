@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::server::App;
 use crate::server::error::ApiError;
+use crate::server::ids::RequestIds;
 
 /// Options of streams.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -293,10 +294,10 @@ pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The name of a request: the header's, its own, or one made up.
-pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
+pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
     match id_header(headers).or(own) {
         Some(id) => format!("{prefix}-{id}"),
-        None => format!("{prefix}-{}", app.ids.next()),
+        None => format!("{prefix}-{}", ids.next()),
     }
 }
 

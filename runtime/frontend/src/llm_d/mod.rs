@@ -26,6 +26,15 @@ const ALL_FAILURES: &[&str] =
 const TIMES: &[&str] =
     &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
 
+/// Translates the text of a file, which is YAML.
+///
+/// # Errors
+/// As [`translate`], and where it is no YAML.
+pub fn parse(text: &str) -> Result<Translation, String> {
+    let file: Value = yaml_serde::from_str(text).map_err(|error| error.to_string())?;
+    translate(&file)
+}
+
 /// Translates the settings of a file.
 ///
 /// # Errors

@@ -1,0 +1,205 @@
+//! Answers as texts: canned ones, and data sets of conversations.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use vcr_live::TokenList;
+use vcr_text::{TemplateRequest, Value};
+
+use crate::server::chats::ChatOptions;
+use crate::server::model::Model;
+
+/// A row of a file: an answer, and what it answers.
+#[derive(Deserialize)]
+struct Row {
+    answer: Option<String>,
+    prompt: Option<String>,
+    messages: Option<Vec<Value>>,
+    /// As ShareGPT has them.
+    conversations: Option<Vec<Turn>>,
+}
+
+#[derive(Deserialize)]
+struct Turn {
+    from: String,
+    value: String,
+}
+
+/// Answers in the tokens of a model.
+struct Answers<'a> {
+    model: &'a Model,
+    chats: &'a ChatOptions,
+    now_s: Option<i64>,
+    list: TokenList,
+}
+
+/// The answers in the text of a file; none where its lines are tokens. Chats are rendered
+/// at `now_s`, in seconds since 1970.
+///
+/// # Errors
+/// Names the line or the row that cannot be used.
+pub fn parse(text: &str, model: &Model, chats: &ChatOptions, now_s: Option<i64>) -> Result<Option<TokenList>, String> {
+    let Some(rows) = rows(text)? else { return Ok(None) };
+    let list = TokenList { in_turn: Vec::new(), by_prompt: HashMap::new() };
+    let mut answers = Answers { model, chats, now_s, list };
+    for (number, row) in rows.into_iter().enumerate() {
+        answers.add(row).map_err(|problem| format!("row {}: {problem}", number + 1))?;
+    }
+    if answers.list.in_turn.is_empty() {
+        return Err("it has no answers".to_owned());
+    }
+    Ok(Some(answers.list))
+}
+
+/// The rows of a JSON list, or of lines; none where they are tokens.
+fn rows(text: &str) -> Result<Option<Vec<Row>>, String> {
+    if text.trim_start().starts_with('[') {
+        return serde_json::from_str(text).map(Some).map_err(|error| error.to_string());
+    }
+    let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let is_tokens = |line: &str| {
+        serde_json::from_str::<serde_json::Value>(line).is_ok_and(|row| row.get("output_token_ids").is_some())
+    };
+    if lines().next().is_some_and(|(_, line)| is_tokens(line)) {
+        return Ok(None);
+    }
+    let row = |(index, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| format!("line {}: {error}", index + 1))
+    };
+    lines().map(row).collect::<Result<_, String>>().map(Some)
+}
+
+impl Answers<'_> {
+    fn add(&mut self, row: Row) -> Result<(), String> {
+        match row {
+            Row { answer: Some(answer), prompt: Some(prompt), .. } => {
+                self.insert(Some(self.encode(&prompt, true)?), &answer)
+            }
+            Row { answer: Some(answer), messages: Some(messages), .. } => {
+                self.insert(Some(self.chat(&messages)?), &answer)
+            }
+            Row { answer: Some(answer), .. } => self.insert(None, &answer),
+            Row { messages: Some(messages), .. } => self.conversation(&messages),
+            Row { conversations: Some(turns), .. } => {
+                let messages: Vec<Value> = turns.iter().map(Turn::message).collect();
+                self.conversation(&messages)
+            }
+            _ => Err("expected `answer`, `messages` or `conversations`".to_owned()),
+        }
+    }
+
+    /// Each message of the assistant answers those before it.
+    fn conversation(&mut self, messages: &[Value]) -> Result<(), String> {
+        let text = |message: &Value, name: &str| {
+            let value = message.get_attr(name).ok()?;
+            value.as_str().map(str::to_owned)
+        };
+        for (index, message) in messages.iter().enumerate().skip(1) {
+            if text(message, "role").as_deref() == Some("assistant")
+                && let Some(answer) = text(message, "content")
+            {
+                self.insert(Some(self.chat(&messages[..index])?), &answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, prompt: Option<Vec<u32>>, answer: &str) -> Result<(), String> {
+        let tokens = self.encode(answer, false)?;
+        if tokens.is_empty() {
+            return Err("an answer is empty; every request gets at least one token".to_owned());
+        }
+        if let Some(prompt) = prompt {
+            self.list.by_prompt.entry(prompt).or_insert_with(|| tokens.clone());
+        }
+        // A prompt that is not there gets any of the answers.
+        self.list.in_turn.push(tokens);
+        Ok(())
+    }
+
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.model.tokenizer.encode(text, add_special).map_err(|error| error.to_string())
+    }
+
+    fn chat(&self, messages: &[Value]) -> Result<Vec<u32>, String> {
+        let template = self.model.template.as_ref().ok_or("the model has no chat template")?;
+        let request = TemplateRequest {
+            messages: messages.iter().cloned().collect(),
+            add_generation_prompt: true,
+            kwargs: self.chats.template_kwargs.clone(),
+            now_s: self.now_s,
+            ..TemplateRequest::default()
+        };
+        let text = template.render_chat(&request).map_err(|error| error.to_string())?;
+        self.encode(&text, false)
+    }
+}
+
+impl Turn {
+    fn message(&self) -> Value {
+        let role = match self.from.as_str() {
+            "human" | "user" => "user",
+            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" => "assistant",
+            other => other,
+        };
+        Value::from_pairs([("role", Value::from(role)), ("content", Value::from(self.value.as_str()))])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
+
+    use super::*;
+    use crate::media::MediaRules;
+    use crate::server::adapters::Adapters;
+
+    fn read(text: &str) -> Result<Option<TokenList>, String> {
+        let tokenizer = Tokenizer::builtin();
+        let model = Model {
+            names: vec!["sim".to_owned()],
+            root: "sim".to_owned(),
+            template: Some(ChatTemplate::builtin()),
+            generation: GenerationConfig::default(),
+            eos_tokens: Vec::new(),
+            max_model_len: 100,
+            vocab_size: tokenizer.vocab_size(),
+            tokenizer,
+            embedding_dimensions: 8,
+            media: MediaRules::default(),
+            adapters: Adapters::new([]),
+        };
+        parse(text, &model, &ChatOptions::default(), None)
+    }
+
+    #[test]
+    fn each_form_has_its_answers() {
+        let counts = |text: &str| {
+            let list = read(text).expect("it is valid").expect("it has texts");
+            (list.in_turn.len(), list.by_prompt.len())
+        };
+        assert_eq!(counts("{\"answer\": \"a\"}\n\n{\"answer\": \"a\", \"prompt\": \"b\"}"), (2, 1));
+        let turns = r#"{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}"#;
+        assert_eq!(counts(&format!("[{{\"messages\": [{turns}, {turns}]}}]")), (2, 2));
+        assert_eq!(counts(&format!("[{{\"messages\": [{turns}], \"answer\": \"c\"}}]")), (1, 1));
+        let share = r#"[{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]"#;
+        assert_eq!(counts(share), (1, 1));
+        assert!(matches!(read(r#"{"output_token_ids": [1]}"#), Ok(None)), "they are tokens");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, wanted) in [
+            ("", "it has no answers"),
+            ("[]", "it has no answers"),
+            ("{\"answer\": \"a\"}\n{", "line 2: "),
+            ("[{]", "key must be a string"),
+            ("{}", "row 1: expected `answer`, `messages` or `conversations`"),
+            ("{\"answer\": \"a\"}\n{\"answer\": \"\"}", "row 2: an answer is empty"),
+            (r#"{"messages": [1], "answer": "a"}"#, "row 1: invalid message"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
