@@ -42,6 +42,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
     ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-tables", "vcr-timing"]),
     ("vcr-report", &["vcr-import", "vcr-input", "vcr-units"]),
+    ("vcr-gate", &["vcr-compare", "vcr-import", "vcr-input", "vcr-random", "vcr-report", "vcr-trace"]),
     (
         "vcr-scenario",
         &[
@@ -104,6 +105,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-fit",
             "vcr-fitted",
             "vcr-frontend",
+            "vcr-gate",
             "vcr-guest",
             "vcr-guest-build",
             "vcr-guest-template",

@@ -19,6 +19,7 @@ use crate::check::{self, CheckArgs};
 use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
+use crate::gate::args::{GATE_EXAMPLES, GateArgs, MIRROR_EXAMPLES, MirrorArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::health;
@@ -79,6 +80,12 @@ pub(crate) enum Command {
     /// Join the files of a sweep's shards to its table.
     #[command(after_help = merge::EXAMPLES)]
     Merge(MergeArgs),
+    /// Mirror captures, runs and the files of other tools as observations of requests.
+    #[command(after_help = MIRROR_EXAMPLES)]
+    Mirror(MirrorArgs),
+    /// Promote, hold or roll back a release by the observations of old and new.
+    #[command(after_help = GATE_EXAMPLES)]
+    Gate(GateArgs),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),

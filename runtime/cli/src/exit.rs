@@ -19,6 +19,10 @@ pub(crate) enum Exit {
     BadInput = 2,
     /// A guest or an engine failed.
     Fault = 3,
+    /// `vcr gate` holds a release.
+    Held = 10,
+    /// `vcr gate` rolls a release back.
+    RolledBack = 20,
     /// `--timeout` has passed; as `timeout(1)` says it.
     TimedOut = 124,
     /// Ended by SIGINT; as shells say it.

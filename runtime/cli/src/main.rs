@@ -9,6 +9,7 @@ mod excerpt;
 mod exit;
 #[cfg(feature = "fit")]
 mod fit;
+mod gate;
 mod guest;
 mod guest_registry;
 mod health;
@@ -95,6 +96,8 @@ fn main() -> ExitCode {
         Command::Unpack(args) => pack::unpack(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Merge(args) => merge::merge(&args),
+        Command::Mirror(args) => gate::mirror::mirror(&args),
+        Command::Gate(args) => gate::gate(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Report(args) => report::report(&args),
         Command::Guest { command } => guest(&command),

@@ -14,9 +14,17 @@ const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
 
 /// Appends the results to the file that `GITHUB_STEP_SUMMARY` names, if it names one.
 pub(crate) fn append(outcome: &Outcome) {
+    append_with(|out| {
+        let report: Document = serde_json::from_value(serde_json::to_value(outcome)?)?;
+        vcr_report::write_summary(out, &report)
+    });
+}
+
+/// The same with any summary.
+pub(crate) fn append_with(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let path = Path::new(&path);
-    if let Err(error) = append_to(path, outcome) {
+    if let Err(error) = append_to(path, write) {
         tell(format_args!(
             "warning: cannot append the summary to `{}`, which {VARIABLE} names: {error}",
             path.display()
@@ -24,9 +32,8 @@ pub(crate) fn append(outcome: &Outcome) {
     }
 }
 
-fn append_to(path: &Path, outcome: &Outcome) -> io::Result<()> {
-    let report: Document = serde_json::from_value(serde_json::to_value(outcome)?)?;
+fn append_to(path: &Path, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
     let mut summary = Vec::new();
-    vcr_report::write_summary(&mut summary, &report)?;
+    write(&mut summary)?;
     File::options().append(true).create(true).open(path)?.write_all(&summary)
 }

@@ -13,6 +13,7 @@ mod gate;
 mod join;
 mod metric;
 mod pairs;
+mod percentile;
 mod request;
 
 pub use bootstrap::Interval;
@@ -25,4 +26,5 @@ pub use gate::{Gate, Subject};
 pub use join::{Identity, Joined, MatchRule, join};
 pub use metric::{Metric, Statistic};
 pub use pairs::{Comparison, NEAR_ZERO_MS, Pairs};
+pub use percentile::{PercentileChange, percentile_change};
 pub use request::{Request, Requests};

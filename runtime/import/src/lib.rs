@@ -66,7 +66,12 @@ pub struct ImportOptions {
     /// What columns of a table of requests hold, as (standard name, own name):
     /// `("ttft_ms", "first_token")`. A standard name says its unit.
     pub columns: Vec<(String, String)>,
+    /// Keep the texts of answers, under [`OUTPUT_TEXT`] among the other fields of a record.
+    pub output_text: bool,
 }
+
+/// The field of a record that has the text of its answer, where it was asked for.
+pub const OUTPUT_TEXT: &str = "output_text";
 
 impl ImportOptions {
     fn block_size_tokens(&self, usual: u32) -> u32 {
@@ -90,7 +95,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
         None if start.starts_with(dataset::PARQUET_MAGIC) => Format::of_parquet(path, &name)?,
         None => Format::detect(&name, &start)?,
     };
-    let mut out = Out::new(sink, options.lenient);
+    let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
     match format {
         Format::Requests
             if start.starts_with(dataset::PARQUET_MAGIC)
@@ -152,7 +157,7 @@ pub fn import_bytes(
     options: &ImportOptions,
     sink: &mut Sink<'_>,
 ) -> Result<Imported, ImportError> {
-    let mut out = Out::new(sink, options.lenient);
+    let mut out = Out::new(sink, options.lenient).keeping_output_text(options.output_text);
     read(bytes, bytes, name, format, options, &mut out)?;
     out.finish(format, name)
 }

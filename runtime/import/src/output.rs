@@ -5,7 +5,7 @@ use vcr_trace::capture::{
 };
 
 use crate::error::Problem;
-use crate::{Format, ImportError, Sink};
+use crate::{Format, ImportError, OUTPUT_TEXT, Sink};
 
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,11 +90,17 @@ pub(crate) struct Out<'a> {
     requests: u64,
     last_ns: u64,
     pub(crate) broken_off: Option<BrokenOff>,
+    keeps_output_text: bool,
 }
 
 impl<'a> Out<'a> {
     pub(crate) fn new(sink: &'a mut Sink<'_>, lenient: bool) -> Self {
-        Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None }
+        Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None, keeps_output_text: false }
+    }
+
+    /// The same, with or without the texts of answers.
+    pub(crate) fn keeping_output_text(self, keeps_output_text: bool) -> Self {
+        Self { keeps_output_text, ..self }
     }
 
     /// Writes a line as it is.
@@ -118,7 +124,10 @@ impl<'a> Out<'a> {
     }
 
     /// Writes a request that was checked.
-    pub(crate) fn request(&mut self, record: RequestRecord) -> Result<(), ImportError> {
+    pub(crate) fn request(&mut self, mut record: RequestRecord) -> Result<(), ImportError> {
+        if !self.keeps_output_text {
+            record.other.remove(OUTPUT_TEXT);
+        }
         let end_ns = record.arrival_ns.unwrap_or(0).saturating_add(record.end_ns.unwrap_or(0));
         self.last_ns = self.last_ns.max(end_ns);
         self.line(CaptureLine::Request(Box::new(record)))

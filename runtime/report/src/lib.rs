@@ -29,6 +29,7 @@ pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
 pub use request_charts::RequestCharts;
 pub use requests::{RequestRow, RequestTable};
+pub use text::Escaped;
 pub use timeline::{EngineLine, Timeline};
 
 /// Runs of a report whose charts are drawn; all others are listed in its tables.

@@ -34,20 +34,26 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
         }
         write_rest(out, report.assertions.len())?;
     }
-    writeln!(
-        out,
-        "| run | TTFT p50 | TTFT p99 | ITL p50 | ITL p99 | E2E p50 | E2E p99 | completed | output tokens/s |"
-    )?;
-    writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|")?;
-    for run in report.runs.iter().take(MAX_ROWS) {
-        write_run(out, run)?;
+    if !report.runs.is_empty() {
+        write_runs(out, &report.runs)?;
     }
-    write_rest(out, report.runs.len())?;
     let parameters: Vec<String> = report.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if !parameters.is_empty() {
         writeln!(out, "Parameters: {}\n", Cell(parameters.join(", ")))?;
     }
     writeln!(out, "Fingerprint `{}`, vcr {}\n", report.fingerprint, Cell(&report.vcr_version))
+}
+
+fn write_runs(out: &mut dyn Write, runs: &[Run]) -> io::Result<()> {
+    writeln!(
+        out,
+        "| run | TTFT p50 | TTFT p99 | ITL p50 | ITL p99 | E2E p50 | E2E p99 | completed | output tokens/s |"
+    )?;
+    writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|")?;
+    for run in runs.iter().take(MAX_ROWS) {
+        write_run(out, run)?;
+    }
+    write_rest(out, runs.len())
 }
 
 fn write_run(out: &mut dyn Write, run: &Run) -> io::Result<()> {

@@ -4,7 +4,10 @@ use std::fmt::{self, Display, Write as _};
 
 /// A text in HTML or XML: nothing in it is markup. XML has no place for most control
 /// characters, not even as references, so they are shown as what Unicode pictures them by.
-pub(crate) struct Escaped<T>(pub(crate) T);
+pub struct Escaped<T>(
+    /// The text.
+    pub T,
+);
 
 impl<T: AsRef<str>> Display for Escaped<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
 use crate::output::{Out, Tally, Timed, checked, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, unix_ns};
-use crate::{Format, ImportError};
+use crate::{Format, ImportError, OUTPUT_TEXT};
 
 /// The finish reason of the requests of a list, by the list's name.
 const LISTS: [(&str, Option<FinishReason>); 3] =
@@ -72,6 +72,7 @@ struct Stats {
     inter_token_latency_ms: Option<f64>,
     request_start_time: Option<f64>,
     request_latency: Option<f64>,
+    output: Option<String>,
     #[serde(default)]
     info: Info,
 }
@@ -107,6 +108,7 @@ impl Stats {
             finish_reason: ended.map(|reason| reason.name().to_owned()),
             end_ns,
             error: self.info.error,
+            other: self.output.map(|text| (OUTPUT_TEXT.to_owned(), json!(text))).into_iter().collect(),
             ..RequestRecord::default()
         };
         Ok(Timed { at_ns, record: checked(record)? })

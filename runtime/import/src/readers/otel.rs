@@ -13,7 +13,7 @@ use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 use crate::error::{Place, Problem, decode};
 use crate::output::{Out, Timed, checked, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, whole_unix_ns};
-use crate::{Format, ImportError};
+use crate::{Format, ImportError, OUTPUT_TEXT};
 
 /// Prompt and answer lengths, by the names of the conventions and of vLLM.
 const PROMPT_TOKENS: [&str; 2] = ["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"];
@@ -28,6 +28,8 @@ const PARAMS: [(&str, &str); 7] = [
     ("gen_ai.request.frequency_penalty", "frequency_penalty"),
     ("gen_ai.request.presence_penalty", "presence_penalty"),
 ];
+/// The answer, where spans are allowed to carry it, by today's name and the one before.
+const OUTPUTS: [&str; 2] = ["gen_ai.output.messages", "gen_ai.completion"];
 /// The status of a span that failed.
 const STATUS_ERROR: u64 = 2;
 
@@ -180,6 +182,12 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
         params: params.collect(),
         session: text("gen_ai.conversation.id"),
         error: span.status.message.filter(|message| failed && !message.is_empty()),
+        other: OUTPUTS
+            .iter()
+            .find_map(|key| text(key))
+            .map(|text| (OUTPUT_TEXT.to_owned(), json!(text)))
+            .into_iter()
+            .collect(),
         ..RequestRecord::default()
     };
     let at_ns = Some(whole_unix_ns("startTimeUnixNano", span.start_time_unix_nano.0)?);

@@ -103,6 +103,7 @@ impl InputArgs {
             workload: self.workload.clone(),
             run: self.of.clone(),
             columns: Vec::new(),
+            output_text: false,
         }
     }
 }

@@ -1,0 +1,152 @@
+//! The command line of mirrors and gates.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_gate::{Format, JoinBy, MirrorOptions};
+
+use crate::help::with_plain_exit_codes;
+
+pub(crate) const MIRROR_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr mirror capture.jsonl --lengths -o observations.jsonl
+  vcr mirror out --set backend=vllm --set backend_version=0.33 -o candidate.jsonl
+  vcr mirror chunks.jsonl -o observations.jsonl       # OpenAI's streams with the time of each chunk
+  vcr mirror low.csv --column request_id=id --column latency_s=total --column text=answer -o low.jsonl
+
+Reads observations, captures, folders of vcr run --out (DIR#RUN names a run), streams and responses
+of servers, aiperf, guidellm, spans, and tables. docs/reference/gate.md has the formats."
+);
+
+pub(crate) const GATE_EXAMPLES: &str = "Examples:
+  vcr gate --policy policy.toml --baseline before.jsonl --candidate after.jsonl
+  vcr gate --baseline before --candidate after --out gate     # two folders of vcr run --out
+  vcr gate --baseline before --candidate after --json | jq .decision
+  vcr gate --print-policy > policy.toml                       # every limit with its reason
+
+Exit codes:
+  0   promote
+  10  hold
+  20  rollback
+  2   bad usage, or an input that cannot be used";
+
+/// How inputs are read.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReadArgs {
+    /// Format of the inputs: observations, run, sse, responses, aiperf, table, imported [default: detected].
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+
+    /// Column of a table that has another name, such as latency_s=total (repeatable).
+    #[arg(long, value_name = "STANDARD=OWN", value_parser = column)]
+    column: Vec<(String, String)>,
+
+    /// Compare lengths of answers where a source has no outputs.
+    #[arg(long)]
+    lengths: bool,
+}
+
+impl ReadArgs {
+    pub(super) fn options(&self, set: &[(String, String)]) -> MirrorOptions {
+        MirrorOptions { format: self.format, lengths: self.lengths, set: set.to_vec(), columns: self.column.clone() }
+    }
+}
+
+/// Options of `vcr mirror`.
+#[derive(Debug, Args)]
+pub(crate) struct MirrorArgs {
+    /// Files and folders to read; DIR#RUN is one run of a folder.
+    #[arg(required = true, value_name = "INPUT")]
+    pub(super) inputs: Vec<String>,
+
+    /// File to write; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+
+    #[command(flatten)]
+    pub(super) read: ReadArgs,
+
+    /// Set a label where an observation has none, such as backend=vllm (repeatable).
+    #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
+    pub(super) set: Vec<(String, String)>,
+
+    /// Replace a file that exists.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+/// Options of `vcr gate`.
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    /// Limits, in TOML [default: those of --print-policy].
+    #[arg(long, value_name = "FILE")]
+    pub(super) policy: Option<PathBuf>,
+
+    /// Observations of the old, or anything that vcr mirror reads.
+    #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
+    pub(super) baseline: Vec<String>,
+
+    /// Observations of the new.
+    #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
+    pub(super) candidate: Vec<String>,
+
+    /// Write gate.json, gate.html, junit.xml and summary.md to this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+
+    /// Chance of a hold or a rollback by noise alone, in place of the policy's.
+    #[arg(long, value_name = "SHARE")]
+    pub(super) alpha: Option<f64>,
+
+    /// Join requests by id, by content, or by content where no id is common (auto).
+    #[arg(long, value_name = "KEY", default_value = "auto")]
+    pub(super) join: JoinBy,
+
+    #[command(flatten)]
+    pub(super) read: ReadArgs,
+
+    /// Set a label of the baseline where an observation has none (repeatable).
+    #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
+    pub(super) set_baseline: Vec<(String, String)>,
+
+    /// Set a label of the candidate where an observation has none (repeatable).
+    #[arg(long, value_name = "LABEL=VALUE", value_parser = label)]
+    pub(super) set_candidate: Vec<(String, String)>,
+
+    /// Threads [default: all cores]. The report is the same with any number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+
+    /// Print the policy with all defaults and reasons, and end.
+    #[arg(long)]
+    pub(super) print_policy: bool,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Replace files that no run has written.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+fn pair<'a>(text: &'a str, what: &str) -> Result<(&'a str, &'a str), String> {
+    let pair = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    pair.ok_or_else(|| format!("invalid {what} `{text}`: expected NAME=VALUE"))
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (label, value) = pair(text, "label")?;
+    if vcr_gate::mirror::SETTABLE.contains(&label) {
+        return Ok((label.to_owned(), value.to_owned()));
+    }
+    Err(format!("there is no label `{label}`: expected {}", vcr_gate::mirror::SETTABLE.join(", ")))
+}
+
+fn column(text: &str) -> Result<(String, String), String> {
+    let (standard, own) = pair(text, "column")?;
+    if vcr_gate::mirror::is_column(standard) {
+        return Ok((standard.to_owned(), own.to_owned()));
+    }
+    Err(format!("there is no column `{standard}`: expected {}", vcr_gate::mirror::columns()))
+}

@@ -1,0 +1,101 @@
+//! A decision on the terminal.
+
+use std::io::{self, Write};
+
+use vcr_gate::{Decision, Example, Report, SegmentJudgement, Triage, Verdict};
+
+use crate::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
+use crate::text::printable;
+
+/// Segments that are shown at most.
+const MAX_SEGMENTS: usize = 20;
+/// Triage items that are shown at most.
+const MAX_ITEMS: usize = 10;
+
+pub(super) fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    let judgement = &report.judgement;
+    let style = if judgement.decision == Decision::Promote { GREEN } else { RED };
+    let name = judgement.decision.name();
+    writeln!(out, "  {style}{name}{style:#}: {}\n", printable(&judgement.reason))?;
+    write_totals(out, report)?;
+    for segment in judgement.segments.iter().take(MAX_SEGMENTS) {
+        write_segment(out, segment)?;
+    }
+    if let Some(rest) = judgement.segments.len().checked_sub(MAX_SEGMENTS).filter(|rest| *rest > 0) {
+        writeln!(out, "  {DIM}and {rest} more segments, which --json shows{DIM:#}")?;
+    }
+    if !report.triage.is_empty() {
+        writeln!(out, "\n  {BOLD}TRIAGE{BOLD:#}")?;
+        report.triage.iter().take(MAX_ITEMS).try_for_each(|item| write_item(out, item))?;
+    }
+    Ok(())
+}
+
+/// `1 test`, `2 tests`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    let totals = &report.judgement.totals;
+    writeln!(
+        out,
+        "  {} of {} of the baseline and {} of the candidate matched by {}",
+        totals.matched, totals.baseline, totals.candidate, report.judgement.joined_by
+    )?;
+    let counts = [
+        (totals.equal, "equal"),
+        (totals.tolerated, "tolerated"),
+        (totals.mismatched, "different"),
+        (totals.drifted, "drifted"),
+        (totals.incomparable, "incomparable"),
+    ];
+    let words: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
+    writeln!(out, "  {}: {}", count(totals.answered, "compared answer"), words.join(", "))?;
+    for (transition, requests) in report.judgement.version_transitions.iter().take(MAX_SEGMENTS) {
+        writeln!(out, "  {requests} × {}", printable(transition))?;
+    }
+    let tests = report.judgement.tests;
+    writeln!(out, "  {DIM}{} at alpha {:.2e} each{DIM:#}", count(tests, "test"), report.judgement.alpha_each)
+}
+
+/// All signals of all requests; of a segment those that exceed their limits.
+fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<()> {
+    let decision = segment.decision.name();
+    writeln!(out, "\n  {BOLD}{}{BOLD:#}: {decision}, {} matched", printable(&segment.name), segment.matched)?;
+    let is_all = segment.labels.is_empty();
+    let shown = |verdict: Verdict| match verdict {
+        Verdict::NotObserved => false,
+        Verdict::Passed => is_all,
+        Verdict::WithinNoise | Verdict::Failed => true,
+    };
+    let signals = || segment.signals.iter().filter(|signal| shown(signal.verdict));
+    let mut table = bare_table();
+    for signal in signals() {
+        table.add_row(vec![signal.signal.name(), &signal.text]);
+    }
+    write_marked(out, &table, signals().map(|signal| signal.verdict != Verdict::Failed))
+}
+
+fn write_item(out: &mut dyn Write, item: &Triage) -> io::Result<()> {
+    writeln!(out, "  {} of {}: {}", item.signal.name(), printable(&item.segment), item.text)?;
+    writeln!(out, "    owner {}; {}", printable(&item.owner), item.next_action)?;
+    item.examples.iter().try_for_each(|example| write_example(out, example))
+}
+
+fn write_example(out: &mut dyn Write, example: &Example) -> io::Result<()> {
+    writeln!(out, "    {}", printable(&example.request_id))?;
+    let ms = |ns: u64| format!("{} ms", (ns as f64 / 1e4).round() / 1e2);
+    for (name, side) in [("baseline ", &example.baseline), ("candidate", &example.candidate)] {
+        let Some(side) = side else { continue };
+        let error = side.error.as_deref().map_or(String::new(), |error| format!(", {}", printable(error)));
+        let ttft = side.ttft_ns.map_or(String::new(), |ns| format!(", first token {}", ms(ns)));
+        writeln!(out, "      {name}  {}{ttft}{error}", ms(side.latency_ns))?;
+    }
+    if let Some(difference) = &example.difference {
+        writeln!(out, "      {} differ from {} on:", difference.of, difference.at)?;
+        writeln!(out, "      {RED}-{RED:#} {}", printable(&difference.baseline))?;
+        writeln!(out, "      {GREEN}+{GREEN:#} {}", printable(&difference.candidate))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Scopes: all matched requests, and each segment of enough of them.
+
+use std::collections::BTreeMap;
+
+use super::{Sides, label_of, name_of};
+use crate::policy::{Policy, SEGMENT_LABELS};
+use crate::side::Label;
+
+/// Requests that are judged together.
+pub(super) struct Scope {
+    pub(super) name: String,
+    pub(super) labels: BTreeMap<&'static str, String>,
+    /// Indices of its pairs, ascending.
+    pub(super) pairs: Vec<u32>,
+    /// Whether it is all requests.
+    pub(super) is_all: bool,
+    /// Whether it has so few that only counts are judged.
+    pub(super) is_small: bool,
+}
+
+/// The label of a key of [`SEGMENT_LABELS`].
+fn label(key: &str) -> Label {
+    match key {
+        "model" => Label::Model,
+        "backend" => Label::Backend,
+        "accelerator" => Label::Accelerator,
+        "tenant" => Label::Tenant,
+        _ => Label::Route,
+    }
+}
+
+type Key = [(u32, u32); SEGMENT_LABELS.len()];
+
+/// All requests, then the segments by name. A segment that is everything is left out. Those whose
+/// requests of the baseline have no partner at all are there, without pairs.
+pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
+    let all = Scope {
+        name: "all".to_owned(),
+        labels: BTreeMap::new(),
+        pairs: (0..sides.pairs.len() as u32).collect(),
+        is_all: true,
+        is_small: false,
+    };
+    let mut by_key: BTreeMap<Key, Vec<u32>> = BTreeMap::new();
+    for (index, pair) in sides.pairs.iter().enumerate() {
+        let mut key = Key::default();
+        for (place, name) in key.iter_mut().zip(&policy.segment_by) {
+            *place = label_of(sides, pair, label(name));
+        }
+        by_key.entry(key).or_default().push(index as u32);
+    }
+    let is_everything = by_key.len() == 1;
+    let mut segments: Vec<Scope> = Vec::new();
+    for (key, pairs) in by_key {
+        let named = policy.segment_by.iter().zip(key).map(|(name, labels)| (*name, name_of(sides, labels)));
+        let labels: BTreeMap<&'static str, String> = named.collect();
+        let is_small = (pairs.len() as u64) < policy.min_segment;
+        segments.push(Scope { name: name(policy, &labels), labels, pairs, is_all: false, is_small });
+    }
+    if is_everything {
+        segments.clear();
+    }
+    segments.extend(missing(policy, sides));
+    segments.sort_by(|a, b| a.name.cmp(&b.name));
+    std::iter::once(all).chain(segments).collect()
+}
+
+/// Segments of the baseline that are large enough, of which no request has a partner. They are
+/// found by the labels of the baseline without its backend, which is expected to change.
+fn missing(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
+    if policy.limit(crate::Signal::Matched).is_none() || sides.pairs.is_empty() {
+        return Vec::new();
+    }
+    let by: Vec<&'static str> = policy.segment_by.iter().copied().filter(|name| *name != "backend").collect();
+    let key_of = |index: usize| {
+        let mut key = [0_u32; SEGMENT_LABELS.len()];
+        for (place, name) in key.iter_mut().zip(&by) {
+            *place = sides.baseline.label(index, label(name));
+        }
+        key
+    };
+    let mut counts: BTreeMap<[u32; SEGMENT_LABELS.len()], (u64, u64)> = BTreeMap::new();
+    for index in 0..sides.baseline.len() {
+        counts.entry(key_of(index)).or_default().0 += 1;
+    }
+    for pair in sides.pairs {
+        counts.entry(key_of(pair.baseline as usize)).or_default().1 += 1;
+    }
+    let lost = counts.into_iter().filter(|(_, (observed, matched))| *observed >= policy.min_segment && *matched == 0);
+    lost.map(|(key, _)| {
+        let named =
+            by.iter().zip(key).map(|(name, label)| (*name, sides.baseline.name(label).unwrap_or("-").to_owned()));
+        let labels: BTreeMap<&'static str, String> = named.collect();
+        Scope { name: name(policy, &labels), labels, pairs: Vec::new(), is_all: false, is_small: true }
+    })
+    .collect()
+}
+
+fn name(policy: &Policy, labels: &BTreeMap<&'static str, String>) -> String {
+    let named = policy.segment_by.iter().filter_map(|key| Some((key, labels.get(key).filter(|name| *name != "-")?)));
+    let words: Vec<String> = named.map(|(key, name)| format!("{key}={name}")).collect();
+    if words.is_empty() { "without labels".to_owned() } else { words.join(" ") }
+}

@@ -1,0 +1,51 @@
+//! Whether two answers are equal, exactly or within a tolerance.
+//!
+//! Exact material decides first: fingerprints of the source, token ids, texts, whichever both
+//! have. Answers that differ there are tolerated if their vectors are within the tolerance of
+//! (model, backend, accelerator) of the candidate. Equal answers drift if that tolerance exists
+//! and their vectors are outside it. Without exact material vectors alone decide, with no
+//! tolerance component by component.
+
+use crate::policy::{Policy, Tolerance};
+use crate::side::{Label, Side};
+
+/// The comparison of two answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// At least one request failed, so there is nothing to compare.
+    NotCompared,
+    Equal,
+    /// Different, within the tolerance.
+    Tolerated,
+    /// Different.
+    Mismatch,
+    /// Numbers outside the tolerance.
+    Drift,
+    /// Nothing in common that could be compared.
+    Incomparable,
+}
+
+pub(crate) fn compare(policy: &Policy, baseline: (&Side, usize), candidate: (&Side, usize)) -> Outcome {
+    let ((b, b_index), (c, c_index)) = (baseline, candidate);
+    if !b.is_ok(b_index) || !c.is_ok(c_index) {
+        return Outcome::NotCompared;
+    }
+    let exact = b.has_same_exact(b_index, c, c_index);
+    let vectors = b.vector(b_index).zip(c.vector(c_index));
+    let label = |label| c.name(c.label(c_index, label));
+    let tolerance =
+        vectors.and_then(|_| policy.tolerance(label(Label::Model), label(Label::Backend), label(Label::Accelerator)));
+    let is_within = |(b, c): (&[f64], &[f64]), tolerance: &Tolerance| {
+        b.len() == c.len() && b.iter().zip(c).all(|(b, c)| tolerance.excess(*b, *c) <= 1.0)
+    };
+    match (exact, vectors, tolerance) {
+        (Some(true), Some(vectors), Some(tolerance)) if !is_within(vectors, tolerance) => Outcome::Drift,
+        (Some(true), ..) => Outcome::Equal,
+        (Some(false), Some(vectors), Some(tolerance)) if is_within(vectors, tolerance) => Outcome::Tolerated,
+        (Some(false), ..) => Outcome::Mismatch,
+        (None, Some((b, c)), _) if b == c => Outcome::Equal,
+        (None, Some(vectors), Some(tolerance)) if is_within(vectors, tolerance) => Outcome::Tolerated,
+        (None, Some(_), _) => Outcome::Drift,
+        (None, None, _) => Outcome::Incomparable,
+    }
+}

@@ -1,0 +1,151 @@
+//! Policies: what a candidate may do worse than its baseline.
+//!
+//! Every limit has a default and a reason, in [`SIGNALS`]. A policy file changes what it names;
+//! keys that are not known and limits that can never hold are refused.
+
+mod read;
+mod signal;
+
+use std::collections::BTreeMap;
+
+pub use signal::{Response, SIGNALS, Signal, SignalInfo, Unit};
+
+/// Version of the schema of policy files.
+pub(crate) const POLICY_VERSION: u32 = 1;
+
+/// What a segment may be made of.
+pub(crate) const SEGMENT_LABELS: [&str; 5] = ["model", "backend", "accelerator", "tenant", "route"];
+
+/// A limit; none if the signal is switched off.
+pub type Limit = Option<f64>;
+
+/// What decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Its name in reports.
+    pub name: String,
+    /// The limit of each signal, in the order of [`SIGNALS`].
+    pub(crate) limits: [Limit; SIGNALS.len()],
+    /// The owner of each signal, in the order of [`SIGNALS`].
+    pub(crate) owners: Vec<String>,
+    /// Matched requests below which a segment is only judged with all others.
+    pub(crate) min_segment: u64,
+    /// Labels that segments are made of, in the order of [`SEGMENT_LABELS`].
+    pub(crate) segment_by: Vec<&'static str>,
+    /// Chance of holding or rolling back by noise alone, over all tests.
+    pub(crate) alpha: f64,
+    /// Resamples of a test at least.
+    pub(crate) resamples: u32,
+    /// Times that the gate is asked during one release.
+    pub(crate) looks: u32,
+    /// Seed of resamples.
+    pub(crate) seed: u64,
+    /// Tolerances of numeric outputs; the first that fits holds.
+    pub(crate) tolerances: Vec<Tolerance>,
+}
+
+/// A tolerance of numeric outputs. Labels that are absent fit all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tolerance {
+    /// The model of the candidate.
+    pub model: Option<String>,
+    /// The backend of the candidate.
+    pub backend: Option<String>,
+    /// The accelerator of the candidate.
+    pub accelerator: Option<String>,
+    /// Tolerated absolute difference of a component.
+    pub absolute: f64,
+    /// Tolerated difference relative to the component of the baseline.
+    pub relative: f64,
+}
+
+impl Tolerance {
+    /// Whether it is for these labels of a candidate.
+    pub(crate) fn fits(&self, model: Option<&str>, backend: Option<&str>, accelerator: Option<&str>) -> bool {
+        let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
+        is(&self.model, model) && is(&self.backend, backend) && is(&self.accelerator, accelerator)
+    }
+
+    /// The difference of two components in units of what is tolerated: above 1 it is too much.
+    pub(crate) fn excess(&self, baseline: f64, candidate: f64) -> f64 {
+        let difference = (candidate - baseline).abs();
+        let tolerated = self.absolute + self.relative * baseline.abs();
+        if difference <= tolerated {
+            return if tolerated > 0.0 { difference / tolerated } else { 0.0 };
+        }
+        if tolerated > 0.0 { difference / tolerated } else { f64::INFINITY }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            name: "default".to_owned(),
+            limits: SIGNALS.map(|info| Some(info.default)),
+            owners: SIGNALS.iter().map(|info| info.owner.to_owned()).collect(),
+            min_segment: 100,
+            segment_by: SEGMENT_LABELS.to_vec(),
+            alpha: 0.05,
+            resamples: 2000,
+            looks: 1,
+            seed: 1,
+            tolerances: Vec::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// The limit of a signal.
+    #[must_use]
+    pub fn limit(&self, signal: Signal) -> Limit {
+        self.limits[signal as usize]
+    }
+
+    /// The owner of a signal.
+    #[must_use]
+    pub fn owner(&self, signal: Signal) -> &str {
+        &self.owners[signal as usize]
+    }
+
+    /// The same policy with another chance of a decision by noise.
+    ///
+    /// # Errors
+    /// When it is out of range.
+    pub fn with_alpha(self, alpha: f64) -> Result<Self, String> {
+        read::checked_alpha(alpha)?;
+        Ok(Self { alpha, ..self })
+    }
+
+    /// The chance of a decision by noise.
+    #[must_use]
+    pub fn alpha(&self) -> f64 {
+        self.alpha
+    }
+
+    /// The tolerance of a candidate with these labels.
+    pub(crate) fn tolerance(
+        &self,
+        model: Option<&str>,
+        backend: Option<&str>,
+        accelerator: Option<&str>,
+    ) -> Option<&Tolerance> {
+        self.tolerances.iter().find(|tolerance| tolerance.fits(model, backend, accelerator))
+    }
+
+    /// Limits, settings and owners by their keys in a policy file, for reports.
+    #[must_use]
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        let mut settings = BTreeMap::new();
+        for info in &SIGNALS {
+            let limit = self.limit(info.signal).map_or_else(|| "off".to_owned(), |limit| limit.to_string());
+            settings.insert(format!("{}.{}", info.table(), info.name), limit);
+        }
+        settings.insert("segments.by".to_owned(), self.segment_by.join(" "));
+        settings.insert("segments.min_matched".to_owned(), self.min_segment.to_string());
+        settings.insert("statistics.alpha".to_owned(), self.alpha.to_string());
+        settings.insert("statistics.looks".to_owned(), self.looks.to_string());
+        settings.insert("statistics.resamples".to_owned(), self.resamples.to_string());
+        settings.insert("statistics.seed".to_owned(), self.seed.to_string());
+        settings
+    }
+}

@@ -1,0 +1,154 @@
+//! The report of a decision: JSON as `docs/schemas/gate.schema.json` describes it, a page, JUnit
+//! and a summary for the pages of CI systems.
+
+mod html;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use vcr_report::{Assertion, Document};
+
+use crate::decide::{Decision, Judgement, SignalJudgement, Verdict};
+use crate::mirror::{Format, Input, Mirrored};
+use crate::policy::Policy;
+use crate::triage::Triage;
+
+/// Version of the schema.
+const REPORT_VERSION: u32 = 1;
+
+/// A decision and everything it rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Version of the schema.
+    pub gate: u32,
+    /// Version of vcr.
+    pub vcr_version: &'static str,
+    /// The policy.
+    pub policy: PolicyPart,
+    /// The inputs of each side.
+    pub inputs: Inputs,
+    /// The judgement.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// What to do about failed signals.
+    pub triage: Vec<Triage>,
+}
+
+/// The policy in a report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PolicyPart {
+    /// Its name.
+    pub name: String,
+    /// Its settings, defaults included.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// The inputs of both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inputs {
+    /// Those of the baseline.
+    pub baseline: Vec<InputPart>,
+    /// Those of the candidate.
+    pub candidate: Vec<InputPart>,
+}
+
+/// An input in a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputPart {
+    /// Its name.
+    pub name: String,
+    /// Its format.
+    pub format: Format,
+    /// Its observations.
+    pub observations: u64,
+}
+
+impl InputPart {
+    /// Of an input and its account.
+    #[must_use]
+    pub fn new(input: &Input, mirrored: &Mirrored) -> Self {
+        Self { name: input.name(), format: mirrored.format, observations: mirrored.observations }
+    }
+}
+
+impl Report {
+    /// Of a judgement.
+    #[must_use]
+    pub fn new(policy: &Policy, inputs: Inputs, judgement: Judgement, triage: Vec<Triage>) -> Self {
+        let policy = PolicyPart { name: policy.name.clone(), settings: policy.settings() };
+        Self { gate: REPORT_VERSION, vcr_version: env!("CARGO_PKG_VERSION"), policy, inputs, judgement, triage }
+    }
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        writeln!(out)
+    }
+
+    /// Writes it as a page that fetches nothing.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_html(&self, out: &mut dyn Write) -> io::Result<()> {
+        html::write(out, self)
+    }
+
+    /// Writes each signal of each segment as a JUnit test case.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_junit(&self, out: &mut dyn Write) -> io::Result<()> {
+        vcr_report::write_junit(out, &self.document())
+    }
+
+    /// Writes it as Markdown.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
+        vcr_report::write_summary(out, &self.document())
+    }
+
+    /// Its signals as assertions.
+    fn document(&self) -> Document {
+        let assertions = self.judgement.segments.iter().flat_map(|segment| {
+            let judged = segment.signals.iter().filter(|signal| signal.verdict != Verdict::NotObserved);
+            judged.map(|signal| assertion(&segment.name, signal))
+        });
+        let Judgement { decision, reason, .. } = &self.judgement;
+        Document {
+            vcr_version: self.vcr_version.to_owned(),
+            scenario: format!("gate {}", self.policy.name),
+            claim: Some(format!("{}: {reason}", decision.name())),
+            parameters: self.policy.settings.clone(),
+            passed: *decision == Decision::Promote,
+            assertions: assertions.collect(),
+            fingerprint: self.fingerprint(),
+            ..Document::default()
+        }
+    }
+
+    /// A fingerprint of all of it.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        // A report is serialisable: it is written as JSON.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        format!("{:016x}", crate::of_text(&text))
+    }
+}
+
+fn assertion(segment: &str, signal: &SignalJudgement) -> Assertion {
+    let info = signal.signal.info();
+    let bound = if info.is_minimum { "at least" } else { "at most" };
+    Assertion {
+        run: Some(segment.to_owned()),
+        subject: info.name.to_owned(),
+        condition: Some(format!("{bound} {}", info.value_text(signal.limit))),
+        observed_text: Some(signal.text.clone()),
+        passed: signal.verdict != Verdict::Failed,
+    }
+}
