@@ -2,6 +2,7 @@
 //!
 //! Outputs are not kept in memory; those of the examples are read from the inputs once more.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -107,7 +108,7 @@ pub struct Difference {
     pub candidate: String,
 }
 
-/// The failed signals of a judgement, rollbacks first.
+/// The failed signals of a judgement: rollbacks first, those of all requests before segments.
 pub(crate) fn items(
     policy: &Policy,
     judgement: &Judgement,
@@ -117,7 +118,9 @@ pub(crate) fn items(
     let of_segment = |segment| failed(segment).map(move |signal| (segment, signal));
     let mut failures: Vec<(&SegmentJudgement, &SignalJudgement)> =
         judgement.segments.iter().flat_map(of_segment).collect();
-    failures.sort_by_key(|(_, signal)| (std::cmp::Reverse(signal.signal.info().response), signal.signal));
+    failures.sort_by_key(|(segment, signal)| {
+        (Reverse(signal.signal.info().response), !segment.labels.is_empty(), signal.signal)
+    });
     failures.truncate(MAX_ITEMS);
     let pairs = || failures.iter().flat_map(|(_, signal)| &signal.examples);
     let wanted = |ids: BTreeSet<&str>, source: Source<'_>| details(&ids, source);

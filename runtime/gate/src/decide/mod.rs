@@ -288,15 +288,15 @@ fn segment<'a>(
     }
 }
 
-/// The first signal that decides, in order of precedence, of the first segment that has it.
+/// The first signal that decides, in order of precedence: of all requests, else of the first
+/// segment that has one.
 fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
-    let failed = segments.iter().flat_map(|segment| {
-        let failed = segment.signals.iter().filter(|signal| signal.verdict == Verdict::Failed);
-        failed.map(move |signal| (signal, &segment.name))
-    });
-    let decisive = failed.filter(|(signal, _)| Decision::from(signal.signal.info().response) == decision);
-    match decisive.min_by_key(|(signal, _)| signal.signal) {
-        Some((signal, segment)) => format!("{} of {segment}: {}", signal.signal.name(), signal.text),
+    let decides = |signal: &&SignalJudgement| {
+        signal.verdict == Verdict::Failed && Decision::from(signal.signal.info().response) == decision
+    };
+    let first = segments.iter().find_map(|segment| Some((segment, segment.signals.iter().find(decides)?)));
+    match first {
+        Some((segment, signal)) => format!("{} of {}: {}", signal.signal.name(), segment.name, signal.text),
         None => "every signal keeps to its limit".to_owned(),
     }
 }
