@@ -93,6 +93,17 @@ fn the_reference_of_fits_has_every_term() {
 }
 
 #[test]
+fn the_reference_of_gates_has_every_signal() {
+    let row = |info: &vcr_gate::SignalInfo| {
+        let response = if info.response == vcr_gate::Response::Rollback { "rollback" } else { "hold" };
+        let cells = [&format!("`{}.{}`", info.table(), info.name), &info.default.to_string(), response, info.reason];
+        cells.map(|cell| cell.to_owned()).to_vec()
+    };
+    let rows: Vec<_> = vcr_gate::SIGNALS.iter().map(row).collect();
+    check_table("reference/gate.md", "## Signals", &rows);
+}
+
+#[test]
 fn the_reference_of_assertions_has_every_metric() {
     let row = |metric: Metric| {
         let info = metric.info();

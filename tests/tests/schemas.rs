@@ -6,7 +6,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, root, shipped_guest};
 
-const SCHEMAS: [&str; 5] = ["report", "requests", "step-log", "model", "charts"];
+const SCHEMAS: [&str; 7] = ["report", "requests", "step-log", "model", "charts", "observation", "gate"];
 
 fn schema(name: &str) -> Value {
     let path = root().join(format!("docs/schemas/{name}.schema.json"));
@@ -312,5 +312,47 @@ fn every_property_is_described_and_unknown_keys_are_refused() {
         }
         assert_eq!(schema["additionalProperties"], false, "{name}");
         assert!(!validator(name).is_valid(&json!({"surprise": 1})), "{name}");
+    }
+}
+
+#[test]
+fn observations_and_decisions_fit_their_schemas() {
+    let folder = Folder::new();
+    let side = |is_candidate: bool| {
+        let lines = (0..240).map(|index: u64| {
+            let mut line = json!({"observation": 1, "request_id": format!("r{index}"), "content": format!("c{index}"), "ok": true,
+                "latency_ns": 9_000_000, "event_ns": [1000, 2000, 2500], "event_tokens": [1, 1, 2], "token_ids": [index, 4],
+                "text": "text", "fingerprint": format!("{index}"), "vector": [0.5], "model": "m", "model_version": "1",
+                "backend": "vllm", "backend_version": "0.33", "accelerator": "h100", "route": "east", "replica": "0",
+                "scheduler": "fcfs", "tenant": if index % 2 == 0 { "even" } else { "odd" }, "queue_depth": 3,
+                "kv_usage": 0.25, "provenance": "here"});
+            if is_candidate && index < 30 {
+                line["fingerprint"] = "other".into();
+                line["latency_ns"] = 90_000_000.into();
+            }
+            if is_candidate && index >= 200 {
+                line["ok"] = false.into();
+                line["error"] = "timeout".into();
+            }
+            format!("{line}\n")
+        });
+        lines.collect::<String>()
+    };
+    folder.write("before.jsonl", side(false));
+    folder.write("after.jsonl", side(true));
+    let said = folder.vcr(&["mirror", "after.jsonl", "-o", "-"]).ended(0);
+    assert_eq!(valid_lines(&validator("observation"), &said.stdout, "observations.jsonl").len(), 240);
+    let gate = ["gate", "--baseline", "before.jsonl", "--candidate", "after.jsonl", "--json"];
+    let report = folder.vcr(&gate).ended(20).json();
+    assert_valid(&validator("gate"), &report, "gate.json");
+    assert!(report["triage"][0]["examples"][0]["difference"].is_object(), "{report:#}");
+    // What the reader refuses is invalid, too.
+    let line: Value = serde_json::from_str(side(false).lines().next().expect("a line")).expect("JSON");
+    for (key, value) in
+        [("observation", json!(2)), ("latency_ns", json!(-1)), ("kv_usage", json!(2)), ("error", json!("x"))]
+    {
+        let mut line = line.clone();
+        line[key] = value;
+        assert!(!validator("observation").is_valid(&line), "{key}");
     }
 }

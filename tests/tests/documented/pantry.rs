@@ -64,6 +64,7 @@ impl Pantry {
         pantry.add_traces_and_captures();
         pantry.add_reports();
         pantry.add_recordings();
+        pantry.add_observations();
         pantry.add_measurements();
         pantry.add_guests();
         pantry.add_shards();
@@ -195,6 +196,25 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
             .expect("the folder is writable");
         self.folder.write("gates.toml", "[gates]\n\"itl mean\" = \"< 40%\"\n");
         let _ = self.vcr(&["fit", "requests.csv", "--engine", "num_gpu_blocks: 27_000", "-o", "model.json"]);
+    }
+
+    /// Observations of two systems that differ by noise, and sources of such.
+    fn add_observations(&self) {
+        for (name, shift) in [("stable.jsonl", 0_u64), ("canary.jsonl", 17)] {
+            let line = |index: u64| {
+                let ttft_ns = 50_000_000 + (index + shift) % 97 * 100_000;
+                let line = json!({"observation": 1, "request_id": format!("r{index}"), "ok": true, "token_ids": [index, 7],
+                    "latency_ns": ttft_ns + 200_000_000, "ttft_ns": ttft_ns, "tenant": "chat", "route": "east"});
+                format!("{line}\n")
+            };
+            self.folder.write(name, (0..400).map(line).collect::<String>());
+        }
+        self.folder.write("policy.toml", self.vcr(&["gate", "--print-policy"]).stdout);
+        let data = json!({"model": "m", "choices": [{"index": 0, "delta": {"content": "Hello"}}]});
+        let chunk =
+            |at_ms: u32, data: &Value| format!("{}\n", json!({"request_id": "a", "at_ms": at_ms, "data": data}));
+        self.folder.write("chunks.jsonl", chunk(20, &data) + &chunk(31, &json!("[DONE]")));
+        self.folder.write("answers.csv", "id,total,answer\na,0.5,yes\nb,0.75,no\n");
     }
 
     fn add_recordings(&self) {

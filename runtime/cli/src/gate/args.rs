@@ -10,18 +10,18 @@ use crate::help::with_plain_exit_codes;
 pub(crate) const MIRROR_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr mirror capture.jsonl --lengths -o observations.jsonl
-  vcr mirror out --set backend=vllm --set backend_version=0.33 -o candidate.jsonl
   vcr mirror chunks.jsonl -o observations.jsonl       # OpenAI's streams with the time of each chunk
-  vcr mirror low.csv --column request_id=id --column latency_s=total --column text=answer -o low.jsonl
+  vcr mirror answers.csv --column request_id=id --column latency_s=total --column text=answer \\
+      --set backend=vllm --set backend_version=0.33 -o candidate.jsonl
 
 Reads observations, captures, folders of vcr run --out (DIR#RUN names a run), streams and responses
 of servers, aiperf, guidellm, spans, and tables. docs/reference/gate.md has the formats."
 );
 
 pub(crate) const GATE_EXAMPLES: &str = "Examples:
-  vcr gate --policy policy.toml --baseline before.jsonl --candidate after.jsonl
-  vcr gate --baseline before --candidate after --out gate     # two folders of vcr run --out
-  vcr gate --baseline before --candidate after --json | jq .decision
+  vcr gate --policy policy.toml --baseline stable.jsonl --candidate canary.jsonl
+  vcr gate --baseline stable.jsonl --candidate canary.jsonl --out gate
+  vcr gate --baseline stable.jsonl --candidate canary.jsonl --json | jq .decision
   vcr gate --print-policy > policy.toml                       # every limit with its reason
 
 Exit codes:

@@ -1,0 +1,26 @@
+//! No bytes may panic the readers of observations, and what is accepted is read again as it was
+//! written. The first byte chooses the format.
+#![no_main]
+
+use std::ops::ControlFlow;
+
+use libfuzzer_sys::fuzz_target;
+use vcr_gate::{Format, MirrorOptions, ObservationReader, Side};
+
+fuzz_target!(|bytes: &[u8]| {
+    let [which, file @ ..] = bytes else { return };
+    let format = Format::ALL[usize::from(*which) % Format::ALL.len()];
+    let options = MirrorOptions { lengths: which & 128 != 0, ..MirrorOptions::default() };
+    let mut side = Side::new();
+    side.begin("file");
+    let _ = vcr_gate::mirror::read_stream(file, "file", format, None, &options, &mut |observation, place| {
+        let mut written = Vec::new();
+        observation.write(&mut written).expect("a vector takes everything");
+        let mut reader = ObservationReader::new(&written[..], "written");
+        let again = reader.next_observation().expect("what was written can be read").expect("it is there");
+        assert_eq!(again.1, *observation);
+        side.add(observation, place)?;
+        Ok(ControlFlow::Continue(()))
+    });
+    let _ = side.finish();
+});

@@ -1,0 +1,291 @@
+//! `vcr mirror` and `vcr gate`.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Said};
+
+/// Observations of requests, each changed by its index.
+fn observations(count: usize, change: impl Fn(usize, &mut Value)) -> String {
+    let one = |index: usize| {
+        let mut line = json!({"observation": 1, "request_id": format!("r{index}"), "ok": true,
+            "latency_ns": 200_000_000 + index, "ttft_ns": 50_000_000, "token_ids": [index, 1, 2], "tenant": "a",
+            "backend": "vllm", "backend_version": "0.27.1"});
+        change(index, &mut line);
+        format!("{line}\n")
+    };
+    (0..count).map(one).collect()
+}
+
+fn gate(folder: &Folder, more: &[&str]) -> Said {
+    folder.vcr(&[&["gate", "--baseline", "before.jsonl", "--candidate", "after.jsonl"], more].concat())
+}
+
+/// A folder with two sides.
+fn sides(change: impl Fn(usize, &mut Value)) -> Folder {
+    let folder = Folder::new();
+    folder.write("before.jsonl", observations(300, |_, _| {}));
+    folder.write("after.jsonl", observations(300, change));
+    folder
+}
+
+#[test]
+fn the_exit_code_is_the_decision() {
+    let same = sides(|_, line| line["backend_version"] = "0.33.0".into());
+    let said = gate(&same, &[]).ended(0).stdout;
+    assert!(said.contains("promote: every signal keeps to its limit"), "{said}");
+    assert!(said.contains("300 × backend=vllm backend_version=0.27.1->0.33.0"), "{said}");
+
+    let slow = sides(|_, line| line["ttft_ns"] = 60_000_000.into());
+    let said = gate(&slow, &[]).ended(10).stdout;
+    assert!(said.contains("hold: ttft_p95 of all: from 50 ms to 60 ms, +20.00 %, at most +5.00 % allowed"), "{said}");
+    assert!(said.contains("owner scheduling"), "{said}");
+
+    let different = sides(|index, line| {
+        if index == 7 {
+            line["token_ids"] = json!([7, 1, 3]);
+        }
+    });
+    let said = gate(&different, &[]).ended(20).stdout;
+    for part in ["rollback: output_mismatch of all: 0.33 %", "r7", "token_ids differ from 2 on:", "- 7 1 2", "+ 7 1 3"]
+    {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+}
+
+#[test]
+fn files_of_a_decision_agree() {
+    let folder = sides(|index, line| {
+        if index < 40 {
+            line["ok"] = false.into();
+            line["error"] = "<timeout>".into();
+        }
+    });
+    let said = gate(&folder, &["--json", "--out", "gate"]).ended(20);
+    let read = |name: &str| fs::read_to_string(folder.path().join("gate").join(name)).expect("it was written");
+    let report: Value = serde_json::from_str(&read("gate.json")).expect("it is JSON");
+    assert_eq!(report, said.json());
+    assert_eq!((&report["decision"], &report["errors"]["<timeout>"]), (&"rollback".into(), &json!([0, 40])));
+    let signal = &report["segments"][0]["signals"][2];
+    assert_eq!((&signal["signal"], &signal["verdict"]), (&"error_rate_increase".into(), &"failed".into()));
+    let page = read("gate.html");
+    assert!(page.contains("&lt;timeout&gt;") && !page.contains("<timeout>") && !page.contains("<script"), "{page}");
+    assert!(read("junit.xml").contains("<failure message=\"observed from 0 % to 13.33 %"), "{}", read("junit.xml"));
+    assert!(read("summary.md").starts_with("### ❌ gate default: "), "{}", read("summary.md"));
+    // Its own folder may be replaced; the inputs may not.
+    let _ = gate(&folder, &["--out", "gate", "--threads", "1"]).ended(20);
+    assert_eq!(read("gate.html"), page);
+    folder.write("other.txt", "mine");
+    fs::create_dir(folder.path().join("mine")).expect("the folder is writable");
+    folder.write("mine/gate.json", "mine");
+    gate(&folder, &["--out", "mine"]).failed(2, &["gate.json"]);
+}
+
+#[test]
+fn a_policy_decides_and_is_printed() {
+    let folder = sides(|_, line| line["ttft_ns"] = 60_000_000.into());
+    let printed = folder.vcr(&["gate", "--print-policy"]).ended(0).stdout;
+    assert!(printed.contains("\n# a twentieth is less than users notice"), "{printed}");
+    folder.write("policy.toml", printed.replace("ttft_p95 = 0.05", "ttft_p95 = 0.25"));
+    let _ = gate(&folder, &["--policy", "policy.toml"]).ended(0);
+    folder.write("policy.toml", "policy = 1\n[limits]\nttft = 3\n");
+    gate(&folder, &["--policy", "policy.toml"]).failed(2, &["`policy.toml`, field `limits.ttft`", "no signal `ttft`"]);
+    gate(&folder, &["--policy", "none.toml"]).failed(2, &["cannot read `none.toml`"]);
+    gate(&folder, &["--alpha", "0.7"]).failed(2, &["invalid alpha 0.7"]);
+    folder.vcr(&["gate", "--baseline", "before.jsonl"]).failed(2, &["--candidate"]);
+    gate(&folder, &["--join", "name"]).failed(2, &["expected auto, id or content"]);
+    gate(&folder, &["--join", "content"]).failed(2, &["no observation of the baseline has `content`"]);
+}
+
+#[test]
+fn bad_observations_are_refused_by_line() {
+    let folder = sides(|_, _| {});
+    folder.write(
+        "after.jsonl",
+        observations(3, |index, line| {
+            if index == 1 {
+                line["ttft_ns"] = (-4).into();
+            }
+        }),
+    );
+    gate(&folder, &[]).failed(2, &["`after.jsonl`, line 2, field `ttft_ns`", "-4", "a whole number of at least 0"]);
+    folder.write("after.jsonl", observations(3, |index, line| line["request_id"] = format!("r{}", index / 2).into()));
+    gate(&folder, &[]).failed(2, &["line 2, field `request_id`", "observed twice"]);
+    folder.write("after.jsonl", "");
+    gate(&folder, &[]).failed(2, &["after.jsonl"]);
+    gate(&folder, &["--candidate", "none.jsonl"]).failed(2, &["cannot read `none.jsonl`"]);
+}
+
+/// Mirrors a file and returns the observations.
+fn mirrored(folder: &Folder, name: &str, text: &str, more: &[&str]) -> Vec<Value> {
+    folder.write(name, text);
+    let said = folder.vcr(&[&["mirror", name, "-o", "-"], more].concat()).ended(0);
+    said.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+#[test]
+fn streams_have_events() {
+    let chunk =
+        |id: &str, at_ms: f64, data: Value| format!("{}\n", json!({"request_id": id, "at_ms": at_ms, "data": data}));
+    let text = |text: &str| json!({"model": "m", "choices": [{"index": 0, "delta": {"content": text}}]});
+    let lines = [
+        chunk("a", 12.5, json!({"choices": [{"index": 0, "delta": {"role": "assistant"}}]})),
+        chunk("b", 3.0, text("x")),
+        chunk("a", 20.0, text("Hel")),
+        chunk("a", 30.0, json!(text("lo").to_string())),
+        chunk("a", 31.0, json!("[DONE]")),
+        chunk("b", 9.0, json!({"error": {"type": "overloaded"}})),
+        format!("{}\n", json!({"request_id": "c", "route": "east", "chunks": [{"at_s": 0.5, "data": text("z")}]})),
+    ];
+    let all = mirrored(&Folder::new(), "chunks.jsonl", &lines.concat(), &["--set", "backend=vllm"]);
+    assert_eq!(all.len(), 3);
+    assert_eq!(
+        (&all[0]["text"], &all[0]["event_ns"], &all[0]["latency_ns"]),
+        (&"Hello".into(), &json!([20_000_000, 30_000_000]), &31_000_000.into())
+    );
+    assert_eq!((&all[0]["model"], &all[0]["backend"], &all[0]["ok"]), (&"m".into(), &"vllm".into(), &true.into()));
+    // Without [DONE] a stream was cut off.
+    assert_eq!(
+        (&all[1]["request_id"], &all[1]["error"], &all[1]["route"]),
+        (&"c".into(), &"cut_stream".into(), &"east".into())
+    );
+    assert_eq!((&all[2]["request_id"], &all[2]["error"]), (&"b".into(), &"overloaded".into()));
+    let folder = Folder::new();
+    folder.write("back.jsonl", [chunk("a", 5.0, text("x")), chunk("a", 4.0, text("y"))].concat());
+    folder.vcr(&["mirror", "back.jsonl", "-o", "-"]).failed(2, &["`back.jsonl`, line 2, field `at_ms`", "goes back"]);
+}
+
+#[test]
+fn responses_of_servers_are_observations() {
+    let lines = [
+        json!({"text": "hi", "output_ids": [5, 6], "meta_info": {"id": "s", "e2e_latency": 0.25, "completion_tokens": 2,
+            "finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, null], [-1.5, 6, null]]}}),
+        json!({"latency_ms": 7, "accelerator": "h100", "response": {"request_id": "v", "choices": [{"index": 0, "token_ids": [1, 2]}]}}),
+        json!({"request_id": "c", "latency_ms": 8.5, "ttft_ms": 2, "response": {"id": "cmpl", "model": "m",
+            "choices": [{"message": {"content": "yes"}}]}}),
+        json!({"request_id": "e", "latency_s": 1, "response": {"model": "m", "data": [{"embedding": [0.5, -1]}]}}),
+        json!({"request_id": "f", "latency_ms": 1, "status": 503, "response": null}),
+        json!({"request_id": "g", "latency_ms": 1, "response": {"error": {"code": 400, "message": "no"}}}),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let all = mirrored(&Folder::new(), "responses.jsonl", &text, &[]);
+    let ids: Vec<&Value> = all.iter().map(|line| &line["request_id"]).collect();
+    assert_eq!(ids, ["s", "v", "c", "e", "f", "g"]);
+    assert_eq!(
+        (&all[0]["backend"], &all[0]["latency_ns"], &all[0]["vector"]),
+        (&"sglang".into(), &250_000_000.into(), &json!([-0.5, -1.5]))
+    );
+    assert_eq!((&all[1]["token_ids"], &all[1]["accelerator"]), (&json!([1, 2]), &"h100".into()));
+    assert_eq!((&all[2]["text"], &all[2]["ttft_ns"]), (&"yes".into(), &2_000_000.into()));
+    assert_eq!(all[3]["vector"], json!([0.5, -1.0]));
+    assert_eq!((&all[4]["error"], &all[5]["error"], &all[5]["ok"]), (&"http 503".into(), &"400".into(), &false.into()));
+    let folder = Folder::new();
+    folder.write("late.jsonl", lines[1].to_string().replace("\"latency_ms\":7,", ""));
+    folder.vcr(&["mirror", "late.jsonl", "-o", "-"]).failed(2, &["line 1, field `latency_ms`", "the time is missing"]);
+}
+
+#[test]
+fn tables_have_columns_of_any_name() {
+    let columns = ["--column", "request_id=id", "--column", "latency_s=total", "--column", "text=answer"];
+    let csv = "id,total,answer,status,token_ids\na,0.5,\"hello, you\",200,\nb,1,,500,3 4\n";
+    let all = mirrored(&Folder::new(), "table.csv", csv, &columns);
+    assert_eq!((&all[0]["text"], &all[0]["latency_ns"]), (&"hello, you".into(), &500_000_000.into()));
+    assert_eq!((&all[1]["ok"], &all[1]["error"], &all[1]["token_ids"]), (&false.into(), &"500".into(), &json!([3, 4])));
+    let jsonl = r#"{"request_id":"a","latency_us":5,"fingerprint":"f","event_ms":[0.001,0.002],"kv_usage":0.5}"#;
+    let all = mirrored(&Folder::new(), "table.jsonl", jsonl, &[]);
+    assert_eq!((&all[0]["event_ns"], &all[0]["kv_usage"]), (&json!([1000, 2000]), &0.5.into()));
+    let folder = Folder::new();
+    for (csv, needles) in [
+        ("request_id,latency_ms,text\na,-1,x\n", &["row 1, field `latency_ms`", "invalid time -1"][..]),
+        ("request_id,latency_ms,text\na,nan,x\n", &["row 1, field `latency_ms`", "expected a finite one"]),
+        ("request_id,latency_ms,text\na,1,\n", &["row 1", "output material", "--lengths"]),
+        ("request_id,latency_ms,vector\na,1,1 x\n", &["row 1, field `vector`"]),
+        ("request_id,latency_ms,text\na,1\n", &["row 1"]),
+    ] {
+        folder.write("bad.csv", csv);
+        folder.vcr(&["mirror", "bad.csv", "-o", "-"]).failed(2, needles);
+    }
+    folder.vcr(&["mirror", "x", "-o", "-", "--column", "speed=v"]).failed(2, &["there is no column `speed`"]);
+    folder.vcr(&["mirror", "x", "-o", "-", "--set", "colour=red"]).failed(2, &["there is no label `colour`"]);
+}
+
+#[test]
+fn files_of_other_tools_are_observations() {
+    let record = json!({"metadata": {"session_num": 4, "turn_index": 1, "x_request_id": "u", "request_start_ns": 5, "request_end_ns": 9},
+        "metrics": {"request_latency": {"value": 3.5, "unit": "ms"}, "time_to_first_token": {"value": 1, "unit": "ms"},
+        "output_sequence_length": {"value": 12, "unit": "tokens"}}, "error": null});
+    let folder = Folder::new();
+    let all = mirrored(&folder, "profile_export.jsonl", &record.to_string(), &["--lengths"]);
+    assert_eq!(
+        (&all[0]["content"], &all[0]["fingerprint"], &all[0]["ttft_ns"]),
+        (&"4/1".into(), &"length 12".into(), &1_000_000.into())
+    );
+    folder.vcr(&["mirror", "profile_export.jsonl", "-o", "-"]).failed(2, &["line 1", "output material", "--lengths"]);
+    let request = json!({"request_id": "a", "prompt_tokens": 5, "output_tokens": 3, "time_to_first_token_ms": 1.5,
+        "inter_token_latency_ms": 2, "request_start_time": 1_700_000_001.25, "request_latency": 0.5, "output": "yes"});
+    let benchmark = json!({"requests": {"successful": [request]}, "config": {"strategy": {"type_": "poisson"}}});
+    let report = json!({"metadata": {"guidellm_version": "0.6.1"}, "args": {"model": "m"}, "benchmarks": [benchmark]});
+    let all = mirrored(&folder, "report.json", &report.to_string(), &[]);
+    assert_eq!(
+        (&all[0]["text"], &all[0]["model"], &all[0]["mean_gap_ns"]),
+        (&"yes".into(), &"m".into(), &2_000_000.into())
+    );
+    let attribute = |name: &str, value: Value| json!({"key": name, "value": value});
+    let attributes = [
+        attribute("gen_ai.usage.input_tokens", json!({"intValue": 12})),
+        attribute("gen_ai.usage.output_tokens", json!({"intValue": 5})),
+        attribute("gen_ai.completion", json!({"stringValue": "answer"})),
+    ];
+    let span = json!({"traceId": "0a", "spanId": "0b", "name": "llm_request", "attributes": attributes,
+        "startTimeUnixNano": "1000000000", "endTimeUnixNano": "2000000000"});
+    let all = mirrored(
+        &folder,
+        "spans.json",
+        &json!({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).to_string(),
+        &[],
+    );
+    assert_eq!((&all[0]["text"], &all[0]["latency_ns"]), (&"answer".into(), &1_000_000_000.into()));
+    // Texts are no part of captures.
+    let _ = folder.vcr(&["inspect", "convert", "spans.json", "-o", "capture.jsonl"]).ended(0);
+    assert!(!fs::read_to_string(folder.path().join("capture.jsonl")).expect("it was written").contains("answer"));
+    folder.write("what.bin", "nothing");
+    folder.vcr(&["mirror", "what.bin", "-o", "-"]).failed(2, &["`what.bin`", "cannot tell the format"]);
+}
+
+/// Two runs of one workload, the second with slower steps.
+const RUNS: &str = r#"
+let pool = |step| cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: step }) }) });
+let load = poisson(#{ rate: "20/s", count: 250, prompt_tokens: 64, output_tokens: 8 });
+run(#{ name: "old", cluster: pool.call("10ms"), workloads: [load] });
+run(#{ name: "new", cluster: pool.call("12ms"), workloads: [load] });
+"#;
+
+#[test]
+fn runs_and_captures_are_gated_directly() {
+    let folder = Folder::with(RUNS);
+    let _ = folder.run(&["--out", "out", "--files", "report,requests", "-q"]).ended(0);
+    let gate = |before: &str, after: &str, more: &[&str]| {
+        folder.vcr(&[&["gate", "--baseline", before, "--candidate", after, "--json"], more].concat())
+    };
+    let report = gate("out#old", "out#old", &[]).ended(0).json();
+    assert_eq!((&report["totals"]["matched"], &report["totals"]["equal"]), (&250.into(), &250.into()));
+    assert_eq!(report["inputs"]["baseline"][0]["format"], "run");
+    let report = gate("out#old", "out#new", &[]).ended(10).json();
+    assert!(report["reason"].as_str().is_some_and(|reason| reason.starts_with("latency_p95 of all")), "{report:#}");
+    gate("out", "out#new", &[]).failed(2, &["field `of`", "several runs", "PATH#RUN"]);
+    gate("out#older", "out#new", &[]).failed(2, &["there is no run `older`: it has old, new"]);
+
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "real.jsonl", "--requests", "240"]).ended(0);
+    gate("real.jsonl", "real.jsonl", &[]).failed(2, &["`real.jsonl`, request 1", "--lengths"]);
+    let report = gate("real.jsonl", "real.jsonl", &["--lengths", "--set-candidate", "scheduler=fcfs"]).json();
+    assert_eq!((&report["decision"], &report["totals"]["matched"]), (&"promote".into(), &240.into()), "{report:#}");
+    assert_eq!(report["rates"]["scheduler"], json!([0.0, 1.0]));
+    // The mirror in between changes nothing.
+    for (run, file) in [("out#old", "old.jsonl"), ("out#new", "new.jsonl")] {
+        let _ = folder.vcr(&["mirror", run, "-o", file]).ended(0);
+    }
+    folder.vcr(&["mirror", "out#old", "-o", "old.jsonl"]).failed(2, &["old.jsonl", "--force"]);
+    let direct = gate("out#old", "out#new", &[]).ended(10).json();
+    let mirrored = gate("old.jsonl", "new.jsonl", &[]).ended(10).json();
+    assert_eq!(direct["segments"], mirrored["segments"]);
+}
