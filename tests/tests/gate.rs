@@ -112,8 +112,8 @@ fn bad_observations_are_refused_by_line() {
     folder.write("after.jsonl", observations(3, |index, line| line["request_id"] = format!("r{}", index / 2).into()));
     gate(&folder, &[]).failed(2, &["line 2, field `request_id`", "observed twice"]);
     folder.write("after.jsonl", "");
-    gate(&folder, &[]).failed(2, &["after.jsonl"]);
-    gate(&folder, &["--candidate", "none.jsonl"]).failed(2, &["cannot read `none.jsonl`"]);
+    gate(&folder, &[]).failed(2, &["`after.jsonl` holds no observation"]);
+    gate(&folder, &["--baseline", "none.jsonl"]).failed(2, &["cannot read `none.jsonl`"]);
 }
 
 /// Mirrors a file and returns the observations.

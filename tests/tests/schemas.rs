@@ -324,7 +324,7 @@ fn observations_and_decisions_fit_their_schemas() {
                 "latency_ns": 9_000_000, "event_ns": [1000, 2000, 2500], "event_tokens": [1, 1, 2], "token_ids": [index, 4],
                 "text": "text", "fingerprint": format!("{index}"), "vector": [0.5], "model": "m", "model_version": "1",
                 "backend": "vllm", "backend_version": "0.33", "accelerator": "h100", "route": "east", "replica": "0",
-                "scheduler": "fcfs", "tenant": if index % 2 == 0 { "even" } else { "odd" }, "queue_depth": 3,
+                "scheduler": "fcfs", "tenant": if index.is_multiple_of(2) { "even" } else { "odd" }, "queue_depth": 3,
                 "kv_usage": 0.25, "provenance": "here"});
             if is_candidate && index < 30 {
                 line["fingerprint"] = "other".into();

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::scope::Scope;
-use super::{Pair, Sides, SignalJudgement, Totals, Verdict, label_of, name_of};
+use super::{EXAMPLES, Pair, Sides, SignalJudgement, Totals, Verdict, label_of, name_of};
 use crate::outputs::Outcome;
 use crate::policy::{Policy, Signal};
 use crate::side::{Label, Side};
-
-/// Examples of a failed signal.
-pub(super) const EXAMPLES: usize = 3;
 
 /// The counted signals of a scope.
 pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals: &Totals) -> Vec<SignalJudgement> {
@@ -88,7 +85,7 @@ impl Counted {
 fn judged(signal: Signal, limit: f64, counted: Option<Counted>) -> SignalJudgement {
     let info = signal.info();
     let Some(Counted { observed, requests, examples }) = counted else {
-        return super::regression::unobserved(signal, limit);
+        return SignalJudgement::unobserved(signal, limit);
     };
     let fails = if info.is_minimum { observed < limit } else { observed > limit };
     let bound = if info.is_minimum { "at least" } else { "at most" };

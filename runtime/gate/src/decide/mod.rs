@@ -23,6 +23,9 @@ use crate::side::{Label, Side};
 use regression::{Test, Tested};
 use scope::{Scope, scopes};
 
+/// Examples of a failed signal.
+const EXAMPLES: usize = 3;
+
 /// What follows for the release. Later ones take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -97,6 +100,24 @@ pub struct SignalJudgement {
     /// The pairs that show a failure best: indices into both sides.
     #[serde(skip)]
     pub(crate) examples: Vec<(u32, u32)>,
+}
+
+impl SignalJudgement {
+    /// That of a signal of which nothing was observed.
+    fn unobserved(signal: Signal, limit: f64) -> Self {
+        Self {
+            signal,
+            verdict: Verdict::NotObserved,
+            observed: None,
+            limit,
+            sides: None,
+            interval: None,
+            p_value: None,
+            requests: 0,
+            text: "not observed on both sides".to_owned(),
+            examples: Vec::new(),
+        }
+    }
 }
 
 /// The judgement of a segment, or of all requests.

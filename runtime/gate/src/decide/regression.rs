@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vcr_compare::{Statistic, percentile_change};
 use vcr_random::Stream;
 
-use super::evidence::EXAMPLES;
 use super::scope::Scope;
-use super::{Pair, Sides, SignalJudgement, Verdict};
+use super::{EXAMPLES, Pair, Sides, SignalJudgement, Verdict};
 use crate::policy::{Policy, Signal};
 
 /// The signals of this module.
@@ -279,22 +278,7 @@ pub(super) fn not_observed(policy: &Policy, scope: &Scope, signals: &[SignalJudg
         return Vec::new();
     }
     let missing = TESTED.into_iter().filter(|signal| signals.iter().all(|found| found.signal != *signal));
-    missing.filter_map(|signal| Some(unobserved(signal, policy.limit(signal)?))).collect()
-}
-
-pub(super) fn unobserved(signal: Signal, limit: f64) -> SignalJudgement {
-    SignalJudgement {
-        signal,
-        verdict: Verdict::NotObserved,
-        observed: None,
-        limit,
-        sides: None,
-        interval: None,
-        p_value: None,
-        requests: 0,
-        text: "not observed on both sides".to_owned(),
-        examples: Vec::new(),
-    }
+    missing.filter_map(|signal| Some(SignalJudgement::unobserved(signal, policy.limit(signal)?))).collect()
 }
 
 #[cfg(test)]

@@ -58,7 +58,8 @@ impl Format {
             Some(_) => return Self::Imported,
         }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
-        if text.starts_with(b"{\"observation\":") {
+        // An empty file has no observations, whatever it was meant to be.
+        if text.is_empty() || text.starts_with(b"{\"observation\":") {
             return Self::Observations;
         }
         let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
@@ -121,7 +122,7 @@ mod tests {
             ("request_id,latency_ms\n", "a.csv", Format::Table),
             ("id,latency_ms\n", "a.csv", Format::Imported),
             (r#"{"kind":"meta"}"#, "a.jsonl", Format::Imported),
-            ("", "a.jsonl", Format::Imported),
+            ("", "a.jsonl", Format::Observations),
         ] {
             assert_eq!(Format::detect(name, start.as_bytes(), false), format, "{start}");
         }
