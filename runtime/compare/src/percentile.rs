@@ -11,9 +11,9 @@ use vcr_random::Stream;
 use crate::metric::Statistic;
 
 /// Half the width of the window of ranks that are looked at.
-const WINDOW_DEVIATIONS: f64 = 6.0;
+const WINDOW_DEVIATIONS: f64 = 5.0;
 /// Groups of at least this many pairs are drawn as a whole.
-const LARGE_GROUP: usize = 256;
+const LARGE_GROUP: usize = 100;
 
 /// The change of a percentile, and its resamples.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,19 +46,21 @@ struct Group {
     pairs: usize,
 }
 
-/// Resamples the change of a percentile; `change` is that of two values. None without pairs,
-/// or where the statistic is no percentile.
+/// Resamples the change of a percentile; `change` is that of two values, and `resamples` says of
+/// that of the sample how many it is worth. None without pairs, or where the statistic is no
+/// percentile.
 #[must_use]
 pub fn percentile_change(
     pairs: &[(f64, f64)],
     percentile: Statistic,
     change: fn(f64, f64) -> f64,
-    resamples: usize,
+    resamples: impl Fn(f64) -> usize,
     mut stream: Stream,
 ) -> Option<PercentileChange> {
     let rank = percentile.rank(pairs.len()).filter(|_| !pairs.is_empty())?;
     let reference = percentile.of(pairs.iter().map(|pair| pair.0).collect());
     let compared = percentile.of(pairs.iter().map(|pair| pair.1).collect());
+    let observed = change(reference, compared);
     let groups = groups(pairs, rank);
     let order = |of: fn(&Group) -> f64| {
         let mut order: Vec<u32> = (0..groups.len() as u32).collect();
@@ -68,7 +70,7 @@ pub fn percentile_change(
     let (left, right) = (order(|group| group.left), order(|group| group.right));
     let draw = Draw::of(&groups);
     let mut times = vec![0_u32; groups.len()];
-    let mut resampled: Vec<f64> = (0..resamples)
+    let mut resampled: Vec<f64> = (0..resamples(observed))
         .map(|_| {
             draw.again(&mut stream, &mut times);
             let at = |order: &[u32]| at_rank(order, &times, rank);
@@ -76,7 +78,7 @@ pub fn percentile_change(
         })
         .collect();
     resampled.sort_by(f64::total_cmp);
-    Some(PercentileChange { reference, compared, change: change(reference, compared), resampled })
+    Some(PercentileChange { reference, compared, change: observed, resampled })
 }
 
 /// The values between which the percentile of a resample lies.
@@ -174,7 +176,7 @@ mod tests {
     }
 
     fn change(pairs: &[(f64, f64)], resamples: usize, seed: u64) -> PercentileChange {
-        percentile_change(pairs, Statistic::P95, relative, resamples, Stream::new(seed, "ttft")).expect("pairs")
+        percentile_change(pairs, Statistic::P95, relative, |_| resamples, Stream::new(seed, "ttft")).expect("pairs")
     }
 
     #[test]
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!((found.change, found.bound(0.0), found.bound(1.0)), (0.2, 0.2, 0.2));
         assert_eq!(change(&[(1.0, 2.0)], 10, 1).bound(0.5), 1.0);
         assert_eq!(change(&[(1.0, 2.0)], 0, 1).bound(0.5), 1.0);
-        assert!(percentile_change(&[], Statistic::P95, relative, 10, Stream::new(1, "x")).is_none());
-        assert!(percentile_change(&same, Statistic::Mean, relative, 10, Stream::new(1, "x")).is_none());
+        assert!(percentile_change(&[], Statistic::P95, relative, |_| 10, Stream::new(1, "x")).is_none());
+        assert!(percentile_change(&same, Statistic::Mean, relative, |_| 10, Stream::new(1, "x")).is_none());
     }
 }

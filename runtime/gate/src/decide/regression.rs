@@ -14,7 +14,7 @@ use crate::policy::{Policy, Signal};
 const TESTED: [Signal; 5] =
     [Signal::ErrorRateIncrease, Signal::LatencyP95, Signal::TtftP95, Signal::TokenGapP95, Signal::MemoryPressure];
 /// Resamples that lie below a bound at least.
-const RESAMPLES_BELOW: f64 = 20.0;
+const RESAMPLES_BELOW: f64 = 10.0;
 /// Most resamples of a test, whatever its level.
 const MAX_RESAMPLES: u32 = 100_000;
 
@@ -104,7 +104,7 @@ pub(super) fn run(
 fn tested(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, level: Level) -> Tested {
     match test.signal {
         Signal::ErrorRateIncrease => errors(sides, scope, level),
-        signal => percentile(policy, sides, scope, signal, level),
+        _ => percentile(policy, sides, scope, test, level),
     }
 }
 
@@ -135,12 +135,15 @@ fn relative(baseline: f64, candidate: f64) -> f64 {
     }
 }
 
-fn percentile(policy: &Policy, sides: &Sides<'_>, scope: &Scope, signal: Signal, level: Level) -> Tested {
+fn percentile(policy: &Policy, sides: &Sides<'_>, scope: &Scope, test: &Test, level: Level) -> Tested {
+    let signal = test.signal;
     let pairs = scope.pairs.iter().map(|at| &sides.pairs[*at as usize]);
     let known: Vec<(f64, f64)> = pairs.filter_map(|pair| values(sides, pair, signal)).collect();
     let change = if signal == Signal::MemoryPressure { |b: f64, c: f64| c - b } else { relative };
     let stream = Stream::new(policy.seed, &format!("{}/{}", scope.name, signal.name()));
-    let found = percentile_change(&known, Statistic::P95, change, level.resamples as usize, stream);
+    // Where the limit is kept, the interval decides nothing.
+    let resamples = |change: f64| if change > test.limit { level.resamples } else { policy.resamples } as usize;
+    let found = percentile_change(&known, Statistic::P95, change, resamples, stream);
     let requests = known.len() as u64;
     let Some(found) = found else {
         return Tested {
