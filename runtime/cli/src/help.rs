@@ -22,6 +22,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   1  an assertion failed, or a difference was found
   2  bad usage, script or input file
   3  a guest or an engine failed
+  10, 20  vcr gate holds a release, or rolls it back
   124, 130, 143  ended by --timeout, SIGINT or SIGTERM";
 
 /// As above, for commands that make no assertions.

@@ -204,14 +204,19 @@ impl Observation<'_> {
     pub(crate) fn gap(&self) -> Option<Gap> {
         let mut gaps: Vec<u64> = match (&self.event_ns, &self.gap_ns) {
             (Some(events), _) => {
-                let tokens = |at: usize| self.event_tokens.as_ref().map_or(1, |tokens| u64::from(tokens[at]));
-                events.windows(2).enumerate().map(|(at, pair)| (pair[1] - pair[0]) / tokens(at + 1)).collect()
+                let gap = |pair: &[u64]| pair[1].saturating_sub(pair[0]);
+                events.windows(2).enumerate().map(|(at, pair)| gap(pair) / u64::from(self.tokens_of(at + 1))).collect()
             }
             (None, Some(gaps)) => gaps.clone(),
             (None, None) => return self.mean_gap_ns.map(Gap::Mean),
         };
         let rank = (gaps.len().checked_sub(1)? as f64 * 0.95).round() as usize;
         Some(Gap::P95(*gaps.select_nth_unstable(rank).1))
+    }
+
+    /// Tokens of an event: at least one.
+    fn tokens_of(&self, event: usize) -> u32 {
+        self.event_tokens.as_ref().and_then(|tokens| tokens.get(event).copied()).unwrap_or(1).max(1)
     }
 
     /// Whether single tokens were seen to come.
@@ -227,8 +232,7 @@ impl Observation<'_> {
     /// Fingerprint of its stream events.
     pub(crate) fn stream_fingerprint(&self) -> Option<u64> {
         let events = self.event_ns.as_ref()?;
-        let tokens = |at: usize| self.event_tokens.as_ref().and_then(|tokens| tokens.get(at).copied()).unwrap_or(1);
-        Some(crate::of_events(events.iter().enumerate().map(|(at, ns)| (*ns, tokens(at)))))
+        Some(crate::of_events(events.iter().enumerate().map(|(at, ns)| (*ns, self.tokens_of(at)))))
     }
 
     /// Writes it as a line.
