@@ -9,40 +9,39 @@ use vcr_gate::{
 
 /// A line of observations.
 #[derive(Clone)]
-pub struct Line {
-    pub version: u32,
-    pub id: String,
-    pub latency_ns: u64,
+pub(crate) struct Line {
+    pub(crate) version: u32,
+    pub(crate) id: String,
+    pub(crate) latency_ns: u64,
     ok: bool,
     fields: BTreeMap<String, String>,
 }
 
-#[allow(dead_code, reason = "not every test needs all of them")]
 impl Line {
     /// Sets a field to JSON.
-    pub fn set(&mut self, field: &str, json: &str) {
+    pub(crate) fn set(&mut self, field: &str, json: &str) {
         self.fields.insert(field.to_owned(), json.to_owned());
     }
 
-    pub fn unset(&mut self, field: &str) {
+    pub(crate) fn unset(&mut self, field: &str) {
         self.fields.remove(field);
     }
 
-    pub fn fail(&mut self, class: &str) {
+    pub(crate) fn fail(&mut self, class: &str) {
         self.ok = false;
         self.set("error", class);
     }
 
-    pub fn set_latency(&mut self, ns: u64) {
+    pub(crate) fn set_latency(&mut self, ns: u64) {
         self.latency_ns = ns;
     }
 
-    pub fn set_ttft(&mut self, ns: u64) {
+    pub(crate) fn set_ttft(&mut self, ns: u64) {
         self.latency_ns = 1_000_000_000;
         self.set("ttft_ns", &ns.to_string());
     }
 
-    pub fn set_gap(&mut self, ns: u64) {
+    pub(crate) fn set_gap(&mut self, ns: u64) {
         self.set("mean_gap_ns", &ns.to_string());
     }
 
@@ -58,7 +57,7 @@ impl Line {
 }
 
 /// Answered requests `r0`, `r1` and so on, each after 100 ms.
-pub fn lines(count: usize) -> Vec<Line> {
+pub(crate) fn lines(count: usize) -> Vec<Line> {
     let line = |index: usize| Line {
         version: 1,
         id: format!("r{index}"),
@@ -70,35 +69,33 @@ pub fn lines(count: usize) -> Vec<Line> {
 }
 
 /// The same, all of them changed.
-#[allow(dead_code, reason = "not every test needs it")]
-pub fn same(count: usize, change: impl Fn(&mut Line)) -> Vec<Line> {
+pub(crate) fn same(count: usize, change: impl Fn(&mut Line)) -> Vec<Line> {
     let mut all = lines(count);
     all.iter_mut().for_each(change);
     all
 }
 
 /// A judgement.
-pub struct Decided {
-    pub judgement: Judgement,
+pub(crate) struct Decided {
+    pub(crate) judgement: Judgement,
 }
 
-#[allow(dead_code, reason = "not every test needs all of them")]
 impl Decided {
-    pub fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         self.judgement.decision
     }
 
-    pub fn reason(&self) -> &str {
+    pub(crate) fn reason(&self) -> &str {
         &self.judgement.reason
     }
 
     /// Failed signals of all requests.
-    pub fn failed(&self) -> Vec<Signal> {
+    pub(crate) fn failed(&self) -> Vec<Signal> {
         let signals = self.judgement.segments[0].signals.iter();
         signals.filter(|signal| signal.verdict == Verdict::Failed).map(|signal| signal.signal).collect()
     }
 
-    pub fn verdict(&self, signal: Signal) -> Verdict {
+    pub(crate) fn verdict(&self, signal: Signal) -> Verdict {
         let found = self.judgement.segments[0].signals.iter().find(|found| found.signal == signal);
         found.expect("it is judged").verdict
     }
@@ -112,7 +109,7 @@ fn load(lines: &[Line]) -> Result<Side, GateError> {
     vcr_gate::load(&[Input { path, run: None }], &options).map(|(side, _)| side)
 }
 
-pub fn decide(policy: &str, baseline: &[Line], candidate: &[Line]) -> Decided {
+pub(crate) fn decide(policy: &str, baseline: &[Line], candidate: &[Line]) -> Decided {
     // Tables of cases may repeat those of what they stand behind.
     let policy = Policy::parse(&merged(policy), "policy.toml").unwrap_or_else(|error| panic!("{error}"));
     let side = |lines| load(lines).unwrap_or_else(|error| panic!("{error}"));
@@ -142,8 +139,7 @@ fn merged(text: &str) -> String {
 }
 
 #[track_caller]
-#[allow(dead_code, reason = "not every test needs it")]
-pub fn refused(lines: &[Line], needles: &[&str]) {
+pub(crate) fn refused(lines: &[Line], needles: &[&str]) {
     let error = load(lines).expect_err("it is refused").to_string();
     assert!(needles.iter().all(|needle| error.contains(needle)), "{error}");
 }
