@@ -222,14 +222,15 @@ fn files_of_other_tools_are_observations() {
     );
     folder.vcr(&["mirror", "profile_export.jsonl", "-o", "-"]).failed(2, &["line 1", "output material", "--lengths"]);
     let request = json!({"request_id": "a", "prompt_tokens": 5, "output_tokens": 3, "time_to_first_token_ms": 1.5,
-        "inter_token_latency_ms": 2, "request_start_time": 1_700_000_001.25, "request_latency": 0.5, "output": "yes"});
+        "inter_token_latency_ms": 250, "request_start_time": 1_700_000_001.25, "request_latency": 0.5, "output": "yes"});
     let benchmark = json!({"requests": {"successful": [request]}, "config": {"strategy": {"type_": "poisson"}}});
     let report = json!({"metadata": {"guidellm_version": "0.6.1"}, "args": {"model": "m"}, "benchmarks": [benchmark]});
     let all = mirrored(&folder, "report.json", &report.to_string(), &[]);
     assert_eq!(
         (&all[0]["text"], &all[0]["model"], &all[0]["mean_gap_ns"]),
-        (&"yes".into(), &"m".into(), &2_000_000.into())
+        (&"yes".into(), &"m".into(), &250_000_000.into())
     );
+    assert_eq!(all[0]["latency_ns"], 500_000_000);
     let attribute = |name: &str, value: Value| json!({"key": name, "value": value});
     let attributes = [
         attribute("gen_ai.usage.input_tokens", json!({"intValue": 12})),
