@@ -290,3 +290,50 @@ fn runs_and_captures_are_gated_directly() {
     let mirrored = gate("old.jsonl", "new.jsonl", &[]).ended(10).json();
     assert_eq!(direct["segments"], mirrored["segments"]);
 }
+
+/// Runs of a scenario, one of which is slower.
+const JUDGED: &str = r#"
+let c = |step| cluster(#{ engines: pool(#{ engine: engine(#{}), latency: fixed(#{ step: step }) }) });
+let load = constant(#{ rate: "10/s", count: 300, prompt_tokens: 100, output_tokens: 10 });
+let result = |name, step| run(#{ name: name, cluster: c.call(step), workloads: [load] });
+let before = result.call("before", "10ms");
+let after = result.call("after", "12ms");
+"#;
+
+fn decided(script: &str) -> Said {
+    Folder::with(&format!("{JUDGED}{script}")).run(&["--json"])
+}
+
+#[test]
+fn scripts_ask_a_gate() {
+    let said = decided(
+        r#"
+        let same = gate(before, before);
+        expect(same, "decision == promote");
+        let slower = gate(before, after);
+        expect(slower, "decision != rollback");
+        check("it names the signals", slower.failed.contains("token_gap_p95"), `${slower.failed}`);
+        check("and the reason", slower.decision == "hold" && slower.reason.contains("_p95"), slower.reason);
+        let all = #{ latency_p95: 0.5, ttft_p95: false, token_gap_p95: 0.3 };
+        expect(gate(before, after, #{ limits: all, statistics: #{ alpha: 0.01 } }), "decision == promote");
+    "#,
+    );
+    let report = said.ended(0).json();
+    let decisions: Vec<_> = report["gates"].as_array().expect("a list").iter().map(|gate| &gate["decision"]).collect();
+    assert_eq!(decisions, ["promote", "hold", "promote"]);
+    assert_eq!(report["gates"][1]["inputs"]["candidate"][0]["name"], "run `after`");
+    let said = decided(r#"expect(gate(before, after), "decision == promote");"#).ended(1);
+    assert_eq!(said.json()["assertions"][0]["passed"], false);
+}
+
+#[test]
+fn gates_of_scripts_refuse_what_they_cannot_use() {
+    let refused = |script: &str, needles: &[&str]| decided(script).failed(2, needles);
+    refused(r#"gate(before, 7)"#, &["test.rhai:7", "`gate` takes results of runs and captures, not"]);
+    refused(r#"gate(before, after, 7)"#, &["a policy is the path of a file or a map"]);
+    refused(r#"gate(before, after, "none.toml")"#, &["none.toml"]);
+    refused(r#"gate(before, after, #{ limits: #{ speed: 1 } })"#, &["`policy`, field `limits.speed`"]);
+    refused(r#"gate(before, after, #{ limit: #{} })"#, &["`policy`", "limit"]);
+    refused(r#"gate(before, after, #{ limits: () })"#, &["invalid `limits` of a policy"]);
+    refused(r#"expect(gate(before, after), "decision == maybe")"#, &["decisions are promote, hold, rollback"]);
+}

@@ -50,6 +50,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-compare",
             "vcr-core",
             "vcr-fitted",
+            "vcr-gate",
             "vcr-guest",
             "vcr-import",
             "vcr-input",

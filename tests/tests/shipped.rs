@@ -16,6 +16,7 @@ const FINGERPRINTS: &[(&str, &str)] = &[
     ("kv_routing", "c95cdf0db17f83d473fb91358e733dd09d559d5177a744e35baddc6ba6360ba5"),
     ("lora_tenants", "12a0326714bd6e15b79d815fca1181377db9f80fc22e1f581a4bb8b20b71ec06"),
     ("pd_burst", "7f3292dcd4e8d7bf19bcea3ee723f31cdf432b9c577ba654ceaeba710052b143"),
+    ("scheduler_gate", "72c55430358a76af69b6d833ad5a8526ce13b2c9f5b9b7c6d82385734fbc376e"),
     ("same_everywhere", "962adfddbcd62c9e6042d56b0f6c5472227468224dccd0f882402e269ccb6c13"),
     ("thermal", "7bad0fdb613426d087df1db230a87611ec4fe0695776d6ea0a7b67457dd95464"),
     ("trace_replay", "f7ff3082260de3509462dbbd86d153e3b1313fd3a605e1d40deb432fbdb4d57d"),
@@ -64,6 +65,18 @@ fn shipped_scenarios_pass_their_assertions_with_one_thread_and_two() {
     }
 }
 
+#[test]
+fn shipped_scenarios_can_be_checked() {
+    for scenario in scenarios() {
+        let text = std::fs::read_to_string(&scenario).expect("it can be read");
+        if text.contains("guests/dist") && !root().join("guests/dist").exists() {
+            skip(&format!("{}: run `vcr guest build`", scenario.display()));
+            continue;
+        }
+        let _ = Said::of(Command::new(vcr()).arg("check").arg(&scenario)).ended(0);
+    }
+}
+
 /// A parameter that makes each claim false, and words of an assertion that then fails.
 const BREAKING: &[(&str, &str, &str)] = &[
     ("canary", "budget=8192", "it shortens the longest pause to a tenth"),
@@ -75,6 +88,7 @@ const BREAKING: &[(&str, &str, &str)] = &[
     ("lora_tenants", "max_loras=2", "goodput{class:chat,tenant:8}"),
     ("pd_burst", "shape=aggregated", "itl{workload:chat}"),
     ("same_everywhere", "sessions=1", "prefix_hit_ratio"),
+    ("scheduler_gate", "aging=0.0", "decision against run `fcfs`"),
     ("thermal", "load=1s", "under load the hot GPU is at least a tenth slower"),
 ];
 

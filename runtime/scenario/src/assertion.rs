@@ -2,6 +2,7 @@
 
 pub(crate) mod compared;
 mod comparison;
+pub(crate) mod decided;
 pub(crate) mod draws;
 mod goodput;
 pub(crate) mod malformed;

@@ -180,6 +180,9 @@ pub struct Outcome {
     /// The comparisons that the script made, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_comparisons")]
     pub comparisons: Vec<Arc<Compared>>,
+    /// The decisions about releases that the script made, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_gates")]
+    pub gates: Vec<Arc<vcr_gate::Report>>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The guests that took part, in the order of the script.
@@ -208,6 +211,10 @@ fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: 
 }
 
 fn serialize_comparisons<S: serde::Serializer>(all: &[Arc<Compared>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(Arc::as_ref))
+}
+
+fn serialize_gates<S: serde::Serializer>(all: &[Arc<vcr_gate::Report>], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(Arc::as_ref))
 }
 

@@ -161,6 +161,7 @@ impl Scenario {
             assertions: state.assertions.clone(),
             searches: state.searches.clone(),
             comparisons: state.comparisons.clone(),
+            gates: state.gates.clone(),
             fingerprint: hex::encode(hash.finalize()),
             guests: context.recorder.reports(),
             runs: state.runs.clone(),

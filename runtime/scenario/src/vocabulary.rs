@@ -9,6 +9,7 @@ mod distribution;
 mod drawn;
 pub(crate) mod engine;
 mod fault;
+mod gate;
 pub(crate) mod guest;
 pub(crate) mod latency;
 mod memory;
@@ -64,6 +65,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     search::register(&mut engine, context);
     capture::register(&mut engine, context);
     comparison::register(&mut engine, context);
+    gate::register(&mut engine, context);
     engine
 }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::config::RunConfig;
 use crate::ledger::kept::KeptRequest;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::RequestRecord;
@@ -289,6 +290,19 @@ pub struct Report {
 }
 
 impl Report {
+    /// The report of a run that is not made: empty, with the SLO classes of its workloads.
+    #[must_use]
+    pub fn unmade(config: &RunConfig) -> Self {
+        let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
+        let mut report = Self::empty(&config.name, config.seed, workloads);
+        for Promises { tenant, slos } in Promises::of(config) {
+            for slo in slos.into_iter().flatten() {
+                report.slo_classes.entry(slo.class).or_default().tenants.entry(tenant).or_default();
+            }
+        }
+        report
+    }
+
     /// That of a run that was not made: it knows its workloads, and nothing of them.
     #[must_use]
     pub fn empty<'a>(name: &str, seed: u64, workloads: impl Iterator<Item = &'a str>) -> Self {

@@ -6,6 +6,7 @@
 use rhai::AST;
 
 use crate::assertion::compared::{self, ComparedValue};
+use crate::assertion::decided::DecisionCondition;
 use crate::assertion::draws::Watched;
 use crate::assertion::{check_assertion, check_value};
 use crate::script::calls::{Call, each_call, literal};
@@ -30,6 +31,9 @@ fn check_call(&Call { call, is_method, position }: &Call<'_>) -> Scripted<Option
     let checked = match (call.name.as_str(), arguments, &texts[..]) {
         ("expect", 3.., [metric, condition]) => check_assertion(metric, condition),
         ("value", 3.., [metric, statistic]) => check_value(metric, statistic),
+        ("expect", 2, [text]) if DecisionCondition::is_one(text) => {
+            DecisionCondition::parse(text).map(|_| None).map_err(Thrown::from)
+        }
         ("expect", 2, [text]) => compared::gate(text).map(|_| None).map_err(Thrown::from),
         ("value", 2, [text]) => ComparedValue::parse(text).map(|_| None).map_err(Thrown::from),
         ("interval", 2, [text]) => compared::subject(text).map(|_| None).map_err(Thrown::from),

@@ -212,7 +212,7 @@ fn write_draft(
 }
 
 /// A line for each request of each run.
-fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
+pub(crate) fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
     #[derive(Serialize)]
     struct Row<'a, R> {
         of: &'a str,

@@ -49,6 +49,7 @@ pub(crate) struct State {
     pub(crate) run_names: RunNames,
     pub(crate) assertions: Vec<AssertionResult>,
     pub(crate) comparisons: Vec<Arc<Compared>>,
+    pub(crate) gates: Vec<Arc<vcr_gate::Report>>,
     /// What assertions in the script may ask of drawn runs.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,

@@ -70,6 +70,11 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
         "compare",
         "compare(result, capture(\"day.jsonl.zst\")) or compare(result, other_result, #{ workload: \"chat\" })",
     ),
+    (
+        "gate",
+        "gate(stable, canary) or gate(stable, canary, \"policy.toml\") or gate(..., #{ limits: #{ ttft_p95: 0.1 } })",
+    ),
+    ("expect", "expect(gate, \"decision == promote\")"),
     ("interval", "interval(comparison, \"ttft p50 error\")"),
 ];
 
@@ -96,6 +101,7 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("RequestRows", "the requests of a run"),
         ("CaptureSpec", "a capture"),
         ("ComparisonResult", "a comparison"),
+        ("GateResult", "a decision of a gate"),
     ];
     kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }

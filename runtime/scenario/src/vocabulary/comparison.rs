@@ -112,6 +112,9 @@ fn compare_sides(
     }
     options.finish()?;
     let at = call.call_position();
+    if [compared, reference].iter().any(|value| value.is::<RunResult>()) {
+        context.reads_unmade_result();
+    }
     let made = context.meter.outside(|| -> Result<Compared, Thrown> {
         let (left_name, left) = side(compared, workload.as_deref())?;
         let (right_name, right) = side(reference, workload.as_deref())?;

@@ -160,8 +160,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
 
 /// The result of a run that is not made.
 fn unmade(context: &Context, config: &RunConfig) -> RunResult {
-    let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
-    let report = Arc::new(Report::empty(&config.name, config.seed, workloads));
+    let report = Arc::new(Report::unmade(config));
     context.state().runs.push(Arc::clone(&report));
     RunResult { report, draws: None }
 }
