@@ -28,6 +28,7 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+use crate::man::{self, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
 use crate::pack::args as pack;
@@ -132,6 +133,9 @@ pub(crate) enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write manual pages, one for each command, to a folder.
+    #[command(after_help = man::EXAMPLES)]
+    Man(ManArgs),
 }
 
 #[derive(Debug, Subcommand)]

@@ -189,5 +189,6 @@ pub(crate) const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
 pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr completions bash > ~/.local/share/bash-completion/completions/vcr
-  vcr completions zsh > ~/.zfunc/_vcr"
+  vcr completions zsh > ~/.zfunc/_vcr
+  vcr completions fish > ~/.config/fish/completions/vcr.fish"
 );

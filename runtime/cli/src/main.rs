@@ -15,6 +15,7 @@ mod guest_registry;
 mod health;
 mod help;
 mod inspect;
+mod man;
 mod merge;
 mod new;
 mod pack;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut args::command(), "vcr", &mut script);
             exit::printed(std::io::stdout().write_all(&script), Exit::Passed)
         }
+        Command::Man(args) => man::man(&args),
     };
     exit.into()
 }

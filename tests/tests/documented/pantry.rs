@@ -78,7 +78,7 @@ impl Pantry {
             symlink(root().join(name), folder.path().join(name)).expect("the folder is writable");
         }
         // Places in the user's home.
-        for place in [".local/share/bash-completion/completions", ".zfunc"] {
+        for place in [".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"] {
             fs::create_dir_all(folder.path().join(HOME).join(place)).expect("the folder is writable");
         }
         let words: Vec<&str> = line.split(|char: char| char.is_whitespace() || char == '\'' || char == '"').collect();
