@@ -9,6 +9,13 @@ pub fn sample(relative: &str) -> Option<PathBuf> {
     Some(path.canonicalize().expect("it is there"))
 }
 
+/// A file of the sample data; none where it is missing.
+#[must_use]
+pub fn sample_data(relative: &str) -> Option<PathBuf> {
+    let path = vcr_skips::sample(relative)?;
+    Some(path.canonicalize().expect("it is there"))
+}
+
 /// What a trace asks for in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {

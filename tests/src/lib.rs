@@ -22,7 +22,7 @@ mod tables;
 
 pub use binary::{scratch_dir, vcr};
 pub use client::{Client, browser, client, ended};
-pub use data::{Sums, sample, sample_sums};
+pub use data::{Sums, sample, sample_data, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{DEFAULT_FILES, Folder, Said};
 pub use frontend::{

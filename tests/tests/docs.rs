@@ -8,6 +8,7 @@ use serde_json::Value;
 use vcr_cluster::metrics::{Metric, MetricKind, Scope, Unit};
 use vcr_cluster::{PoolRole, RouterConfig};
 use vcr_core::sglang::{self, SglangConfigInput};
+use vcr_core::ticks::{self, TickConfigInput};
 use vcr_core::{ACCEPTANCE_RATES, Drivers, EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
@@ -30,6 +31,8 @@ fn scenarios_have_the_declared_engine_options() {
     let mut rows: Vec<_> = declared.map(|option| option_row(option, &SglangConfigInput::default())).collect();
     rows.push(rates.map(str::to_owned).to_vec());
     check_table(page, "## SGLang", &rows);
+    let rows: Vec<_> = ticks::OPTIONS.iter().map(|option| option_row(option, &TickConfigInput::default())).collect();
+    check_table(page, "## Ticks", &rows);
 }
 
 #[test]

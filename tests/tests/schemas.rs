@@ -6,7 +6,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, root, shipped_guest};
 
-const SCHEMAS: [&str; 7] = ["report", "requests", "step-log", "model", "charts", "observation", "gate"];
+const SCHEMAS: [&str; 8] = ["report", "requests", "step-log", "model", "charts", "ticks", "observation", "gate"];
 
 fn schema(name: &str) -> Value {
     let path = root().join(format!("docs/schemas/{name}.schema.json"));

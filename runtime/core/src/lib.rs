@@ -17,6 +17,7 @@ pub mod seed;
 mod serving;
 pub mod sglang;
 mod stats;
+pub mod ticks;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{

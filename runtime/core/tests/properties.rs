@@ -145,6 +145,8 @@ impl Bounds {
             }
             RejectReason::EmptyPrompt
             | RejectReason::ExceedsKvReserve
+            | RejectReason::ExceedsPrefillBudget
+            | RejectReason::KvTransfersOff
             | RejectReason::DuplicateRequest
             | RejectReason::AdaptersOff => panic!("no such request was submitted: {reason}"),
         }

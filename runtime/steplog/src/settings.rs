@@ -1,7 +1,9 @@
 //! The settings of an engine, under the names of either schema.
 
 use serde_json::{Map, Value, json};
-use vcr_core::{EngineConfig, EngineKind, EngineOption, KvTiersConfig, OPTIONS, OptionValue, derived_settings, sglang};
+use vcr_core::{
+    EngineConfig, EngineKind, EngineOption, KvTiersConfig, OPTIONS, OptionValue, derived_settings, sglang, ticks,
+};
 
 /// The settings that explanations need; none or zero where unknown.
 #[derive(Debug, Default)]
@@ -24,8 +26,8 @@ impl<'a> Settings<'a> {
         let number = |names: &[&str]| first(map, names).and_then(Value::as_u64);
         let flag = |name: &str| map.get(name).and_then(Value::as_bool);
         Self {
-            budget: number(&["max_num_batched_tokens"]),
-            cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs"]),
+            budget: number(&["max_num_batched_tokens", "prefill_tokens_per_tick"]),
+            cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs", "max_active"]),
             policy: map.get("policy").and_then(Value::as_str),
             chunked_prefill: flag("chunked_prefill"),
             long_prefill_threshold: number(&["long_prefill_token_threshold"]).unwrap_or(0),
@@ -52,6 +54,11 @@ pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
         EngineKind::Sglang(config) => {
             let mut settings = of_options(sglang::OPTIONS, config, &sglang::derived_settings(config));
             settings.insert("engine".to_owned(), "sglang".into());
+            settings
+        }
+        EngineKind::Ticks(config) => {
+            let mut settings = of_options(ticks::OPTIONS, config, &[]);
+            settings.insert("engine".to_owned(), "ticks".into());
             settings
         }
     }

@@ -113,6 +113,14 @@ impl Pantry {
         let trace: String = rows.collect();
         self.folder.write("trace.jsonl", &trace);
         self.folder.write("conversation_trace.jsonl", &trace);
+        let request = |id, arrival_tick| {
+            json!({"id": id, "prompt_tokens": 32, "max_output_tokens": 8, "priority": 1,
+            "arrival_tick": arrival_tick})
+        };
+        let config = json!({"total_kv_pages": 20, "page_size_tokens": 16, "max_active": 3,
+            "prefill_tokens_per_tick": 128, "decode_width": 2});
+        let ticks = json!({"config": config, "requests": [request("a", 0), request("b", 4)]});
+        self.folder.write("ticks.json", ticks.to_string());
         self.folder.write("engine.json", r#"{"num_gpu_blocks": 8192, "speedup_ratio": 2}"#);
         for name in ["capture.jsonl", "capture.jsonl.zst", "demo.jsonl", "day.jsonl.zst"] {
             let _ = self.vcr(&["inspect", "gen-demo", "-o", name, "--requests", "60"]);

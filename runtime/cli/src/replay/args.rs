@@ -9,6 +9,7 @@ use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
 use vcr_trace::{Sessions, TraceFormat};
 
+use super::tick_args::TickArgs;
 use crate::sweep::shard::ShardArgs;
 
 pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
@@ -26,6 +27,7 @@ pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
       --extra-engine-args '{\"startup_time\": 60}'
   vcr replay trace.jsonl --sweep num_workers=1..16 --sweep router_mode=round_robin,kv_router \\
       --sweep max_num_seqs=64,128 --sweep-out sweep.csv
+  vcr replay ticks.json --engine ticks --total-kv-pages 20 --report-json report.json
 
 JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 );
@@ -51,6 +53,8 @@ pub(crate) struct ReplayArgs {
     pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
+    #[command(flatten)]
+    pub(crate) ticks: TickArgs,
     #[command(flatten)]
     pub(crate) refused: RefusedArgs,
 }

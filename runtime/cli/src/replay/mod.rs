@@ -6,6 +6,8 @@ mod files;
 mod setup;
 mod show;
 pub(crate) mod sweep;
+pub(crate) mod tick_args;
+mod ticks;
 
 use std::time::Instant;
 
@@ -27,10 +29,13 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     if let Some(bytes) = args.run.memory_limit {
         memory::set_limit(bytes);
     }
-    let done = check::check(args).and_then(|()| match args.sweep.sweeps.is_empty() {
-        true => replay_once(args),
-        false => sweep::sweep(args),
-    });
+    let done = match args.ticks.engine {
+        Some(_) => ticks::replay(args),
+        None => check::check(args).and_then(|()| match args.sweep.sweeps.is_empty() {
+            true => replay_once(args),
+            false => sweep::sweep(args),
+        }),
+    };
     done.unwrap_or_else(|refusal| {
         print_error(&refusal.message, refusal.hint.as_deref());
         refusal.exit

@@ -52,6 +52,10 @@ impl RunConfig {
                 let text = "has a scheduling policy that its engines do not follow, or none that they could";
                 problem(format!("pool `{}`", pool.name), text);
             }
+            if pools.len() > 1 && !pool.engine.transfers_kv() {
+                let text = "its engines cannot take KV from others or hand it on; use them in a cluster of one pool";
+                problem(format!("pool `{}`", pool.name), text);
+            }
             if let RouterConfig::Kv(config) = &pool.router
                 && let Err(text) = config.check()
             {

@@ -20,6 +20,12 @@ pub enum RejectReason {
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
+    /// The scheduler admits no part of a prompt.
+    #[error("the prompt exceeds `prefill_tokens_per_tick`, and prompts are not split")]
+    ExceedsPrefillBudget,
+    /// The scheduler has no KV of other engines.
+    #[error("the request's KV comes from another engine or goes there, which this scheduler cannot do")]
+    KvTransfersOff,
     /// vLLM's engine core stops with an assertion here; this one goes on with
     /// the request it has.
     #[error("a request of the same number is under way")]

@@ -13,6 +13,7 @@ use crate::serving::forward::common_methods;
 use crate::serving::{EngineKind, ServingEngine};
 use crate::sglang::SglangEngine;
 use crate::stats::EngineStats;
+use crate::ticks::TickEngine;
 
 /// Calls a method of the engine that it is.
 macro_rules! each {
@@ -20,17 +21,20 @@ macro_rules! each {
         match $any {
             AnyEngine::Vllm($engine) => $call,
             AnyEngine::Sglang($engine) => $call,
+            AnyEngine::Ticks($engine) => $call,
         }
     };
 }
 
-/// An engine of either kind.
+/// An engine of any kind.
 #[derive(Debug)]
 pub enum AnyEngine {
     /// One with vLLM's scheduler.
     Vllm(Engine),
     /// One with SGLang's.
     Sglang(SglangEngine),
+    /// One that schedules by ticks.
+    Ticks(TickEngine),
 }
 
 impl AnyEngine {
@@ -40,6 +44,7 @@ impl AnyEngine {
         match kind {
             EngineKind::Vllm(config) => Self::Vllm(Engine::new(config.clone())),
             EngineKind::Sglang(config) => Self::Sglang(SglangEngine::new(config.clone())),
+            EngineKind::Ticks(config) => Self::Ticks(TickEngine::new(config.clone())),
         }
     }
 
@@ -52,7 +57,11 @@ impl AnyEngine {
     /// Maximum number of running requests.
     #[must_use]
     pub fn max_num_seqs(&self) -> u32 {
-        each!(self, engine => engine.config().max_num_seqs)
+        match self {
+            Self::Vllm(engine) => engine.config().max_num_seqs,
+            Self::Sglang(engine) => engine.config().max_num_seqs,
+            Self::Ticks(engine) => engine.config().max_active,
+        }
     }
 
     /// Maximum number of tokens computed in one step.
@@ -61,13 +70,18 @@ impl AnyEngine {
         match self {
             Self::Vllm(engine) => engine.config().max_num_batched_tokens,
             Self::Sglang(engine) => engine.config().max_prefill_tokens,
+            Self::Ticks(engine) => engine.config().prefill_tokens_per_tick,
         }
     }
 
     /// Extra tokens a sampling request may emit in a step.
     #[must_use]
     pub fn max_extra_tokens_per_step(&self) -> u32 {
-        each!(self, engine => engine.config().max_extra_tokens_per_step)
+        match self {
+            Self::Vllm(engine) => engine.config().max_extra_tokens_per_step,
+            Self::Sglang(engine) => engine.config().max_extra_tokens_per_step,
+            Self::Ticks(_) => 0,
+        }
     }
 }
 

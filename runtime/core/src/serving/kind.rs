@@ -4,6 +4,7 @@ use crate::compat::Reservations;
 use crate::config::{EngineConfig, Policy};
 use crate::kv::tiers::KvTiersConfig;
 use crate::sglang::{PrefixLookup, SglangConfig};
+use crate::ticks::TickConfig;
 
 /// Checked settings of an engine, which select its scheduler.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +15,8 @@ pub enum EngineKind {
     Vllm(EngineConfig),
     /// SGLang's.
     Sglang(SglangConfig),
+    /// The scheduler of ticks.
+    Ticks(TickConfig),
 }
 
 impl EngineKind {
@@ -23,6 +26,7 @@ impl EngineKind {
         match self {
             Self::Vllm(config) => config.block_size,
             Self::Sglang(config) => config.page_size,
+            Self::Ticks(config) => config.page_size_tokens,
         }
     }
 
@@ -32,6 +36,7 @@ impl EngineKind {
         match self {
             Self::Vllm(config) => config.max_num_batched_tokens,
             Self::Sglang(config) => config.max_prefill_tokens,
+            Self::Ticks(config) => config.prefill_tokens_per_tick,
         }
     }
 
@@ -41,6 +46,7 @@ impl EngineKind {
         match self {
             Self::Vllm(config) => config.num_gpu_blocks,
             Self::Sglang(config) => config.num_pages,
+            Self::Ticks(config) => config.total_kv_pages,
         }
     }
 
@@ -64,7 +70,14 @@ impl EngineKind {
         match self {
             Self::Vllm(config) => config.reservations,
             Self::Sglang(config) => config.reservations,
+            Self::Ticks(_) => Reservations::default(),
         }
+    }
+
+    /// Whether a request's KV may come from another engine, or go there.
+    #[must_use]
+    pub fn transfers_kv(&self) -> bool {
+        !matches!(self, Self::Ticks(_))
     }
 
     /// Where it keeps KV below the device, if anywhere.
@@ -84,7 +97,7 @@ impl EngineKind {
     pub fn as_vllm(&self) -> Option<&EngineConfig> {
         match self {
             Self::Vllm(config) => Some(config),
-            Self::Sglang(_) => None,
+            Self::Sglang(_) | Self::Ticks(_) => None,
         }
     }
 }
@@ -98,5 +111,11 @@ impl From<EngineConfig> for EngineKind {
 impl From<SglangConfig> for EngineKind {
     fn from(config: SglangConfig) -> Self {
         Self::Sglang(config)
+    }
+}
+
+impl From<TickConfig> for EngineKind {
+    fn from(config: TickConfig) -> Self {
+        Self::Ticks(config)
     }
 }

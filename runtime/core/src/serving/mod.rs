@@ -2,7 +2,7 @@
 //!
 //! Drivers that simulate many engines know them as [`ServingEngine`]s. The kind
 //! is part of an engine's settings, an [`EngineKind`]; [`AnyEngine`] is an
-//! engine of either kind, dispatched once in a call and never for a token.
+//! engine of any kind, dispatched once in a call and never for a token.
 
 mod any;
 mod forward;

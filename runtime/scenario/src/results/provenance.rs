@@ -85,7 +85,7 @@ impl Inputs {
                         SchedulerRules::V0_33 => "0.33",
                     });
                 }
-                EngineKind::Vllm(_) | EngineKind::Sglang(_) => {}
+                EngineKind::Vllm(_) | EngineKind::Sglang(_) | EngineKind::Ticks(_) => {}
             }
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod tiers;
 
 use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
+use vcr_core::ticks::{self, TickConfig, TickConfigInput};
 use vcr_core::{
     ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption, OPTIONS,
     OptionValue, option,
@@ -73,10 +74,15 @@ enum EngineType {
     Vllm,
     Sglang,
     Trtllm,
+    Ticks,
 }
 
-const TYPES: &[(&str, EngineType)] =
-    &[("vllm", EngineType::Vllm), ("sglang", EngineType::Sglang), ("trtllm", EngineType::Trtllm)];
+const TYPES: &[(&str, EngineType)] = &[
+    ("vllm", EngineType::Vllm),
+    ("sglang", EngineType::Sglang),
+    ("trtllm", EngineType::Trtllm),
+    ("ticks", EngineType::Ticks),
+];
 
 /// Block size of TensorRT-LLM.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
@@ -113,6 +119,12 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
                 options.problem("num_gpu_blocks", "engines of SGLang have `num_pages`, which is a number");
             }
             sglang(&mut options)
+        }
+        EngineType::Ticks => {
+            if is_auto {
+                options.problem("num_gpu_blocks", "engines that schedule by ticks have `total_kv_pages`, a number");
+            }
+            ticks(&mut options)
         }
     };
     let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
@@ -156,6 +168,12 @@ fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
     let mut input = SglangConfigInput::default();
     read(options, sglang::OPTIONS, &mut input);
     Ok(SglangConfig::new(input)?.into())
+}
+
+fn ticks(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
+    let mut input = TickConfigInput::default();
+    read(options, ticks::OPTIONS, &mut input);
+    Ok(TickConfig::new(input)?.into())
 }
 
 /// Reads the declared options.
