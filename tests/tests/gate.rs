@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Said};
+use vcr_tests::{Folder, Said, frontend_model, vllm_rs};
 
 /// Observations of requests, each changed by its index.
 fn observations(count: usize, change: impl Fn(usize, &mut Value)) -> String {
@@ -336,4 +336,51 @@ fn gates_of_scripts_refuse_what_they_cannot_use() {
     refused(r#"gate(before, after, #{ limit: #{} })"#, &["`policy`", "limit"]);
     refused(r#"gate(before, after, #{ limits: () })"#, &["invalid `limits` of a policy"]);
     refused(r#"expect(gate(before, after), "decision == maybe")"#, &["decisions are promote, hold, rollback"]);
+}
+
+/// Engines behind vLLM's own frontend, slower or crashing on request.
+const RELEASE: &str = r#"
+let fault = param("fault", "none");
+let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }) }) });
+let faults = if fault == "slow" { [ slow_down(#{ at: "0s", engine: 0, factor: 4.0 }) ] }
+    else if fault == "crash" { [ crash(#{ at: "1s", engine: 0, restart_after: "300ms" }) ] }
+    else { [] };
+run(#{ name: "release", cluster: c, faults: faults, workloads: [
+    // A frontend does not notice that an engine is gone, so clients must.
+    constant(#{ rate: "80/s", count: 240, prompt_tokens: 64, output_tokens: 10, timeout: "3s" }),
+] });
+"#;
+
+/// Times on a busy machine differ by more than on a deployment's.
+const LENIENT: &str = "policy = 1\n[limits]\nttft_p95 = 1.0\nlatency_p95 = 1.0\ntoken_gap_p95 = 1.0\n";
+
+/// Two releases of vLLM, mirrored and judged: the newer one well, slow, and with a crash.
+#[test]
+fn releases_of_vllm_are_judged_end_to_end() {
+    let folder = Folder::with(RELEASE);
+    folder.write("policy.toml", LENIENT);
+    let observe = |release: &str, fault: &str, name: &str| {
+        let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return false };
+        let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
+        let fault = format!("fault={fault}");
+        let out = ["--out", name, "--files", "report,requests", "-e", &fault];
+        let _ = folder.run(&[&["--target", &target], &out[..]].concat()).ended(0);
+        let labels = ["--set", "backend=vllm", "--set", &format!("backend_version={release}")];
+        let observations = format!("{name}.jsonl");
+        let _ = folder.vcr(&[&["mirror", name, "-o", &observations], &labels[..]].concat()).ended(0);
+        true
+    };
+    if !observe("0.27.1", "none", "old") {
+        return;
+    }
+    for (fault, decision, code) in [("none", "promote", 0), ("slow", "hold", 10), ("crash", "rollback", 20)] {
+        assert!(observe("0.33.0", fault, fault), "the frontends are fetched together");
+        let (old, new) = ("old.jsonl", format!("{fault}.jsonl"));
+        let judged = folder.vcr(&["gate", "--policy", "policy.toml", "--baseline", old, "--candidate", &new, "--json"]);
+        let report = judged.ended(code).json();
+        assert_eq!(report["decision"], decision, "{fault}: {}", report["reason"]);
+        assert_eq!(report["totals"]["matched"], 240, "{fault}");
+        let versions = report["version_transitions"].as_object().expect("an object");
+        assert!(versions.keys().all(|change| change.contains("0.27.1->0.33.0")), "{versions:?}");
+    }
 }
