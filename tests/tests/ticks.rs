@@ -62,11 +62,11 @@ fn a_replay_reports_every_tick() {
     let report = replay(&folder, &["--decode-width", "2", "--report-json", "report.json"]);
     let ticks = report["ticks"].as_array().expect("ticks");
     let row = |tick: &Value| {
-        let ids = |key: &str| tick[key].as_array().expect("ids").iter().map(|id| id.as_str().expect("an id")).collect();
-        let ids: Vec<String> = ["admitted_ids", "decoded_ids", "completed_ids"]
-            .map(|key| ids(key))
-            .map(|ids: Vec<&str>| ids.join(" "))
-            .into();
+        let ids = |key: &str| {
+            let ids = tick[key].as_array().expect("ids").iter();
+            ids.map(|id| id.as_str().expect("an id")).collect::<Vec<_>>().join(" ")
+        };
+        let ids = ["admitted_ids", "decoded_ids", "completed_ids"].map(ids).to_vec();
         (tick["tick"].as_u64(), ids, tick["queued"].as_u64(), tick["used_kv_pages"].as_u64(), tick["held_by"].clone())
     };
     let expected = |tick: u64, ids: [&str; 3], queued: u64, pages: u64, held_by: Value| {

@@ -28,6 +28,7 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+use crate::inspect::pressure::{PRESSURE_EXAMPLES, PressureArgs};
 use crate::man::{self, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
@@ -192,6 +193,9 @@ pub(crate) enum InspectCommand {
     /// Show the steps of a log, explain one of them, or compare two logs.
     #[command(after_help = STEPS_EXAMPLES)]
     Steps(StepsArgs),
+    /// Show which limits bound the runs of reports: queue, active requests and KV over time.
+    #[command(after_help = PRESSURE_EXAMPLES)]
+    Pressure(PressureArgs),
 }
 
 #[cfg(feature = "live")]

@@ -147,5 +147,6 @@ fn inspect(command: &InspectCommand) -> Exit {
         InspectCommand::Schema => captures::schema(),
         InspectCommand::Conform(args) => inspect::conform(args),
         InspectCommand::Steps(args) => inspect::steps(args),
+        InspectCommand::Pressure(args) => inspect::pressure::pressure(args),
     }
 }

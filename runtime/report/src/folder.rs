@@ -113,7 +113,8 @@ fn charts_of_requests(path: &Path, report: &Document) -> Result<Charts, FolderEr
     Ok(Charts::new(None, charts.collect()))
 }
 
-fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
+/// None if there is no such file.
+pub(crate) fn open(path: &Path) -> Result<Option<std::fs::File>, FolderError> {
     match std::fs::File::open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) => Ok(None),

@@ -1,5 +1,5 @@
-//! What people look at after a run: `report.html`, JUnit, Markdown, OpenMetrics, and
-//! tables of requests.
+//! What people look at after a run: `report.html`, JUnit, Markdown, OpenMetrics, tables of
+//! requests, and capacity envelopes.
 //!
 //! Knows no engine: it takes the contents of `report.json`, [`Charts`] and the requests,
 //! either from a run that has just ended or from a [folder](Folder) of an earlier one.
@@ -13,6 +13,7 @@ mod html;
 mod junit;
 mod markdown;
 mod openmetrics;
+mod pressure;
 mod request_charts;
 mod requests;
 mod text;
@@ -27,6 +28,7 @@ pub use html::write as write_html;
 pub use junit::write as write_junit;
 pub use markdown::write as write_summary;
 pub use openmetrics::write as write_openmetrics;
+pub use pressure::{Bound, BoundShare, Bucket, PoolPressure, Pressure, RunPressure, Share, read_pressure};
 pub use request_charts::RequestCharts;
 pub use requests::{RequestRow, RequestTable};
 pub use text::Escaped;

@@ -3,6 +3,7 @@
 pub(crate) mod captures;
 mod conform;
 mod diff;
+pub(crate) mod pressure;
 mod step;
 mod steps;
 mod text;

@@ -1,0 +1,113 @@
+//! `vcr inspect pressure`: the capacity envelope of reports.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_report::{BoundShare, FolderError, PoolPressure, Pressure, RunPressure, Share, read_pressure};
+
+use crate::exit::{Exit, print_error, printed};
+use crate::style::{BOLD, align_right, bare_table, write_table};
+
+pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
+  vcr run scenarios/failure_drill.rhai --out out
+  vcr inspect pressure out                    # queue, active requests, KV, and what bound
+  vcr inspect pressure before after --json
+
+Exit codes:
+  0  all went well
+  2  bad usage or input file";
+
+/// Options of `vcr inspect pressure`.
+#[derive(Debug, Args)]
+pub(crate) struct PressureArgs {
+    /// Folders that vcr run --out has written, or reports of vcr replay --report-json.
+    #[arg(required = true, value_name = "REPORT")]
+    reports: Vec<PathBuf>,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn pressure(args: &PressureArgs) -> Exit {
+    let runs: Result<Vec<_>, FolderError> = args.reports.iter().map(|path| read_pressure(path)).collect();
+    let runs = match runs {
+        Ok(runs) => runs.into_iter().flatten().collect(),
+        Err(error) => {
+            print_error(&error, None);
+            return Exit::BadInput;
+        }
+    };
+    let pressure = Pressure::new(runs);
+    let mut out = anstream::stdout().lock();
+    let written = if args.json { write_json(&mut out, &pressure) } else { write_runs(&mut out, &pressure.runs) };
+    printed(written, Exit::Passed)
+}
+
+fn write_json(out: &mut dyn Write, pressure: &Pressure) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, pressure)?;
+    writeln!(out)
+}
+
+fn write_runs(out: &mut dyn Write, runs: &[RunPressure]) -> io::Result<()> {
+    for (index, run) in runs.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "{BOLD}RUN {}{BOLD:#}  {}, {} {}", run.run, run.report, run.duration, run.unit)?;
+        for pool in &run.pools {
+            write_pool(out, pool, run.unit)?;
+        }
+        write_bounds(out, &run.bounds)?;
+    }
+    Ok(())
+}
+
+fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Result<()> {
+    writeln!(out, "\n  {BOLD}pool {}{BOLD:#}, {}", pool.pool, super::text::count(pool.engines, "engine"))?;
+    let count = |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
+    writeln!(out, "  queue pressure   {}; at most {} waiting", text(&pool.queue_pressure), count(pool.peak_queued))?;
+    writeln!(out, "  active capacity  {}; at most {} running", text(&pool.active_capacity), count(pool.peak_active))?;
+    writeln!(out, "  KV pressure      mean {}; peak {}", text(&pool.kv_usage_mean), text(&pool.kv_usage_peak))?;
+    write_bounds(out, &pool.bounds)?;
+    if pool.curve.is_empty() {
+        return Ok(());
+    }
+    let mut table = bare_table();
+    table.set_header([&format!("  from ({unit})"), "queued", "max", "active", "max", "KV", "max"]);
+    for bucket in &pool.curve {
+        table.add_row([
+            format!("  {:.1}", bucket.from),
+            format!("{:.1}", bucket.queued_mean),
+            bucket.queued_max.to_string(),
+            format!("{:.1}", bucket.active_mean),
+            bucket.active_max.to_string(),
+            percent(bucket.kv_usage_mean),
+            percent(bucket.kv_usage_max),
+        ]);
+    }
+    align_right(&mut table);
+    write_table(out, &table)
+}
+
+fn write_bounds(out: &mut dyn Write, bounds: &[BoundShare]) -> io::Result<()> {
+    let mut table = bare_table();
+    for bound in bounds {
+        let lift = bound.lift.clone().unwrap_or_default();
+        table.add_row([format!("  bound by {}", bound.bound.name()), text(&bound.share), lift]);
+    }
+    write_table(out, &table)
+}
+
+fn text(share: &Share) -> String {
+    match (share.share, &share.unknown) {
+        (Some(share), _) => percent(share),
+        (None, Some(reason)) => format!("unknown ({reason})"),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}

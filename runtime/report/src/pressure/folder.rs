@@ -1,0 +1,121 @@
+//! Envelopes of the runs of a folder that `vcr run --out` has written.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Map;
+
+use super::bound::{Bound, BoundShare};
+use super::curve::{Sample, curve};
+use super::envelope::{PoolPressure, RunPressure};
+use super::router::{self, Unscheduled, Waits};
+use super::share::Share;
+use super::steps::{self, PoolSteps, Steps};
+use crate::document::{Engine, Run};
+use crate::folder::{Folder, FolderError, for_each_request};
+use crate::timeline::{EngineLine, Timeline};
+
+const NO_STEPS: &str = "the folder has no steps of this pool: write them with --files report,steps,charts,requests";
+const NO_TIMELINE: &str = "charts.json has no time line of the run's engines";
+
+/// Limits of an engine that a step log knows.
+const OF_ENGINES: [Bound; 3] = [Bound::Sequences, Bound::Tokens, Bound::Blocks];
+
+/// The envelopes of a folder's runs.
+pub(super) fn read(path: &Path) -> Result<Vec<RunPressure>, FolderError> {
+    let folder = Folder::open(path)?;
+    let steps = steps::read(path)?.unwrap_or_default();
+    let mut waits = waits(path)?;
+    let report = path.display().to_string();
+    let envelope = |run: &Run| {
+        let charts = folder.charts.runs.iter().find(|charts| charts.name == run.name);
+        let timeline = charts.and_then(|charts| charts.timeline.as_ref());
+        of_run(&report, run, timeline, &steps, &mut waits)
+    };
+    Ok(folder.report.runs.iter().map(envelope).collect())
+}
+
+fn waits(path: &Path) -> Result<Waits, FolderError> {
+    let mut runs: BTreeMap<String, Unscheduled> = BTreeMap::new();
+    let has_requests = for_each_request(path, |row| match runs.get_mut(&*row.of) {
+        Some(run) => run.add(row),
+        None => runs.entry(row.of.to_string()).or_default().add(row),
+    })?;
+    Ok(has_requests.then_some(runs))
+}
+
+fn of_run(report: &str, run: &Run, timeline: Option<&Timeline>, steps: &Steps, waits: &mut Waits) -> RunPressure {
+    let mut names: Vec<&str> = Vec::new();
+    for engine in &run.engines {
+        if !names.contains(&&*engine.pool) {
+            names.push(&engine.pool);
+        }
+    }
+    let steps_of = |pool: &str| steps.get(&(run.name.clone(), pool.to_owned()));
+    let pools = names.iter().map(|&pool| of_pool(pool, run, timeline, steps_of(pool))).collect();
+    let known: Vec<&PoolSteps> = names.iter().filter_map(|pool| steps_of(pool)).collect();
+    let link = run.links.iter().map(|link| link.utilisation).fold(0.0, f64::max);
+    let bounds = [(Bound::Link, Share::known(link)), (Bound::RouterQueue, router::share(run, timeline, &known, waits))];
+    let bounds = bounds.into_iter().map(|(bound, share)| BoundShare::new(bound, share, &Map::new())).collect();
+    RunPressure {
+        report: report.to_owned(),
+        run: run.name.clone(),
+        duration: run.duration_ms,
+        unit: "ms",
+        pools,
+        bounds,
+    }
+}
+
+fn of_pool(pool: &str, run: &Run, timeline: Option<&Timeline>, steps: Option<&PoolSteps>) -> PoolPressure {
+    let engines: Vec<&Engine> = run.engines.iter().filter(|engine| engine.pool == pool).collect();
+    let whole_ms = run.duration_ms * engines.len() as f64;
+    let of_steps = |part_ms: fn(&PoolSteps) -> f64| match steps {
+        Some(steps) => Share::of(part_ms(steps), whole_ms),
+        None => Share::unknown(NO_STEPS),
+    };
+    let settings = steps.map(|steps| steps.settings.clone()).unwrap_or_default();
+    let other = steps.is_some_and(|steps| steps.bound_ms.contains_key(&Bound::Other));
+    let bounds = OF_ENGINES.into_iter().chain(other.then_some(Bound::Other)).map(|bound| {
+        let share = match steps {
+            Some(steps) => Share::of(steps.bound_ms.get(&bound).copied().unwrap_or(0.0), whole_ms),
+            None => Share::unknown(NO_STEPS),
+        };
+        BoundShare::new(bound, share, &settings)
+    });
+    let has_cap = Bound::Sequences.setting(&settings).is_some();
+    let samples = timeline.map(|timeline| samples_of(pool, timeline)).unwrap_or_default();
+    let kv_sum: f64 = samples.iter().map(|sample| sample.kv_usage).sum();
+    PoolPressure {
+        pool: pool.to_owned(),
+        engines: engines.len() as u64,
+        queue_pressure: of_steps(|steps| steps.queued_ms),
+        active_capacity: match steps {
+            Some(_) if !has_cap => Share::unknown("steps.jsonl has no settings of the pool's engines"),
+            _ => of_steps(|steps| steps.full_ms),
+        },
+        peak_queued: steps.map(|steps| steps.peak_queued),
+        peak_active: steps.map(|steps| steps.peak_active),
+        kv_usage_mean: match samples.len() {
+            0 => Share::unknown(NO_TIMELINE),
+            count => Share::of(kv_sum, count as f64),
+        },
+        kv_usage_peak: Share::known(engines.iter().map(|engine| engine.kv_peak_usage).fold(0.0, f64::max)),
+        bounds: bounds.collect(),
+        curve: timeline.map(|timeline| curve(&samples, timeline.interval_ms)).unwrap_or_default(),
+    }
+}
+
+/// Sums over the engines of a pool, and the mean of their KV usage.
+fn samples_of(pool: &str, timeline: &Timeline) -> Vec<Sample> {
+    let lines: Vec<&EngineLine> = timeline.engines.iter().filter(|line| line.pool == pool).collect();
+    let engines: u64 = lines.iter().map(|line| line.engines).sum();
+    let count = lines.iter().map(|line| line.waiting.len().min(line.running.len()).min(line.kv_usage.len())).min();
+    let sample = |index: usize| Sample {
+        queued: lines.iter().map(|line| line.waiting[index]).sum(),
+        active: lines.iter().map(|line| line.running[index]).sum(),
+        kv_usage: lines.iter().map(|line| line.kv_usage[index] * line.engines as f64).sum::<f64>()
+            / engines.max(1) as f64,
+    };
+    (0..count.unwrap_or(0)).map(sample).collect()
+}
