@@ -1,0 +1,79 @@
+//! Errors of tasks.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The reason why a task ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A file or folder cannot be used.
+    #[error("cannot {verb} `{path}`: {source}")]
+    File {
+        /// What was to be done with it.
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's message.
+        source: io::Error,
+    },
+    /// A program is not installed.
+    #[error("cannot start `{program}`: {source}")]
+    NoTool {
+        /// Its name.
+        program: String,
+        /// How to install it.
+        install: &'static str,
+        /// The system's message.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("`{line}` failed{}{said}", if said.is_empty() { "" } else { ":\n" })]
+    Failed {
+        /// The command.
+        line: String,
+        /// Its standard error.
+        said: String,
+        /// What to do.
+        hint: Option<&'static str>,
+    },
+    /// A program printed something else than expected.
+    #[error("invalid output of `{program}`: expected {expected}")]
+    Output {
+        /// Its name.
+        program: &'static str,
+        /// What is understood.
+        expected: &'static str,
+    },
+    /// Nothing was built where guests are expected.
+    #[error("no guests in `{0}`: expected components, `*.wasm`")]
+    NoGuests(PathBuf),
+    /// The binary is one of another version.
+    #[error("invalid binary `{path}`: expected version {expected}, got `{said}`")]
+    Version {
+        /// The binary.
+        path: PathBuf,
+        /// That of the workspace.
+        expected: String,
+        /// Its answer.
+        said: String,
+    },
+}
+
+impl Error {
+    /// Returns what makes an error of the system's.
+    pub(crate) fn file(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { verb, path, source }
+    }
+
+    /// The next step, if it is known.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::NoTool { install, .. } => Some(install),
+            Self::Failed { hint, .. } => *hint,
+            Self::NoGuests(_) => Some("build them with `cargo run --release -- guest build --bootstrap`"),
+            Self::Version { .. } => Some("build it from this checkout: `cargo build --release --features full`"),
+            Self::File { .. } | Self::Output { .. } => None,
+        }
+    }
+}
