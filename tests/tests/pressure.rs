@@ -26,7 +26,7 @@ fn step(engine: u32, number: u64, duration_ms: f64, running: u64, why: Option<&s
 
 /// 60 ms of 200 ms of engine time lack slots, 20 lack tokens, 30 lack blocks.
 fn steps() -> String {
-    let mut lines = vec![
+    let mut lines = [
         step(0, 0, 60.0, 4, Some("cap")),
         step(0, 1, 10.0, 2, Some("budget")),
         step(0, 2, 10.0, 1, Some("no chunking")),
