@@ -32,10 +32,23 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
-/// The line of a file's text, from 1, on which a part of that text begins.
-pub(crate) fn line_of(text: &str, part: &str) -> usize {
-    let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize).min(text.len());
-    text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1
+/// A file's text with the places where its lines begin.
+pub(crate) struct Text<'a> {
+    pub(crate) text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(offset, _)| offset + 1);
+        Self { text, starts: std::iter::once(0).chain(breaks).collect() }
+    }
+
+    /// The line, from 1, on which a part of this text begins.
+    pub(crate) fn line_of(&self, part: &str) -> usize {
+        let offset = (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
+        self.starts.partition_point(|start| *start <= offset)
+    }
 }
 
 #[cfg(test)]
@@ -46,8 +59,9 @@ mod tests {
     fn fields_keep_their_order_their_repetitions_and_their_lines() {
         let text = "{\n \"a\": 1,\n\n \"b\": [2,\n 3], \"a\": \"x\" }";
         let Fields(fields) = serde_json::from_str(text).expect("an object");
+        let lines = Text::new(text);
         let seen: Vec<_> =
-            fields.iter().map(|(name, raw)| (name.as_str(), raw.get(), line_of(text, raw.get()))).collect();
+            fields.iter().map(|(name, raw)| (name.as_str(), raw.get(), lines.line_of(raw.get()))).collect();
         assert_eq!(seen, [("a", "1", 2), ("b", "[2,\n 3]", 4), ("a", "\"x\"", 5)]);
         assert!(serde_json::from_str::<Fields<'_>>("[]").is_err());
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::value::RawValue;
 
-use crate::fields::{Fields, line_of};
+use crate::fields::{Fields, Text};
 use crate::settings::TickSettings;
 
 /// Maximum length of a workload file.
@@ -78,7 +78,7 @@ impl Workload {
     /// # Errors
     /// [`WorkloadError::Invalid`].
     pub fn parse(file: &str, text: &str) -> Result<Self, WorkloadError> {
-        let mut reader = Reader { file, text, problems: Vec::new() };
+        let mut reader = Reader { file, text: Text::new(text), problems: Vec::new() };
         let workload = reader.workload();
         let mut problems = reader.problems;
         if problems.is_empty() {
@@ -95,7 +95,7 @@ impl Workload {
 /// A text while it is read.
 struct Reader<'a> {
     file: &'a str,
-    text: &'a str,
+    text: Text<'a>,
     problems: Vec<String>,
 }
 
@@ -106,13 +106,13 @@ impl<'a> Reader<'a> {
 
     /// The fields of an object, unless it is none or names one twice.
     fn fields(&mut self, raw: &'a str, what: &str) -> Option<Vec<(String, &'a RawValue)>> {
-        let line = line_of(self.text, raw);
+        let line = self.text.line_of(raw);
         match serde_json::from_str::<Fields<'a>>(raw) {
             Ok(Fields(fields)) => {
                 let mut seen = BTreeMap::new();
                 for (name, value) in &fields {
-                    if let Some(first) = seen.insert(name.as_str(), line_of(self.text, value.get())) {
-                        let line = line_of(self.text, value.get());
+                    if let Some(first) = seen.insert(name.as_str(), self.text.line_of(value.get())) {
+                        let line = self.text.line_of(value.get());
                         self.problem(
                             line,
                             &format!("{what} `{name}`"),
@@ -124,9 +124,7 @@ impl<'a> Reader<'a> {
             }
             Err(error) => {
                 let at = line + error.line().saturating_sub(1);
-                let reason = error.to_string();
-                let reason = reason.split(" at line ").next().unwrap_or_default();
-                self.problem(at, what, &format!("expected a JSON object: {reason}"));
+                self.problem(at, what, &format!("expected a JSON object: {}", reason_of(&error)));
                 None
             }
         }
@@ -134,7 +132,7 @@ impl<'a> Reader<'a> {
 
     fn workload(&mut self) -> Workload {
         let mut workload = Workload::default();
-        let Some(fields) = self.fields(self.text.trim_start(), "the workload") else { return workload };
+        let Some(fields) = self.fields(self.text.text.trim_start(), "the workload") else { return workload };
         let mut has_requests = false;
         for (name, raw) in fields {
             match name.as_str() {
@@ -160,7 +158,7 @@ impl<'a> Reader<'a> {
             let place = format!("config `{name}`");
             let Some(setting) = settings.named(&name) else {
                 let known = TickSettings::NAMES.join(", ");
-                self.problem(line_of(self.text, value.get()), &place, &format!("unknown setting: expected {known}"));
+                self.problem(self.text.line_of(value.get()), &place, &format!("unknown setting: expected {known}"));
                 continue;
             };
             *setting = self.integer(value, &place, 1, i64::from(u32::MAX)).map(|number| number as u32);
@@ -172,18 +170,22 @@ impl<'a> Reader<'a> {
         let items: Vec<&'a RawValue> = match serde_json::from_str(raw.get()) {
             Ok(items) => items,
             Err(error) => {
-                self.problem(line_of(self.text, raw.get()), "`requests`", &format!("expected an array: {error}"));
+                self.problem(
+                    self.text.line_of(raw.get()),
+                    "`requests`",
+                    &format!("expected an array: {}", reason_of(&error)),
+                );
                 return Vec::new();
             }
         };
         if items.is_empty() {
-            self.problem(line_of(self.text, raw.get()), "`requests`", "expected at least one request");
+            self.problem(self.text.line_of(raw.get()), "`requests`", "expected at least one request");
         }
         let mut lines: BTreeMap<String, usize> = BTreeMap::new();
         let mut requests = Vec::with_capacity(items.len());
         for (index, item) in items.into_iter().enumerate() {
             let Some(request) = self.request(index, item) else { continue };
-            let line = line_of(self.text, item.get());
+            let line = self.text.line_of(item.get());
             if let Some(first) = lines.insert(request.id.clone(), line) {
                 let text = format!("expected a unique id; `{}` is the request on line {first}, too", request.id);
                 self.problem(line, &format!("requests[{index}] `id`"), &text);
@@ -206,10 +208,10 @@ impl<'a> Reader<'a> {
         let given = ["id", "prompt_tokens", "max_output_tokens", "priority", "arrival_tick"].map(&mut take);
         let [id, prompt, output, priority, arrival] = given;
         for (name, value) in &fields {
-            let line = line_of(self.text, value.get());
+            let line = self.text.line_of(value.get());
             self.problem(line, &format!("{place} `{name}`"), &format!("unknown field: expected {REQUEST_FIELDS}"));
         }
-        let line = line_of(self.text, raw.get());
+        let line = self.text.line_of(raw.get());
         let most = i64::from(u32::MAX);
         let id = self.id(id, &place, line);
         let prompt_tokens = self.needed(prompt, &format!("{place} `prompt_tokens`"), line, 1, most);
@@ -245,7 +247,7 @@ impl<'a> Reader<'a> {
             _ => {
                 let got = shortened(raw.get());
                 self.problem(
-                    line_of(self.text, raw.get()),
+                    self.text.line_of(raw.get()),
                     &place,
                     &format!("expected a text with a character, got {got}"),
                 );
@@ -268,10 +270,15 @@ impl<'a> Reader<'a> {
         let number = serde_json::from_str::<i64>(raw.get()).ok().filter(|number| (least..=most).contains(number));
         if number.is_none() {
             let text = format!("expected an integer from {least} to {most}, got {}", shortened(raw.get()));
-            self.problem(line_of(self.text, raw.get()), place, &text);
+            self.problem(self.text.line_of(raw.get()), place, &text);
         }
         number
     }
+}
+
+/// The reason without its place, which counts from the beginning of a part.
+fn reason_of(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 /// The beginning of a value, for errors.
