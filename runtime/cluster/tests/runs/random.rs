@@ -18,7 +18,7 @@ use vcr_cluster::{
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 
 use crate::support::{MS, assert_conserved, config, linear_in_batches, mix, pool, run, synthetic};
-pub(crate) use case::arb_case;
+pub(crate) use case::{Case, arb_case};
 pub(crate) use schedulers::with_pools;
 
 pub(crate) fn priced_in_batches(config: RunConfig) -> RunConfig {
@@ -79,10 +79,18 @@ const FEWEST_RUNS_PERCENT: usize = 90;
 /// Whatever breaks, every request ends once or is rejected, and the run ends.
 #[test]
 fn any_run_with_faults_is_conserved() {
-    let mut runner =
-        TestRunner::new(ProptestConfig { cases: 96, source_file: Some(file!()), ..ProptestConfig::default() });
+    assert_runs_conserved(96, arb_case());
+}
+
+#[test]
+fn any_run_of_ticks_is_conserved() {
+    assert_runs_conserved(32, arb_case().prop_map(Case::in_ticks));
+}
+
+fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {
+    let mut runner = TestRunner::new(ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() });
     let (runs, refusals) = (Cell::new(0), Cell::new(0));
-    let result = runner.run(&arb_case(), |case| {
+    let result = runner.run(&drawn, |case| {
         let run_config = case.config();
         match simulate(run_config.clone(), &mut Unobserved) {
             Ok(report) => {

@@ -154,6 +154,11 @@ impl Case {
         }
     }
 
+    /// The same with engines of ticks, in one pool.
+    pub(crate) fn in_ticks(self) -> Self {
+        Self { is_split: false, conditional: None, scheduler: Scheduler::Ticks, ..self }
+    }
+
     pub(crate) fn config(&self) -> RunConfig {
         let role = |role| if self.is_split { role } else { PoolRole::Aggregated };
         let requests = RequestMix {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use vcr_cluster::{PoolConfig, RunConfig, Topology};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::ticks::{TickConfig, TickConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
 
 use crate::support::MS;
@@ -36,9 +37,19 @@ pub(crate) fn in_mode(
 /// The same pools with another scheduler in their engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scheduler {
-    Vllm { async_scheduling: bool, drafts: u32, tiers: Option<KvTiersConfig> },
+    Vllm {
+        async_scheduling: bool,
+        drafts: u32,
+        tiers: Option<KvTiersConfig>,
+    },
     Trtllm,
-    Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy, reservations: Reservations },
+    Sglang {
+        pass_order: PassOrder,
+        schedule_policy: SchedulePolicy,
+        reservations: Reservations,
+    },
+    /// Not among those that are drawn: it has no place in clusters of two pools.
+    Ticks,
 }
 
 pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
@@ -84,6 +95,18 @@ pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConf
                 let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));
                 let input = EngineConfigInput { capacity: CapacityPolicy::GuaranteedNoEvict, ..own };
                 PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
+            });
+        }
+        Scheduler::Ticks => {
+            return with_pools(config, |pool| {
+                let input = TickConfigInput {
+                    total_kv_pages: pool.engine.num_blocks(),
+                    page_size_tokens: pool.engine.block_size(),
+                    max_active: 6,
+                    prefill_tokens_per_tick: 1_024,
+                    decode_width: 4,
+                };
+                PoolConfig { engine: TickConfig::new(input).expect("a valid engine").into(), ..pool }
             });
         }
         Scheduler::Sglang { pass_order, schedule_policy, reservations } => (pass_order, schedule_policy, reservations),
