@@ -176,7 +176,12 @@ let one = run(#{ name: "one", workloads: [work],
 expect(one, "steps", "count == 10");
 expect(one, "completed", "count == 4");
 "#;
-    let _ = Folder::with(scenario).run(&[]).ended(0);
+    let folder = Folder::with(scenario);
+    let _ = folder.run(&["--out", "out"]).ended(0);
+    let step = folder.vcr(&["inspect", "steps", "out", "--step", "1"]).ended(0);
+    for reason in ["it was the turn of others (`decode_width`)", "as many requests ran as may (3)"] {
+        assert!(step.stdout.contains(reason), "{}", step.stdout);
+    }
     let pools = scenario.replace("engines: pool(", "prefill: pool(#{ engine: small, latency: fixed(#{ step: \"1ms\" }) }), link: link(#{ bandwidth: \"1GB/s\", kv_bytes_per_token: 1024 }), decode: pool(");
     Folder::with(&pools).run(&[]).failed(2, &["cannot take KV from others"]);
 }

@@ -219,7 +219,9 @@ fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> 
     if idle.is_empty() || rows.is_empty() {
         return None;
     }
-    let reason = if settings.budget.is_some() && settings.budget == line.tot.map(u64::from) {
+    let reason = if settings.decode_width.is_some() {
+        "it was the turn of others (`decode_width`)"
+    } else if settings.budget.is_some() && settings.budget == line.tot.map(u64::from) {
         "the budget was used up before the end of the running list"
     } else if !line.pre.is_empty() {
         "the preemption ended the round over the running list"

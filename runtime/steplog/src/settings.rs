@@ -19,6 +19,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) max_loras: u64,
     pub(crate) num_drafts: u64,
     pub(crate) is_async: bool,
+    /// Most requests that decode in a step, where those that run take turns.
+    pub(crate) decode_width: Option<u64>,
 }
 
 impl<'a> Settings<'a> {
@@ -36,6 +38,7 @@ impl<'a> Settings<'a> {
             max_loras: number(&["max_loras"]).unwrap_or(0),
             num_drafts: number(&["spec", "num_spec_tokens"]).unwrap_or(0),
             is_async: flag("async_scheduling").unwrap_or(false),
+            decode_width: number(&["decode_width"]),
         }
     }
 }
