@@ -27,10 +27,14 @@ pub(crate) fn dist(args: &DistArgs) -> Result<Vec<PathBuf>, Error> {
     let lines = format!("{name}.debug");
     let stripped = binary::strip(&binary, &lines)?;
     let sbom = dependencies::sbom(&checkout, target)?;
+    let licences = match &args.licences {
+        Some(path) => read(path)?,
+        None => dependencies::licences(&checkout)?,
+    };
     let mut entries = Entries::new();
     entries.insert("vcr".to_owned(), Entry { contents: stripped.program, is_program: true });
     entries.insert("vcr.cdx.json".to_owned(), Entry::file(sbom.clone()));
-    entries.insert("LICENSES.md".to_owned(), Entry::file(dependencies::licences(&checkout)?));
+    entries.insert("LICENSES.md".to_owned(), Entry::file(licences));
     contents::add_files(&checkout, &mut entries)?;
     contents::add_shells(program, &mut entries)?;
 

@@ -50,6 +50,11 @@ struct DistArgs {
     #[arg(long, value_name = "FILE")]
     runnable: Option<PathBuf>,
 
+    /// Take this file for the licences of dependencies in place of running cargo-about, which takes a
+    /// minute to read the sources of all crates.
+    #[arg(long, value_name = "FILE")]
+    licences: Option<PathBuf>,
+
     /// Folder of the files.
     #[arg(long, value_name = "DIR", default_value = "target/dist")]
     out: PathBuf,

@@ -128,7 +128,7 @@ struct Table {
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
+    toml::from_str(include_str!("../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
 /// The versions from which a frontend may be, by what it sent.

@@ -1,0 +1,180 @@
+//! Releases, made of a binary that was built before, and looked into.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use flate2::read::GzDecoder;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+/// The files of an archive by their paths: modes and bytes.
+type Files = BTreeMap<String, (u32, Vec<u8>)>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The binary with all features; none, said loudly, where something is missing.
+fn binary() -> Option<PathBuf> {
+    if Command::new("cargo-cyclonedx").arg("--version").output().is_err() {
+        vcr_skips::skip("there is no cargo-cyclonedx; install it with `cargo install cargo-cyclonedx --locked`");
+        return None;
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let hint = "build vcr and its guests: `cargo run --release --features full -- guest build --bootstrap`";
+    let _guest = vcr_skips::existing(root().join("guests/dist/roofline.wasm"), hint)?;
+    vcr_skips::existing(target.join("release/vcr"), hint)
+}
+
+fn xtask(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask")).args(arguments).output().expect("it starts")
+}
+
+/// Makes a release of a binary; the licences are a text of the test's.
+fn dist(binary: &Path) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let licences = folder.path().join("licences");
+    fs::write(&licences, "all licences\n").expect("it is writable");
+    let out = folder.path().join("out");
+    let paths = [binary, &licences, &out].map(|path| path.to_str().expect("a path in UTF-8"));
+    let output = xtask(&["dist", "--binary", paths[0], "--licences", paths[1], "--out", paths[2]]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+/// Names and bytes of what was made.
+fn made(folder: &TempDir) -> BTreeMap<String, Vec<u8>> {
+    let listed = fs::read_dir(folder.path().join("out")).expect("it was made");
+    let files = listed.map(|entry| entry.expect("it can be listed"));
+    files
+        .map(|file| (file.file_name().into_string().expect("a text"), fs::read(file.path()).expect("it is readable")))
+        .collect()
+}
+
+fn ending<'a>(made: &'a BTreeMap<String, Vec<u8>>, end: &str) -> &'a [u8] {
+    let found = made.iter().find(|(name, _)| name.ends_with(end));
+    found.map(|(_, bytes)| &bytes[..]).unwrap_or_else(|| panic!("no {end} in {:?}", made.keys()))
+}
+
+fn unpacked(archive: &[u8], into: &Path) -> Files {
+    tar::Archive::new(GzDecoder::new(archive)).unpack(into).expect("it can be unpacked");
+    let mut read = tar::Archive::new(GzDecoder::new(archive));
+    let mut files = Files::new();
+    for entry in read.entries().expect("an archive") {
+        let mut entry = entry.expect("an entry");
+        let path = entry.path().expect("a path").display().to_string();
+        let (_, below) = path.split_once('/').expect("all is in one folder");
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).expect("it is readable");
+        files.insert(below.to_owned(), (entry.header().mode().expect("a mode"), bytes));
+    }
+    files
+}
+
+#[test]
+fn a_release_has_everything_and_the_same_bytes_each_time() {
+    let Some(binary) = binary() else { return };
+    let folder = dist(&binary);
+    let made = made(&folder);
+    assert_eq!(made.len(), 5, "{:?}", made.keys());
+    let again = dist(&binary);
+    assert!(made == self::made(&again), "the same inputs made other bytes");
+
+    let files = unpacked(ending(&made, ".tar.gz"), folder.path());
+    let names: Vec<&String> = files.keys().collect();
+    for wanted in [
+        "LICENSE",
+        "LICENSES.md",
+        "completions/bash/vcr",
+        "completions/elvish/vcr.elv",
+        "completions/fish/vcr.fish",
+        "completions/powershell/_vcr.ps1",
+        "completions/zsh/_vcr",
+        "guests/dist/roofline.wasm",
+        "man/man1/vcr-inspect-steps.1",
+        "man/man1/vcr.1",
+        "scenarios/pd_burst.rhai",
+        "scenarios/traces/chat.jsonl",
+        "vcr.cdx.json",
+    ] {
+        assert!(files.get(wanted).is_some_and(|(mode, bytes)| *mode == 0o644 && !bytes.is_empty()), "{wanted}: {names:?}");
+    }
+    assert_eq!(files["vcr"].0, 0o755);
+    assert_eq!(files["LICENSES.md"].1, b"all licences\n");
+    says_where_it_comes_from(&made);
+    is_one_program_with_its_line_tables(&made, &files);
+    runs_the_main_job(folder.path());
+}
+
+/// Checksums of all, and a statement about each.
+fn says_where_it_comes_from(made: &BTreeMap<String, Vec<u8>>) {
+    let sums = String::from_utf8(made["SHA256SUMS"].clone()).expect("text");
+    let sums: BTreeMap<&str, &str> =
+        sums.lines().filter_map(|line| line.split_once("  ")).map(|(sum, name)| (name, sum)).collect();
+    assert_eq!(sums.len(), 4, "{sums:?}");
+    for (name, sum) in &sums {
+        assert_eq!(hex::encode(Sha256::digest(&made[*name])), *sum, "{name}");
+    }
+    let provenance: Value = serde_json::from_slice(ending(made, ".provenance.json")).expect("JSON");
+    let subjects = provenance["subject"].as_array().expect("subjects");
+    assert_eq!(subjects.len(), 3);
+    for subject in subjects {
+        assert_eq!(subject["digest"]["sha256"], sums[subject["name"].as_str().expect("a name")]);
+    }
+    let inputs = &provenance["predicate"]["buildDefinition"]["resolvedDependencies"];
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output().expect("there is git");
+    assert_eq!(inputs[0]["digest"]["gitCommit"], String::from_utf8_lossy(&head.stdout).trim());
+    let lock = fs::read(root().join("Cargo.lock")).expect("there is one");
+    assert_eq!(inputs[1]["digest"]["sha256"], hex::encode(Sha256::digest(lock)));
+
+    let sbom: Value = serde_json::from_slice(ending(made, ".cdx.json")).expect("JSON");
+    let components: Vec<&str> =
+        sbom["components"].as_array().expect("components").iter().filter_map(|it| it["name"].as_str()).collect();
+    for name in ["vcr-core", "wasmtime", "zmq"] {
+        assert!(components.contains(&name), "{name}: {components:?}");
+    }
+    let folder = root().canonicalize().expect("it is there");
+    let place = folder.to_str().expect("a path in UTF-8").as_bytes();
+    for (name, bytes) in made.iter().filter(|(name, _)| name.ends_with(".json")) {
+        assert!(!bytes.windows(place.len()).any(|part| part == place), "{name} names a folder of this machine");
+    }
+}
+
+fn is_one_program_with_its_line_tables(made: &BTreeMap<String, Vec<u8>>, files: &Files) {
+    let mut lines = Vec::new();
+    GzDecoder::new(ending(made, ".debug.gz")).read_to_end(&mut lines).expect("it is compressed");
+    assert!(lines.starts_with(b"\x7fELF"));
+    let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|part| part == name.as_bytes());
+    let program = &files["vcr"].1;
+    assert!(has(program, ".gnu_debuglink") && !has(program, ".symtab"));
+    assert!(has(&lines, ".symtab"));
+    let name = made.keys().find(|name| name.ends_with(".debug.gz")).expect("line tables");
+    assert!(has(program, name.trim_end_matches(".gz")), "the program does not name {name}");
+    assert!(program.len() < 60_000_000, "{} bytes", program.len());
+}
+
+fn runs_the_main_job(folder: &Path) {
+    let listed = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let unpacked = listed.filter(|path| path.join("vcr").is_file()).next().expect("it was unpacked");
+    let mut command = Command::new(unpacked.join("vcr"));
+    let output = command.args(["run", "scenarios/pd_burst.rhai"]).current_dir(&unpacked).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("7 of 7 assertions passed"));
+}
+
+#[test]
+fn what_cannot_be_packaged_is_named() {
+    let refused = |binary: &str| {
+        let output = xtask(&["dist", "--binary", binary]);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let said = refused("no/such/file");
+    assert!(said.contains("error: cannot start `no/such/file`") && said.contains("hint: "), "{said}");
+    let said = refused("/bin/echo");
+    assert!(said.contains("invalid binary `/bin/echo`: expected version"), "{said}");
+}
