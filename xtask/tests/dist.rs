@@ -101,7 +101,10 @@ fn a_release_has_everything_and_the_same_bytes_each_time() {
         "scenarios/traces/chat.jsonl",
         "vcr.cdx.json",
     ] {
-        assert!(files.get(wanted).is_some_and(|(mode, bytes)| *mode == 0o644 && !bytes.is_empty()), "{wanted}: {names:?}");
+        assert!(
+            files.get(wanted).is_some_and(|(mode, bytes)| *mode == 0o644 && !bytes.is_empty()),
+            "{wanted}: {names:?}"
+        );
     }
     assert_eq!(files["vcr"].0, 0o755);
     assert_eq!(files["LICENSES.md"].1, b"all licences\n");
@@ -150,8 +153,9 @@ fn is_one_program_with_its_line_tables(made: &BTreeMap<String, Vec<u8>>, files: 
     assert!(lines.starts_with(b"\x7fELF"));
     let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|part| part == name.as_bytes());
     let program = &files["vcr"].1;
-    assert!(has(program, ".gnu_debuglink") && !has(program, ".symtab"));
-    assert!(has(&lines, ".symtab"));
+    // Names of sections stand between zeros; texts of the program do not.
+    assert!(has(program, "\0.gnu_debuglink\0") && !has(program, "\0.symtab\0"));
+    assert!(has(&lines, "\0.symtab\0") && has(&lines, "\0.debug_line\0"));
     let name = made.keys().find(|name| name.ends_with(".debug.gz")).expect("line tables");
     assert!(has(program, name.trim_end_matches(".gz")), "the program does not name {name}");
     assert!(program.len() < 60_000_000, "{} bytes", program.len());

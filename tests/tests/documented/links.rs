@@ -48,7 +48,8 @@ fn anchors(text: &str) -> Vec<String> {
 fn links_lead_to_files_and_headings() {
     let mut broken = Vec::new();
     let mut checked = 0;
-    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/oracle/README.md", "tests/recordings/README.md"];
+    let others =
+        ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/oracle/README.md", "tests/recordings/README.md"];
     for page in pages().into_iter().chain(others.map(str::to_owned)) {
         let path = root().join(&page);
         let text = fs::read_to_string(&path).expect("the page is text");
