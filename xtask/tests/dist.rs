@@ -162,8 +162,8 @@ fn is_one_program_with_its_line_tables(made: &BTreeMap<String, Vec<u8>>, files: 
 }
 
 fn runs_the_main_job(folder: &Path) {
-    let listed = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let unpacked = listed.filter(|path| path.join("vcr").is_file()).next().expect("it was unpacked");
+    let mut listed = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let unpacked = listed.find(|path| path.join("vcr").is_file()).expect("it was unpacked");
     let mut command = Command::new(unpacked.join("vcr"));
     let output = command.args(["run", "scenarios/pd_burst.rhai"]).current_dir(&unpacked).output().expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
