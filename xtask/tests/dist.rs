@@ -155,7 +155,10 @@ fn is_one_program_with_its_line_tables(made: &BTreeMap<String, Vec<u8>>, files: 
     let program = &files["vcr"].1;
     // Names of sections stand between zeros; texts of the program do not.
     assert!(has(program, "\0.gnu_debuglink\0") && !has(program, "\0.symtab\0"));
-    assert!(has(&lines, "\0.symtab\0") && has(&lines, "\0.debug_line\0"));
+    assert!(has(&lines, "\0.symtab\0") && !has(program, "\0.debug_line\0"));
+    // A profile may leave line tables out.
+    let built = fs::read(binary().expect("it was packaged")).expect("it is readable");
+    assert_eq!(has(&lines, "\0.debug_line\0"), has(&built, "\0.debug_line\0"));
     let name = made.keys().find(|name| name.ends_with(".debug.gz")).expect("line tables");
     assert!(has(program, name.trim_end_matches(".gz")), "the program does not name {name}");
     assert!(program.len() < 60_000_000, "{} bytes", program.len());
