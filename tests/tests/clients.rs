@@ -250,7 +250,10 @@ fn guidellm_counts_every_request() {
         "{said}"
     );
     for request in benchmark["requests"]["successful"].as_array().expect("requests") {
-        assert_eq!((&request["prompt_tokens"], &request["output_tokens"]), (&json!(32), &json!(8)));
+        assert_eq!(request["output_tokens"], 8);
+        // A text of 32 drawn tokens may have another number of them when it is read again.
+        let prompt_tokens = request["prompt_tokens"].as_u64().expect("a number");
+        assert!((30..=34).contains(&prompt_tokens), "{prompt_tokens} prompt tokens");
         let latency_s = request["request_latency"].as_f64().expect("a number");
         assert!(latency_s > LEAST_MS / 1e3, "eight tokens in {latency_s} s");
     }

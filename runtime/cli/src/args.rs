@@ -29,7 +29,7 @@ use crate::help::{
 };
 use crate::inspect::captures::args as captures;
 use crate::inspect::pressure::{PRESSURE_EXAMPLES, PressureArgs};
-use crate::man::{self, ManArgs};
+use crate::man::args::{self as man, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
 use crate::pack::args as pack;

@@ -4,34 +4,17 @@
 //! option, those that only `--help-all` lists among them, and the examples and exit codes of the
 //! help. Pages have no date: the same program writes the same bytes.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+pub(crate) mod args;
 
-use clap::{Args, Command};
+use std::io::{self, Write};
+
+use clap::Command;
 use clap_mangen::Man;
 use roff::{Roff, roman};
 use vcr_output::{OutputError, Outputs};
 
 use crate::exit::{Exit, print_error, printed};
-use crate::help::with_plain_exit_codes;
-
-pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
-    "Examples:
-  vcr man --out ~/.local/share/man/man1
-  vcr man --out man --force              # in place of the pages that are there"
-);
-
-/// Options of `vcr man`.
-#[derive(Debug, Args)]
-pub(crate) struct ManArgs {
-    /// Write the pages to this folder.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-
-    /// Replace pages that exist.
-    #[arg(long)]
-    force: bool,
-}
+use args::ManArgs;
 
 /// A page and its file name.
 struct Page {
