@@ -3,7 +3,7 @@
 //! Observations say what a system answered and when: [`Observation`]. [`mirror`] makes them of
 //! captures, runs and the files of other tools. A [`Policy`] limits what a candidate may do
 //! worse than its baseline; [`judge`] joins the observations of both sides and decides, and
-//! [`report`] shows the decision. Equal inputs give equal reports, on any number of threads.
+//! [`Report`] shows the decision. Equal inputs give equal reports, on any number of threads.
 //! This crate reads files and prints nothing.
 
 mod decide;
