@@ -113,6 +113,7 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<String> {
         }
     };
     lacks(matches!(pool.engine, EngineKind::Sglang(_)), "engines of SGLang");
+    lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines of ticks");
     lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks");
     lacks(pool.scaling.is_some(), "autoscaling");
     lacks(pool.engine.kv_tiers().is_some(), "KV tiers below the device");
