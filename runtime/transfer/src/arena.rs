@@ -1,0 +1,439 @@
+//! The memory of one engine: all pages, and the owner and content of each block.
+//!
+//! Pages live in one anonymous mapping, which other processes may read by its addresses (NIXL); within this
+//! process every access holds the locks of its blocks. Locks are held for one copy or one system call that does not
+//! wait, so whoever claims or fills a block waits for no network.
+
+use std::collections::TryReserveError;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::geometry::Geometry;
+use crate::pattern;
+
+/// A part of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Tensor-parallel rank.
+    pub rank: u32,
+    /// Region of the rank.
+    pub region: u32,
+    /// Block.
+    pub block: u32,
+    /// Offset in the page.
+    pub offset: u32,
+    /// Length.
+    pub bytes: u32,
+}
+
+impl Span {
+    /// Whether it lies within the pages of `geometry`.
+    #[must_use]
+    pub fn is_within(&self, geometry: &Geometry) -> bool {
+        self.rank < geometry.ranks()
+            && self.region < geometry.regions()
+            && self.block < geometry.blocks()
+            && u64::from(self.offset) + u64::from(self.bytes) <= u64::from(geometry.page_bytes())
+    }
+}
+
+/// No owner.
+const NONE: u64 = 0;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct BlockState {
+    /// The transfer that may write, or none.
+    owner: u64,
+    /// The content, if it is known.
+    content: Option<u64>,
+    /// The content that readers expect.
+    wanted: Option<u64>,
+}
+
+/// Why there is no arena.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// It would be larger than the memory.
+    #[error(
+        "the KV arena needs {needed_bytes} bytes ({blocks} blocks of {block_bytes} bytes), but this process may use \
+         {limit_bytes}"
+    )]
+    TooLarge {
+        /// Its size.
+        needed_bytes: u64,
+        /// Blocks.
+        blocks: u32,
+        /// Bytes of a block.
+        block_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The system refuses.
+    #[error("cannot map {bytes} bytes for the KV arena")]
+    Map {
+        /// Its size.
+        bytes: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There is no memory for the table of blocks.
+    #[error("cannot allocate the table of {blocks} KV blocks")]
+    Table {
+        /// Blocks.
+        blocks: u32,
+        /// Why.
+        #[source]
+        source: TryReserveError,
+    },
+}
+
+/// The pages of one engine.
+pub struct Arena {
+    geometry: Geometry,
+    memory: MmapRaw,
+    blocks: Vec<RwLock<BlockState>>,
+}
+
+impl Arena {
+    /// Maps the memory; pages are zero, and take memory when they are first written.
+    ///
+    /// # Errors
+    /// When it is larger than `limit_bytes`, or the system refuses.
+    pub fn new(geometry: Geometry, limit_bytes: Option<u64>) -> Result<Self, ArenaError> {
+        let (needed_bytes, blocks) = (geometry.total_bytes(), geometry.blocks());
+        if let Some(limit_bytes) = limit_bytes.filter(|limit_bytes| needed_bytes > *limit_bytes) {
+            let block_bytes = geometry.block_bytes();
+            return Err(ArenaError::TooLarge { needed_bytes, blocks, block_bytes, limit_bytes });
+        }
+        let map_error = |source| ArenaError::Map { bytes: needed_bytes, source };
+        let len = usize::try_from(needed_bytes).map_err(|_| map_error(std::io::ErrorKind::OutOfMemory.into()))?;
+        let memory = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(map_error)?;
+        let mut states = Vec::new();
+        states.try_reserve_exact(blocks as usize).map_err(|source| ArenaError::Table { blocks, source })?;
+        states.resize_with(blocks as usize, RwLock::default);
+        Ok(Self { geometry, memory: memory.into(), blocks: states })
+    }
+
+    /// The sizes.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The address of a page in this process, for libraries that read and write memory themselves. They must
+    /// keep to the owners of blocks.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    #[must_use]
+    pub fn page_address(&self, rank: u32, region: u32, block: u32) -> usize {
+        let span = Span { rank, region, block, offset: 0, bytes: self.geometry.page_bytes() };
+        assert!(span.is_within(&self.geometry), "there is no page {span:?}");
+        self.memory.as_ptr() as usize + self.geometry.page_offset(rank, region, block) as usize
+    }
+
+    /// The content of a block, if it is known.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    #[must_use]
+    pub fn content(&self, block: u32) -> Option<u64> {
+        self.lock(block).content
+    }
+
+    /// Gives a block to the transfer `owner`; its content is unknown from now on. Whoever owned it before writes
+    /// no more.
+    ///
+    /// # Panics
+    /// When there is no such block, or `owner` is 0.
+    pub fn claim(&self, block: u32, owner: u64) {
+        assert_ne!(owner, NONE, "0 is no transfer");
+        *self.lock_mut(block) = BlockState { owner, content: None, wanted: None };
+    }
+
+    /// Takes a block from the transfer `owner`, if it still has it. With `content`, that is known from now on.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn settle(&self, block: u32, owner: u64, content: Option<u64>) {
+        let mut state = self.lock_mut(block);
+        if state.owner == owner {
+            *state = BlockState { owner: NONE, content, wanted: content };
+        }
+    }
+
+    /// Whether the transfer `owner` still has this block.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    #[must_use]
+    pub fn is_owned(&self, block: u32, owner: u64) -> bool {
+        self.lock(block).owner == owner
+    }
+
+    /// Takes a block from whatever transfer has it, for readers that expect `content`. Its pages are not written yet.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn want(&self, block: u32, content: u64) {
+        // Readers of the same content must not be waited for.
+        if self.lock(block).wanted != Some(content) {
+            let mut state = self.lock_mut(block);
+            *state = BlockState { owner: NONE, wanted: Some(content), ..*state };
+        }
+    }
+
+    /// Writes the pattern that readers of a block expect into all its pages, unless it is there already. Returns the
+    /// content; none if the block is not for readers, or no longer.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn materialize(&self, block: u32) -> Option<u64> {
+        let wanted = {
+            let state = self.lock(block);
+            if state.content == state.wanted {
+                return state.content;
+            }
+            state.wanted?
+        };
+        let mut state = self.lock_mut(block);
+        if state.wanted != Some(wanted) || state.content == Some(wanted) {
+            return state.content.filter(|content| state.wanted == Some(*content));
+        }
+        let geometry = &self.geometry;
+        for (rank, region) in
+            (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)))
+        {
+            let span = Span { rank, region, block, offset: 0, bytes: geometry.page_bytes() };
+            let slices = self.locked_span_mut(&span).chunks_exact_mut(self.slice_bytes());
+            for (head, slice) in (geometry.first_head(rank)..).zip(slices) {
+                pattern::fill(slice, pattern::first_word(wanted, region, head));
+            }
+        }
+        state.content = Some(wanted);
+        state.content
+    }
+
+    /// [`Arena::want`] and [`Arena::materialize`] at once.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn fill(&self, block: u32, content: u64) {
+        self.want(block, content);
+        self.materialize(block);
+    }
+
+    /// The offset, in its page, of the first byte of a span that is not of the pattern of `content`; none if all are.
+    ///
+    /// # Panics
+    /// When there is no such span, or it does not consist of whole slices.
+    #[must_use]
+    pub fn first_wrong(&self, span: &Span, content: u64) -> Option<usize> {
+        let slice_bytes = self.slice_bytes();
+        assert!((span.offset as usize).is_multiple_of(slice_bytes), "{span:?} begins within a slice");
+        let state = self.lock(span.block);
+        let head = self.geometry.first_head(span.rank) + (span.offset as usize / slice_bytes) as u32;
+        let slices = self.span(&state, span).chunks(slice_bytes).enumerate();
+        let mut wrong = slices.filter_map(|(index, slice)| {
+            let word = pattern::first_word(content, span.region, head + index as u32);
+            Some(span.offset as usize + index * slice_bytes + pattern::first_wrong(slice, word)?)
+        });
+        wrong.next()
+    }
+
+    /// Changes a byte of a span of the transfer `owner`, as a fault.
+    ///
+    /// # Panics
+    /// When there is no such span.
+    pub fn corrupt(&self, span: &Span, owner: u64) {
+        self.with_spans_mut(owner, &[*span], |slices| {
+            if let Some(byte) = slices.first_mut().and_then(|slice| slice.first_mut()) {
+                *byte ^= 0x55;
+            }
+        });
+    }
+
+    /// Calls `send` with the bytes of the spans, in their order, if `is_right` of each block and its content. It must
+    /// not wait.
+    ///
+    /// # Panics
+    /// When there is no such span.
+    pub fn with_spans<R>(
+        &self,
+        spans: &[Span],
+        is_right: impl Fn(u32, Option<u64>) -> bool,
+        send: impl FnOnce(&mut [IoSlice<'_>]) -> R,
+    ) -> Option<R> {
+        let blocks = blocks_of(spans);
+        let guards: Vec<_> = blocks.iter().map(|block| self.lock(*block)).collect();
+        if !blocks.iter().zip(&guards).all(|(block, state)| is_right(*block, state.content)) {
+            return None;
+        }
+        let slice = |span: &Span| {
+            let place = blocks.binary_search(&span.block).expect("each block of a span was locked");
+            IoSlice::new(self.span(&guards[place], span))
+        };
+        let mut slices: Vec<_> = spans.iter().map(slice).collect();
+        Some(send(&mut slices))
+    }
+
+    /// Calls `receive` with the bytes of the spans, in their order, if the transfer `owner` has all their blocks. It
+    /// must not wait.
+    ///
+    /// # Panics
+    /// When there is no such span, or two of them overlap.
+    pub fn with_spans_mut<R>(
+        &self,
+        owner: u64,
+        spans: &[Span],
+        receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
+    ) -> Option<R> {
+        let blocks = blocks_of(spans);
+        let guards: Vec<_> = blocks.iter().map(|block| self.lock_mut(*block)).collect();
+        if guards.iter().any(|state| state.owner != owner) {
+            return None;
+        }
+        let mut ends: Vec<_> = spans.iter().map(|span| self.range(span)).collect();
+        ends.sort_unstable_by_key(|range| range.start);
+        assert!(ends.is_sorted_by(|one, next| one.end <= next.start), "two spans overlap");
+        let mut slices: Vec<_> = spans.iter().map(|span| IoSliceMut::new(self.locked_span_mut(span))).collect();
+        let received = receive(&mut slices);
+        drop(slices);
+        drop(guards);
+        Some(received)
+    }
+
+    fn slice_bytes(&self) -> usize {
+        self.geometry.input().slice_bytes as usize
+    }
+
+    fn lock(&self, block: u32) -> RwLockReadGuard<'_, BlockState> {
+        // A panic leaves pages half written, but no state that is invalid.
+        self.blocks[block as usize].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_mut(&self, block: u32) -> RwLockWriteGuard<'_, BlockState> {
+        self.blocks[block as usize].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a span lies in the mapping.
+    fn range(&self, span: &Span) -> std::ops::Range<usize> {
+        assert!(span.is_within(&self.geometry), "there is no {span:?}");
+        let start = self.geometry.page_offset(span.rank, span.region, span.block) as usize + span.offset as usize;
+        start..start + span.bytes as usize
+    }
+
+    /// The bytes of a span whose block is locked by `_guard`.
+    #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
+    fn span<'a>(&'a self, _guard: &'a RwLockReadGuard<'_, BlockState>, span: &Span) -> &'a [u8] {
+        let range = self.range(span);
+        // SAFETY: the range lies in the mapping, which lives as long as `self`, is initialised, and is changed only
+        // under the write lock of its block; the read lock is held as long as the slice lives.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// The bytes of a span. The caller holds the write lock of its block as long as the slice lives, and takes no
+    /// other slice that overlaps with it.
+    #[expect(unsafe_code, clippy::mut_from_ref, reason = "see above: the caller holds the lock")]
+    fn locked_span_mut(&self, span: &Span) -> &mut [u8] {
+        let range = self.range(span);
+        // SAFETY: the range lies in the mapping, which lives as long as `self`; the write lock of its block excludes
+        // all other slices, and the caller has checked that its own do not overlap.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(range.start), range.len()) }
+    }
+}
+
+/// The blocks of some spans, ascending: locks are always taken in this order.
+fn blocks_of(spans: &[Span]) -> Vec<u32> {
+    let mut blocks: Vec<u32> = spans.iter().map(|span| span.block).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::{GeometryInput, HeadOrder};
+
+    fn geometry(blocks: u32) -> Geometry {
+        Geometry::new(GeometryInput {
+            layers: 2,
+            kv_heads: 4,
+            slice_bytes: 24,
+            ranks: 2,
+            blocks,
+            block_tokens: 16,
+            order: HeadOrder::HeadsFirst,
+        })
+        .expect("the sizes fit")
+    }
+
+    fn page(rank: u32, region: u32, block: u32) -> Span {
+        Span { rank, region, block, offset: 0, bytes: 48 }
+    }
+
+    #[test]
+    fn a_filled_block_has_its_pattern_and_its_neighbours_do_not() {
+        let arena = Arena::new(geometry(4), None).expect("it is small");
+        arena.fill(2, 99);
+        for (rank, region) in [(0, 0), (0, 3), (1, 0), (1, 3)] {
+            assert_eq!(arena.first_wrong(&page(rank, region, 2), 99), None);
+            assert_eq!(arena.first_wrong(&page(rank, region, 1), 99), Some(0));
+            assert_eq!(arena.first_wrong(&page(rank, region, 2), 98), Some(0));
+        }
+        let second_head = Span { offset: 24, bytes: 24, ..page(1, 1, 2) };
+        assert_eq!(arena.first_wrong(&second_head, 99), None);
+        assert_eq!((arena.content(2), arena.content(1)), (Some(99), None));
+    }
+
+    #[test]
+    fn only_the_owner_writes() {
+        let arena = Arena::new(geometry(4), None).expect("it is small");
+        arena.claim(1, 7);
+        arena.claim(2, 8);
+        let write = |owner, spans: &[Span]| arena.with_spans_mut(owner, spans, |slices| slices.len());
+        assert_eq!(write(7, &[page(0, 0, 1), page(1, 3, 1)]), Some(2));
+        assert_eq!(write(7, &[page(0, 0, 1), page(0, 0, 2)]), None, "block 2 is another's");
+        arena.corrupt(&page(0, 0, 1), 7);
+        arena.settle(1, 8, Some(5));
+        assert_eq!(arena.content(1), None, "8 never owned it");
+        arena.settle(1, 7, Some(5));
+        assert_eq!((arena.content(1), write(7, &[page(0, 0, 1)])), (Some(5), None));
+        arena.claim(1, 9);
+        assert_eq!(arena.materialize(1), None, "it is for no reader");
+        arena.fill(1, 4);
+        assert_eq!(write(9, &[page(0, 0, 1)]), None, "a filled block has no owner");
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn overlapping_spans_are_a_bug() {
+        let arena = Arena::new(geometry(4), None).expect("it is small");
+        arena.claim(1, 7);
+        arena.with_spans_mut(7, &[page(0, 0, 1), Span { offset: 24, bytes: 24, ..page(0, 0, 1) }], |_| ());
+    }
+
+    #[test]
+    fn an_arena_larger_than_memory_is_refused() {
+        let error = |blocks, limit| match Arena::new(geometry(blocks), limit) {
+            Ok(_) => panic!("it is too large"),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(
+            error(1000, Some(100_000)),
+            "the KV arena needs 384000 bytes (1000 blocks of 384 bytes), but this process may use 100000"
+        );
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_pages() {
+        let arena = Arena::new(geometry(4), None).expect("it is small");
+        let base = arena.page_address(0, 0, 0);
+        assert_eq!(arena.page_address(0, 0, 3) - base, 3 * 48);
+        assert_eq!(arena.page_address(1, 3, 3) - base, 384 * 4 - 48);
+    }
+}

@@ -1,0 +1,383 @@
+//! Sizes of an engine's KV, and the split of pages between engines with different ranks.
+
+/// The order of the dimensions within a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Heads, then tokens (vLLM's `HND`): the part of one head is contiguous.
+    #[default]
+    HeadsFirst,
+    /// Tokens, then heads (vLLM's `NHD`): pages cannot be split by heads.
+    TokensFirst,
+}
+
+/// Settings of a [`Geometry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeometryInput {
+    /// Layers of the model.
+    pub layers: u32,
+    /// KV heads of the model, over all ranks.
+    pub kv_heads: u32,
+    /// Bytes of one head's K, or V, in one block of one layer.
+    pub slice_bytes: u32,
+    /// Tensor-parallel ranks.
+    pub ranks: u32,
+    /// Blocks, the null block included.
+    pub blocks: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// The order within a page.
+    pub order: HeadOrder,
+}
+
+impl GeometryInput {
+    /// The input for blocks of `block_bytes` over all layers, K and V, heads and ranks.
+    ///
+    /// # Errors
+    /// When the bytes cannot be divided so.
+    pub fn with_block_bytes(self, block_bytes: u64) -> Result<Self, GeometryError> {
+        let slices = u64::from(self.layers) * 2 * u64::from(self.kv_heads);
+        if slices == 0 || block_bytes == 0 || !block_bytes.is_multiple_of(slices) {
+            let GeometryInput { layers, kv_heads, .. } = self;
+            return Err(GeometryError::BlockBytes { block_bytes, layers, kv_heads, slices });
+        }
+        let slice_bytes = u32::try_from(block_bytes / slices).map_err(|_| GeometryError::Page)?;
+        Ok(Self { slice_bytes, ..self })
+    }
+}
+
+/// Sizes that fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    input: GeometryInput,
+    heads_per_rank: u32,
+    page_bytes: u32,
+}
+
+/// Sizes that do not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GeometryError {
+    /// A size is zero or too large.
+    #[error("invalid KV geometry: {field} is {value}, expected 1 to {most}")]
+    Range {
+        /// The size.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest value.
+        most: u32,
+    },
+    /// Heads are neither divided evenly among ranks nor ranks among heads.
+    #[error("invalid KV geometry: {kv_heads} KV heads cannot be divided among {ranks} tensor-parallel ranks")]
+    Ranks {
+        /// KV heads.
+        kv_heads: u32,
+        /// Ranks.
+        ranks: u32,
+    },
+    /// The bytes of a block are no multiple of its slices.
+    #[error(
+        "invalid KV block of {block_bytes} bytes: expected a multiple of {slices} ({layers} layers x K and V x \
+         {kv_heads} KV heads)"
+    )]
+    BlockBytes {
+        /// Bytes of a block.
+        block_bytes: u64,
+        /// Layers.
+        layers: u32,
+        /// KV heads.
+        kv_heads: u32,
+        /// Slices of a block.
+        slices: u64,
+    },
+    /// A page has 4 GiB or more.
+    #[error("invalid KV geometry: a page must be smaller than 4 GiB")]
+    Page,
+    /// The whole has more bytes than can be addressed.
+    #[error("invalid KV geometry: its bytes cannot be addressed")]
+    Total,
+}
+
+/// The first difference between two geometries that makes a transfer impossible.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} differs: {local} here, {remote} at the peer")]
+pub struct Mismatch {
+    /// The property.
+    pub field: &'static str,
+    /// Here.
+    pub local: String,
+    /// At the peer.
+    pub remote: String,
+}
+
+/// The common part of a page of a local rank and one of a remote rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The local rank.
+    pub local_rank: u32,
+    /// The remote rank.
+    pub remote_rank: u32,
+    /// Offset in the local page.
+    pub local_offset: u32,
+    /// Offset in the remote page.
+    pub remote_offset: u32,
+    /// Length of the part.
+    pub bytes: u32,
+}
+
+const MAX_LAYERS: u32 = 1024;
+const MAX_HEADS: u32 = 4096;
+const MAX_RANKS: u32 = 1024;
+const MAX_BLOCKS: u32 = 1 << 30;
+const MAX_BLOCK_TOKENS: u32 = 1 << 20;
+
+impl Geometry {
+    /// Checks the sizes.
+    ///
+    /// # Errors
+    /// The first size that is invalid.
+    pub fn new(input: GeometryInput) -> Result<Self, GeometryError> {
+        let GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, .. } = input;
+        for (field, value, most) in [
+            ("layers", layers, MAX_LAYERS),
+            ("KV heads", kv_heads, MAX_HEADS),
+            ("slice bytes", slice_bytes, u32::MAX),
+            ("tensor-parallel ranks", ranks, MAX_RANKS),
+            ("blocks", blocks, MAX_BLOCKS),
+            ("tokens of a block", block_tokens, MAX_BLOCK_TOKENS),
+        ] {
+            if value == 0 || value > most {
+                return Err(GeometryError::Range { field, value, most });
+            }
+        }
+        let divides = if ranks <= kv_heads { kv_heads.is_multiple_of(ranks) } else { ranks.is_multiple_of(kv_heads) };
+        if !divides {
+            return Err(GeometryError::Ranks { kv_heads, ranks });
+        }
+        let heads_per_rank = (kv_heads / ranks).max(1);
+        let page_bytes = heads_per_rank.checked_mul(slice_bytes).ok_or(GeometryError::Page)?;
+        let geometry = Self { input, heads_per_rank, page_bytes };
+        let total = geometry.block_bytes().checked_mul(u64::from(blocks)).ok_or(GeometryError::Total)?;
+        isize::try_from(total).map_err(|_| GeometryError::Total)?;
+        Ok(geometry)
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn input(&self) -> &GeometryInput {
+        &self.input
+    }
+
+    /// Regions of one rank: K and V of each layer, region `2 * layer + (0 or 1)`.
+    #[must_use]
+    pub fn regions(&self) -> u32 {
+        2 * self.input.layers
+    }
+
+    /// Tensor-parallel ranks.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.input.ranks
+    }
+
+    /// Blocks, the null block included.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.input.blocks
+    }
+
+    /// KV heads in a page.
+    #[must_use]
+    pub fn heads_per_rank(&self) -> u32 {
+        self.heads_per_rank
+    }
+
+    /// The first KV head of a rank. With more ranks than heads several ranks have the same one.
+    #[must_use]
+    pub fn first_head(&self, rank: u32) -> u32 {
+        (u64::from(rank) * u64::from(self.input.kv_heads) / u64::from(self.input.ranks)) as u32
+    }
+
+    /// Bytes of a page: one block in one region of one rank.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.page_bytes
+    }
+
+    /// Pages of a block, over all regions and ranks.
+    #[must_use]
+    pub fn pages_per_block(&self) -> u32 {
+        self.regions() * self.input.ranks
+    }
+
+    /// Bytes of a block in all memories.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.page_bytes) * u64::from(self.pages_per_block())
+    }
+
+    /// Bytes of one region.
+    #[must_use]
+    pub fn region_bytes(&self) -> u64 {
+        u64::from(self.page_bytes) * u64::from(self.input.blocks)
+    }
+
+    /// Bytes of all memories.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.region_bytes() * u64::from(self.pages_per_block())
+    }
+
+    /// Offset of a page in the arena: ranks outermost, then regions, then blocks.
+    #[must_use]
+    pub fn page_offset(&self, rank: u32, region: u32, block: u32) -> u64 {
+        let region = u64::from(rank) * u64::from(self.regions()) + u64::from(region);
+        region * self.region_bytes() + u64::from(block) * u64::from(self.page_bytes)
+    }
+
+    /// A number for everything that two engines must agree on, whatever their ranks and number of blocks.
+    #[must_use]
+    pub fn layout_hash(&self) -> u64 {
+        let GeometryInput { layers, kv_heads, slice_bytes, block_tokens, order, .. } = self.input;
+        [layers, kv_heads, slice_bytes, block_tokens, order as u32]
+            .iter()
+            .fold(0x6b76_7061_6765_7331, |hash, value| crate::pattern::mix(hash ^ u64::from(*value)))
+    }
+
+    /// How pages of `remote` fill those of this geometry.
+    ///
+    /// # Errors
+    /// The difference that makes it impossible, by name.
+    pub fn pieces(&self, remote: &Self) -> Result<Vec<Piece>, Mismatch> {
+        let (local, other) = (&self.input, &remote.input);
+        for (field, here, there) in [
+            ("tokens of a block", local.block_tokens, other.block_tokens),
+            ("layers", local.layers, other.layers),
+            ("KV heads", local.kv_heads, other.kv_heads),
+            ("bytes of a head in a block", local.slice_bytes, other.slice_bytes),
+        ] {
+            if here != there {
+                return Err(Mismatch { field, local: here.to_string(), remote: there.to_string() });
+            }
+        }
+        if local.order != other.order {
+            let (local, remote) = (format!("{:?}", local.order), format!("{:?}", other.order));
+            return Err(Mismatch { field: "order of heads and tokens", local, remote });
+        }
+        if local.ranks != other.ranks && local.order == HeadOrder::TokensFirst {
+            return Err(Mismatch {
+                field: "tensor-parallel ranks (pages with tokens first cannot be split by heads)",
+                local: local.ranks.to_string(),
+                remote: other.ranks.to_string(),
+            });
+        }
+        let slice = local.slice_bytes;
+        let mut pieces = Vec::new();
+        for local_rank in 0..local.ranks {
+            let first = self.first_head(local_rank);
+            let mut head = first;
+            while head < first + self.heads_per_rank {
+                // Of ranks with the same head, those with the same place among their copies.
+                let remote_rank = remote.rank_with(head, local_rank, local.ranks);
+                let remote_first = remote.first_head(remote_rank);
+                let end = (remote_first + remote.heads_per_rank).min(first + self.heads_per_rank);
+                pieces.push(Piece {
+                    local_rank,
+                    remote_rank,
+                    local_offset: (head - first) * slice,
+                    remote_offset: (head - remote_first) * slice,
+                    bytes: (end - head) * slice,
+                });
+                head = end;
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// A rank that has this head; among several, one that spreads the `readers`.
+    fn rank_with(&self, head: u32, reader: u32, readers: u32) -> u32 {
+        let GeometryInput { kv_heads, ranks, .. } = self.input;
+        if ranks <= kv_heads {
+            return head / self.heads_per_rank;
+        }
+        let copies = ranks / kv_heads;
+        let readers_of_head = (readers / kv_heads).max(1);
+        let place = reader % readers_of_head;
+        head * copies + place * copies / readers_of_head
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn geometry(kv_heads: u32, ranks: u32) -> Geometry {
+        Geometry::new(GeometryInput {
+            layers: 2,
+            kv_heads,
+            slice_bytes: 64,
+            ranks,
+            blocks: 10,
+            block_tokens: 16,
+            order: HeadOrder::HeadsFirst,
+        })
+        .expect("the sizes fit")
+    }
+
+    #[test]
+    fn sizes_follow_from_the_model() {
+        let geometry = geometry(8, 2);
+        assert_eq!((geometry.heads_per_rank(), geometry.page_bytes(), geometry.pages_per_block()), (4, 256, 8));
+        assert_eq!((geometry.block_bytes(), geometry.total_bytes()), (2048, 20_480));
+        assert_eq!(geometry.page_offset(1, 3, 9), 20_480 - 256);
+    }
+
+    #[test]
+    fn invalid_sizes_are_named() {
+        let input = *geometry(8, 2).input();
+        let error = |input| Geometry::new(input).expect_err("it is invalid").to_string();
+        assert!(error(GeometryInput { layers: 0, ..input }).contains("layers is 0"));
+        assert!(error(GeometryInput { ranks: 3, ..input }).contains("8 KV heads cannot be divided among 3"));
+        assert!(error(GeometryInput { slice_bytes: u32::MAX, ..input }).contains("smaller than 4 GiB"));
+        let wanted = "expected a multiple of 32 (2 layers x K and V x 8 KV heads)";
+        assert!(input.with_block_bytes(100).expect_err("it is no multiple").to_string().contains(wanted));
+        assert_eq!(input.with_block_bytes(3200).map(|input| input.slice_bytes), Ok(100));
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let here = geometry(8, 2);
+        let other = Geometry::new(GeometryInput { block_tokens: 32, ..*here.input() }).expect("the sizes fit");
+        let mismatch = here.pieces(&other).expect_err("blocks differ").to_string();
+        assert_eq!(mismatch, "tokens of a block differs: 16 here, 32 at the peer");
+        assert_ne!(here.layout_hash(), other.layout_hash());
+        assert_eq!(here.layout_hash(), geometry(8, 4).layout_hash());
+        let flat = |ranks| {
+            Geometry::new(GeometryInput { order: HeadOrder::TokensFirst, ranks, ..*here.input() }).expect("they fit")
+        };
+        assert!(flat(2).pieces(&flat(4)).is_err_and(|mismatch| mismatch.field.starts_with("tensor-parallel")));
+        assert_eq!(flat(2).pieces(&flat(2)).map(|pieces| pieces.len()), Ok(2));
+    }
+
+    proptest! {
+        /// Every byte of every local page comes from the same head of some remote page.
+        #[test]
+        fn pieces_cover_each_page_once(local in 0u32..6, remote in 0u32..6, heads in 0u32..5) {
+            let (here, there) = (geometry(1 << heads, 1 << local), geometry(1 << heads, 1 << remote));
+            let pieces = here.pieces(&there).expect("only ranks differ");
+            for rank in 0..here.ranks() {
+                let mut offset = 0;
+                for piece in pieces.iter().filter(|piece| piece.local_rank == rank) {
+                    prop_assert_eq!(piece.local_offset, offset);
+                    prop_assert!(piece.remote_rank < there.ranks());
+                    prop_assert!(piece.remote_offset + piece.bytes <= there.page_bytes());
+                    let head = here.first_head(rank) + offset / 64;
+                    prop_assert_eq!(there.first_head(piece.remote_rank) + piece.remote_offset / 64, head);
+                    offset += piece.bytes;
+                }
+                prop_assert_eq!(offset, here.page_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! One connection: frames and pages over a socket, with a deadline for each wait.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+
+use crate::arena::{Arena, Span};
+use crate::error::{ErrorKind, TransferError};
+use crate::tcp::frame::{
+    DecodeError, HEADER_BYTES, Header, Message, PREFACE_BYTES, TRAILER_BYTES, Trailer, check_preface, preface,
+};
+
+/// Bytes in one system call: locks of blocks are held for no longer than it takes.
+const CALL_BYTES: usize = 1 << 20;
+/// Buffers in one system call (the system takes 1,024).
+const CALL_BUFFERS: usize = 512;
+/// Interval at which a wait looks whether the plane has been stopped.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("unexpected message: {0}")]
+    Unexpected(&'static str),
+    #[error("the plane is stopped")]
+    Stopped,
+}
+
+impl LinkError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io(_) | Self::Closed => ErrorKind::PeerLost,
+            Self::TimedOut => ErrorKind::TimedOut,
+            Self::Decode(_) | Self::Unexpected(_) => ErrorKind::Protocol,
+            Self::Stopped => ErrorKind::Cancelled,
+        }
+    }
+
+    /// The failure of a transfer with `peer`.
+    pub(super) fn of_peer(&self, peer: &str) -> TransferError {
+        TransferError::new(self.kind(), format!("KV peer {peer}: {self}"))
+    }
+}
+
+/// What the bytes of pages turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// As they were sent, and written to the arena.
+    Whole,
+    /// Some were not written: their blocks belong to another transfer by now.
+    Discarded,
+    /// Not as they were sent.
+    Damaged,
+    /// The peer says why they mean nothing.
+    Failed(ErrorKind),
+}
+
+/// One end of a connection.
+pub(super) struct Link {
+    stream: TcpStream,
+    stop: Arc<AtomicBool>,
+}
+
+impl Link {
+    /// Takes over a socket that is connected.
+    pub(super) fn new(stream: TcpStream, stop: Arc<AtomicBool>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        // Best effort: a peer whose machine is gone is found out within a minute, besides the deadlines.
+        let keepalive = || {
+            sockopt::set_socket_keepalive(&stream, true)?;
+            sockopt::set_tcp_keepidle(&stream, Duration::from_secs(20))?;
+            sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(10))?;
+            sockopt::set_tcp_keepcnt(&stream, 4)
+        };
+        _ = keepalive();
+        Ok(Self { stream, stop })
+    }
+
+    /// Waits until the socket can be read, or written. False after `until`.
+    fn wait(&self, for_what: PollFlags, until: Instant) -> Result<bool, LinkError> {
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return Err(LinkError::Stopped);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let slice = left.min(STOP_INTERVAL);
+            let timeout = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: slice.subsec_nanos().into() };
+            let mut fds = [PollFd::new(&self.stream, for_what)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) if left.is_zero() => return Ok(false),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(true),
+                Err(error) => return Err(LinkError::Io(error.into())),
+            }
+        }
+    }
+
+    /// Does `call` until it does not want to wait any more.
+    fn retry<T>(
+        &mut self,
+        for_what: PollFlags,
+        until: Instant,
+        mut call: impl FnMut(&mut TcpStream) -> io::Result<T>,
+    ) -> Result<T, LinkError> {
+        loop {
+            match call(&mut self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.wait(for_what, until)? {
+                        return Err(LinkError::TimedOut);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(LinkError::Io(error)),
+                Ok(value) => return Ok(value),
+            }
+        }
+    }
+
+    /// Waits for the next frame to begin. False after `until`.
+    pub(super) fn wait_for_frame(&mut self, until: Instant) -> Result<bool, LinkError> {
+        self.wait(PollFlags::IN, until)
+    }
+
+    /// Whether an idle connection is unusable: the peer has closed it, or sent something unasked.
+    pub(super) fn is_stale(&mut self) -> bool {
+        !matches!(self.wait(PollFlags::IN, Instant::now()), Ok(false))
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8], until: Instant) -> Result<(), LinkError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.retry(PollFlags::IN, until, |stream| stream.read(&mut buffer[done..]))? {
+                0 => return Err(LinkError::Closed),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, buffer: &[u8], until: Instant) -> Result<(), LinkError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.retry(PollFlags::OUT, until, |stream| stream.write(&buffer[done..]))? {
+                0 => return Err(LinkError::Closed),
+                written => done += written,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the opening of a connection and the first message.
+    pub(super) fn open(&mut self, message: &Message, until: Instant) -> Result<(), LinkError> {
+        self.write_all(&[&preface()[..], &message.encode()].concat(), until)
+    }
+
+    /// Reads the opening of a connection.
+    pub(super) fn read_preface(&mut self, until: Instant) -> Result<(), LinkError> {
+        let mut bytes = [0; PREFACE_BYTES];
+        self.read_exact(&mut bytes, until)?;
+        Ok(check_preface(&bytes)?)
+    }
+
+    pub(super) fn send(&mut self, message: &Message, until: Instant) -> Result<(), LinkError> {
+        self.write_all(&message.encode(), until)
+    }
+
+    pub(super) fn receive(&mut self, until: Instant) -> Result<Message, LinkError> {
+        let mut header = [0; HEADER_BYTES];
+        self.read_exact(&mut header, until)?;
+        let header = Header::decode(&header)?;
+        let mut body = vec![0; header.body_bytes()];
+        self.read_exact(&mut body, until)?;
+        Ok(Message::decode(&header, &body)?)
+    }
+
+    /// Sends the pages of a batch, and the trailer. `is_right` says whether a block still has its content; zeroes go in
+    /// place of pages that are lost, and the trailer says so. `patience` is the longest wait without progress.
+    pub(super) fn send_pages(
+        &mut self,
+        arena: &Arena,
+        spans: &[Span],
+        is_right: impl Fn(u32, Option<u64>) -> bool,
+        patience: Duration,
+    ) -> Result<bool, LinkError> {
+        let mut crc = crc32fast::Hasher::new();
+        let mut failure = None;
+        let mut place = Place::default();
+        while let Some(call) = place.next_call(spans) {
+            let until = Instant::now() + patience;
+            let sent = self.retry(PollFlags::OUT, until, |stream| {
+                let sent = arena.with_spans(call, &is_right, |slices| {
+                    let mut slices = slices;
+                    IoSlice::advance_slices(&mut slices, place.offset);
+                    let sent = stream.write_vectored(slices)?;
+                    hash(&mut crc, slices.iter().map(|slice| &**slice), sent);
+                    Ok(sent)
+                });
+                sent.transpose()
+            })?;
+            match sent {
+                Some(0) => return Err(LinkError::Closed),
+                Some(sent) => place.advance(spans, sent),
+                None => {
+                    failure = Some(ErrorKind::NotHeld);
+                    self.send_zeroes(place.left(spans), patience)?;
+                    break;
+                }
+            }
+        }
+        let trailer = Trailer { crc: crc.finalize(), failure };
+        self.write_all(&trailer.encode(), Instant::now() + patience)?;
+        Ok(failure.is_none())
+    }
+
+    fn send_zeroes(&mut self, mut left: u64, patience: Duration) -> Result<(), LinkError> {
+        let zeroes = [0; 16 << 10];
+        while left > 0 {
+            let len = left.min(zeroes.len() as u64);
+            self.write_all(&zeroes[..len as usize], Instant::now() + patience)?;
+            left -= len;
+        }
+        Ok(())
+    }
+
+    /// Receives the pages of a batch into the blocks of the transfer `owner`, and the trailer. `arrived` sees each
+    /// span that is complete. Pages whose blocks belong to another transfer by now are passed over.
+    pub(super) fn receive_pages(
+        &mut self,
+        arena: &Arena,
+        owner: u64,
+        spans: &[Span],
+        patience: Duration,
+        mut arrived: impl FnMut(usize),
+    ) -> Result<Received, LinkError> {
+        let mut crc = crc32fast::Hasher::new();
+        let mut place = Place::default();
+        while let Some(call) = place.next_call(spans) {
+            let until = Instant::now() + patience;
+            let received = self.retry(PollFlags::IN, until, |stream| {
+                let received = arena.with_spans_mut(owner, call, |slices| {
+                    let mut slices = slices;
+                    IoSliceMut::advance_slices(&mut slices, place.offset);
+                    let received = stream.read_vectored(slices)?;
+                    hash(&mut crc, slices.iter().map(|slice| &**slice), received);
+                    Ok(received)
+                });
+                received.transpose()
+            })?;
+            match received {
+                Some(0) => return Err(LinkError::Closed),
+                Some(received) => {
+                    let before = place.index;
+                    place.advance(spans, received);
+                    (before..place.index).for_each(&mut arrived);
+                }
+                None => {
+                    self.discard(place.left(spans), patience)?;
+                    self.read_trailer(patience)?;
+                    return Ok(Received::Discarded);
+                }
+            }
+        }
+        let trailer = self.read_trailer(patience)?;
+        Ok(match trailer.failure {
+            Some(kind) => Received::Failed(kind),
+            None if trailer.crc == crc.finalize() => Received::Whole,
+            None => Received::Damaged,
+        })
+    }
+
+    /// Receives a batch that nothing needs any more.
+    pub(super) fn discard_pages(&mut self, bytes: u64, patience: Duration) -> Result<(), LinkError> {
+        self.discard(bytes, patience)?;
+        self.read_trailer(patience).map(|_| ())
+    }
+
+    fn discard(&mut self, mut left: u64, patience: Duration) -> Result<(), LinkError> {
+        let mut scratch = vec![0; left.min(256 << 10) as usize];
+        while left > 0 {
+            let len = left.min(scratch.len() as u64) as usize;
+            self.read_exact(&mut scratch[..len], Instant::now() + patience)?;
+            left -= len as u64;
+        }
+        Ok(())
+    }
+
+    fn read_trailer(&mut self, patience: Duration) -> Result<Trailer, LinkError> {
+        let mut bytes = [0; TRAILER_BYTES];
+        self.read_exact(&mut bytes, Instant::now() + patience)?;
+        Ok(Trailer::decode(&bytes)?)
+    }
+}
+
+/// Adds the first `len` bytes of some buffers.
+fn hash<'a>(crc: &mut crc32fast::Hasher, buffers: impl Iterator<Item = &'a [u8]>, len: usize) {
+    let mut left = len;
+    for buffer in buffers {
+        let taken = left.min(buffer.len());
+        crc.update(&buffer[..taken]);
+        left -= taken;
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+/// How far a sequence of spans has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The span that is next.
+    index: usize,
+    /// Bytes of it that are done.
+    offset: usize,
+}
+
+impl Place {
+    /// The spans of the next system call; none at the end.
+    fn next_call<'a>(&self, spans: &'a [Span]) -> Option<&'a [Span]> {
+        let rest = spans.get(self.index..).filter(|rest| !rest.is_empty())?;
+        let mut bytes = 0;
+        let fits = |span: &&Span| {
+            let has_room = bytes < CALL_BYTES;
+            bytes += span.bytes as usize;
+            has_room
+        };
+        let count = rest.iter().take(CALL_BUFFERS).take_while(fits).count();
+        Some(&rest[..count])
+    }
+
+    fn advance(&mut self, spans: &[Span], bytes: usize) {
+        self.offset += bytes;
+        while let Some(span) = spans.get(self.index).filter(|span| span.bytes as usize <= self.offset) {
+            self.offset -= span.bytes as usize;
+            self.index += 1;
+        }
+    }
+
+    /// Bytes that are not done.
+    fn left(&self, spans: &[Span]) -> u64 {
+        let all: u64 = spans[self.index..].iter().map(|span| u64::from(span.bytes)).sum();
+        all - self.offset as u64
+    }
+}

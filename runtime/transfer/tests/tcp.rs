@@ -1,0 +1,445 @@
+//! Two TCP planes of one process, over loopback.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use vcr_transfer::tcp::frame::{Introduction, Message, PREFACE_BYTES, decode_all, preface};
+use vcr_transfer::tcp::{TcpPlane, TcpSettings};
+use vcr_transfer::*;
+
+/// Far longer than anything takes on a machine that works.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn geometry(ranks: u32) -> Geometry {
+    let input = GeometryInput {
+        layers: 3,
+        kv_heads: 4,
+        slice_bytes: 512,
+        ranks,
+        blocks: 64,
+        block_tokens: 16,
+        order: HeadOrder::HeadsFirst,
+    };
+    Geometry::new(input).expect("the sizes fit")
+}
+
+/// An engine's plane, and its events so far.
+struct Engine {
+    plane: TcpPlane,
+    arena: Arc<Arena>,
+    bell: Arc<(Mutex<bool>, Condvar)>,
+    events: Vec<PlaneEvent>,
+}
+
+fn settings() -> TcpSettings {
+    TcpSettings { connect_timeout: Duration::from_secs(2), patience: Duration::from_secs(2), ..TcpSettings::default() }
+}
+
+impl Engine {
+    fn new(name: &str, geometry: Geometry) -> Self {
+        Self::with(name, geometry, 1, settings())
+    }
+
+    fn with(name: &str, geometry: Geometry, generation: u64, settings: TcpSettings) -> Self {
+        let arena = Arc::new(Arena::new(geometry, None).expect("it is small"));
+        let bell = Arc::new((Mutex::new(false), Condvar::new()));
+        let ring = Arc::clone(&bell);
+        let wake: Wake = Arc::new(move || {
+            *ring.0.lock().expect("nobody panics") = true;
+            ring.1.notify_all();
+        });
+        let (engine_id, arena_of_plane) = (name.to_owned(), Arc::clone(&arena));
+        let context = PlaneContext { engine_id, rank: 0, generation, arena: arena_of_plane, wake };
+        let plane = TcpPlane::new(context, settings).expect("any port will do");
+        Self { plane, arena, bell, events: Vec::new() }
+    }
+
+    fn peer(&self, name: &str) -> Peer {
+        peer(self.plane.port(), name)
+    }
+
+    fn hold(&mut self, request: &str, blocks: &[u32]) {
+        let blocks = blocks.iter().map(|block| Held { block: *block, content: content(*block) }).collect();
+        self.plane.hold(Hold { request: request.to_owned(), blocks });
+    }
+
+    /// Waits for an event.
+    fn next(&mut self) -> PlaneEvent {
+        self.next_within(PATIENCE).expect("an event comes")
+    }
+
+    fn next_within(&mut self, time: Duration) -> Option<PlaneEvent> {
+        let end = Instant::now() + time;
+        loop {
+            self.plane.poll(&mut self.events);
+            if !self.events.is_empty() {
+                return Some(self.events.remove(0));
+            }
+            let mut rang = self.bell.0.lock().expect("nobody panics");
+            while !*rang {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return None;
+                }
+                rang = self.bell.1.wait_timeout(rang, left).expect("nobody panics").0;
+            }
+            *rang = false;
+        }
+    }
+
+    /// The outcome of a transfer, which must be the next event.
+    fn outcome(&mut self, id: u64) -> Result<Moved, TransferError> {
+        match self.next() {
+            PlaneEvent::Finished { id: found, outcome } if found == id => outcome,
+            other => panic!("expected the end of {id}, got {other:?}"),
+        }
+    }
+
+    fn failure(&mut self, id: u64) -> (ErrorKind, String) {
+        let error = self.outcome(id).expect_err("it fails");
+        (error.kind, error.message)
+    }
+
+    fn has_content(&self, block: u32, content: u64) -> bool {
+        let geometry = *self.arena.geometry();
+        let pages = (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)));
+        pages.into_iter().all(|(rank, region)| {
+            let span = Span { rank, region, block, offset: 0, bytes: geometry.page_bytes() };
+            self.arena.first_wrong(&span, content).is_none()
+        })
+    }
+}
+
+fn peer(port: u16, name: &str) -> Peer {
+    Peer { host: "127.0.0.1".to_owned(), port, engine_id: name.to_owned(), generation: None }
+}
+
+fn content(block: u32) -> u64 {
+    0x1000 + u64::from(block)
+}
+
+fn transfer(id: u64, peer: Peer, request: &str, pairs: &[(u32, u32)]) -> Transfer {
+    let pair = |(local, remote): &(u32, u32)| BlockPair { local: *local, remote: *remote, content: content(*remote) };
+    Transfer {
+        id,
+        direction: Direction::Read,
+        peer,
+        request: request.to_owned(),
+        blocks: pairs.iter().map(pair).collect(),
+        notice: Some(Notice::read(request, 1)),
+        timeout: PATIENCE,
+        corrupts: false,
+    }
+}
+
+#[test]
+fn a_read_moves_exactly_its_blocks_and_notifies() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5, 9, 7]);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 9), (60, 7)]));
+    let moved = decode.outcome(1).expect("it is held");
+    assert_eq!((moved.bytes, moved.pages), (2 * geometry(2).block_bytes(), 2 * 12));
+    assert!(decode.has_content(1, content(9)) && decode.has_content(60, content(7)));
+    assert!(!decode.has_content(2, content(9)) && decode.arena.content(1) == Some(content(9)));
+    assert_eq!(prefill.next(), PlaneEvent::Notice(b"r:1".to_vec()));
+    let statistics = decode.plane.statistics();
+    let (name, totals) = statistics.peers().next().expect("one peer");
+    assert_eq!((name, totals.received_bytes, totals.transfers), (&*prefill.peer("").to_string(), moved.bytes, 1));
+    assert_eq!(
+        prefill.plane.statistics().peers().next().map(|(name, totals)| (name.to_owned(), totals.sent_bytes)),
+        Some(("d".to_owned(), moved.bytes))
+    );
+}
+
+#[test]
+fn a_full_local_hit_only_notifies() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5]);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[]));
+    assert_eq!(decode.outcome(1).map(|moved| (moved.bytes, moved.pages)), Ok((0, 0)));
+    assert_eq!(prefill.next(), PlaneEvent::Notice(b"r:1".to_vec()));
+}
+
+#[test]
+fn pages_are_split_between_engines_of_different_ranks() {
+    for (here, there) in [(1, 4), (4, 1), (2, 8), (8, 2)] {
+        let (mut prefill, mut decode) = (Engine::new("p", geometry(there)), Engine::new("d", geometry(here)));
+        prefill.hold("r", &[5]);
+        decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(3, 5)]));
+        assert!(decode.outcome(1).is_ok(), "{here} ranks read from {there}");
+        assert!(decode.has_content(3, content(5)));
+    }
+}
+
+#[test]
+fn a_push_writes_what_is_expected_and_nothing_else() {
+    for ranks in [2, 4] {
+        let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(ranks)));
+        prefill.hold("r", &[5, 6]);
+        let blocks = vec![Held { block: 8, content: content(5) }, Held { block: 9, content: content(6) }];
+        let expected = |id, blocks| Expected {
+            id,
+            peer: peer(1, "p"),
+            request: format!("push-{id}"),
+            blocks,
+            timeout: PATIENCE,
+            corrupts: false,
+        };
+        decode.plane.expect(expected(1, blocks));
+        let push = |id, request: &str, pairs: &[(u32, u32)]| {
+            let pair =
+                |(local, remote): &(u32, u32)| BlockPair { local: *local, remote: *remote, content: content(*local) };
+            let blocks = pairs.iter().map(pair).collect();
+            Transfer {
+                direction: Direction::Write,
+                blocks,
+                notice: None,
+                ..transfer(id, decode.peer("d"), request, &[])
+            }
+        };
+        let (good, foreign, unknown) =
+            (push(7, "push-1", &[(5, 8), (6, 9)]), push(8, "push-1", &[(5, 10)]), push(9, "other", &[(5, 8)]));
+        prefill.plane.start(foreign);
+        assert_eq!(prefill.failure(8).0, ErrorKind::NotHeld);
+        prefill.plane.start(unknown);
+        assert_eq!(prefill.failure(9).0, ErrorKind::NotHeld);
+        prefill.plane.start(good);
+        assert_eq!(prefill.outcome(7).map(|moved| moved.bytes), Ok(2 * geometry(2).block_bytes()));
+        assert_eq!(decode.outcome(1).map(|moved| moved.bytes), Ok(2 * geometry(2).block_bytes()));
+        assert!(decode.has_content(8, content(5)) && decode.has_content(9, content(6)));
+    }
+}
+
+#[test]
+fn a_prompt_that_is_not_held_or_no_longer_is_refused_with_the_reason() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5]);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 6)]));
+    let (kind, message) = decode.failure(1);
+    assert_eq!(kind, ErrorKind::NotHeld);
+    assert!(message.contains("block 6 is not one of prompt `r`"), "{message}");
+    prefill.plane.release("r");
+    decode.plane.start(transfer(2, prefill.peer("p"), "r", &[(1, 5)]));
+    let (kind, message) = decode.failure(2);
+    assert_eq!(kind, ErrorKind::NotHeld);
+    assert!(message.contains("prompt `r` is not held here: its lease has ended"), "{message}");
+    decode.plane.start(transfer(3, prefill.peer("p"), "r", &[(1, 64)]));
+    assert_eq!(decode.failure(3).0, ErrorKind::NotHeld, "there is no block 64");
+    assert!(!decode.arena.is_owned(1, 3) && decode.arena.content(1).is_none());
+}
+
+#[test]
+fn other_layouts_and_restarted_engines_are_refused_by_name() {
+    let flat = Geometry::new(GeometryInput { block_tokens: 32, ..*geometry(2).input() }).expect("the sizes fit");
+    let (mut prefill, mut decode) = (Engine::new("p", flat), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5]);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
+    let (kind, message) = decode.failure(1);
+    assert_eq!(kind, ErrorKind::Mismatch);
+    assert!(message.contains("tokens of a block differs: 16 here, 32 at the peer"), "{message}");
+    decode.plane.start(transfer(2, prefill.peer("q"), "r", &[(1, 5)]));
+    assert_eq!(decode.failure(2).0, ErrorKind::Restarted, "it is another engine");
+    let earlier = Peer { generation: Some(0), ..prefill.peer("p") };
+    decode.plane.start(transfer(3, earlier, "r", &[(1, 5)]));
+    let (kind, message) = decode.failure(3);
+    assert_eq!(kind, ErrorKind::Restarted);
+    assert!(message.contains("was restarted since it computed the prompt"), "{message}");
+}
+
+/// The connection to the first start is dead; the next transfer must not fail by it.
+#[test]
+fn an_engine_that_comes_back_is_found_again() {
+    let mut decode = Engine::new("d", geometry(2));
+    let mut prefill = Engine::new("p", geometry(2));
+    let port = prefill.plane.port();
+    prefill.hold("r", &[5]);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
+    assert!(decode.outcome(1).is_ok());
+    drop(prefill);
+    decode.plane.start(transfer(2, peer(port, "p"), "r", &[(1, 5)]));
+    assert_eq!(decode.failure(2).0, ErrorKind::Unreachable);
+    let mut prefill = Engine::with("p", geometry(2), 2, TcpSettings { port, ..settings() });
+    prefill.hold("r", &[5]);
+    let again = Peer { generation: Some(2), ..peer(port, "p") };
+    decode.plane.start(transfer(3, again, "r", &[(1, 5)]));
+    assert!(decode.outcome(3).is_ok());
+}
+
+#[test]
+fn a_peer_that_never_answers_ends_by_the_deadline() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let mut decode = Engine::new("d", geometry(2));
+    let port = silent.local_addr().expect("it has one").port();
+    let timeout = Duration::from_millis(100);
+    decode.plane.start(Transfer { timeout, ..transfer(1, peer(port, "p"), "r", &[(1, 5)]) });
+    let (kind, message) = decode.failure(1);
+    assert_eq!(kind, ErrorKind::TimedOut);
+    assert!(message.contains(&format!("127.0.0.1:{port}")), "{message}");
+    let mut expecting = Engine::new("e", geometry(2));
+    let blocks = vec![Held { block: 1, content: 1 }];
+    let expected = Expected { id: 4, peer: peer(9, "p"), request: "x".to_owned(), blocks, timeout, corrupts: false };
+    expecting.plane.expect(expected);
+    assert_eq!(expecting.failure(4).0, ErrorKind::TimedOut);
+}
+
+/// Answers each connection with these bytes.
+fn impostor(answer: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let port = listener.local_addr().expect("it has one").port();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut opening = [0; PREFACE_BYTES];
+            _ = stream.read_exact(&mut opening);
+            _ = stream.write_all(&answer);
+            // Until the peer has had enough.
+            _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    });
+    port
+}
+
+#[test]
+fn peers_that_lie_fail_the_transfer_and_not_the_engine() {
+    let mut decode = Engine::new("d", geometry(2));
+    let layout_hash = geometry(2).layout_hash();
+    let introduction = Introduction { engine_id: "p".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
+    let welcome = |rest: &[Message]| {
+        let messages = [Message::Welcome(introduction.clone())];
+        let frames: Vec<u8> = messages.iter().chain(rest).flat_map(Message::encode).collect();
+        [&preface()[..], &frames].concat()
+    };
+    let mut version = preface();
+    version[8] = 9;
+    let mut oversized = welcome(&[]);
+    oversized.extend([5, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
+    let truncated = welcome(&[])[..40].to_vec();
+    let wrong_length = welcome(&[Message::Data { batch: 0, bytes: 1 << 40 }]);
+    let mut garbage = welcome(&[Message::Data { batch: 0, bytes: geometry(2).block_bytes() }]);
+    garbage.resize(garbage.len() + geometry(2).block_bytes() as usize + 8, 0xab);
+    let cases: [(&str, Vec<u8>, ErrorKind, &str); 7] = [
+        ("http", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), ErrorKind::Protocol, "does not speak the KV protocol"),
+        ("version", version.to_vec(), ErrorKind::Protocol, "has version 9"),
+        ("oversized", oversized, ErrorKind::Protocol, "exceeds the limit"),
+        ("truncated", truncated, ErrorKind::TimedOut, "did not answer in time"),
+        ("length", wrong_length, ErrorKind::Protocol, "another length than was asked for"),
+        ("garbage", garbage, ErrorKind::Protocol, "malformed trailer"),
+        ("unasked", welcome(&[Message::Pong]), ErrorKind::Protocol, "expected the answer to a batch"),
+    ];
+    for (id, (name, answer, kind, text)) in (1..).zip(cases) {
+        decode.plane.start(transfer(id, peer(impostor(answer), "p"), "r", &[(1, 5)]));
+        let (found, message) = decode.failure(id);
+        assert_eq!(found, kind, "{name}: {message}");
+        assert!(message.contains(text), "{name}: {message}");
+    }
+    let mut prefill = Engine::new("p", geometry(2));
+    prefill.hold("r", &[5]);
+    decode.plane.start(transfer(100, prefill.peer("p"), "r", &[(1, 5)]));
+    assert!(decode.outcome(100).is_ok());
+}
+
+/// Readers are not trusted, either.
+#[test]
+fn requests_that_lie_are_refused_and_others_served() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5]);
+    let layout_hash = geometry(2).layout_hash();
+    let introduction = Introduction { engine_id: "x".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
+    let hello = [&preface()[..], &Message::Hello(introduction).encode()].concat();
+    let page = geometry(2).page_bytes();
+    let span = Span { rank: 0, region: 0, block: 5, offset: 0, bytes: page };
+    for (span, text) in [
+        (Span { rank: 2, ..span }, "there is no page part"),
+        (Span { region: 6, ..span }, "there is no page part"),
+        (Span { block: 64, ..span }, "there is no page part"),
+        (Span { offset: 1, ..span }, "there is no page part"),
+        (Span { bytes: 0, ..span }, "there is no page part"),
+        (Span { block: 6, ..span }, "not one of prompt"),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
+        let read = Message::Read { batch: 3, request: "r".to_owned(), spans: vec![span] };
+        stream.write_all(&[&hello[..], &read.encode()].concat()).expect("it is read");
+        stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it answers");
+        let messages = decode_all(&answer).expect("they are messages");
+        let Some(Message::Failed { batch: 3, message, .. }) = messages.get(1) else { panic!("{messages:?}") };
+        assert!(message.contains(text), "{message}");
+    }
+    for garbage in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), hello[..30].to_vec(), vec![0; 100_000]] {
+        let mut stream = TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
+        _ = stream.write_all(&garbage);
+        _ = stream.shutdown(std::net::Shutdown::Write);
+        _ = std::io::copy(&mut stream, &mut std::io::sink());
+    }
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
+    assert!(decode.outcome(1).is_ok());
+}
+
+#[test]
+fn a_corrupt_page_is_found_and_its_block_is_not_used() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("r", &[5]);
+    decode.plane.start(Transfer { corrupts: true, ..transfer(1, prefill.peer("p"), "r", &[(1, 5)]) });
+    let (kind, message) = decode.failure(1);
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("byte 0 of the K page of block 1 in layer 0, rank 0"), "{message}");
+    assert_eq!(decode.arena.content(1), None);
+}
+
+/// A block that is cancelled and claimed again must never see bytes of the first transfer.
+#[test]
+fn a_cancelled_transfer_writes_no_more_and_has_no_event() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
+    prefill.hold("a", &(1..60).collect::<Vec<_>>());
+    let pairs: Vec<_> = (1..60).map(|block| (block, block)).collect();
+    for round in 0..20 {
+        let (first, second) = (2 * round + 1, 2 * round + 2);
+        decode.plane.start(transfer(first, prefill.peer("p"), "a", &pairs));
+        decode.plane.cancel(first);
+        let turned: Vec<_> = (1..60).map(|block| (block, 60 - block)).collect();
+        decode.plane.start(Transfer { notice: None, ..transfer(second, prefill.peer("p"), "a", &turned) });
+        assert!(decode.outcome(second).is_ok());
+        assert!((1..60).all(|block| decode.has_content(block, content(60 - block))), "round {round}");
+    }
+}
+
+#[test]
+fn a_thousand_transfers_at_once_all_end() {
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(1)), Engine::new("d", geometry(1)));
+    prefill.hold("r", &(1..64).collect::<Vec<_>>());
+    for id in 1..=1000 {
+        let block = 1 + (id % 63) as u32;
+        decode.plane.start(transfer(id, prefill.peer("p"), "r", &[(block, block)]));
+    }
+    let mut ended: Vec<_> = (0..1000)
+        .map(|_| match decode.next() {
+            PlaneEvent::Finished { id, .. } => id,
+            PlaneEvent::Notice(_) => panic!("nobody notifies the decode engine"),
+        })
+        .collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (1..=1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let port = taken.local_addr().expect("it has one").port();
+    let arena = Arc::new(Arena::new(geometry(1), None).expect("it is small"));
+    let context = |rank| PlaneContext {
+        engine_id: "p".to_owned(),
+        rank,
+        generation: 1,
+        arena: Arc::clone(&arena),
+        wake: Arc::new(|| ()),
+    };
+    let error = |rank, port| match TcpPlane::new(context(rank), TcpSettings { port, ..settings() }) {
+        Ok(_) => panic!("it cannot listen"),
+        Err(error) => error.to_string(),
+    };
+    let expected = format!("cannot listen at 127.0.0.1:{port} for KV transfers: ");
+    assert!(error(0, port).starts_with(&expected), "{}", error(0, port));
+    assert!(error(10, 65_530).contains("exceeds 65535"));
+}
