@@ -3,12 +3,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{DecodeError, EngineHandshake, Init, ReadyResponse};
+use vcr_wire::{DecodeError, EngineHandshake, Init, NixlAgentMetadata, NixlHandshake, NixlQuery, ReadyResponse};
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes, EngineHandshake::decode, EngineHandshake::encode);
     check(bytes, Init::decode, Init::encode);
     check(bytes, ReadyResponse::decode, ReadyResponse::encode);
+    check(bytes, NixlHandshake::decode, NixlHandshake::encode);
+    check(bytes, NixlAgentMetadata::decode, NixlAgentMetadata::encode);
+    check(bytes, NixlQuery::decode, NixlQuery::encode);
 });
 
 fn check<T>(bytes: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>, encode: fn(&T, &mut Vec<u8>)) {

@@ -39,6 +39,7 @@ mod kv_events;
 #[cfg(feature = "sockets")]
 mod link;
 mod lora;
+mod nixl;
 mod output;
 mod request;
 mod sampling;
@@ -58,11 +59,12 @@ pub use kv_events::{
 pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
     FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, LocalEvent,
-    LocalLink, LocalLinkError, LocalSink, MessageDamage, NoticeBoard, NoticeSender, Passed, Received, Relay,
-    RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Transport, WaitHook, Waiter, WaitsFor, WakeUp,
-    Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns, unresolved_host,
+    LocalLink, LocalLinkError, LocalSink, MessageDamage, MetadataRequest, NoticeBoard, NoticeSender, Passed, Received,
+    Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Transport, WaitHook, Waiter, WaitsFor,
+    WakeUp, Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns, unresolved_host,
 };
 pub use lora::{LoraLayout, LoraRequest};
+pub use nixl::{Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery};
 pub use output::{
     ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, RequestError,
     StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,

@@ -30,7 +30,7 @@ pub use inputs::{EngineInputs, Received, Source};
 pub use kv_publisher::KvEventPublisher;
 pub use kv_subscriber::KvEventSubscriber;
 pub use local::{LocalEvent, LocalLink, LocalLinkError, LocalSink, MessageDamage, WakeUp};
-pub use notices::{NoticeBoard, NoticeSender};
+pub use notices::{MetadataRequest, NoticeBoard, NoticeSender};
 pub use relay::{Relay, RelayConfig};
 pub use relay_tap::{Passed, RelayNotice, RelayPath, RelayTap};
 pub use reminders::Reminders;

@@ -112,6 +112,10 @@ pub struct ProtocolRules {
     /// Keys of the `kv_transfer_params` of a finished prompt that only some
     /// versions have.
     pub kv_transfer_keys: Vec<String>,
+    /// Version of the NIXL connector's own protocol.
+    pub nixl_connector_version: u32,
+    /// Keys of the NIXL connector's compatibility hash that only some versions have.
+    pub nixl_hash_keys: Vec<String>,
 }
 
 impl ProtocolRules {

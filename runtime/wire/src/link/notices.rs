@@ -1,16 +1,19 @@
-//! Short notices between engines.
+//! The side channel of an engine: short notices, and the metadata of its KV cache.
 //!
 //! When a decode engine has read the KV blocks of a prompt, it notifies the
 //! prefill engine that holds them. vLLM's NIXL connector sends such notices
 //! over the network that moved the blocks; engines that move nothing send them
-//! here.
+//! here. What vLLM's connector asks here is the metadata by which NIXL reads the
+//! blocks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use zmq::Socket;
 
 use super::error::LinkError;
 use super::transport::{Linger, Transport, bind, connect, send, try_receive};
+use super::wait::monotonic_ns;
+use crate::nixl::{NixlHandshake, NixlQuery, encode_clock};
 
 /// A notice is a request's name; nothing longer is listened to.
 const LONGEST_NOTICE_BYTES: usize = 4096;
@@ -19,6 +22,8 @@ const LONGEST_NOTICE_BYTES: usize = 4096;
 pub struct NoticeBoard {
     socket: Socket,
     address: String,
+    /// The encoded answers to questions for metadata.
+    metadata: BTreeMap<NixlQuery, Vec<u8>>,
 }
 
 impl NoticeBoard {
@@ -28,9 +33,17 @@ impl NoticeBoard {
     ///
     /// When the address is in use or cannot be used.
     pub fn bind(transport: &Transport, address: &str) -> Result<Self, LinkError> {
-        let socket = transport.socket(zmq::PULL, Linger::None)?;
+        let socket = transport.socket(zmq::ROUTER, Linger::None)?;
         let address = bind(&socket, address)?;
-        Ok(Self { socket, address })
+        Ok(Self { socket, address, metadata: BTreeMap::new() })
+    }
+
+    /// Answers questions for the metadata of a worker with `answer` from now on.
+    /// Other questions are left unanswered, as vLLM leaves them.
+    pub fn set_metadata(&mut self, query: NixlQuery, answer: &NixlHandshake) {
+        let mut encoded = Vec::new();
+        answer.encode(&mut encoded);
+        self.metadata.insert(query, encoded);
     }
 
     /// Its address, with the actual port.
@@ -43,19 +56,35 @@ impl NoticeBoard {
         &self.socket
     }
 
-    /// The next notice that has come in, if any.
+    /// The next notice that has come in, if any. Questions before it are answered.
     ///
     /// # Errors
     ///
     /// When the library fails.
     pub fn try_receive(&self) -> Result<Option<String>, LinkError> {
-        while let Some(mut frames) = try_receive(&self.socket)? {
-            let text = frames.pop().filter(|text| frames.is_empty() && text.len() <= LONGEST_NOTICE_BYTES);
-            if let Some(text) = text.and_then(|text| String::from_utf8(text).ok()) {
-                return Ok(Some(text));
+        while let Some(frames) = try_receive(&self.socket)? {
+            match <[Vec<u8>; 2]>::try_from(frames) {
+                Ok([_, text]) if text.len() <= LONGEST_NOTICE_BYTES => {
+                    if let Ok(text) = String::from_utf8(text) {
+                        return Ok(Some(text));
+                    }
+                }
+                Ok(_) => {}
+                Err(frames) => self.answer(frames),
             }
         }
         Ok(None)
+    }
+
+    /// Answers a question, if that is what the frames are.
+    fn answer(&self, frames: Vec<Vec<u8>>) {
+        let Ok([peer, delimiter, question]) = <[Vec<u8>; 3]>::try_from(frames) else { return };
+        let answer = NixlQuery::decode(&question).ok().and_then(|query| self.metadata.get(&query));
+        if let Some(answer) = answer.filter(|_| delimiter.is_empty()) {
+            let clock = encode_clock(monotonic_ns());
+            // Who has gone needs no answer.
+            _ = send(&self.socket, [&peer, &delimiter, answer, &clock]);
+        }
     }
 }
 
@@ -80,10 +109,48 @@ impl NoticeSender {
     /// When the address cannot be used, or the library fails.
     pub fn send(&mut self, address: &str, notice: &str) -> Result<(), LinkError> {
         if !self.boards.contains_key(address) {
-            let socket = self.transport.socket(zmq::PUSH, Linger::Output)?;
+            let socket = self.transport.socket(zmq::DEALER, Linger::Output)?;
             connect(&socket, address)?;
             self.boards.insert(address.to_owned(), socket);
         }
         send(&self.boards[address], [notice]).map_err(LinkError::socket("send a notice"))
+    }
+}
+
+/// A question for the metadata of a worker's KV cache, on its way.
+pub struct MetadataRequest {
+    socket: Socket,
+}
+
+impl MetadataRequest {
+    /// Asks the side channel at `address`. Never blocks; it waits while nothing
+    /// listens there.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be used, or the library fails.
+    pub fn send(transport: &Transport, address: &str, query: NixlQuery) -> Result<Self, LinkError> {
+        let socket = transport.socket(zmq::DEALER, Linger::None)?;
+        connect(&socket, address)?;
+        let mut question = Vec::new();
+        query.encode(&mut question);
+        send(&socket, [&[][..], &question]).map_err(LinkError::socket("ask for metadata"))?;
+        Ok(Self { socket })
+    }
+
+    /// The answer's first frame, if it has come: an encoded [`NixlHandshake`].
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
+        while let Some(frames) = try_receive(&self.socket)? {
+            if let Ok([delimiter, answer, _]) = <[Vec<u8>; 3]>::try_from(frames)
+                && delimiter.is_empty()
+            {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
     }
 }

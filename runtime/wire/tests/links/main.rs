@@ -3,6 +3,7 @@
 mod kv_events;
 mod pair;
 mod refused;
+mod side_channel;
 mod waits;
 
 use std::path::Path;

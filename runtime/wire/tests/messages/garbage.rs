@@ -23,6 +23,9 @@ fn decode_all(bytes: &[u8]) {
     _ = Init::decode(bytes);
     _ = EngineHandshake::decode(bytes);
     _ = ReadyResponse::decode(bytes);
+    _ = NixlQuery::decode(bytes);
+    _ = NixlHandshake::decode(bytes);
+    _ = NixlAgentMetadata::decode(bytes);
     _ = VersionEvidence::from_add(bytes);
     _ = EngineCoreRequest::peek_id(bytes);
     _ = Value::decode(bytes);

@@ -1,0 +1,267 @@
+//! The metadata exchange of vLLM's NIXL connector.
+//!
+//! Before a decode engine reads KV it asks the prefill engine's side channel, a
+//! ROUTER socket, for the metadata of each worker: [`NixlQuery`]. The answer has two
+//! frames: a [`NixlHandshake`], which holds a hash of everything that must be equal on
+//! both sides and the encoded [`NixlAgentMetadata`], and the answering engine's
+//! monotonic clock in seconds.
+//!
+//! Sources: `nixl/{metadata,base_scheduler,base_worker}.py` below
+//! `vllm/distributed/kv_transfer/kv_connector/v1`, in each release.
+
+use sha2::{Digest, Sha256};
+
+use crate::codec::error::{DecodeError, Problem};
+use crate::codec::field::Wire;
+use crate::codec::map_struct;
+use crate::codec::read::{Reader, whole};
+use crate::codec::write;
+use crate::versions::ProtocolRules;
+
+const GET_METADATA: &[u8] = b"get_meta_msg";
+
+/// Bytes that only their sender understands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blob(pub Vec<u8>);
+
+impl Wire for Blob {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(reader.bin()?.to_vec()))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write::bin(out, &self.0);
+    }
+}
+
+/// A question for the metadata of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NixlQuery {
+    /// The worker's pipeline-parallel rank.
+    pub pp_rank: u32,
+    /// The worker's tensor-parallel rank.
+    pub tp_rank: u32,
+}
+
+impl NixlQuery {
+    /// Reads a question.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no question.
+    pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
+        whole("NIXL query", frame, |reader| {
+            let len = reader.array()?;
+            if len != 3 || reader.bin()? != GET_METADATA {
+                return Err(reader.error(Problem::Missing));
+            }
+            Ok(Self { pp_rank: reader.u32()?, tp_rank: reader.u32()? })
+        })
+    }
+
+    /// Appends the question as MessagePack.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        write::array(out, 3);
+        write::bin(out, GET_METADATA);
+        write::uint(out, self.pp_rank.into());
+        write::uint(out, self.tp_rank.into());
+    }
+}
+
+map_struct! {
+    /// The first frame of an answer.
+    NixlHandshake, "NIXL handshake" {
+        /// What [`NixlCompatibility::hash`] says on the answering side.
+        required compatibility_hash: String = String::new(),
+        /// An encoded [`NixlAgentMetadata`], which is only worth reading if the hash is
+        /// the own one.
+        required agent_metadata_bytes: Blob = Blob::default(),
+    }
+}
+
+map_struct! {
+    /// The KV cache of one worker, as NIXL can read it.
+    ///
+    /// The cache consists of regions, one for each layer, and each region of blocks.
+    NixlAgentMetadata, "NIXL agent metadata" {
+        /// The engine's name.
+        required engine_id: String = String::new(),
+        /// NIXL's own description of the worker's agent.
+        required agent_metadata: Blob = Blob::default(),
+        /// Address of the first block of each region.
+        required kv_caches_base_addr: Vec<u64> = Vec::new(),
+        /// The worker's device.
+        required device_id: u32 = 0,
+        /// Blocks of a region.
+        required num_blocks: u64 = 0,
+        /// Bytes of a block, by region.
+        required block_lens: Vec<u64> = Vec::new(),
+        /// Bytes from one block to the next, by region. Versions before 0.29 have none:
+        /// their blocks lie side by side.
+        always block_strides: Vec<u64> = Vec::new(),
+        /// Order of the dimensions of a region, such as `LBHNC`.
+        required kv_cache_layout: String = String::new(),
+        /// Tokens of a block.
+        required block_size: u32 = 0,
+        /// Bytes of the states of a state-space model.
+        required ssm_sizes: Vec<u64> = vec![0, 0],
+        /// The attention backend, such as `FLASH_ATTN`.
+        required attn_backend_name: String = String::new(),
+        /// Blocks of the kernel in a block of the scheduler.
+        required physical_blocks_per_logical_kv_block: u32 = 1,
+        /// Blocks by region, where they differ.
+        sparse region_num_blocks: Option<Vec<u64>> = None,
+        /// Group of KV caches by region.
+        sparse region_group_ids: Option<Vec<i64>> = None,
+        /// Layer by region. Both sides must name the same ones in the same order.
+        sparse region_names: Option<Vec<String>> = None,
+        /// `DRAM` or `VRAM`, by region.
+        sparse region_mem_types: Option<Vec<String>> = None,
+        /// Decode-context-parallel workers.
+        sparse dcp_size: u32 = 1,
+        /// Prefill-context-parallel workers.
+        sparse pcp_size: u32 = 1,
+        /// Tensor-parallel workers, as only vcr says; 0 if unknown.
+        sparse vcr_ranks: u32 = 0,
+        /// The start of the engine, as only vcr says.
+        sparse vcr_generation: Option<u64> = None,
+    }
+}
+
+/// What must be equal in two engines that exchange KV through NIXL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NixlCompatibility {
+    /// vLLM's whole version, such as `0.33.0`, or `0.32.0+cpu`.
+    pub vllm_version: String,
+    /// The model as it was named on the command line.
+    pub model: String,
+    /// The type of the weights, such as `bfloat16`.
+    pub dtype: String,
+    /// KV heads of the model, of all workers together.
+    pub num_kv_heads: u32,
+    /// Elements of a head.
+    pub head_size: u32,
+    /// Layers of the model.
+    pub num_hidden_layers: u32,
+    /// The attention backend, such as `FLASH_ATTN`.
+    pub attn_backend_name: String,
+    /// The type of the cache as configured: `auto`, unless it was named.
+    pub cache_dtype: String,
+    /// Whether the hybrid KV cache manager is on, as it is by default.
+    pub is_hma_enabled: bool,
+    /// Who moves the blocks: `pull` or `push`.
+    pub transfer_mode: String,
+}
+
+impl NixlCompatibility {
+    /// The compatibility hash: SHA-256 in hexadecimal over JSON with sorted keys.
+    /// Speculative decoding and blocks across layers are off.
+    #[must_use]
+    pub fn hash(&self, rules: &ProtocolRules) -> String {
+        let has = |key: &str| rules.nixl_hash_keys.iter().any(|other| other == key);
+        let text = |text: &str| python_string(text);
+        // In the order of the keys.
+        let mut pairs = vec![
+            ("attn_backend_name", text(&self.attn_backend_name)),
+            ("cache_dtype", text(&self.cache_dtype)),
+            ("cross_layers_blocks", "false".to_owned()),
+            ("dtype", text(&format!("torch.{}", self.dtype))),
+            ("head_size", self.head_size.to_string()),
+            ("is_hma_enabled", self.is_hma_enabled.to_string()),
+            ("model", text(&self.model)),
+            ("nixl_connector_version", rules.nixl_connector_version.to_string()),
+            ("num_hidden_layers", self.num_hidden_layers.to_string()),
+            ("num_kv_heads", self.num_kv_heads.to_string()),
+            ("speculative_config", "null".to_owned()),
+            ("transfer_mode", text(&self.transfer_mode)),
+            ("vllm_version", text(&self.vllm_version)),
+        ];
+        let is_optional = |key: &str| matches!(key, "cross_layers_blocks" | "speculative_config" | "transfer_mode");
+        pairs.retain(|(key, _)| !is_optional(key) || has(key));
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+        hex::encode(Sha256::digest(format!("{{{}}}", pairs.join(", "))))
+    }
+}
+
+/// A text as Python's `json.dumps` writes it.
+fn python_string(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            ' '..='~' => out.push(character),
+            _ => {
+                let mut units = [0; 2];
+                for unit in character.encode_utf16(&mut units) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// The second frame of an answer: a monotonic clock in seconds.
+#[cfg(feature = "sockets")]
+pub(crate) fn encode_clock(monotonic_ns: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::f64(&mut out, monotonic_ns as f64 / 1e9);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::versions::VllmMinor;
+
+    /// Computed by `compute_nixl_compatibility_hash` of each release.
+    #[test]
+    fn hashes_are_those_of_each_release() {
+        for (version, release, hash) in [
+            (VllmMinor::V0_27, "0.27.1", "89f67909dffb39ecc198e819c2ddd6b65fa74ac84ebc944675b6f6870d27a714"),
+            (VllmMinor::V0_28, "0.28.0", "8771a9265d292188d0c60b245cdba31666262523970a9bff50376ad92dcccf27"),
+            (VllmMinor::V0_29, "0.29.0", "6e8b4c6ea426a35a5b4fbe52d2f2e9edb9a46382f3362896e822d9010a0d5fa5"),
+            (VllmMinor::V0_30, "0.30.0", "6d6a26f64342a8ed15ca80a10eeb90865f256ebde89d6d8a17205dcbf5765a41"),
+            (VllmMinor::V0_31, "0.31.0", "6ebaa6abdf6b47e6584f2bb198c53d64f97efa28c507c960863c806b856d15bf"),
+            (VllmMinor::V0_32, "0.32.0", "231e356d1763c22b96b050c8e05b38ad311b67acac2a32d368f54ef0e0bea14a"),
+            (VllmMinor::V0_33, "0.33.0", "414699cf057e2cb4f360e3da994a186c165736184c90e87565596caaa5575b62"),
+        ] {
+            let factors = NixlCompatibility {
+                vllm_version: release.to_owned(),
+                model: "meta-llama/Llama-3.1-8B".to_owned(),
+                dtype: "bfloat16".to_owned(),
+                num_kv_heads: 8,
+                head_size: 128,
+                num_hidden_layers: 32,
+                attn_backend_name: "FLASH_ATTN".to_owned(),
+                cache_dtype: "auto".to_owned(),
+                is_hma_enabled: true,
+                transfer_mode: "pull".to_owned(),
+            };
+            assert_eq!(factors.hash(version.rules()), hash, "{release}");
+        }
+    }
+
+    #[test]
+    fn texts_are_escaped_as_python_does() {
+        assert_eq!(python_string("a\"\\\u{1}é\u{1f600}\u{7f}/"), r#""a\"\\\u0001\u00e9\ud83d\ude00\u007f/""#);
+    }
+
+    #[test]
+    fn a_query_is_that_of_msgspec() {
+        let mut out = Vec::new();
+        NixlQuery { pp_rank: 0, tp_rank: 1 }.encode(&mut out);
+        assert_eq!(out, b"\x93\xc4\x0cget_meta_msg\x00\x01");
+        assert_eq!(NixlQuery::decode(&out), Ok(NixlQuery { pp_rank: 0, tp_rank: 1 }));
+        for other in [&b"\x93\xc4\x0cget_meta_msX\x00\x01"[..], b"\x92\xc4\x0cget_meta_msg\x00", b"cmpl-1", b""] {
+            assert!(NixlQuery::decode(other).is_err(), "{other:?}");
+        }
+    }
+}
