@@ -3,11 +3,9 @@
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
-use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::plugins::policy::{PolicyError, SchedulingPolicy};
-use crate::plugins::request_times::RequestTimes;
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::forward::common_methods;
 use crate::serving::{EngineKind, ServingEngine};
@@ -46,6 +44,17 @@ impl AnyEngine {
             EngineKind::Sglang(config) => Self::Sglang(SglangEngine::new(config.clone())),
             EngineKind::Ticks(config) => Self::Ticks(TickEngine::new(config.clone())),
         }
+    }
+
+    /// The engine with vLLM's scheduler, if it is one.
+    #[must_use]
+    pub fn as_vllm(&self) -> Option<&Engine> {
+        if let Self::Vllm(engine) = self { Some(engine) } else { None }
+    }
+
+    /// The same, to change it.
+    pub fn as_vllm_mut(&mut self) -> Option<&mut Engine> {
+        if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
     /// Its settings.
@@ -111,17 +120,11 @@ impl ServingEngine for AnyEngine {
         fn num_active_blocks() -> u32;
         fn cached_prefix_blocks(hashes: &[BlockHash]) -> u32;
         fn kv_events() -> Option<&KvEventLog>;
-        fn has_request_times() -> bool;
-        fn next_token_ns() -> Option<u64>;
     }
 
     forward! { mut
         fn record_kv_events(on: bool) -> ();
         fn clear_kv_events() -> ();
-        fn set_request_times(times: Option<Box<dyn RequestTimes>>) -> bool;
-        fn set_request_time_factor(factor: f64) -> ();
-        fn advance_clock(now_ns: u64) -> ();
-        fn delay_tokens(by_ns: u64) -> ();
     }
 
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {

@@ -17,7 +17,6 @@ macro_rules! common_methods {
             fn num_waiting() -> usize;
             fn outstanding_prefill_tokens() -> u64;
             fn stats() -> &EngineStats;
-            fn kv_tiers() -> Option<&KvTiers>;
         }
         $forward! { mut
             fn submit(spec: RequestSpec) -> Result<RequestId, RejectReason>;
@@ -28,9 +27,6 @@ macro_rules! common_methods {
             fn apply_policy(policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
             fn schedule() -> &StepPlan;
             fn dissolve_steady_decode() -> ();
-            fn kv_tiers_mut() -> Option<&mut KvTiers>;
-            fn advance_tiers(now_ns: u64, loaded: &mut Vec<u64>) -> ();
-            fn offload_prompts(now_ns: u64) -> ();
         }
     };
 }

@@ -15,11 +15,9 @@ pub use kind::EngineKind;
 use crate::engine::{RejectReason, TokenSource};
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
-use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::plugins::policy::{PolicyError, SchedulingPolicy};
-use crate::plugins::request_times::RequestTimes;
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
@@ -28,7 +26,8 @@ use crate::stats::EngineStats;
 /// The driver calls [`ServingEngine::schedule`] when a step may start, prices
 /// the plan's shape, and calls [`ServingEngine::update`] when that step ends.
 /// In between requests come and go. Blocks are whatever the engine's unit of KV
-/// is called.
+/// is called. Tiers below the device and times of single requests are vLLM's engine's
+/// alone; drivers find them by [`AnyEngine::as_vllm`].
 pub trait ServingEngine {
     /// Whether a request of these lengths could run here to its end. One that
     /// could not may wait for ever, so drivers ask before they submit.
@@ -57,7 +56,9 @@ pub trait ServingEngine {
     ///
     /// # Panics
     /// When the request does not wait for one: a driver bug.
-    fn remote_kv_arrived(&mut self, id: RequestId);
+    fn remote_kv_arrived(&mut self, id: RequestId) {
+        panic!("{id:?} waits for no transfer: this engine takes no KV from others");
+    }
 
     /// Takes blocks for the oldest request with remote KV, where that is done between
     /// steps ([`crate::Reservations::BetweenSteps`]). None if there is
@@ -70,16 +71,23 @@ pub trait ServingEngine {
     ///
     /// # Panics
     /// When none is held: a driver bug.
-    fn release_held_kv(&mut self, id: RequestId);
+    fn release_held_kv(&mut self, id: RequestId) {
+        panic!("{id:?} holds no KV: this engine gives none to others");
+    }
 
     /// Has a policy rank the requests, if the engine asks one.
     ///
     /// # Errors
     /// When the policy fails, or returns an invalid preference.
-    fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
+    fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError> {
+        let _ = (policy, now_ns);
+        Ok(())
+    }
 
     /// Whether another step may be scheduled before one is applied.
-    fn may_schedule(&self) -> bool;
+    fn may_schedule(&self) -> bool {
+        !self.step_in_flight()
+    }
 
     /// Whether [`ServingEngine::schedule`] could find work.
     fn has_schedulable_requests(&self) -> bool;
@@ -104,7 +112,9 @@ pub trait ServingEngine {
     fn plan(&self) -> &StepPlan;
 
     /// The oldest plan in flight; the latest if none is.
-    fn oldest_plan(&self) -> &StepPlan;
+    fn oldest_plan(&self) -> &StepPlan {
+        self.plan()
+    }
 
     /// Applies the oldest step in flight.
     ///
@@ -127,19 +137,27 @@ pub trait ServingEngine {
     /// Makes `steps` up to `most` steps that are sure to follow the one in flight, as
     /// long as nothing comes from outside: pure decode of the same requests. May make
     /// it none.
-    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps);
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        let _ = most;
+        steps.restart(&self.plan().shape, self.num_waiting() as u64);
+    }
 
     /// Applies the step in flight and the `steps - 1` after it, and leaves one more in
     /// flight; as many have been predicted.
     ///
     /// # Panics
     /// When they have not: a driver bug.
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S);
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        let _ = source;
+        panic!("{steps} steps were skipped, but this engine predicts none");
+    }
 
     /// KV events in the log at the end of each step that the latest call of
     /// [`ServingEngine::decode_ahead`] has scheduled; none where the engine cannot
     /// tell in which of them each came.
-    fn events_by_step(&self) -> Option<&[u32]>;
+    fn events_by_step(&self) -> Option<&[u32]> {
+        None
+    }
 
     /// Requests in the running list.
     fn num_running(&self) -> usize;
@@ -154,7 +172,9 @@ pub trait ServingEngine {
     fn stats(&self) -> &EngineStats;
 
     /// Whether outputs say how many drafts are proposed for the next step.
-    fn proposes_drafts(&self) -> bool;
+    fn proposes_drafts(&self) -> bool {
+        false
+    }
 
     /// Blocks that requests can use in all.
     fn num_usable_blocks(&self) -> u32;
@@ -163,69 +183,22 @@ pub trait ServingEngine {
     fn num_active_blocks(&self) -> u32;
 
     /// Length in blocks of the longest cached run at the start of `hashes`.
-    fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32;
+    fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        let _ = hashes;
+        0
+    }
 
     /// Starts or stops recording KV events; to be started before the first
-    /// request.
-    fn record_kv_events(&mut self, on: bool);
+    /// request. An engine that caches nothing has none.
+    fn record_kv_events(&mut self, on: bool) {
+        let _ = on;
+    }
 
     /// Events recorded since they were last cleared; none while recording is off.
-    fn kv_events(&self) -> Option<&KvEventLog>;
+    fn kv_events(&self) -> Option<&KvEventLog> {
+        None
+    }
 
     /// Forgets the recorded events.
-    fn clear_kv_events(&mut self);
-
-    /// Gives each request times of its own. False where the scheduler cannot.
-    fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) -> bool {
-        times.is_none()
-    }
-
-    /// Whether requests have times of their own, so that steps take none.
-    fn has_request_times(&self) -> bool {
-        false
-    }
-
-    /// Multiplies request times that are drawn from now on.
-    fn set_request_time_factor(&mut self, factor: f64) {
-        let _ = factor;
-    }
-
-    /// Says what time it is; to be called before a step is scheduled.
-    fn advance_clock(&mut self, now_ns: u64) {
-        let _ = now_ns;
-    }
-
-    /// Delays all tokens that are due later, as a stall does.
-    fn delay_tokens(&mut self, by_ns: u64) {
-        let _ = by_ns;
-    }
-
-    /// When the next token of a request with times of its own is due.
-    fn next_token_ns(&self) -> Option<u64> {
-        None
-    }
-
-    /// The tiers below the device, if there are any.
-    fn kv_tiers(&self) -> Option<&KvTiers> {
-        None
-    }
-
-    /// The tiers, to record their changes and to advance them.
-    fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
-        None
-    }
-
-    /// Sees what has arrived in the tiers, and from them, until `now_ns`; to be
-    /// called when [`KvTiers::next_load_ns`] has come and before a step is
-    /// scheduled. The tags of requests whose load is complete are appended to
-    /// `loaded`.
-    fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
-        let _ = (now_ns, loaded);
-    }
-
-    /// Sends to the host what the oldest step in flight, which ends at `now_ns`
-    /// and is not yet applied, has computed of prompts.
-    fn offload_prompts(&mut self, now_ns: u64) {
-        let _ = now_ns;
-    }
+    fn clear_kv_events(&mut self) {}
 }

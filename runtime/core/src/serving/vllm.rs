@@ -3,11 +3,9 @@
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
-use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::plugins::policy::{PolicyError, SchedulingPolicy};
-use crate::plugins::request_times::RequestTimes;
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::ServingEngine;
 use crate::serving::forward::common_methods;
@@ -52,31 +50,6 @@ impl ServingEngine for Engine {
 
     fn events_by_step(&self) -> Option<&[u32]> {
         Some(&self.fast_forward().events_by_step)
-    }
-
-    fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) -> bool {
-        self.set_request_times(times);
-        true
-    }
-
-    fn has_request_times(&self) -> bool {
-        self.has_request_times()
-    }
-
-    fn set_request_time_factor(&mut self, factor: f64) {
-        self.set_request_time_factor(factor);
-    }
-
-    fn advance_clock(&mut self, now_ns: u64) {
-        self.advance_clock(now_ns);
-    }
-
-    fn delay_tokens(&mut self, by_ns: u64) {
-        self.delay_tokens(by_ns);
-    }
-
-    fn next_token_ns(&self) -> Option<u64> {
-        self.next_token_ns()
     }
 
     fn proposes_drafts(&self) -> bool {

@@ -8,7 +8,6 @@ use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
-use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{Request, RequestId, RequestSpec, RequestStatus};
 use crate::serving::ServingEngine;
 use crate::stats::EngineStats;
@@ -79,14 +78,6 @@ impl ServingEngine for SglangEngine {
         self.drop_request(id);
     }
 
-    fn apply_policy(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
-        Ok(())
-    }
-
-    fn may_schedule(&self) -> bool {
-        !self.step_in_flight
-    }
-
     fn has_schedulable_requests(&self) -> bool {
         !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
     }
@@ -124,10 +115,6 @@ impl ServingEngine for SglangEngine {
         &self.plan
     }
 
-    fn oldest_plan(&self) -> &StepPlan {
-        &self.plan
-    }
-
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         self.apply(source);
         &self.outputs
@@ -145,10 +132,6 @@ impl ServingEngine for SglangEngine {
         self.skip(steps, source);
     }
 
-    fn events_by_step(&self) -> Option<&[u32]> {
-        None
-    }
-
     fn num_running(&self) -> usize {
         self.running.len() + self.begun.len()
     }
@@ -163,10 +146,6 @@ impl ServingEngine for SglangEngine {
 
     fn stats(&self) -> &EngineStats {
         &self.stats
-    }
-
-    fn proposes_drafts(&self) -> bool {
-        false
     }
 
     fn num_usable_blocks(&self) -> u32 {

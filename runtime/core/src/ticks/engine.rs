@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::engine::RejectReason;
-use crate::kv::event::KvEventLog;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
 use crate::request::{KvRole, Request, RequestId, RequestSpec, RequestStatus};
@@ -36,8 +35,6 @@ pub struct TickEngine {
     pub(super) outputs: StepOutputs,
     pub(super) stats: EngineStats,
     pub(super) outstanding_prefill_tokens: u64,
-    /// Always empty: nothing is cached. There only while recording is on.
-    pub(super) events: Option<KvEventLog>,
     next_sequence: u64,
 }
 
@@ -58,7 +55,6 @@ impl TickEngine {
             outputs: StepOutputs::default(),
             stats: EngineStats::default(),
             outstanding_prefill_tokens: 0,
-            events: None,
             next_sequence: 0,
         }
     }

@@ -2,11 +2,7 @@
 
 use super::engine::TickEngine;
 use crate::engine::{RejectReason, TokenSource};
-use crate::kv::event::KvEventLog;
-use crate::kv::hash::BlockHash;
 use crate::plan::{StepOutputs, StepPlan};
-use crate::plugins::latency::DecodeSteps;
-use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::ServingEngine;
 use crate::stats::EngineStats;
@@ -32,22 +28,6 @@ impl ServingEngine for TickEngine {
         self.active.iter().map(|&id| self.requests[id].tag).collect()
     }
 
-    fn remote_kv_arrived(&mut self, id: RequestId) {
-        panic!("{id:?} waits for no transfer: requests with one are refused");
-    }
-
-    fn release_held_kv(&mut self, id: RequestId) {
-        panic!("{id:?} holds no KV for others: requests that would are refused");
-    }
-
-    fn apply_policy(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
-        Ok(())
-    }
-
-    fn may_schedule(&self) -> bool {
-        !self.step_in_flight
-    }
-
     fn has_schedulable_requests(&self) -> bool {
         !self.active.is_empty() || !self.waiting.is_empty()
     }
@@ -71,10 +51,6 @@ impl ServingEngine for TickEngine {
         &self.plan
     }
 
-    fn oldest_plan(&self) -> &StepPlan {
-        &self.plan
-    }
-
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         self.apply(source);
         &self.outputs
@@ -82,19 +58,6 @@ impl ServingEngine for TickEngine {
 
     fn outputs(&self) -> &StepOutputs {
         &self.outputs
-    }
-
-    /// Predicts none: turns change the requests of a step.
-    fn predict_decode_steps(&self, _most: usize, steps: &mut DecodeSteps) {
-        steps.restart(&self.plan.shape, self.num_waiting() as u64);
-    }
-
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, _source: &mut S) {
-        panic!("{steps} ticks were skipped, but none is ever predicted");
-    }
-
-    fn events_by_step(&self) -> Option<&[u32]> {
-        None
     }
 
     fn num_running(&self) -> usize {
@@ -113,33 +76,11 @@ impl ServingEngine for TickEngine {
         &self.stats
     }
 
-    fn proposes_drafts(&self) -> bool {
-        false
-    }
-
     fn num_usable_blocks(&self) -> u32 {
         self.config.total_kv_pages
     }
 
     fn num_active_blocks(&self) -> u32 {
         self.config.total_kv_pages - self.num_free_pages
-    }
-
-    fn cached_prefix_blocks(&self, _hashes: &[BlockHash]) -> u32 {
-        0
-    }
-
-    fn record_kv_events(&mut self, on: bool) {
-        self.events = on.then(KvEventLog::default);
-    }
-
-    fn kv_events(&self) -> Option<&KvEventLog> {
-        self.events.as_ref()
-    }
-
-    fn clear_kv_events(&mut self) {
-        if let Some(events) = &mut self.events {
-            events.clear();
-        }
     }
 }

@@ -2,20 +2,27 @@
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::{KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
+use vcr_core::{Engine, KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
 
 use super::Worker;
 
 impl Worker {
+    /// Its tiers below the device, if it has any.
+    pub(super) fn tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        self.engine.as_vllm_mut().and_then(Engine::kv_tiers_mut)
+    }
+
     /// Advances loads from its tiers, and adds the requests whose load is complete.
     pub(crate) fn advance_loads(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
         self.tiers_wake_ns = None;
-        self.engine.advance_tiers(now_ns, loaded);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.advance_tiers(now_ns, loaded);
+        }
     }
 
     /// When a load from its tiers advances next, unless that is known.
     pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
-        let at_ns = self.engine.kv_tiers().and_then(KvTiers::next_load_ns)?;
+        let at_ns = self.engine.as_vllm()?.kv_tiers()?.next_load_ns()?;
         if self.tiers_wake_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
             return None;
         }
@@ -25,7 +32,7 @@ impl Worker {
 
     /// Leading blocks that its tiers keep.
     pub(crate) fn find_tier_run(&mut self, now_ns: u64, blocks: &[BlockHash]) -> TierRun {
-        self.engine.kv_tiers_mut().map_or_else(TierRun::default, |tiers| {
+        self.tiers_mut().map_or_else(TierRun::default, |tiers| {
             tiers.advance(now_ns);
             tiers.find_run(blocks)
         })
@@ -33,7 +40,7 @@ impl Worker {
 
     /// Shows the blocks that were added to its tiers and removed since the last call.
     pub(crate) fn take_tier_changes(&mut self, now_ns: u64, show: impl FnMut(KvTierChange)) {
-        if let Some(tiers) = self.engine.kv_tiers_mut() {
+        if let Some(tiers) = self.tiers_mut() {
             tiers.advance(now_ns);
             tiers.take_changes().for_each(show);
         }
@@ -41,7 +48,7 @@ impl Worker {
 
     /// Totals of its tiers over all incarnations until `now_ns`, if it has any.
     pub(crate) fn tier_stats(&mut self, now_ns: u64) -> Option<KvTierStats> {
-        let tiers = self.engine.kv_tiers_mut()?;
+        let tiers = self.tiers_mut()?;
         tiers.advance(now_ns);
         let present = tiers.stats();
         Some(self.totals.tier_stats(&present))

@@ -17,7 +17,7 @@ use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::WorkerLoad;
 use vcr_core::{
-    AnyEngine, EngineKind, EngineStats, RejectReason, RequestId, RequestSpec, Reservations, ServingEngine, seed,
+    AnyEngine, Engine, EngineKind, EngineStats, RejectReason, RequestId, RequestSpec, Reservations, ServingEngine, seed,
 };
 use vcr_random::Stream;
 
@@ -296,7 +296,9 @@ impl Worker {
 
     /// Does nothing until then, or longer if it is stalled for longer already.
     pub(crate) fn stall(&mut self, now_ns: u64, until_ns: u64) {
-        self.engine.delay_tokens(until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns)));
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.delay_tokens(until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns)));
+        }
         self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
     }
 
@@ -368,7 +370,9 @@ impl Worker {
     }
 
     fn apply_slow_downs_to_requests(&mut self) {
-        self.engine.set_request_time_factor(self.slow_downs.iter().map(|(_, factor)| factor).product());
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.set_request_time_factor(self.slow_downs.iter().map(|(_, factor)| factor).product());
+        }
     }
 
     /// The number of the step that executes, or is next, over all incarnations.
@@ -391,7 +395,7 @@ impl Worker {
 fn new_engine(kind: &EngineKind, records_events: bool, reports_to_router: bool) -> AnyEngine {
     let mut engine = AnyEngine::new(kind);
     engine.record_kv_events(records_events);
-    if let Some(tiers) = engine.kv_tiers_mut() {
+    if let Some(tiers) = engine.as_vllm_mut().and_then(Engine::kv_tiers_mut) {
         tiers.record_changes(reports_to_router);
     }
     engine

@@ -2,7 +2,7 @@
 
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{AnyEngine, PluginContext, ServingEngine, seed};
+use vcr_core::{AnyEngine, PluginContext, seed};
 
 use super::chosen::ChosenTokens;
 use crate::config::PoolConfig;
@@ -17,13 +17,18 @@ pub(super) fn new_policy(
 
 /// Has an engine keep to the times of its requests, if its latency model knows those.
 pub(super) fn pace(engine: &mut AnyEngine, latency: &dyn LatencyModel) -> Result<(), MakeError> {
-    if engine.set_request_times(latency.request_times()) {
-        return Ok(());
+    match (engine.as_vllm_mut(), latency.request_times()) {
+        (Some(engine), times) => engine.set_request_times(times),
+        (None, None) => {}
+        (None, Some(_)) => {
+            let reason = "only vLLM's scheduler can give requests times of their own, and this engine has another";
+            return Err(MakeError::Latency(LatencyError {
+                model: "per_request".to_owned(),
+                reason: reason.to_owned(),
+            }));
+        }
     }
-    Err(MakeError::Latency(LatencyError {
-        model: "per_request".to_owned(),
-        reason: "only vLLM's scheduler can give requests times of their own, and this engine has another".to_owned(),
-    }))
+    Ok(())
 }
 
 /// The token source of an incarnation of an engine, if its pool has any.

@@ -129,7 +129,7 @@ impl Worker {
         durations_ns.clear();
         *first = self.engine.oldest_plan().shape;
         decodes.clear();
-        if self.engine.has_request_times() {
+        if self.engine.as_vllm().is_some_and(Engine::has_request_times) {
             durations_ns.push(0);
             return Ok(());
         }

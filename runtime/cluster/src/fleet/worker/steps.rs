@@ -17,17 +17,19 @@ impl Worker {
         if let Some(policy) = &mut self.policy {
             self.engine.apply_policy(policy.as_mut(), now_ns)?;
         }
-        if let Some(tiers) = self.engine.kv_tiers_mut() {
-            tiers.advance(now_ns);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            if let Some(tiers) = engine.kv_tiers_mut() {
+                tiers.advance(now_ns);
+            }
+            engine.advance_clock(now_ns);
         }
-        self.engine.advance_clock(now_ns);
         Ok(self.engine.schedule())
     }
 
     /// When the next token of a request with times of its own is due, unless that is
     /// expected already.
     pub(crate) fn expect_token_ns(&mut self, now_ns: u64) -> Option<u64> {
-        let at_ns = self.engine.next_token_ns()?;
+        let at_ns = self.engine.as_vllm()?.next_token_ns()?;
         if self.token_wake_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
             return None;
         }
@@ -85,7 +87,9 @@ impl Worker {
         acceptance_rates: &[f64],
         num_output_tokens: impl Fn(u64) -> u32,
     ) -> Result<(), TokenError> {
-        self.engine.offload_prompts(now_ns);
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.offload_prompts(now_ns);
+        }
         let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
         match &mut self.tokens {
             None => {
