@@ -100,10 +100,8 @@ fn exit_of(done: Result<Exit, Refusal>) -> Exit {
 fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     Some(vcr_scenario::Tokenizers::new(|folder| {
         let tokenizer = vcr_text::Tokenizer::from_folder(folder).map_err(|error| error.to_string())?;
-        let count = move |text: &str| {
-            tokenizer.encode(text, false).map(|ids| ids.len() as u32).map_err(|error| error.to_string())
-        };
-        Ok(Box::new(count) as Box<vcr_scenario::CountTokens>)
+        let tokenize = move |text: &str| tokenizer.encode(text, false).map_err(|error| error.to_string());
+        Ok(Box::new(tokenize) as Box<vcr_scenario::Tokenize>)
     }))
 }
 

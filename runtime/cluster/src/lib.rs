@@ -30,20 +30,21 @@ pub use config::{
     RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo, SourceOutput, TokenConfig, TokenFactory, Topology,
     TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
+pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::target_autoscaler;
 pub use ledger::kept::KeptRequest;
 pub use ledger::row::RequestRow;
 pub use ledger::{metrics, record};
-pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, virtual_only};
+pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, PromiseReport,
     Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport,
     TrendReport, Uncertainty, quantile,
 };
-pub use simulation::simulate;
+pub use simulation::{RunClock, simulate, simulate_in_real_time};
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};

@@ -10,6 +10,7 @@ use vcr_random::Distribution;
 use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
 use crate::faults::rule::FaultRule;
+use crate::kv_transfer::link::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
 use crate::playback::capture::ReplaySettings;
 
@@ -50,12 +51,18 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
+    /// Hears which engine has taken which request.
+    pub placements: Option<PlacementObserver>,
     /// Limits of requests and messages.
     pub limits: Limits,
     /// How long a shutdown waits for requests under way, in nanoseconds; 0
     /// aborts them at once, as in vLLM.
     pub shutdown_timeout_ns: u64,
 }
+
+/// Hears the name of a request, as its frontend knows it, and the rank of the engine that has
+/// taken it. It must not wait.
+pub type PlacementObserver = Arc<dyn Fn(&str, u16) + Send + Sync>;
 
 /// How engines present themselves to a frontend.
 #[derive(Clone, Debug)]
@@ -171,6 +178,8 @@ pub struct TransferSettings {
     pub per_token_ns: u64,
     /// Standard deviation of the sum.
     pub std_dev_ns: u64,
+    /// The link that transfers share, whose durations count instead of these.
+    pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,
 }

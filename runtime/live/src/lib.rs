@@ -44,13 +44,14 @@ mod token_list;
 mod tokens;
 
 pub use config::{
-    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, RouterFactory,
-    StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
+    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PlacementObserver, PolicyFactory,
+    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
 };
 pub use counters::Counters;
 pub use error::LiveError;
 pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
 pub use handle::{Command, EngineState, EnginesHandle, Snapshot};
+pub use kv_transfer::link::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
 pub use playback::capture::ReplaySettings;
 pub use process::engines::LiveEngines;

@@ -1,13 +1,13 @@
-//! Counting tokens: a tokenizer is the caller's, since it is much code for a few files.
+//! Tokens of texts: a tokenizer is the caller's, since it is much code for a few files.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Counts the tokens of a text.
-pub type CountTokens = dyn FnMut(&str) -> Result<u32, String>;
+/// The tokens of a text.
+pub type Tokenize = dyn FnMut(&str) -> Result<Vec<u32>, String>;
 
-type Open = dyn Fn(&Path) -> Result<Box<CountTokens>, String> + Send + Sync;
+type Open = dyn Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync;
 
 /// Where tokenizers come from.
 #[derive(Clone)]
@@ -15,13 +15,13 @@ pub struct Tokenizers(Arc<Open>);
 
 impl Tokenizers {
     /// Those that `open` makes of a model's folder.
-    pub fn new(open: impl Fn(&Path) -> Result<Box<CountTokens>, String> + Send + Sync + 'static) -> Self {
+    pub fn new(open: impl Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(open))
     }
 
     /// # Errors
     /// Why there is no tokenizer in `folder`.
-    pub(crate) fn open(&self, folder: &Path) -> Result<Box<CountTokens>, String> {
+    pub(crate) fn open(&self, folder: &Path) -> Result<Box<Tokenize>, String> {
         (self.0)(folder)
     }
 }

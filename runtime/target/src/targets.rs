@@ -7,27 +7,30 @@ use std::time::{Duration, Instant};
 
 use tokio::task::LocalSet;
 use vcr_cluster::metrics::Counter;
-use vcr_cluster::observe::Observer;
+use vcr_cluster::observe::{Observer, RunSeries};
 use vcr_cluster::{
     FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, Report, RunConfig, Target, TargetDriver, TargetError,
     TargetReport,
 };
-use vcr_live::LiveEngines;
+use vcr_live::{EnginesHandle, LiveEngines};
 use vcr_wire::VllmMinor;
 
 use crate::client::completions::Completions;
+use crate::client::disaggregated::DisaggregatedServers;
 use crate::client::scraper::{Scraped, Scraper};
 use crate::client::server::{self, PromptForm};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
-use crate::engines::book::Book;
-use crate::engines::config::{check_live, live_config, served_pool, shares_link};
+use crate::engines::book::{Book, Told};
+use crate::engines::cluster;
+use crate::engines::config::{check_served, cluster_parts, live_config, served_pool};
 use crate::engines::direct::Direct;
 use crate::engines::disaggregated::Disaggregated;
 use crate::engines::faults::{FaultPlan, restarts};
 use crate::engines::frontend::Frontend;
 use crate::engines::pool::{EnginePool, end, engine_error};
-use crate::engines::server as embedded;
+use crate::engines::series::EngineSeries;
+use crate::engines::server::{self as embedded, Server};
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
 use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 
@@ -45,9 +48,9 @@ pub struct Targets;
 impl TargetDriver for Targets {
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError> {
         match target {
-            Target::Virtual => Ok(()),
-            Target::Live => check_live(run),
-            Target::Serve | Target::Frontend(_) => served_pool(target.name(), run).map(drop),
+            Target::Virtual | Target::Live => Ok(()),
+            Target::Serve => check_served(run),
+            Target::Frontend(_) => served_pool(run).map(drop),
             Target::Http(http) => {
                 server::pool(http)?;
                 check_foreign(run)
@@ -60,7 +63,10 @@ impl TargetDriver for Targets {
         raise_limit_of_files();
         match target {
             Target::Virtual => Ok(vcr_cluster::simulate(run, observer)?),
-            Target::Live => on_one_thread(live(run, observer)),
+            Target::Live => match cluster_parts(&run) {
+                parts if parts.is_empty() => on_one_thread(live(run, observer)),
+                parts => cluster::run(run, parts, observer),
+            },
             Target::Serve => on_one_thread(serve(run, observer)),
             Target::Frontend(frontend) => on_one_thread(behind_frontend(frontend, run, observer)),
             Target::Http(http) => on_one_thread(foreign(http, run, observer)),
@@ -70,7 +76,7 @@ impl TargetDriver for Targets {
 
 /// Refuses what a server that is not ours cannot do.
 fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
-    let mut lacking = vcr_cluster::virtual_only(run);
+    let mut lacking = vcr_cluster::recorded_answers(run);
     if !run.faults.is_empty() {
         lacking.push("planned faults: its engines are not ours".to_owned());
     }
@@ -105,23 +111,17 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
         services.push(Direct {
             engines,
             vocabulary: Vocabulary::new(Some(VOCAB_SIZE)),
-            is_routed: run.topology.pool(*role).is_some_and(|pool| pool.engines > 1),
+            book: pool.book().clone(),
             restarts: restarts(&run.faults, *role),
             attempts: Cell::new(0),
         });
         pools.push(pool);
     }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(pools.iter().map(EnginePool::handle).collect(), &faults);
-    let mut target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
-    let link_note = shares_link(&run).then(|| "each transfer of KV had the whole bandwidth of the link".to_owned());
-    target.notes.extend(link_note);
-    let prefill_engines = run.topology.pools()[0].engines;
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &faults);
+    let target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
     let driven = match (services.pop(), services.pop()) {
-        (Some(decode), Some(prefill)) => {
-            let service = Disaggregated { prefill, decode, prefill_engines };
-            drive(run, true, service, observer, &mut plan).await
-        }
+        (Some(decode), Some(prefill)) => drive(run, true, Disaggregated { prefill, decode }, observer, &mut plan).await,
         (Some(service), None) => drive(run, true, service, observer, &mut plan).await,
         (None, _) => Err(TargetError::Failed("the run has no pool (this is a bug)".to_owned())),
     };
@@ -129,33 +129,65 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
     let duration_ns = driven.as_ref().map_or(0, |driven| driven.duration_ns);
     let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&faults, duration_ns)));
     pools.into_iter().try_for_each(EnginePool::end)?;
-    finish(driven?, target, totals, None)
+    finish(driven?, target, totals, None, plan.take_series())
 }
 
-/// The same behind the server of `vcr serve`.
+fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
+    pools.iter().map(EnginePool::handle).collect()
+}
+
+/// The same behind the server of `vcr serve`, one for each pool.
 async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let pool = served_pool("serve", &run)?;
-    let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
-    let (metrics, heard) = embedded::metrics(pool.engines as u16, max_model_len);
-    let (pool, client) = EnginePool::start(&run, PoolRole::Aggregated, embedded::vocab_size(), Some(heard)).await?;
+    let adapters = run.adapters();
+    let (mut pools, mut servers) = (Vec::new(), Vec::new());
+    for &role in run.topology.roles() {
+        let Some(pool) = run.topology.pool(role) else { continue };
+        let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
+        let (metrics, heard) = embedded::metrics(pool.engines as u16, max_model_len);
+        let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(heard)).await?;
+        servers.push(embedded::serve(client, metrics, max_model_len, &adapters));
+        pools.push(pool);
+    }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(vec![pool.handle()], &faults);
-    let served = embedded::serve(client, metrics, max_model_len, &run.adapters());
-    let asked = match served {
-        Ok(server) => {
-            let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
-            let measured = measure(&http, run, true, Some(pool.book().clone()), observer, &mut plan).await;
-            tokio::time::sleep(SNAPSHOT_AGE).await;
-            measured
-        }
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &faults);
+    let books: Vec<Book> = pools.iter().map(|pool| pool.book().clone()).collect();
+    let measured = match servers.into_iter().collect::<Result<Vec<_>, _>>() {
+        Ok(servers) => measure_servers(&servers, books, run, observer, &mut plan).await,
         Err(error) => Err(error),
     };
-    let duration_ns = asked.as_ref().map_or(0, |measured| measured.driven.duration_ns);
-    let totals = pool.totals(&faults, duration_ns);
-    pool.end()?;
-    let Measured { driven, target, .. } = asked?;
+    tokio::time::sleep(SNAPSHOT_AGE).await;
+    let duration_ns = measured.as_ref().map_or(0, |(driven, _)| driven.duration_ns);
+    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&faults, duration_ns)));
+    pools.into_iter().try_for_each(EnginePool::end)?;
+    let (driven, target) = measured?;
     let target = TargetReport { name: "serve".to_owned(), absent: absent_live(), ..target };
-    finish(driven, target, totals, None)
+    finish(driven, target, totals, None, plan.take_series())
+}
+
+/// Carries out a run on the server of its one pool, or on those of its prefill and decode
+/// pools.
+async fn measure_servers(
+    servers: &[Server],
+    books: Vec<Book>,
+    run: RunConfig,
+    observer: &mut dyn Observer,
+    plan: &mut dyn Plan,
+) -> Result<(Driven, TargetReport), TargetError> {
+    let parts: &[Told] = if servers.len() == 1 { &[Told::All] } else { &[Told::Prompt, Told::Output] };
+    let mut clients = Vec::new();
+    for ((server, book), told) in servers.iter().zip(books).zip(parts) {
+        let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
+        clients.push(Client::connect(&http, &run, Some(book), *told).await?);
+    }
+    let (decode, prefill) = (clients.pop(), clients.pop());
+    match (prefill, decode) {
+        (None, Some(Client { service, target, .. })) => Ok((drive(run, true, service, observer, plan).await?, target)),
+        (Some(prefill), Some(decode)) => {
+            let service = DisaggregatedServers { prefill: prefill.service, decode: decode.service };
+            Ok((drive(run, true, service, observer, plan).await?, prefill.target))
+        }
+        (_, None) => Err(TargetError::Failed("the run has no pool (this is a bug)".to_owned())),
+    }
 }
 
 /// The same behind vLLM's own frontend.
@@ -164,31 +196,33 @@ async fn behind_frontend(
     run: RunConfig,
     observer: &mut dyn Observer,
 ) -> Result<Report, TargetError> {
-    let pool = served_pool("frontend", &run)?.clone();
+    let pool = served_pool(&run)?.clone();
     let line = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
     let line = line.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
     let mut frontend = Frontend::start(asked, pool.engines, &run.adapters())?;
-    let mut config = live_config(&run, PoolRole::Aggregated, VOCAB_SIZE, 0)?;
+    let book = Book::new(0);
+    let mut config = live_config(&run, PoolRole::Aggregated, VOCAB_SIZE, 0, &book)?;
     config.identity.handshake_address = frontend.handshake_address();
     config.identity.version = line;
     let engines = LiveEngines::start(config).map_err(engine_error)?;
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(vec![(PoolRole::Aggregated, engines.handle())], &faults);
+    let series = EngineSeries::new(vec![(PoolRole::Aggregated, engines.handle())], observer.wants_series());
+    let mut plan = FaultPlan::new(series, &faults);
     let http = HttpTarget { vocab_size: Some(VOCAB_SIZE), ..frontend.target() };
     let measured = match wait_until_it_serves(&mut frontend, &http).await {
-        Ok(()) => measure(&http, run, true, None, observer, &mut plan).await,
+        Ok(()) => measure(&http, run, true, observer, &mut plan).await,
         Err(error) => Err(error),
     };
     tokio::time::sleep(SNAPSHOT_AGE).await;
     let duration_ns = measured.as_ref().map_or(0, |measured| measured.driven.duration_ns);
-    let mut totals = Totals::of(&engines.handle(), &pool, &Book::default(), &faults, duration_ns);
+    let mut totals = Totals::of(&engines.handle(), &pool, &book, &faults, duration_ns);
     totals.counts_cached_tokens(&engines.handle());
     end(engines)?;
     drop(frontend);
     let Measured { driven, mut target, scraped, .. } = measured?;
     target.name = "frontend".to_owned();
     absent_behind_server(&mut target, true);
-    finish(driven, target, totals, scraped.kv_peak_usage)
+    finish(driven, target, totals, scraped.kv_peak_usage, plan.take_series())
 }
 
 async fn wait_until_it_serves(frontend: &mut Frontend, http: &HttpTarget) -> Result<(), TargetError> {
@@ -203,7 +237,7 @@ async fn wait_until_it_serves(frontend: &mut Frontend, http: &HttpTarget) -> Res
 /// Any server.
 async fn foreign(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let Measured { driven, mut target, scraped, tells_cached } =
-        measure(http, run, false, None, observer, &mut NoPlan).await?;
+        measure(http, run, false, observer, &mut NoPlan).await?;
     absent_behind_server(&mut target, false);
     absent_without_metrics(&mut target, &scraped, tells_cached);
     let (run, mut facts) = facts_of(driven, target);
@@ -230,36 +264,45 @@ async fn measure(
     http: &HttpTarget,
     run: RunConfig,
     knows_engines: bool,
-    book: Option<Book>,
     observer: &mut dyn Observer,
     plan: &mut dyn Plan,
 ) -> Result<Measured, TargetError> {
-    let pool = Rc::new(server::pool(http)?);
-    let server = server::ask(&pool, http, &run.adapters()).await?;
-    let prompts = match &server.prompts {
-        PromptForm::TokenIds(_) => "token ids",
-        PromptForm::Text(_) => "text",
-    };
-    let target = TargetReport {
-        name: "http".to_owned(),
-        address: Some(pool.address.to_string()),
-        server: server.version.as_ref().map(|version| format!("vLLM {version}")),
-        model: Some(server.model.clone()),
-        prompts: Some(prompts.to_owned()),
-        ..TargetReport::default()
-    };
-    let tells_cached = Rc::new(Cell::new(false));
-    let scraper = Scraper::begin(&pool).await;
-    let service = Completions {
-        pool,
-        server,
-        idle_timeout: http.idle_timeout_ns.map_or(IDLE_TIMEOUT, Duration::from_nanos),
-        tells_cached: Rc::clone(&tells_cached),
-        book,
-    };
+    let Client { service, target, tells_cached } = Client::connect(http, &run, None, Told::All).await?;
+    let scraper = Scraper::begin(&service.pool).await;
     let driven = drive(run, knows_engines, service, observer, plan).await?;
     let scraped = scraper.end().await;
     Ok(Measured { driven, target, scraped, tells_cached: tells_cached.get() })
+}
+
+/// A client of a server, and what the report says of that.
+struct Client {
+    service: Completions,
+    target: TargetReport,
+    tells_cached: Rc<Cell<bool>>,
+}
+
+impl Client {
+    /// Asks a server what it is; `book` has what its engines say, and `told` what of it counts.
+    async fn connect(http: &HttpTarget, run: &RunConfig, book: Option<Book>, told: Told) -> Result<Self, TargetError> {
+        let pool = Rc::new(server::pool(http)?);
+        let server = server::ask(&pool, http, &run.adapters()).await?;
+        let prompts = match &server.prompts {
+            PromptForm::TokenIds(_) => "token ids",
+            PromptForm::Text(_) => "text",
+        };
+        let target = TargetReport {
+            name: "http".to_owned(),
+            address: Some(pool.address.to_string()),
+            server: server.version.as_ref().map(|version| format!("vLLM {version}")),
+            model: Some(server.model.clone()),
+            prompts: Some(prompts.to_owned()),
+            ..TargetReport::default()
+        };
+        let tells_cached = Rc::new(Cell::new(false));
+        let idle_timeout = http.idle_timeout_ns.map_or(IDLE_TIMEOUT, Duration::from_nanos);
+        let service = Completions { pool, server, idle_timeout, tells_cached: Rc::clone(&tells_cached), book, told };
+        Ok(Self { service, target, tells_cached })
+    }
 }
 
 /// The account of a run, and what is told of it besides.
@@ -276,9 +319,10 @@ fn finish(
     target: TargetReport,
     totals: Totals,
     kv_peak_usage: Option<f64>,
+    series: Option<RunSeries>,
 ) -> Result<Report, TargetError> {
     let (run, facts) = facts_of(driven, target);
     let Totals { engines, engine_names, counters, kv_peak_usage: kv_peak } = totals;
     let kv_peak_usage = Some(kv_peak.max(kv_peak_usage.unwrap_or(0.0)));
-    Ok(run.finish(MeasuredFacts { engines, engine_names, counters, kv_peak_usage, ..facts })?)
+    Ok(run.finish(MeasuredFacts { engines, engine_names, counters, kv_peak_usage, series, ..facts })?)
 }

@@ -37,21 +37,21 @@ fn unknown_targets_are_named() {
 fn what_a_target_cannot_run_is_refused_by_name() {
     let folder = Folder::with(
         r#"
-        let p = |name| pool(#{ name: name, engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "1ms" }) });
-        let c = cluster(#{ prefill: p.call("prefill"), decode: p.call("decode"), link: link(#{ kv_bytes_per_token: "1KiB" }) });
+        let p = |name| pool(#{
+            name: name, engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "1ms" }), data_parallel_size: 2,
+        });
+        let c = cluster(#{
+            prefill: p.call("prefill"), decode: p.call("decode"),
+            link: link(#{ kv_bytes_per_token: "1KiB", transfer: "full-prompt" }),
+        });
         run(#{ name: "two pools", cluster: c, workloads: [ burst(#{ count: 3, prompt_tokens: 32, output_tokens: 4 }) ] });
     "#,
     );
-    let needles = ["cannot run `two pools`: it has no prefill and decode pools", "--target virtual"];
-    folder.run(&["--target", "serve"]).failed(2, &needles);
-    let whole = std::fs::read_to_string(folder.path().join("test.rhai")).expect("it was written");
-    let folder = Folder::with(
-        &whole
-            .replace("link(#{", "link(#{ transfer: \"full-prompt\",")
-            .replace("pool(#{", "pool(#{ data_parallel_size: 2,"),
-    );
     let parts = ["engines with several data-parallel ranks (pool `decode`)", "no transfers of whole prompts"];
-    folder.run(&["--target", "live"]).failed(2, &parts);
+    let needles = ["the target `serve` cannot run `two pools`: it has no", "--target live", "--target virtual"];
+    folder.run(&["--target", "serve"]).failed(2, &[&parts[..], &needles[..]].concat());
+    let frontend = "frontend(#{ binary: \"vllm-rs\", model: \"model\" })";
+    folder.run(&["--target", frontend]).failed(2, &[&parts[..], &["no prefill and decode pools"]].concat());
     let folder = Folder::with(&SMALL.replace("cluster: c,", "cluster: c, faults: [ crash(#{ at: \"1s\" }) ],"));
     let target = format!("http://127.0.0.1:{}", free_port());
     folder.run(&["--target", &target]).failed(2, &["the target `http` cannot run `run`: it has no planned faults"]);

@@ -43,6 +43,11 @@ fn pools_of_several_engines_share_the_requests() {
         let engines = measured.run()["engines"].as_array().expect("it has engines");
         assert_eq!(engines.len(), 3);
         assert!(engines.iter().all(|engine| engine["steps"].as_u64() > Some(0)), "{target}: {engines:?}");
+        // Each request says which engine the router has chosen.
+        let with = |engine: &str| measured.requests.iter().filter(|row| row["engine"] == engine).count();
+        let counts = ["engines 0", "engines 1", "engines 2"].map(with);
+        assert_eq!(counts.iter().sum::<usize>(), measured.requests.len(), "{target}: {counts:?}");
+        assert!(counts.iter().all(|count| *count > 0), "{target}: {counts:?}");
     }
 }
 
@@ -184,18 +189,171 @@ fn prefill_and_decode_pools_are_live() {
     "#,
     );
     let simulated = Outputs::of(&folder, "virtual", &[]);
-    let measured = Outputs::of(&folder, "live", &[]);
-    assert_eq!(measured.asked(), simulated.asked());
-    for counter in ["completed", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions"] {
-        assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter}");
-    }
     let engines = |outputs: &Outputs| outputs.run()["engines"].as_array().cloned().expect("it has engines");
     let pools = |outputs: &Outputs| engines(outputs).iter().map(|engine| engine["pool"].clone()).collect::<Vec<_>>();
-    assert_eq!(pools(&measured), pools(&simulated));
-    // The decode engine computes outputs only.
-    assert_eq!(engines(&measured)[2]["computed_tokens"], engines(&simulated)[2]["computed_tokens"]);
-    assert!(measured.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
-    assert!(measured.run()["target"]["notes"].is_null(), "{}", measured.run()["target"]);
+    for target in ["live", "serve"] {
+        let measured = Outputs::of(&folder, target, &[]);
+        assert_eq!(measured.asked(), simulated.asked(), "{target}");
+        for counter in ["completed", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions"] {
+            assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter} on {target}");
+        }
+        assert_eq!(pools(&measured), pools(&simulated));
+        // The decode engine computes outputs only.
+        assert_eq!(engines(&measured)[2]["computed_tokens"], engines(&simulated)[2]["computed_tokens"]);
+        assert!(measured.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
+        assert!(measured.requests.iter().any(|row| row["engine"] == "prefill 1"));
+        assert!(measured.run()["target"]["notes"].is_null(), "{}", measured.run()["target"]);
+    }
+}
+
+/// Transfers that share a link slow each other down in real time, too.
+#[test]
+fn transfers_share_the_link_on_every_target() {
+    let folder = Folder::with(
+        r#"
+        let p = |name| pool(#{ name: name, engine: engine(#{ num_gpu_blocks: 4_001 }), latency: fixed(#{ step: "2ms" }) });
+        let c = cluster(#{
+            prefill: p.call("prefill"), decode: p.call("decode"),
+            link: link(#{ kv_bytes_per_token: "100KB", bandwidth: "1GB/s" }),
+        });
+        // 1,000 tokens take 100 ms alone, and four that start together four times as long.
+        let r = run(#{ cluster: c, workloads: [ burst(#{ count: 4, prompt_tokens: 1_000, output_tokens: 3 }) ] });
+        expect(r, "completed", "count == 4");
+        expect(r, "ttft", "max > 390ms");
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let _ = Outputs::of(&folder, target, &[]);
+    }
+}
+
+/// Parts of clusters that engines of `vcr play` lack, with the name by which the report says so.
+const CLUSTER_PARTS: &[(&str, &str, &str)] = &[
+    (
+        "autoscaling",
+        "autoscaling (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{
+            engines: 1, engine: engine(#{ num_gpu_blocks: 501, max_num_seqs: 2 }), latency: fixed(#{ step: "4ms" }),
+            autoscale: autoscale(#{ policy: "target_requests", target: 2, interval: "50ms", max: 3 }),
+        }) })"#,
+    ),
+    (
+        "KV tiers",
+        "KV tiers below the device (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{
+            engine: engine(#{ num_gpu_blocks: 60, kv_tiers: kv_tiers(#{ host_blocks: 5_000, kv_bytes_per_token: "128KiB" }) }),
+            latency: fixed(#{ step: "2ms" }),
+        }) })"#,
+    ),
+    (
+        "ranks",
+        "engines with several data-parallel ranks (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{
+            engines: 2, data_parallel_size: 2, data_parallel_barrier: true, engine: engine(#{ num_gpu_blocks: 501 }),
+            latency: fixed(#{ step: "2ms" }),
+        }) })"#,
+    ),
+    (
+        "SGLang",
+        "engines of SGLang (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{ engine_type: "sglang", num_pages: 9_000 }), latency: fixed(#{ step: "2ms" }) }) })"#,
+    ),
+    (
+        "ticks",
+        "engines that schedule by ticks (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{ engine: engine(#{ engine_type: "ticks" }), latency: fixed(#{ step: "2ms" }) }) })"#,
+    ),
+    (
+        "the KV router",
+        "KV router, which keeps books of whole clusters (pool `engines`)",
+        r#"cluster(#{ engines: pool(#{
+            engines: 3, engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "2ms" }), router: kv_router(#{}),
+        }) })"#,
+    ),
+    (
+        "prompts that stay",
+        "decode engines that compute prompts (`conditional`)",
+        r#"cluster(#{
+            prefill: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "2ms" }) }),
+            decode: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "2ms" }) }),
+            conditional: conditional(#{ eff_isl_threshold: 100 }),
+        })"#,
+    ),
+    (
+        "whole prompts",
+        "transfers of whole prompts",
+        r#"cluster(#{
+            prefill: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "2ms" }) }),
+            decode: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "2ms" }) }),
+            link: link(#{ kv_bytes_per_token: "1KiB", bandwidth: "1GB/s", transfer: "full-prompt", sharing: "per-prefill-engine" }),
+        })"#,
+    ),
+];
+
+/// Whatever a cluster has, it has in real time: the same requests with the same outputs, and
+/// all metrics of virtual time.
+#[test]
+fn every_cluster_is_live() {
+    for (name, part, cluster) in CLUSTER_PARTS {
+        let scenario = format!(
+            r#"
+            let c = {cluster};
+            let r = run(#{{ cluster: c, retries: 2, workloads: [
+                constant(#{{
+                    name: "chat", rate: "20/s", count: 10, prompt_tokens: uniform(40, 120), output_tokens: uniform(4, 20),
+                    shared_prefix_tokens: 64, prefix_groups: 2, turns: uniform(1, 3), think_time: "20ms",
+                }}),
+                burst(#{{ name: "burst", at: "200ms", count: 6, prompt_tokens: 150, output_tokens: 20 }}),
+            ] }});
+            expect(r, "completed_ratio", "value == 100%");
+            expect(r, "step", "min >= 2ms");
+            expect(r, "ttft", "min >= 2ms");
+        "#
+        );
+        let folder = Folder::with(&scenario);
+        let simulated = Outputs::of(&folder, "virtual", &[]);
+        let measured = Outputs::of(&folder, "live", &[]);
+        assert_eq!(measured.asked(), simulated.asked(), "{name}");
+        let run = measured.run();
+        assert!(
+            run["target"]["cluster_parts"].as_array().is_some_and(|parts| parts.iter().any(|other| other == part)),
+            "{name}: {}",
+            run["target"]
+        );
+        assert_eq!(run["target"]["absent"], serde_json::json!({}), "{name}");
+        assert!(run["target"]["send_delay_ms"]["count"].as_u64() >= Some(16), "{name}: {}", run["target"]);
+        // Real time passes: the run takes no less than its last planned arrival.
+        assert!(run["duration_ms"].as_f64() > Some(450.0), "{name}: {}", run["duration_ms"]);
+        let names = |outputs: &Outputs| outputs.run()["engines"].as_array().map(Vec::len);
+        if *name != "autoscaling" {
+            assert_eq!(names(&measured), names(&simulated), "{name}");
+        }
+    }
+}
+
+/// An autoscaler sees the load of real engines, and starts and drains some.
+#[test]
+fn pools_scale_in_real_time() {
+    let folder = Folder::with(
+        r#"
+        let c = cluster(#{ engines: pool(#{
+            engines: 1, engine: engine(#{ num_gpu_blocks: 501, max_num_seqs: 2 }), latency: fixed(#{ step: "5ms" }),
+            autoscale: autoscale(#{ policy: "target_requests", target: 2, interval: "50ms", max: 3 }),
+        }) });
+        let r = run(#{ cluster: c, workloads: [
+            burst(#{ name: "all at once", count: 12, prompt_tokens: 32, output_tokens: 40 }),
+            constant(#{ name: "later", start: "900ms", rate: "5/s", count: 3, prompt_tokens: 32, output_tokens: 10 }),
+        ] });
+        expect(r, "completed", "count == 15");
+    "#,
+    );
+    for target in ["virtual", "live"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let scaling = outputs.run()["scaling"].as_array().cloned().unwrap_or_default();
+        let most = scaling.iter().filter_map(|event| event["to"].as_u64()).max();
+        assert_eq!(most, Some(3), "{target}: {scaling:?}");
+        assert_eq!(scaling.last().and_then(|event| event["to"].as_u64()), Some(1), "{target}: {scaling:?}");
+    }
 }
 
 /// Requests whose decode engine crashes begin again, with their prompts.
@@ -219,7 +377,7 @@ fn crashed_decode_engines_lose_requests_and_come_back() {
         expect(r, "retries", "count > 0");
     "#,
     );
-    for target in ["virtual", "live"] {
+    for target in ["virtual", "live", "serve"] {
         let outputs = Outputs::of(&folder, target, &[]);
         let crashes = |engine: usize| outputs.run()["engines"][engine]["crashes"].as_u64();
         assert_eq!([crashes(0), crashes(1), crashes(2)], [Some(0), Some(1), Some(0)], "{target}");

@@ -130,10 +130,12 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             latency_ns: transfer.kv_cache_transfer_latency,
             per_token_ns: transfer.kv_cache_transfer_time_per_token,
             std_dev_ns: transfer.kv_cache_transfer_time_std_dev,
+            shared_link: None,
             lease_ns: transfer.kv_lease,
         },
         faults: faults(&args.faults)?,
         injector: injector(args, guests)?,
+        placements: None,
         limits: Limits {
             max_requests: process.max_requests.max(1),
             max_prompt_tokens: process.max_prompt_tokens.max(1),

@@ -185,6 +185,9 @@ pub struct Adapters {
 pub struct Conversations {
     /// Of each its turns: new prompt tokens and output tokens.
     pub turns: Vec<Vec<(u32, u32)>>,
+    /// Of each the prompt tokens of its turns, where they are the file's own; empty where they
+    /// are drawn.
+    pub prompts: Vec<Vec<Vec<u32>>>,
     /// Whether sessions take them in file order rather than at random.
     pub in_order: bool,
 }

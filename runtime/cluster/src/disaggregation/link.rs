@@ -13,13 +13,17 @@ const UNITS_PER_BYTE: u128 = 1_000_000_000;
 
 /// Identity of a transfer on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TransferKey {
-    pub(crate) tag: u64,
-    pub(crate) attempt: u32,
+pub struct TransferKey {
+    /// The request, or any number of the caller's.
+    pub tag: u64,
+    /// Which attempt of the request it is.
+    pub attempt: u32,
 }
 
+/// A link whose bandwidth concurrent transfers share equally. Times are nanoseconds, and never
+/// run backwards.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     bytes_per_s: u64,
     /// Bytes received by every transfer that has been in progress since the start.
     served_units: u128,
@@ -35,7 +39,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(bytes_per_s: u64) -> Self {
+    /// A link of so many bytes per second, which must not be 0.
+    #[must_use]
+    pub fn new(bytes_per_s: u64) -> Self {
         Self {
             bytes_per_s,
             served_units: 0,
@@ -62,7 +68,8 @@ impl Link {
         self.bytes
     }
 
-    pub(crate) fn start(&mut self, now_ns: u64, key: TransferKey, bytes: u64) {
+    /// A transfer of so many bytes begins.
+    pub fn start(&mut self, now_ns: u64, key: TransferKey, bytes: u64) {
         self.advance(now_ns);
         self.version += 1;
         self.bytes += bytes;
@@ -79,7 +86,8 @@ impl Link {
     }
 
     /// When the next transfer completes if nothing else happens.
-    pub(crate) fn next_completion_ns(&self) -> Option<u64> {
+    #[must_use]
+    pub fn next_completion_ns(&self) -> Option<u64> {
         let Reverse((done_units, _)) = self.active.peek()?;
         let remaining = done_units.saturating_sub(self.served_units);
         let wait_ns = (remaining * self.sharers()).div_ceil(u128::from(self.bytes_per_s));
@@ -87,7 +95,7 @@ impl Link {
     }
 
     /// Takes one transfer that is complete at `now_ns`.
-    pub(crate) fn pop_complete(&mut self, now_ns: u64) -> Option<TransferKey> {
+    pub fn pop_complete(&mut self, now_ns: u64) -> Option<TransferKey> {
         self.advance(now_ns);
         let Reverse((done_units, key)) = *self.active.peek()?;
         if done_units > self.served_units {

@@ -10,8 +10,7 @@ use vcr_core::plan::RemoteLoad;
 use crate::config::{LinkConfig, LinkSharing, SourceOutput, Topology, TransferScope};
 use crate::event::{Event, EventQueue};
 pub(crate) use conditional::stays_with_decode;
-use link::Link;
-pub(crate) use link::TransferKey;
+pub use link::{Link, TransferKey};
 
 /// Something of a handoff that is due at this instant, once its events are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,25 +1,12 @@
 //! What targets lack that virtual time has.
 
-use crate::config::{Answers, RunConfig, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::config::{Answers, RunConfig, WorkloadSource};
 
-/// The parts of a run that no target but virtual time has: each as an error names it.
+/// Workloads that are answered as recorded, whatever the engines do: each as an error names it.
 #[must_use]
-pub fn virtual_only(config: &RunConfig) -> Vec<String> {
-    let mut parts = Vec::new();
-    for workload in &config.workloads {
-        let WorkloadConfig { name, source, .. } = workload;
-        if let WorkloadSource::Trace { answers: Answers::Recorded, .. } = source {
-            parts.push(format!("answers as recorded (workload `{name}`)"));
-        }
-        let is_faster = |pacing: &TracePacing| {
-            let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
-            !speedup.is_finite()
-        };
-        if let WorkloadSource::Trace { pacing, .. } = source
-            && is_faster(pacing)
-        {
-            parts.push(format!("an infinite speed-up (workload `{name}`)"));
-        }
-    }
-    parts
+pub fn recorded_answers(config: &RunConfig) -> Vec<String> {
+    let is_recorded =
+        |source: &WorkloadSource| matches!(source, WorkloadSource::Trace { answers: Answers::Recorded, .. });
+    let recorded = config.workloads.iter().filter(|workload| is_recorded(&workload.source));
+    recorded.map(|workload| format!("answers as recorded (workload `{}`)", workload.name)).collect()
 }

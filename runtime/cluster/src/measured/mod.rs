@@ -23,7 +23,7 @@ use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
 
-pub use lacking::virtual_only;
+pub use lacking::recorded_answers;
 
 /// What a run has its caller do.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use crate::config::RunConfig;
 use crate::ledger::Ledger;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
 use crate::ledger::record::ns_to_ms;
+use crate::observe::RunSeries;
 
 /// The target of a run in its report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -38,6 +39,10 @@ pub struct TargetReport {
     /// Metrics that are known of the run, but not of single workloads, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_of_workloads: BTreeMap<&'static str, String>,
+    /// Why the run's engines are those of virtual time, by a clock: the parts of it that engines
+    /// of `vcr play` lack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cluster_parts: Vec<String>,
     /// What a reader should know of the measurement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -60,6 +65,8 @@ pub struct MeasuredFacts {
     pub counters: BTreeMap<&'static str, u64>,
     /// Largest share of an engine's KV blocks in use.
     pub kv_peak_usage: Option<f64>,
+    /// The engines over time, if they are known and wanted.
+    pub series: Option<RunSeries>,
 }
 
 /// The final state of a run on a target.
@@ -73,8 +80,16 @@ pub(crate) struct MeasuredEnd<'a> {
 /// Sums up a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let MeasuredEnd { config, workload_names, mut ledger, facts } = end;
-    let MeasuredFacts { mut target, send_delays_ns, stopped_at_ns, engines, engine_names, counters, kv_peak_usage } =
-        facts;
+    let MeasuredFacts {
+        mut target,
+        send_delays_ns,
+        stopped_at_ns,
+        engines,
+        engine_names,
+        counters,
+        kv_peak_usage,
+        series,
+    } = facts;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = stopped_at_ns.or(config.max_time_ns.filter(|_| ended < arrived)).unwrap_or(last_end_ns);
@@ -107,8 +122,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         let reason = "it follows from `cached_tokens`, which are known of all requests together";
         target.absent_of_workloads.insert(Gauge::PrefixHitRatio.info().name, reason.to_owned());
     }
-    target.send_delay_ms =
-        CountedSamples::from(send_delays_ns).summary().map(|summary| trend_report(&summary, Unit::Time));
+    target.send_delay_ms = send_delay_ms(send_delays_ns);
     metrics.forget(target.absent.keys());
     for own in workloads.values_mut() {
         own.forget(target.absent.keys().chain(target.absent_of_workloads.keys()));
@@ -130,6 +144,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         request_names: RequestNames::of(config),
         promises: Promises::of(config),
         engine_names,
+        series,
         ..empty
     };
     report.fingerprint = fingerprint(&report, Vec::new());
@@ -140,6 +155,11 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
 }
 
 impl Report {
+    /// The run was on this target, where requests were sent late by these times.
+    pub(crate) fn set_target(&mut self, target: TargetReport, send_delays_ns: Samples) {
+        self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
+    }
+
     /// Why the target of the run does not know a metric, of the run or of single workloads;
     /// none where it does.
     #[must_use]
@@ -149,6 +169,10 @@ impl Report {
         let of_workload = target.absent_of_workloads.get(name).filter(|_| of_workload);
         target.absent.get(name).or(of_workload).map(String::as_str)
     }
+}
+
+fn send_delay_ms(send_delays_ns: Samples) -> Option<TrendReport> {
+    CountedSamples::from(send_delays_ns).summary().map(|summary| trend_report(&summary, Unit::Time))
 }
 
 impl MetricsReport {

@@ -11,7 +11,7 @@ use crate::traffic::{Start, Turn};
 
 impl Simulation<'_> {
     pub(super) fn start_session(&mut self, workload: u32) -> Result<(), SimError> {
-        match self.traffic.start_session(workload, self.now_ns, &mut self.events) {
+        match self.traffic.start_session(workload, self.due_ns, &mut self.events) {
             Start::Turn(turn) => self.arrive(workload, turn),
             Start::Dropped => {
                 self.ledger.drop_session(workload);
@@ -22,7 +22,7 @@ impl Simulation<'_> {
     }
 
     pub(super) fn start_node(&mut self, workload: u32, node: u64) -> Result<(), SimError> {
-        let turn = self.traffic.start_node(workload, node, self.now_ns, &mut self.events);
+        let turn = self.traffic.start_node(workload, node, self.due_ns, &mut self.events);
         self.arrive(workload, turn)
     }
 
@@ -39,6 +39,7 @@ impl Simulation<'_> {
         if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
             self.check_limits()?;
         }
+        self.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
         let played_row = turn.played_row;
         let way_ns = if played_row.is_some() { 0 } else { self.overheads.arrival_of_ns(lengths[0]) };
@@ -47,7 +48,7 @@ impl Simulation<'_> {
             attempt: turn.earlier.map_or(0, |earlier| earlier.attempts),
             class: turn.class,
             adapter: turn.adapter,
-            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.now_ns, queued_ns])
+            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.due_ns, queued_ns])
         };
         let earlier = turn.earlier;
         let tag = self.ledger.arrive(record);

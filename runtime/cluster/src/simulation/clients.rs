@@ -15,8 +15,8 @@ impl Simulation<'_> {
         }
         let attempt = Attempt {
             number: earlier.map_or(0, |earlier| earlier.attempts),
-            first_sent_ns: earlier.map_or(self.now_ns, |earlier| earlier.first_sent_ns),
-            sent_ns: self.now_ns,
+            first_sent_ns: earlier.map_or(self.due_ns, |earlier| earlier.first_sent_ns),
+            sent_ns: self.due_ns,
         };
         self.ledger.set_deadline(tag, config.last_ns(attempt));
         let patience = config.patience(self.traffic.output_seeds()[tag as usize], attempt);

@@ -1,9 +1,10 @@
-//! The virtual-time loop: one event after another, then steps for idle engines.
+//! The loop over events: one after another, then steps for idle engines.
 //!
 //! At each instant every due event is handled first; then every worker whose situation
 //! changed may start a step, in order of worker. Nothing here reads a clock or iterates
-//! in an order that could vary. State belongs to the owners that a [`Simulation`] joins;
-//! its own are the clock, the event queue and which workers to look at.
+//! in an order that could vary. Time is virtual unless the caller has a clock (`real_time.rs`).
+//! State belongs to the owners that a [`Simulation`] joins; its own are the time, the event
+//! queue and which workers to look at.
 
 mod arrivals;
 mod clients;
@@ -11,6 +12,7 @@ mod faults;
 mod kv_handoff;
 mod lifecycle;
 mod overload;
+mod real_time;
 mod routing;
 mod scaling;
 mod steps;
@@ -31,6 +33,8 @@ use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
 use overload::OverloadWatch;
+use real_time::RealTime;
+pub use real_time::{RunClock, simulate_in_real_time};
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
@@ -45,6 +49,10 @@ const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 pub(crate) struct Simulation<'o> {
     config: RunConfig,
     now_ns: u64,
+    /// When the event being handled was due: now, unless a clock is late.
+    due_ns: u64,
+    /// The clock, unless time is virtual.
+    real_time: Option<RealTime<'o>>,
     events: EventQueue,
     traffic: Traffic,
     in_flight: InFlight,
@@ -113,6 +121,8 @@ impl<'o> Simulation<'o> {
         }
         let mut simulation = Self {
             now_ns: 0,
+            due_ns: 0,
+            real_time: None,
             events: EventQueue::new(pools.len()),
             traffic: Traffic::new(&config, pools[0].engine.block_size(), false),
             in_flight: InFlight::default(),
@@ -168,17 +178,19 @@ impl<'o> Simulation<'o> {
             if self.config.max_time_ns.is_some_and(|max| at_ns > max) {
                 return Ok(());
             }
-            assert!(at_ns >= self.now_ns, "virtual time ran backwards: {} -> {at_ns}", self.now_ns);
-            if at_ns > self.now_ns {
+            let Some(now_ns) = self.reach(at_ns) else {
+                self.stopped = true;
+                return Ok(());
+            };
+            assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
+            if now_ns > self.now_ns {
                 steps_before_instant = self.ledger.steps();
             } else {
                 self.check_that_time_goes_on(steps_before_instant)?;
             }
             self.sample_series(at_ns);
-            self.now_ns = at_ns;
-            while let Some(event) = self.events.pop_at(at_ns) {
-                self.handle(event)?;
-            }
+            self.now_ns = now_ns;
+            self.handle_due(at_ns)?;
             self.drive_kv_handoffs()?;
             self.release_queued();
             if self.scales {
@@ -209,6 +221,20 @@ impl<'o> Simulation<'o> {
             }
         }
         self.check_that_all_ended()
+    }
+
+    /// Handles the events planned at `at_ns`, and those that a clock has passed besides.
+    fn handle_due(&mut self, at_ns: u64) -> Result<(), SimError> {
+        let mut planned = Some(at_ns);
+        while let Some(at_ns) = planned {
+            self.due_ns = at_ns;
+            while let Some(event) = self.events.pop_at(at_ns) {
+                self.handle(event)?;
+            }
+            planned = self.overdue_ns();
+        }
+        self.due_ns = self.now_ns;
+        Ok(())
     }
 
     /// Takes the samples of time series that are due before `at_ns`, the next instant at

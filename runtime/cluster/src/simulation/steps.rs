@@ -125,6 +125,7 @@ impl Simulation<'_> {
         let worker = self.fleet.worker_mut(index);
         let role = worker.role();
         let must_single_step = self.wants_steps
+            || self.real_time.is_some()
             || self.routing.needs(role).single_steps
             || worker.takes_single_steps()
             // A prompt that is computed for another pool ends with its first token.
@@ -217,6 +218,10 @@ impl Simulation<'_> {
     /// decode. A prefill engine that waits for blocks may start such a step as
     /// soon as any decode engine takes a prompt from it.
     fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
+        if self.real_time.is_some() {
+            // Steps may end late, and arrivals come earlier among them than planned.
+            return self.now_ns;
+        }
         let role = self.fleet.worker(index).role();
         let any_pool = self.chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
         // What is due of handoffs comes at this instant, too.

@@ -70,7 +70,14 @@ impl Sessions<'_> {
             let tokens = (items * f64::from(media.tokens_per_item)).min(f64::from(u32::MAX / 4)) as u32;
             session.conversation.push_run(seed::derive(content, "media", 0), 0, tokens);
         }
-        session.conversation.push_run(content, 0, new_tokens);
+        let known = mix.conversations.as_ref().and_then(|known| known.prompts.get(session.dialogue as usize));
+        let known = known.map_or(&[][..], |prompts| &prompts[turn as usize]);
+        session.conversation.push_tokens(known.iter().copied());
+        // A text without tokens is a prompt of one.
+        let drawn_tokens = new_tokens.saturating_sub(known.len() as u32);
+        if known.is_empty() || drawn_tokens > 0 {
+            session.conversation.push_run(content, 0, drawn_tokens);
+        }
         let stop_after = mix.stop_after.as_ref().map(|lengths| lengths.draw(&mut Stream::new(content, "stop")));
         session.next_turn += 1;
         let (class, adapter) = (session.class, session.adapter);

@@ -189,7 +189,8 @@ fn stop_tokens_end_outputs_early_and_images_take_their_tokens() {
 
 #[test]
 fn sessions_have_the_turns_of_their_conversation() {
-    let conversations = Conversations { turns: vec![vec![(10, 2), (20, 3)], vec![(5, 1)]], in_order: true };
+    let conversations =
+        Conversations { turns: vec![vec![(10, 2), (20, 3)], vec![(5, 1)]], prompts: Vec::new(), in_order: true };
     let mix = RequestMix { conversations: Some(conversations.into()), ..small() };
     let report = on_one_engine(vec![synthetic("w", Arrivals::Burst { count: 3, over_ns: 3 * S }, mix)]);
     let rows: Vec<_> = report.requests.iter().map(|r| (r.session, r.turn, r.prompt_tokens, r.max_tokens)).collect();

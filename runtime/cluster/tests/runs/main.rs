@@ -5,6 +5,7 @@ mod loads;
 mod overheads;
 mod per_request;
 mod random;
+mod real_time;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -300,6 +300,9 @@ impl Intake {
                 "started"
             );
         }
+        if let Some(placed) = &serving.context.config.placements {
+            placed(&live.id, serving.context.rank);
+        }
         serving.requests.insert(LiveRequest { core, handle, ..live });
         if abort_immediately {
             serving.abort_tag(tag);

@@ -72,6 +72,7 @@ pub(crate) struct Held {
 /// One engine's part in transfers.
 pub(crate) struct Transfers {
     settings: TransferSettings,
+    rank: u16,
     engine_id: String,
     port: u16,
     transport: Transport,
@@ -99,6 +100,7 @@ impl Transfers {
         let engine_id = if ranks > 1 { format!("{}_dp{rank}", settings.engine_id) } else { settings.engine_id.clone() };
         Self {
             settings: settings.clone(),
+            rank,
             engine_id,
             port: settings.side_channel_port.wrapping_add(rank),
             transport,
@@ -129,12 +131,18 @@ impl Transfers {
 
     /// Starts to move the KV of a request to this engine.
     pub(crate) fn start_load(&mut self, tag: u64, tokens: u32, time_scale: f64, now_ns: u64) {
+        if let Some(link) = &self.settings.shared_link {
+            return link.start(self.rank, tag, tokens, now_ns);
+        }
         let duration_ns = self.duration_ns(tokens) as f64 / time_scale;
         self.loads.push(Reverse((now_ns.saturating_add(duration_ns as u64), tag)));
     }
 
     /// A request whose KV has arrived by now.
     pub(crate) fn next_loaded(&mut self, now_ns: u64) -> Option<u64> {
+        if let Some(link) = &self.settings.shared_link {
+            return link.next_arrived(self.rank, now_ns);
+        }
         let &Reverse((due_ns, tag)) = self.loads.peek()?;
         (due_ns <= now_ns).then(|| {
             self.loads.pop();
@@ -142,8 +150,11 @@ impl Transfers {
         })
     }
 
-    /// When the next transfer ends.
+    /// When the next transfer ends; on a shared link it may end later.
     pub(crate) fn next_load_ns(&self) -> Option<u64> {
+        if let Some(link) = &self.settings.shared_link {
+            return link.next_arrival_ns(self.rank);
+        }
         self.loads.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 

@@ -8,18 +8,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use vcr_cluster::IssuedRequest;
 
 use super::error::ClientError;
-use super::pool::Pool;
+use super::pool::{Busy, Pool};
 use super::server::{PromptForm, Server, message_of, next_data, whole_body};
 use super::sse::{Event, EventReader, Usage};
 use crate::drive::{Answered, Heard, Service};
-use crate::engines::book::{Book, name_of};
+use crate::engines::book::{Book, Told, name_of};
 
 /// Bytes of an error that are read.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// Bytes of a prefill server's answer.
+const MAX_PREFILL_BYTES: usize = 16 << 20;
 /// Tokens beyond those asked for after which a stream is taken for one that never ends.
 const TOKENS_TOO_MANY: u32 = 64;
 
@@ -33,42 +37,120 @@ pub(crate) struct Completions {
     pub(crate) tells_cached: Rc<Cell<bool>>,
     /// What engines of this process say of requests, if they do.
     pub(crate) book: Option<Book>,
+    /// What of it counts.
+    pub(crate) told: Told,
 }
 
 impl Service for Completions {
     async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
-        match self.exchange(request, heard).await {
+        match self.exchange(request, Part::Whole, heard).await {
             Ok(answer) => Answered::Whole(answer),
-            Err(ClientError::Status { status: 429 | 503, .. }) => Answered::Shed,
-            Err(error) => {
-                heard.note(&error.reason().to_string(), format!("a request failed: {error}"));
-                match error.is_passing() {
-                    true => Answered::Lost(error.reason()),
-                    false => Answered::Failed(error.reason()),
-                }
-            }
+            Err(error) => failed(&error, heard),
         }
     }
 }
 
+/// How a request ended that a server did not answer.
+pub(crate) fn failed(error: &ClientError, heard: &Heard) -> Answered {
+    if let ClientError::Status { status: 429 | 503, .. } = error {
+        return Answered::Shed;
+    }
+    heard.note(&error.reason().to_string(), format!("a request failed: {error}"));
+    match error.is_passing() {
+        true => Answered::Lost(error.reason()),
+        false => Answered::Failed(error.reason()),
+    }
+}
+
+/// The part of a request that a server has.
+#[derive(Clone, Copy)]
+pub(crate) enum Part<'a> {
+    /// All of it.
+    Whole,
+    /// Its prompt, whose KV another server will fetch.
+    Prompt,
+    /// Its output; the KV of its prompt is where these `kv_transfer_params` say.
+    Output(&'a RawValue),
+}
+
+/// What vLLM's P/D proxies say to a prefill server.
+const DECODE_ELSEWHERE: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
+
+/// A prefill server's answer, as far as it is looked at.
+#[derive(Deserialize)]
+struct Prefilled {
+    kv_transfer_params: Option<Box<RawValue>>,
+}
+
 impl Completions {
-    async fn exchange(&self, request: &IssuedRequest, heard: &Heard) -> Result<Vec<u32>, ClientError> {
-        let body = Bytes::from(self.body(request));
-        let silent = || ClientError::Silent(self.idle_timeout.as_secs());
-        let id = name_of(request.tag);
-        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), || heard.sent());
-        let sent = tokio::time::timeout(self.idle_timeout, sending).await;
-        let (response, busy) = sent.map_err(|_| silent())??;
-        let status = response.status();
-        let mut body = response.into_body();
-        if status != StatusCode::OK {
-            let bytes = whole_body(body, MAX_ERROR_BYTES).await?;
-            busy.done();
-            return Err(ClientError::Status { status: status.as_u16(), body: message_of(&bytes) });
-        }
+    /// Has a request answered, or its output; its tokens where they are needed.
+    pub(crate) async fn exchange(
+        &self,
+        request: &IssuedRequest,
+        part: Part<'_>,
+        heard: &Heard,
+    ) -> Result<Vec<u32>, ClientError> {
+        let (mut body, busy) = self.send(request, part, heard).await?;
         let answer = self.stream(request, heard, &mut body).await?;
         busy.done();
         Ok(answer)
+    }
+
+    /// Has the prompt of a request computed; its `kv_transfer_params`.
+    pub(crate) async fn prefill(&self, request: &IssuedRequest, heard: &Heard) -> Result<Box<RawValue>, ClientError> {
+        let answer = async {
+            let (body, busy) = self.send(request, Part::Prompt, heard).await?;
+            let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
+            busy.done();
+            Ok(bytes)
+        };
+        let answered = tokio::time::timeout(self.idle_timeout, answer).await;
+        let bytes = answered.unwrap_or_else(|_| Err(self.silent()))?;
+        self.note_engine(request, heard);
+        heard.prefilled();
+        let prefilled: Result<Prefilled, _> = serde_json::from_slice(&bytes);
+        let params = prefilled.map_err(|error| ClientError::Garbage(error.to_string()))?.kv_transfer_params;
+        params.ok_or_else(|| ClientError::Garbage("a prefill server's answer without kv_transfer_params".to_owned()))
+    }
+
+    fn silent(&self) -> ClientError {
+        ClientError::Silent(self.idle_timeout.as_secs())
+    }
+
+    /// Sends a request; the body of its answer, and its connection.
+    async fn send(
+        &self,
+        request: &IssuedRequest,
+        part: Part<'_>,
+        heard: &Heard,
+    ) -> Result<(Incoming, Busy), ClientError> {
+        let body = Bytes::from(self.body(request, part));
+        let id = name_of(request.tag);
+        let sent = || match part {
+            Part::Whole | Part::Prompt => heard.sent(),
+            Part::Output(_) => {}
+        };
+        let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), sent);
+        let sent = tokio::time::timeout(self.idle_timeout, sending).await;
+        let (response, busy) = sent.map_err(|_| self.silent())??;
+        let status = response.status();
+        if status != StatusCode::OK {
+            let bytes = whole_body(response.into_body(), MAX_ERROR_BYTES).await?;
+            busy.done();
+            return Err(ClientError::Status { status: status.as_u16(), body: message_of(&bytes) });
+        }
+        Ok((response.into_body(), busy))
+    }
+
+    /// Enters what an engine of this process said of a request.
+    fn note_engine(&self, request: &IssuedRequest, heard: &Heard) {
+        let Some(book) = &self.book else { return };
+        book.report_engine(request.tag, heard, self.told);
+        let Some(noted) = book.take(request.tag) else { return };
+        if let Some(at_s) = noted.scheduled_s.filter(|_| self.told != Told::Output) {
+            heard.admitted(at_s, noted.cached_tokens);
+        }
+        (0..noted.preemptions).for_each(|_| heard.preempted());
     }
 
     /// Reads an answer to its end.
@@ -100,6 +182,11 @@ impl Completions {
             let mut arrived = 0;
             let taken = reader.read(&data, |event| answer.take(event).map(|tokens| arrived += tokens));
             if arrived > 0 {
+                if answer.last_tokens.is_none()
+                    && let Some(book) = &self.book
+                {
+                    book.report_engine(request.tag, heard, self.told);
+                }
                 answer.last_tokens = Some(Instant::now());
                 heard.tokens(arrived);
             }
@@ -113,12 +200,7 @@ impl Completions {
         if !answer.is_done && !answer.is_finished {
             return Err(ClientError::Lost("the answer ended before its end".to_owned()));
         }
-        if let Some(noted) = self.book.as_ref().and_then(|book| book.take(request.tag)) {
-            if let Some(at_s) = noted.scheduled_s {
-                heard.admitted(at_s, noted.cached_tokens);
-            }
-            (0..noted.preemptions).for_each(|_| heard.preempted());
-        }
+        self.note_engine(request, heard);
         if let Some(usage) = answer.usage {
             // What the server held back until it knew that no stop string was in it.
             if let Some(missing) = usage.completion_tokens.checked_sub(answer.counted).filter(|missing| *missing > 0) {
@@ -163,7 +245,7 @@ impl Completions {
         Ok(answer.ids)
     }
 
-    fn body(&self, request: &IssuedRequest) -> String {
+    fn body(&self, request: &IssuedRequest, part: Part<'_>) -> String {
         let Server { model, is_vllm, prompts, adapters, .. } = &self.server;
         let adapter = request.adapter.and_then(|number| adapters.name(number));
         let model = adapter.as_ref().unwrap_or(model);
@@ -182,10 +264,22 @@ impl Completions {
             }
             PromptForm::Text(words) => _ = write!(body, "{}", serde_json::Value::from(words.text(&request.prompt))),
         }
-        let max_tokens = request.max_tokens;
-        _ = write!(body, ",\"max_tokens\":{max_tokens},\"stream\":true,\"stream_options\":{{\"include_usage\":true");
+        let max_tokens = match part {
+            Part::Prompt => request.max_tokens.min(1),
+            Part::Whole | Part::Output(_) => request.max_tokens,
+        };
+        _ = write!(body, ",\"max_tokens\":{max_tokens}");
+        if !matches!(part, Part::Prompt) {
+            let each = if *is_vllm { ",\"continuous_usage_stats\":true" } else { "" };
+            _ = write!(body, ",\"stream\":true,\"stream_options\":{{\"include_usage\":true{each}}}");
+        }
+        match part {
+            Part::Whole => {}
+            Part::Prompt => _ = write!(body, ",\"kv_transfer_params\":{DECODE_ELSEWHERE}"),
+            Part::Output(params) => _ = write!(body, ",\"kv_transfer_params\":{params}"),
+        }
         if *is_vllm {
-            _ = write!(body, ",\"continuous_usage_stats\":true}},\"ignore_eos\":true,\"min_tokens\":{max_tokens}");
+            _ = write!(body, ",\"ignore_eos\":true,\"min_tokens\":{max_tokens}");
             if request.needs_answer {
                 body.push_str(",\"return_token_ids\":true");
             }
@@ -195,8 +289,6 @@ impl Completions {
             if request.priority != 0 {
                 _ = write!(body, ",\"priority\":{}", request.priority);
             }
-        } else {
-            body.push('}');
         }
         body.push('}');
         body

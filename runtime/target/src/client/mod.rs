@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod completions;
+pub(crate) mod disaggregated;
 pub(crate) mod error;
 pub(crate) mod metrics;
 pub(crate) mod pool;

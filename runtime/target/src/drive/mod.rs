@@ -147,6 +147,8 @@ pub(crate) trait Plan {
     fn next_ns(&self) -> Option<u64>;
     /// Does what is due.
     fn act(&mut self, now_ns: u64);
+    /// Takes the samples of engines that are due.
+    fn sample(&mut self, now_ns: u64);
 }
 
 /// No plan.
@@ -158,6 +160,8 @@ impl Plan for NoPlan {
     }
 
     fn act(&mut self, _now_ns: u64) {}
+
+    fn sample(&mut self, _now_ns: u64) {}
 }
 
 /// A run that is over.
@@ -225,6 +229,7 @@ async fn issue_all<S: Service>(
         if plan.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             plan.act(now_ns);
         }
+        plan.sample(now_ns);
         loop {
             let due = shared.run.borrow_mut().due(now_ns);
             match due {

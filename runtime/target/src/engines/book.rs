@@ -6,6 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vcr_frontend::engine::{EngineObserver, RequestObserver, RequestStart};
 use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
+use crate::drive::Heard;
+
+/// What of an engine's outputs counts for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All.
+    All,
+    /// All but its tokens, which clients do not get.
+    Prompt,
+    /// All but when it was admitted, and with what cached: another engine had its prompt.
+    Output,
+}
+
 /// What an engine said of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
@@ -15,8 +28,11 @@ pub(crate) struct Noted {
     pub(crate) preemptions: u32,
 }
 
-#[derive(Default)]
 struct Contents {
+    /// Index of the pool's first engine among those of the report.
+    first_engine: u32,
+    /// The engines that have taken requests, by the requests' numbers.
+    engines: BTreeMap<u64, u16>,
     /// By the number of the request, of those that have a name of ours.
     requests: BTreeMap<u64, Noted>,
     /// Largest share of KV blocks in use, by engine.
@@ -24,7 +40,7 @@ struct Contents {
 }
 
 /// The book, which engines' threads write. Clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Book(Arc<Mutex<Contents>>);
 
 /// The name of a request by its number, as header and as id.
@@ -39,6 +55,13 @@ fn tag_of(name: &str) -> Option<u64> {
 }
 
 impl Book {
+    /// The book of a pool whose first engine is this one of the report.
+    pub(crate) fn new(first_engine: u32) -> Self {
+        let contents =
+            Contents { first_engine, engines: BTreeMap::new(), requests: BTreeMap::new(), kv_peaks: BTreeMap::new() };
+        Self(Arc::new(Mutex::new(contents)))
+    }
+
     fn contents(&self) -> MutexGuard<'_, Contents> {
         // Nothing is left half done under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,6 +70,29 @@ impl Book {
     /// Takes what was said of a request.
     pub(crate) fn take(&self, tag: u64) -> Option<Noted> {
         self.contents().requests.remove(&tag)
+    }
+
+    /// Enters the engine that has taken a request of this name.
+    pub(crate) fn place(&self, name: &str, rank: u16) {
+        if let Some(tag) = tag_of(name) {
+            self.contents().engines.insert(tag, rank);
+        }
+    }
+
+    /// Reports the engine that has a request, unless that was done already.
+    pub(crate) fn report_engine(&self, tag: u64, heard: &Heard, told: Told) {
+        match (self.take_engine(tag), told) {
+            (None, _) => {}
+            (Some(engine), Told::All | Told::Prompt) => heard.served_by(engine),
+            (Some(engine), Told::Output) => heard.decoded_by(engine),
+        }
+    }
+
+    /// Takes the engine that has a request, by index among those of the report.
+    fn take_engine(&self, tag: u64) -> Option<u32> {
+        let mut contents = self.contents();
+        let rank = contents.engines.remove(&tag)?;
+        Some(contents.first_engine + u32::from(rank))
     }
 
     /// The largest share of an engine's KV blocks in use so far.
@@ -125,6 +171,14 @@ impl RequestObserver for Booked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn engines_are_those_of_the_report() {
+        let book = Book::new(4);
+        book.place("cmpl-vcr-17-00ff", 2);
+        book.place("another", 1);
+        assert_eq!((book.take_engine(17), book.take_engine(17), book.take_engine(1)), (Some(6), None, None));
+    }
 
     #[test]
     fn requests_are_known_by_their_names() {

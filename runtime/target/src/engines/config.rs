@@ -8,52 +8,60 @@ use vcr_cluster::{
 };
 use vcr_core::{EngineKind, PluginContext};
 use vcr_live::{
-    Identity, Limits, LiveConfig, RouterFactory, StatsSettings, TokenChoice, TokenSettings, TransferSettings,
+    Identity, Limits, LiveConfig, PlacementObserver, RouterFactory, StatsSettings, TokenChoice, TokenSettings,
+    TransferSettings,
 };
 use vcr_wire::{Dtype, VllmMinor};
 
+use super::book::Book;
+use super::link::shared_link;
+
+/// What to do with a run that has parts which no server's engines have.
+const WITHOUT_SERVER: &str = "run it without a server, or in virtual time: `--target live`, `--target virtual`";
 /// Engines that one process runs.
 const MOST_ENGINES: u32 = 256;
 /// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
 const LEASE_NS: u64 = 480_000_000_000;
 
-/// Refuses a run whose pools cannot be live.
-///
-/// # Errors
-/// When it has a part that live engines lack; all of them are named.
-pub(crate) fn check_live(run: &RunConfig) -> Result<(), TargetError> {
-    let mut lacking = vcr_cluster::virtual_only(run);
-    lacking.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
+/// The parts of a run that engines of `vcr play` lack, each as errors and reports name it. The
+/// engines of virtual time have them, by a clock.
+pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
+    let mut parts = vcr_cluster::recorded_answers(run);
+    parts.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
     if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
-        let parts = [
+        let has_many_links = link.bandwidth_bytes_per_s.is_some() && link.sharing == LinkSharing::PerPrefillEngine;
+        let of_pools = [
+            (has_many_links, "links of single prefill engines"),
             (conditional.is_some(), "decode engines that compute prompts (`conditional`)"),
             (link.scope == TransferScope::FullPrompt, "transfers of whole prompts"),
             (link.source_output == SourceOutput::Whole, "prefill engines that generate whole outputs"),
             (decode.engine.reserves_before_prefill(), "blocks that are reserved before prefill"),
             (prefill.engine.block_size() != decode.engine.block_size(), "pools of different block sizes"),
         ];
-        lacking.extend(parts.into_iter().filter(|(is_there, _)| *is_there).map(|(_, part)| part.to_owned()));
+        parts.extend(of_pools.into_iter().filter(|(is_there, _)| *is_there).map(|(_, part)| part.to_owned()));
     }
-    refuse("live", run, &lacking, "run it in virtual time: `--target virtual`")
+    parts
 }
 
-/// The one pool of a run whose engines can stand behind a server.
+/// Refuses a run whose pools cannot stand behind servers.
+///
+/// # Errors
+/// When it has a part that such engines lack; all of them are named.
+pub(crate) fn check_served(run: &RunConfig) -> Result<(), TargetError> {
+    refuse("serve", run, &cluster_parts(run), WITHOUT_SERVER)
+}
+
+/// The one pool of a run whose engines can stand behind vLLM's own frontend.
 ///
 /// # Errors
 /// When the run has a part that such engines lack; all of them are named.
-pub(crate) fn served_pool<'a>(target: &str, run: &'a RunConfig) -> Result<&'a PoolConfig, TargetError> {
+pub(crate) fn served_pool(run: &RunConfig) -> Result<&PoolConfig, TargetError> {
     let pools = run.topology.pools();
-    let mut lacking = vcr_cluster::virtual_only(run);
-    let is_disaggregated = pools.len() > 1;
-    if is_disaggregated {
-        lacking.push("prefill and decode pools with a link between them".to_owned());
+    let mut lacking = cluster_parts(run);
+    if pools.len() > 1 {
+        lacking.push("prefill and decode pools, for which it would have to be two".to_owned());
     }
-    lacking.extend(pool_lacks(pools[0]));
-    let hint = match is_disaggregated {
-        true => "run it without a server, or in virtual time: `--target live`, `--target virtual`",
-        false => "run it in virtual time: `--target virtual`",
-    };
-    refuse(target, run, &lacking, hint)?;
+    refuse("frontend", run, &lacking, WITHOUT_SERVER)?;
     Ok(pools[0])
 }
 
@@ -65,8 +73,9 @@ fn refuse(target: &str, run: &RunConfig, lacking: &[String], hint: &str) -> Resu
     Err(TargetError::with_hint(format!("the target `{target}` cannot run `{}`: it has no {lacking}", run.name), hint))
 }
 
-/// How engines of two pools hand over KV. Each transfer has the whole bandwidth of the link.
-pub(crate) fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port: u16) -> TransferSettings {
+/// How engines of two pools hand over KV.
+fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port: u16) -> TransferSettings {
+    let shared_link = shared_link(link).filter(|_| role == PoolRole::Decode);
     let per_token_ns = link.and_then(|link| {
         let bytes_per_s = u128::from(link.bandwidth_bytes_per_s?.max(1));
         let ns = (u128::from(link.kv_bytes_per_token) * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s;
@@ -80,14 +89,9 @@ pub(crate) fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port:
         latency_ns: link.map_or(0, |link| link.latency_ns),
         per_token_ns: per_token_ns.unwrap_or(0),
         std_dev_ns: 0,
+        shared_link,
         lease_ns: LEASE_NS,
     }
-}
-
-/// Whether transfers of a run share a link, which live ones do not.
-pub(crate) fn shares_link(run: &RunConfig) -> bool {
-    let link = run.topology.link();
-    link.is_some_and(|link| link.bandwidth_bytes_per_s.is_some() && link.sharing != LinkSharing::Unshared)
 }
 
 /// The time of requests outside of the steps of a pool's engines.
@@ -113,23 +117,24 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<String> {
         }
     };
     lacks(matches!(pool.engine, EngineKind::Sglang(_)), "engines of SGLang");
-    lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines of ticks");
     lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks");
     lacks(pool.scaling.is_some(), "autoscaling");
     lacks(pool.engine.kv_tiers().is_some(), "KV tiers below the device");
     lacks(pool.data_parallel.size > 1, "engines with several data-parallel ranks");
     lacks(matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters");
-    lacks(pool.engines > MOST_ENGINES, "room for more than 256 engines");
+    lacks(pool.engines > MOST_ENGINES, "pool of more than 256 engines");
     lacking
 }
 
 /// The settings of live engines that are those of the pool in `role`, the first pool's.
-/// `side_channel_port` is for a prefill pool: ports from there on are its engines'.
+/// `side_channel_port` is for a prefill pool: ports from there on are its engines'. The engines
+/// of requests are entered in `book`.
 pub(crate) fn live_config(
     run: &RunConfig,
     role: PoolRole,
     vocab_size: u32,
     side_channel_port: u16,
+    book: &Book,
 ) -> Result<LiveConfig, TargetError> {
     let Some(pool) = run.topology.pool(role) else {
         return Err(TargetError::Failed(format!("the run has no {} pool (this is a bug)", role.name())));
@@ -137,6 +142,8 @@ pub(crate) fn live_config(
     let Some(engine) = pool.engine.as_vllm() else {
         return Err(TargetError::unusable("only engines of vLLM are live"));
     };
+    let book = book.clone();
+    let placements: PlacementObserver = Arc::new(move |name, rank| book.place(name, rank));
     Ok(LiveConfig {
         identity: identity(pool.engines as u16),
         engine: engine.clone(),
@@ -163,6 +170,7 @@ pub(crate) fn live_config(
         transfer: transfer_settings(role, run.topology.link(), side_channel_port),
         faults: Vec::new(),
         injector: pool.failures.clone(),
+        placements: Some(placements),
         // Which of them run together is the scheduler's business.
         limits: Limits { max_cpu_loras: Some(run.adapters().len() as u32), ..Limits::default() },
         shutdown_timeout_ns: 0,

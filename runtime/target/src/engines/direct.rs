@@ -9,7 +9,7 @@ use vcr_frontend::engine::RequestStream;
 use vcr_frontend::{EngineClient, EngineError};
 use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams};
 
-use super::book::name_of;
+use super::book::{Book, Told, name_of};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Answered, Heard, Service};
 
@@ -20,8 +20,8 @@ const DOWN_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Direct {
     pub(crate) engines: EngineClient,
     pub(crate) vocabulary: Vocabulary,
-    /// Whether a router chooses the engine; then nobody else knows which it is.
-    pub(crate) is_routed: bool,
+    /// Knows which engine has a request.
+    pub(crate) book: Book,
     /// Whether an engine that is down comes back.
     pub(crate) restarts: bool,
     /// Attempts so far, so that each has a name of its own.
@@ -35,42 +35,7 @@ impl Service for Direct {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        if !self.is_routed {
-            heard.served_by(u32::from(stream.rank()));
-        }
-        follow(&mut stream, request, heard, Told::All).await
-    }
-}
-
-/// What of an engine's outputs counts for a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// All.
-    All,
-    /// All but its tokens, which clients do not get.
-    Prompt,
-    /// All but when it was admitted, and with what cached: another engine had its prompt.
-    Output,
-}
-
-/// Reports an answer to its end.
-pub(crate) async fn follow(stream: &mut RequestStream, request: &IssuedRequest, heard: &Heard, told: Told) -> Answered {
-    let mut answer = Vec::new();
-    loop {
-        let output = match stream.next().await {
-            Ok(Some(output)) => output,
-            Ok(None) => return Answered::Whole(answer),
-            Err(_) => return Answered::Lost(FailReason::EngineCrash),
-        };
-        report(&output, heard, told);
-        if request.needs_answer {
-            answer.extend_from_slice(&output.new_token_ids);
-        }
-        match is_whole(&output) {
-            None => {}
-            Some(true) => return Answered::Whole(answer),
-            Some(false) => return ended(&output, heard),
-        }
+        self.follow(&mut stream, request, heard, Told::All).await
     }
 }
 
@@ -113,6 +78,36 @@ pub(crate) fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
 }
 
 impl Direct {
+    /// Reports an answer to its end.
+    pub(crate) async fn follow(
+        &self,
+        stream: &mut RequestStream,
+        request: &IssuedRequest,
+        heard: &Heard,
+        told: Told,
+    ) -> Answered {
+        let (mut answer, mut is_first) = (Vec::new(), true);
+        loop {
+            let output = match stream.next().await {
+                Ok(Some(output)) => output,
+                Ok(None) => return Answered::Whole(answer),
+                Err(_) => return Answered::Lost(FailReason::EngineCrash),
+            };
+            if std::mem::take(&mut is_first) {
+                self.book.report_engine(request.tag, heard, told);
+            }
+            report(&output, heard, told);
+            if request.needs_answer {
+                answer.extend_from_slice(&output.new_token_ids);
+            }
+            match is_whole(&output) {
+                None => {}
+                Some(true) => return Answered::Whole(answer),
+                Some(false) => return ended(&output, heard),
+            }
+        }
+    }
+
     /// Gives a request to an engine.
     pub(crate) async fn submit(&self, request: &EngineCoreRequest, heard: &Heard) -> Result<RequestStream, Answered> {
         loop {

@@ -5,15 +5,14 @@ use vcr_cluster::IssuedRequest;
 use vcr_cluster::record::FailReason;
 use vcr_wire::{EngineCoreRequest, SamplingParams, Value};
 
-use super::direct::{Direct, Told, ended, follow, is_whole, report};
+use super::book::Told;
+use super::direct::{Direct, ended, is_whole, report};
 use crate::drive::{Answered, Heard, Service};
 
 /// Sends requests to prefill engines, and then to decode engines.
 pub(crate) struct Disaggregated {
     pub(crate) prefill: Direct,
     pub(crate) decode: Direct,
-    /// Prefill engines, which come first among those of the report.
-    pub(crate) prefill_engines: u32,
 }
 
 impl Service for Disaggregated {
@@ -29,10 +28,7 @@ impl Service for Disaggregated {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        if !self.decode.is_routed {
-            heard.decoded_by(self.prefill_engines + u32::from(stream.rank()));
-        }
-        follow(&mut stream, request, heard, Told::Output).await
+        self.decode.follow(&mut stream, request, heard, Told::Output).await
     }
 }
 
@@ -46,14 +42,12 @@ impl Disaggregated {
         let flag = |name: &str, value: bool| (Value::Str(name.to_owned()), Value::Bool(value));
         transfer(&mut first, Value::Map(vec![flag("do_remote_decode", true), flag("do_remote_prefill", false)]));
         let mut stream = self.prefill.submit(&first, heard).await?;
-        if !self.prefill.is_routed {
-            heard.served_by(u32::from(stream.rank()));
-        }
         loop {
             let output = match stream.next().await {
                 Ok(Some(output)) => output,
                 Ok(None) | Err(_) => return Err(Answered::Lost(FailReason::EngineCrash)),
             };
+            self.prefill.book.report_engine(request.tag, heard, Told::Prompt);
             report(&output, heard, Told::Prompt);
             match is_whole(&output) {
                 None => continue,

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use vcr_cluster::observe::{Incident, RunSeries};
 use vcr_cluster::{FaultConfig, FaultKind, PoolRole};
-use vcr_live::{Command, EnginesHandle, FaultRule};
+use vcr_live::{Command, FaultRule};
 
+use super::series::EngineSeries;
 use crate::drive::Plan;
 
 /// A change of an engine at a time.
@@ -27,13 +29,18 @@ enum ChangeKind {
 
 /// Applies faults to engines when they are due.
 pub(crate) struct FaultPlan {
-    pools: Vec<(PoolRole, EnginesHandle)>,
+    engines: EngineSeries,
     changes: VecDeque<Change>,
 }
 
 impl FaultPlan {
-    pub(crate) fn new(pools: Vec<(PoolRole, EnginesHandle)>, faults: &[FaultConfig]) -> Self {
-        Self { pools, changes: changes(faults).into() }
+    pub(crate) fn new(engines: EngineSeries, faults: &[FaultConfig]) -> Self {
+        Self { engines, changes: changes(faults).into() }
+    }
+
+    /// The engines over time, where they were wanted.
+    pub(crate) fn take_series(&mut self) -> Option<RunSeries> {
+        self.engines.take()
     }
 }
 
@@ -80,9 +87,18 @@ impl Plan for FaultPlan {
                     Command::AddFault(rule.expect("the rule is well-formed"))
                 }
             };
-            let handle = self.pools.iter().find(|(role, _)| *role == change.pool).map(|(_, handle)| handle);
-            handle.map(|handle| handle.command(Some(change.engine), &command));
+            let incident = match change.kind {
+                ChangeKind::Crash { .. } => Incident::Crash,
+                ChangeKind::Slow(factor) if factor == 1.0 => Incident::SlowDownEnd,
+                ChangeKind::Slow(_) => Incident::SlowDown,
+            };
+            self.engines.incident(now_ns, change.pool, change.engine, incident);
+            self.engines.pool(change.pool).map(|handle| handle.command(Some(change.engine), &command));
         }
+    }
+
+    fn sample(&mut self, now_ns: u64) {
+        self.engines.sample(now_ns);
     }
 }
 

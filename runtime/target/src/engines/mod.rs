@@ -1,11 +1,14 @@
 //! Live engines of a run: those of its cluster, in this process and in real time.
 
 pub(crate) mod book;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod direct;
 pub(crate) mod disaggregated;
 pub(crate) mod faults;
 pub(crate) mod frontend;
+pub(crate) mod link;
 pub(crate) mod pool;
+pub(crate) mod series;
 pub(crate) mod server;
 pub(crate) mod totals;

@@ -41,9 +41,9 @@ impl EnginePool {
             PoolRole::Prefill => free_ports(config.engines as u16)?,
             PoolRole::Aggregated | PoolRole::Decode => 0,
         };
-        let book = Book::default();
+        let book = Book::new(first_engine);
         let booking = Arc::new(Booking { book: book.clone(), next: observer });
-        let live = live_config(run, role, vocab_size, port)?;
+        let live = live_config(run, role, vocab_size, port, &book)?;
         let (engines, client) = EngineClient::start(live, Some(booking)).map_err(engine_error)?;
         let pool = Self { role, config, first_engine, engines, book };
         if !client.ready().await {

@@ -113,6 +113,11 @@ fn read(report: &Report, asked: &Asked) -> Result<Vec<f64>, Thrown> {
         return Ok(counted(report, asked.every_ns, count as usize, when));
     }
     let samples = report.series.as_ref().ok_or_else(|| {
+        if let Some(target) = report.target.as_ref().filter(|target| target.name == "http") {
+            let message = format!("the engines of the run `{}` are not known over time", report.name);
+            return Thrown::input(format!("{message}: the target `{}` is somebody else's server", target.name))
+                .hint("`arrived_per_s` and `completed_per_s` are known of every run");
+        }
         Thrown::input(format!("the run `{}` was not observed over time", report.name))
             .hint("call `series` by its name in the script, so that it is known before the run")
     })?;

@@ -1,4 +1,4 @@
-//! `dataset`: conversations of a file, of which the lengths are used.
+//! `dataset`: conversations of a file, of which the lengths are used, and the content if asked.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use vcr_cluster::Conversations;
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
-use crate::tokens::CountTokens;
+use crate::tokens::Tokenize;
 
 /// The largest data set that is read; all of it is in memory at once.
 const MAX_BYTES: u64 = 1 << 30;
@@ -17,8 +17,56 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Characters of a token of English, for those who name no tokenizer.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
-/// New prompt tokens and output tokens of each turn of a conversation.
-type Turns = Vec<(u32, u32)>;
+/// A conversation: of each turn the number of new prompt tokens and of output tokens, and the
+/// prompt tokens themselves if they are kept.
+#[derive(Debug, Default, PartialEq)]
+struct Dialogue {
+    turns: Vec<(u32, u32)>,
+    prompts: Vec<Vec<u32>>,
+}
+
+impl Dialogue {
+    fn push(&mut self, prompt: Said, answer: &Said) {
+        self.turns.push((prompt.count.max(1), answer.count.max(1)));
+        self.prompts.push(prompt.tokens);
+    }
+}
+
+/// The tokens of a text: how many, and which if they are kept.
+#[derive(Debug, Default)]
+struct Said {
+    count: u32,
+    tokens: Vec<u32>,
+}
+
+impl Said {
+    fn join(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.tokens.extend(other.tokens);
+    }
+}
+
+/// How the tokens of texts are known.
+enum Counting {
+    /// So many characters are a token.
+    Characters(f64),
+    /// By a tokenizer, whose tokens are kept or only counted.
+    Tokens { tokenize: Box<Tokenize>, keeps: bool },
+}
+
+impl Counting {
+    fn count(&mut self, text: &str) -> Result<Said, String> {
+        match self {
+            Self::Characters(of_token) => {
+                Ok(Said { count: (text.chars().count() as f64 / *of_token).round() as u32, tokens: Vec::new() })
+            }
+            Self::Tokens { tokenize, keeps } => {
+                let tokens = tokenize(text)?;
+                Ok(Said { count: tokens.len() as u32, tokens: if *keeps { tokens } else { Vec::new() } })
+            }
+        }
+    }
+}
 
 /// Whoever speaks for the model.
 const MODEL_ROLES: &[&str] = &["assistant", "gpt", "chatgpt", "bing", "bard", "model"];
@@ -30,6 +78,10 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<
     let tokenizer = options.string("tokenizer");
     let in_order = options.choice("order", &[("random", false), ("file", true)]).unwrap_or(false);
     let most = options.u64("limit").unwrap_or(u64::MAX);
+    let keeps = options.boolean("content").unwrap_or(false);
+    if keeps && tokenizer.is_none() {
+        options.problem("content", "`content` needs `tokenizer`, the folder of the model whose tokens prompts have");
+    }
     if characters.is_some() && tokenizer.is_some() {
         options.problem("tokenizer", "`tokenizer` counts tokens and `characters_per_token` estimates them; give one");
     }
@@ -43,36 +95,38 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<
     context.reads(&resolved).map_err(|thrown| thrown.at(call))?;
     context.state().inputs.named("dataset", &path, resolved.clone());
     let wrong = |text: String| Thrown::input(text).at(call);
-    let mut count: Box<CountTokens> = match &tokenizer {
-        None => Box::new(move |text| Ok((text.chars().count() as f64 / characters_per_token).round() as u32)),
+    let mut counting = match &tokenizer {
+        None => Counting::Characters(characters_per_token),
         Some(folder) => {
             let folder = context.resolve(folder);
             let Some(open) = &context.options.tokenizers else {
                 let hint = "leave `tokenizer` out to estimate lengths by `characters_per_token`";
                 return Err(Thrown::input("this build of vcr has no tokenizers").hint(hint).at(call));
             };
-            open.open(&folder).map_err(|text| wrong(format!("`tokenizer`: {text}")))?
+            let tokenize = open.open(&folder).map_err(|text| wrong(format!("`tokenizer`: {text}")))?;
+            Counting::Tokens { tokenize, keeps }
         }
     };
     let (conversations, skipped) =
-        read(&resolved, most, &mut count).map_err(|text| wrong(format!("`{}`: {text}", resolved.display())))?;
+        read(&resolved, most, &mut counting).map_err(|text| wrong(format!("`{}`: {text}", resolved.display())))?;
     if skipped > 0 {
         context.reporter.warn(&format!("{path}: {skipped} conversations without an answer are left out"));
     }
-    Ok(Arc::new(Conversations { turns: conversations, in_order }))
+    let (turns, prompts) = conversations.into_iter().map(|dialogue| (dialogue.turns, dialogue.prompts)).unzip();
+    Ok(Arc::new(Conversations { turns, prompts: if keeps { prompts } else { Vec::new() }, in_order }))
 }
 
 /// The conversations of a file, and how many of them have no turns.
-fn read(path: &Path, most: u64, count: &mut CountTokens) -> Result<(Vec<Turns>, u64), String> {
+fn read(path: &Path, most: u64, counting: &mut Counting) -> Result<(Vec<Dialogue>, u64), String> {
     let text = vcr_input::read_text(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     let mut read = Vec::new();
     let mut skipped = 0;
     let mut take = |record: Record| -> Result<bool, String> {
-        let turns = record.turns(count)?;
-        if turns.is_empty() {
+        let dialogue = record.dialogue(counting)?;
+        if dialogue.turns.is_empty() {
             skipped += 1;
         } else {
-            read.push(turns);
+            read.push(dialogue);
         }
         Ok((read.len() as u64) < most)
     };
@@ -136,38 +190,47 @@ struct Part {
 }
 
 impl Content {
-    fn tokens(&self, count: &mut CountTokens) -> Result<u32, String> {
+    fn said(&self, counting: &mut Counting) -> Result<Said, String> {
         match self {
-            Self::Text(text) => count(text),
-            Self::Parts(parts) => parts.iter().map(|part| count(&part.text)).sum(),
+            Self::Text(text) => counting.count(text),
+            Self::Parts(parts) => {
+                let mut all = Said::default();
+                for part in parts {
+                    all.join(counting.count(&part.text)?);
+                }
+                Ok(all)
+            }
         }
     }
 }
 
 impl Record {
-    /// New prompt tokens and output tokens of each turn: what is said before an answer,
-    /// and the answer.
-    fn turns(&self, count: &mut CountTokens) -> Result<Turns, String> {
+    /// The turns of a conversation: what is said before an answer, and the answer.
+    fn dialogue(&self, counting: &mut Counting) -> Result<Dialogue, String> {
+        let mut dialogue = Dialogue::default();
         if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {
-            return Ok(vec![(prompt.max(1), output.max(1))]);
+            let of_length = |count: u32| Said { count, tokens: Vec::new() };
+            dialogue.push(of_length(prompt), &of_length(output));
+            return Ok(dialogue);
         }
         if let (Some(prompt), Some(completion)) = (&self.prompt, &self.completion) {
-            return Ok(vec![(prompt.tokens(count)?.max(1), completion.tokens(count)?.max(1))]);
+            dialogue.push(prompt.said(counting)?, &completion.said(counting)?);
+            return Ok(dialogue);
         }
         let Some(messages) = &self.conversations else {
             return Err("expected `conversations`, `messages`, `prompt` with `completion`, or lengths".to_owned());
         };
-        let mut turns = Vec::new();
-        let mut said = None;
+        let mut before: Option<Said> = None;
         for message in messages {
-            let tokens = message.content.as_ref().map_or(Ok(0), |content| content.tokens(count))?;
+            let content = message.content.as_ref();
+            let said = content.map_or(Ok(Said::default()), |content| content.said(counting))?;
             if !MODEL_ROLES.contains(&message.role.as_str()) {
-                said = Some(said.unwrap_or(0u32).saturating_add(tokens));
-            } else if let Some(said) = said.take() {
-                turns.push((said.max(1), tokens.max(1)));
+                before.get_or_insert_default().join(said);
+            } else if let Some(before) = before.take() {
+                dialogue.push(before, &said);
             }
         }
-        Ok(turns)
+        Ok(dialogue)
     }
 }
 
@@ -175,11 +238,29 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str, most: u64) -> Result<(Vec<Turns>, u64), String> {
+    fn parsed(text: &str, most: u64) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+        let (read, skipped) = parsed_by(&mut Counting::Characters(1.0), text, most)?;
+        Ok((read.into_iter().map(|dialogue| dialogue.turns).collect(), skipped))
+    }
+
+    fn parsed_by(counting: &mut Counting, text: &str, most: u64) -> Result<(Vec<Dialogue>, u64), String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("data");
         std::fs::write(&path, text).expect("it is writable");
-        read(&path, most, &mut |text: &str| Ok(text.len() as u32))
+        read(&path, most, counting)
+    }
+
+    #[test]
+    fn tokens_of_prompts_are_kept_where_they_are_asked_for() {
+        let text = r#"{"messages": [{"role": "system", "content": "ab"}, {"role": "user", "content": [{"text": "c"}]},
+            {"role": "assistant", "content": "xyz"}, {"role": "user", "content": ""}, {"role": "assistant", "content": "w"}]}"#
+            .replace('\n', " ");
+        let bytes = |text: &str| -> Result<Vec<u32>, String> { Ok(text.bytes().map(u32::from).collect()) };
+        for (keeps, prompts) in [(true, vec![vec![97, 98, 99], vec![]]), (false, vec![vec![], vec![]])] {
+            let mut counting = Counting::Tokens { tokenize: Box::new(bytes), keeps };
+            let read = parsed_by(&mut counting, &text, 9);
+            assert_eq!(read, Ok((vec![Dialogue { turns: vec![(3, 3), (1, 1)], prompts }], 0)));
+        }
     }
 
     #[test]

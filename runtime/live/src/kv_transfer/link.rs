@@ -1,0 +1,14 @@
+//! A link that transfers to several engines of this process share.
+
+use std::fmt;
+
+/// Moves KV to engines whose transfers take longer while there are others. All engines of the
+/// process call it, with times of the system's monotonic clock.
+pub trait SharedLink: fmt::Debug + Send + Sync {
+    /// Starts to move the KV of so many tokens to an engine, for its request `tag`.
+    fn start(&self, rank: u16, tag: u64, tokens: u32, now_ns: u64);
+    /// Takes a request of the engine whose KV has arrived.
+    fn next_arrived(&self, rank: u16, now_ns: u64) -> Option<u64>;
+    /// When something may arrive next for the engine; not before, but perhaps later.
+    fn next_arrival_ns(&self, rank: u16) -> Option<u64>;
+}

@@ -1,0 +1,31 @@
+//! A server of prefill engines and one of decode engines, called as vLLM's P/D proxies do: the
+//! prompt goes to the first, which keeps its KV; its `kv_transfer_params` go with the request to
+//! the second.
+
+use vcr_cluster::IssuedRequest;
+
+use super::completions::{Completions, Part, failed};
+use super::error::ClientError;
+use crate::drive::{Answered, Heard, Service};
+
+/// Sends requests to a prefill server, and then to a decode server.
+pub(crate) struct DisaggregatedServers {
+    pub(crate) prefill: Completions,
+    pub(crate) decode: Completions,
+}
+
+impl Service for DisaggregatedServers {
+    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+        match self.exchange(request, heard).await {
+            Ok(answer) => Answered::Whole(answer),
+            Err(error) => failed(&error, heard),
+        }
+    }
+}
+
+impl DisaggregatedServers {
+    async fn exchange(&self, request: &IssuedRequest, heard: &Heard) -> Result<Vec<u32>, ClientError> {
+        let params = self.prefill.prefill(request, heard).await?;
+        self.decode.exchange(request, Part::Output(&params), heard).await
+    }
+}
