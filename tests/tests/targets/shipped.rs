@@ -1,16 +1,40 @@
 //! The scenarios that ship, with small parameters, on all targets that can run them.
 
-use std::path::Path;
+use vcr_tests::{Folder, root, skip};
 
-use vcr_tests::{Folder, root};
+/// A scenario in real time.
+struct InRealTime {
+    name: &'static str,
+    /// Parameters with which it takes seconds.
+    parameters: &'static [&'static str],
+    /// Assertions about single milliseconds, which need a machine with nothing else to do.
+    tight: &'static [&'static str],
+}
 
-/// Scenarios, and parameters with which they take a few seconds in real time. Others are tied
-/// to virtual time by claims about minutes of traffic.
-const IN_REAL_TIME: &[(&str, &[&str])] =
-    &[("same_everywhere", &[]), ("trace_replay", &["-e", "speedup=40"]), ("lora_tenants", &["-e", "duration=5s"])];
+/// Scenarios that take seconds in real time. Those in [`TIED`] are not among them.
+const IN_REAL_TIME: &[InRealTime] = &[
+    InRealTime { name: "same_everywhere", parameters: &[], tight: &["tpot", "ttft"] },
+    InRealTime { name: "trace_replay", parameters: &["-e", "speedup=40"], tight: &[] },
+    InRealTime { name: "lora_tenants", parameters: &["-e", "duration=5s"], tight: &[] },
+    InRealTime {
+        name: "pd_burst",
+        parameters: &["-e", "copies=1", "-e", "burst=2"],
+        tight: &["itl{workload:chat}", "transfer"],
+    },
+];
 
-/// Scenarios that a target must refuse, with the part that it lacks.
-const REFUSED: &[(&str, &str, &str)] = &[("pd_burst", "serve", "prefill and decode pools")];
+/// Scenarios whose claims are about minutes of traffic, so that they take minutes in real time:
+/// the docs have the reason of each.
+const TIED: &[&str] = &[
+    "canary",
+    "capacity",
+    "failure_drill",
+    "fair_share",
+    "impatient_clients",
+    "kv_routing",
+    "scheduler_gate",
+    "thermal",
+];
 
 fn scenario(name: &str) -> String {
     root().join("scenarios").join(format!("{name}.rhai")).display().to_string()
@@ -18,22 +42,39 @@ fn scenario(name: &str) -> String {
 
 #[test]
 fn shipped_scenarios_pass_their_assertions_in_real_time() {
-    for (name, parameters) in IN_REAL_TIME {
+    for InRealTime { name, parameters, tight } in IN_REAL_TIME {
+        let path = scenario(name);
+        let text = std::fs::read_to_string(&path).expect("it ships");
+        if text.contains("guests/dist") && !root().join("guests/dist").exists() {
+            skip(&format!("{name}: run `vcr guest build`"));
+            continue;
+        }
         for target in ["virtual", "live", "serve"] {
-            let path = scenario(name);
-            assert!(Path::new(&path).exists(), "{path}");
             let args = ["run", &path, "--target", target, "--json"];
-            let said = Folder::new().vcr(&[&args[..], parameters].concat()).ended(0);
+            let said = Folder::new().vcr(&[&args[..], parameters].concat());
             let outcome = said.json();
-            assert!(outcome["assertions"].as_array().is_some_and(|checks| checks.len() >= 2), "{name} on {target}");
-            assert_eq!(outcome["passed"], true, "{name} on {target}");
+            let checks = outcome["assertions"].as_array().cloned().unwrap_or_default();
+            assert!(checks.len() >= 2, "{name} on {target}: {}", said.stderr);
+            for check in &checks {
+                let may_break = target != "virtual" && tight.iter().any(|subject| check["subject"] == *subject);
+                assert!(check["passed"] == true || may_break, "{name} on {target}: {check}");
+            }
         }
     }
 }
 
+/// Every scenario is one or the other, and the docs have those that are tied to virtual time.
 #[test]
-fn scenarios_are_refused_before_anything_starts() {
-    for (name, target, part) in REFUSED {
-        Folder::new().vcr(&["run", &scenario(name), "--target", target]).failed(2, &[part, "--target virtual"]);
+fn scenarios_tied_to_virtual_time_are_in_the_docs() {
+    let mut known: Vec<&str> = IN_REAL_TIME.iter().map(|scenario| scenario.name).chain(TIED.iter().copied()).collect();
+    known.sort_unstable();
+    let files = std::fs::read_dir(root().join("scenarios")).expect("there are scenarios");
+    let names = files.map(|file| file.expect("they can be listed").file_name().display().to_string());
+    let mut shipped: Vec<String> = names.filter_map(|name| Some(name.strip_suffix(".rhai")?.to_owned())).collect();
+    shipped.sort_unstable();
+    assert_eq!(shipped, known);
+    let page = std::fs::read_to_string(root().join("docs/reference/scenarios/targets.md")).expect("it is there");
+    for name in &shipped {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is missing from docs/reference/scenarios/targets.md");
     }
 }
