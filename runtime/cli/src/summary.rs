@@ -118,12 +118,15 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
 
 /// What the target is, and how well its client kept to the schedule.
 fn write_target(out: &mut dyn Write, target: &TargetReport) -> io::Result<()> {
-    let TargetReport { address, server, model, prompts, send_delay_ms, .. } = target;
+    let TargetReport { address, server, model, prompts, send_delay_ms, cluster_parts, .. } = target;
     let parts = [address.clone(), server.clone(), model.as_ref().map(|model| format!("model {model}"))];
     let prompts = prompts.as_ref().map(|prompts| format!("prompts as {prompts}"));
     let parts: Vec<String> = parts.into_iter().flatten().chain(prompts).collect();
     if !parts.is_empty() {
         writeln!(out, "  {}", printable(&parts.join(", ")))?;
+    }
+    if !cluster_parts.is_empty() {
+        writeln!(out, "  engines of virtual time, by a clock, for {}", printable(&cluster_parts.join(", ")))?;
     }
     if let Some(delay) = send_delay_ms {
         let (p50, p99) = (format_ns(delay.p50 * 1e6), format_ns(delay.p99 * 1e6));

@@ -70,7 +70,7 @@ pub enum Incident {
 pub struct Overload<'a> {
     /// The pool in which most of them wait.
     pub pool: &'a str,
-    /// When it was noticed, in virtual time.
+    /// When it was noticed, in the run's time.
     pub at_ns: u64,
     /// Requests that arrived each second, lately.
     pub arrivals_per_s: f64,
@@ -85,7 +85,7 @@ impl std::fmt::Display for Overload<'_> {
         let Self { pool, at_ns, arrivals_per_s, served_per_s, waiting } = self;
         write!(
             f,
-            "the load is above the capacity of pool `{pool}`: at {:.1} s of virtual time {arrivals_per_s:.1} requests/s \
+            "the load is above the capacity of pool `{pool}`: at {:.1} s of the run {arrivals_per_s:.1} requests/s \
              arrive and {served_per_s:.1} requests/s are served, {waiting} requests wait, and the queue keeps growing; \
              lower the rate or add engines",
             *at_ns as f64 / 1e9

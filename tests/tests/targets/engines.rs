@@ -331,6 +331,27 @@ fn every_cluster_is_live() {
     }
 }
 
+/// Engines are known over time wherever they are in this process.
+#[test]
+fn live_engines_are_series() {
+    let scenario = r#"
+        let c = cluster(#{ engines: pool(#{
+            engines: 2, engine: engine(#{ num_gpu_blocks: 501, max_num_seqs: 2 }), latency: fixed(#{ step: "10ms" }),
+        }) });
+        let r = run(#{ cluster: c, workloads: [ burst(#{ count: 8, prompt_tokens: 64, output_tokens: 30 }) ] });
+        let most = |name| series(r, name, #{ every: "100ms" }).reduce(|most, value| max(most, value), 0.0);
+        check("two at a time on each engine", most.call("running") > 2.0 && most.call("running") <= 4.0);
+        check("the others wait", most.call("waiting") > 1.0);
+        check("blocks are in use", most.call("kv_usage") > 0.0 && most.call("kv_usage") < 1.0);
+        check("tokens are decoded", most.call("decode_tokens_per_s") > 50.0);
+        check("they arrive", most.call("arrived_per_s") > 0.0);
+    "#;
+    let folder = Folder::with(scenario);
+    for target in ["virtual", "live", "serve"] {
+        let _ = Outputs::of(&folder, target, &[]);
+    }
+}
+
 /// An autoscaler sees the load of real engines, and starts and drains some.
 #[test]
 fn pools_scale_in_real_time() {

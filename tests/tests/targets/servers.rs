@@ -71,6 +71,17 @@ fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
     let _ = folder.run(&[]).ended(0);
 }
 
+/// Series of engines that nobody sees are an error with the reason, and those of requests are known.
+#[test]
+fn engines_of_others_have_no_series() {
+    let server = Serve::start(&ENGINE);
+    let target = format!("http://{}", server.address());
+    let folder = Folder::with(&format!("{SCENARIO}\nseries(result, \"arrived_per_s\");"));
+    let _ = folder.run(&["--target", &target]).ended(0);
+    let folder = Folder::with(&format!("{SCENARIO}\nseries(result, \"waiting\");"));
+    folder.run(&["--target", &target]).failed(2, &["are not known over time", "somebody else's server"]);
+}
+
 #[test]
 fn keys_and_headers_are_sent() {
     let folder = Folder::with(SCENARIO);
