@@ -194,9 +194,13 @@ fn prefill_and_decode_pools_are_live() {
     for target in ["live", "serve"] {
         let measured = Outputs::of(&folder, target, &[]);
         assert_eq!(measured.asked(), simulated.asked(), "{target}");
-        for counter in ["completed", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions"] {
+        for counter in ["completed", "prompt_tokens", "output_tokens", "preemptions"] {
             assert_eq!(measured.counter(counter), simulated.counter(counter), "{counter} on {target}");
         }
+        // Which of two prefill engines has what depends on single milliseconds.
+        let cached = |outputs: &Outputs| outputs.counter("cached_tokens").as_f64().expect("it is known");
+        let ratio = cached(&measured) / cached(&simulated);
+        assert!((0.8..1.25).contains(&ratio), "{ratio} on {target}");
         assert_eq!(pools(&measured), pools(&simulated));
         // The decode engine computes outputs only.
         assert_eq!(engines(&measured)[2]["computed_tokens"], engines(&simulated)[2]["computed_tokens"]);

@@ -196,6 +196,8 @@ impl<'a, 'o> Table<'a, 'o> {
         let mut blocks = PromptBlocks::Unknown;
         let (mut has_prompt, mut has_output) = (false, false);
         let mut mean_gap_ns = None;
+        // Beside the time since the arrival, an end is on the clock of the arrival.
+        let has_duration = row.keys().filter_map(|own| self.standard_name(own)).any(is_duration);
         for (own, value) in row {
             let Some(title) = self.standard_name(own).map(str::to_owned) else { continue };
             let title = title.as_str();
@@ -230,6 +232,7 @@ impl<'a, 'o> Table<'a, 'o> {
                 Column::Time(Time::Think, unit) => record.think_ns = Some(cell.duration_ns(unit)?),
                 Column::Time(Time::Queue, unit) => record.queue_ns = Some(cell.duration_ns(unit)?),
                 Column::Time(Time::Ttft, unit) => record.ttft_ns = Some(cell.duration_ns(unit)?),
+                Column::Time(Time::End, _) if has_duration && !is_duration(title) => {}
                 Column::Time(Time::End, unit) => record.end_ns = Some(cell.duration_ns(unit)?),
                 Column::Time(Time::MeanGap, unit) => mean_gap_ns = Some(cell.duration_ns(unit)?),
                 Column::Time(Time::MaxGap, _) => {}
@@ -276,6 +279,11 @@ impl RowSink for Table<'_, '_> {
     fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
         self.out.tally.refuse(problem.at(self.name, place))
     }
+}
+
+/// Whether a column is the time from the arrival to the end, and can be nothing else.
+fn is_duration(title: &str) -> bool {
+    title.starts_with("e2e_") || title.starts_with("latency_")
 }
 
 /// Number of gaps with that mean, from the time between first output and end,

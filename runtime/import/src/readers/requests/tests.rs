@@ -74,6 +74,17 @@ fn plain_columns_are_a_table_of_requests() {
     assert_eq!(request.gap_summary.expect("gaps").count, 2);
 }
 
+/// `requests.csv` of a run has ends on its clock beside the time since the arrival.
+#[test]
+fn ends_on_the_clock_do_not_stand_for_durations() {
+    let text = "arrival_ms,prompt_tokens,output_tokens,e2e_ms,end_ms,ttft_ms\n700,10,3,6,706.5,2\n";
+    let (_, requests) = imported(text, &ImportOptions::default()).expect("requests");
+    assert_eq!(requests[0].end_ns, Some(6_000_000));
+    let text = "arrival_ms,prompt_tokens,output_tokens,end_ms\n700,10,3,6\n";
+    let (_, requests) = imported(text, &ImportOptions::default()).expect("requests");
+    assert_eq!(requests[0].end_ns, Some(6_000_000));
+}
+
 #[test]
 fn wrong_cells_are_named() {
     let row = |columns: &str, cells: &str| problem(&format!("prompt_tokens,output_tokens,{columns}\n{cells}\n"));
