@@ -118,7 +118,7 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
         pools.push(pool);
     }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &faults);
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &run);
     let target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
     let driven = match (services.pop(), services.pop()) {
         (Some(decode), Some(prefill)) => drive(run, true, Disaggregated { prefill, decode }, observer, &mut plan).await,
@@ -143,13 +143,13 @@ async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Ta
     for &role in run.topology.roles() {
         let Some(pool) = run.topology.pool(role) else { continue };
         let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
-        let (metrics, heard) = embedded::metrics(pool.engines as u16, max_model_len);
+        let (metrics, heard) = embedded::metrics(pool.most_ranks() as u16, max_model_len);
         let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(heard)).await?;
         servers.push(embedded::serve(client, metrics, max_model_len, &adapters));
         pools.push(pool);
     }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &faults);
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &run);
     let books: Vec<Book> = pools.iter().map(|pool| pool.book().clone()).collect();
     let measured = match servers.into_iter().collect::<Result<Vec<_>, _>>() {
         Ok(servers) => measure_servers(&servers, books, run, observer, &mut plan).await,
@@ -199,7 +199,7 @@ async fn behind_frontend(
     let pool = served_pool(&run)?.clone();
     let line = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
     let line = line.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
-    let mut frontend = Frontend::start(asked, pool.engines, &run.adapters())?;
+    let mut frontend = Frontend::start(asked, pool.most_ranks(), &run.adapters())?;
     let book = Book::new(0);
     let mut config = live_config(&run, PoolRole::Aggregated, VOCAB_SIZE, 0, &book)?;
     config.identity.handshake_address = frontend.handshake_address();
@@ -207,7 +207,7 @@ async fn behind_frontend(
     let engines = LiveEngines::start(config).map_err(engine_error)?;
     let faults = run.faults.clone();
     let series = EngineSeries::new(vec![(PoolRole::Aggregated, engines.handle())], observer.wants_series());
-    let mut plan = FaultPlan::new(series, &faults);
+    let mut plan = FaultPlan::new(series, &run);
     let http = HttpTarget { vocab_size: Some(VOCAB_SIZE), ..frontend.target() };
     let measured = match wait_until_it_serves(&mut frontend, &http).await {
         Ok(()) => measure(&http, run, true, observer, &mut plan).await,

@@ -39,6 +39,7 @@ fn what_a_target_cannot_run_is_refused_by_name() {
         r#"
         let p = |name| pool(#{
             name: name, engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "1ms" }), data_parallel_size: 2,
+            data_parallel_barrier: true,
         });
         let c = cluster(#{
             prefill: p.call("prefill"), decode: p.call("decode"),
@@ -47,7 +48,7 @@ fn what_a_target_cannot_run_is_refused_by_name() {
         run(#{ name: "two pools", cluster: c, workloads: [ burst(#{ count: 3, prompt_tokens: 32, output_tokens: 4 }) ] });
     "#,
     );
-    let parts = ["engines with several data-parallel ranks (pool `decode`)", "no transfers of whole prompts"];
+    let parts = ["data-parallel ranks that wait for each other (pool `decode`)", "no transfers of whole prompts"];
     let needles = ["the target `serve` cannot run `two pools`: it has no", "--target live", "--target virtual"];
     folder.run(&["--target", "serve"]).failed(2, &[&parts[..], &needles[..]].concat());
     let frontend = "frontend(#{ binary: \"vllm-rs\", model: \"model\" })";

@@ -20,10 +20,11 @@ fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
         let run = measured.run();
         assert_eq!(run["target"]["name"], target);
         assert!(run["metrics"]["trends"]["queue_ms"]["count"].as_u64() > Some(0), "engines tell of queues: {target}");
-        // Steps take 5 ms, and no answer can be faster than its steps.
+        // Steps take 5 ms, and no answer is much faster than its steps: an engine whose thread is late
+        // catches up with the steps that it has missed.
         for row in &measured.requests {
             let tokens = row["output_tokens"].as_f64().expect("it has output");
-            let least_ms = 5.0 * (tokens - 1.0);
+            let least_ms = 0.5 * 5.0 * (tokens - 1.0);
             assert!(row["e2e_ms"].as_f64() > Some(least_ms), "{target}: {row}");
         }
         assert!(run["metrics"]["trends"]["step_ms"].is_null(), "single steps are not known");
@@ -332,6 +333,46 @@ fn every_cluster_is_live() {
         if *name != "autoscaling" {
             assert_eq!(names(&measured), names(&simulated), "{name}");
         }
+    }
+}
+
+/// Engines behind a server have tiers and ranks, too.
+#[test]
+fn servers_have_tiers_and_ranks() {
+    let folder = Folder::with(
+        r#"
+        let tiers = kv_tiers(#{ host_blocks: 5_000, kv_bytes_per_token: "128KiB" });
+        let c = cluster(#{ engines: pool(#{
+            engine: engine(#{ num_gpu_blocks: 60, kv_tiers: tiers }), latency: fixed(#{ step: "2ms" }),
+        }) });
+        // Each of these prompts drives the one before out of the device, and comes again.
+        let work = |name, start| constant(#{
+            name: name, start: start, rate: "10/s", count: 6, prompt_tokens: 16, output_tokens: 4,
+            shared_prefix_tokens: 480, prefix_groups: 3,
+        });
+        let r = run(#{ name: "tiers", cluster: c, workloads: [ work.call("first", "0s") ] });
+        expect(r, "prefix_hit_ratio", "value > 30%");
+        let ranks = cluster(#{ engines: pool(#{
+            engines: 2, data_parallel_size: 2, engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "5ms" }),
+        }) });
+        let r = run(#{
+            name: "ranks", cluster: ranks, retries: 3,
+            workloads: [ constant(#{ rate: "40/s", count: 24, prompt_tokens: 32, output_tokens: 40 }) ],
+            faults: [ crash(#{ at: "250ms", engine: 1, restart_after: "100ms" }) ],
+        });
+        expect(r, "completed", "count == 24");
+        expect(r, "retries", "count > 0");
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let engines = outputs.report["runs"][1]["engines"].as_array().cloned().unwrap_or_default();
+        let places: Vec<_> =
+            engines.iter().map(|engine| (engine["engine"].as_u64(), engine["rank"].as_u64())).collect();
+        let expected = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(engine, rank)| (Some(engine), Some(rank)));
+        assert_eq!(places, expected, "{target}");
+        let crashes: Vec<_> = engines.iter().map(|engine| engine["crashes"].as_u64()).collect();
+        assert_eq!(crashes, [Some(0), Some(0), Some(1), Some(1)], "{target}");
     }
 }
 

@@ -96,6 +96,30 @@ expect(compare(result, capture("day.jsonl")), "itl mean error < 1%");
     let _ = folder.vcr(&["run", "again.rhai"]).ended(0);
 }
 
+/// Recorded answers come at their times in real time, too, where no server stands before them.
+#[test]
+fn recorded_answers_are_played_in_real_time() {
+    let folder = folder();
+    let _ = folder.run(&[]).ended(0);
+    folder.write(
+        "again.rhai",
+        r#"
+let target = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "1ms" }) }) });
+let result = run(#{ cluster: target, workloads: [playback(capture("day.jsonl"))] });
+expect(result, "completed", "count == 3");
+expect(result, "output_tokens", "count == 21");
+// As recorded, not as the engine would: gaps of 5 ms.
+expect(result, "itl", "mean > 4ms");
+expect(result, "itl", "mean < 50ms");
+"#,
+    );
+    for target in ["virtual", "live"] {
+        let _ = folder.vcr(&["run", "again.rhai", "--target", target]).ended(0);
+    }
+    let lacking = "it has no answers as recorded (workload `capture`)";
+    folder.vcr(&["run", "again.rhai", "--target", "serve"]).failed(2, &[lacking, "--target live"]);
+}
+
 #[test]
 fn a_file_is_replaced_when_asked_only() {
     let folder = folder();

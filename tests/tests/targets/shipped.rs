@@ -15,7 +15,7 @@ struct InRealTime {
 const IN_REAL_TIME: &[InRealTime] = &[
     InRealTime { name: "same_everywhere", parameters: &[], tight: &["tpot", "ttft"] },
     InRealTime { name: "trace_replay", parameters: &["-e", "speedup=40"], tight: &[] },
-    InRealTime { name: "lora_tenants", parameters: &["-e", "duration=8s"], tight: &[] },
+    InRealTime { name: "lora_tenants", parameters: &["-e", "duration=5s"], tight: &["goodput{class:chat}"] },
     InRealTime {
         name: "pd_burst",
         parameters: &["-e", "copies=1", "-e", "burst=2"],

@@ -10,7 +10,7 @@ use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, PauseState, RejectReason, RequestId, RequestSpec};
+use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec};
 use vcr_wire::{EventType, IterationDetails};
 
 use crate::context::Context;
@@ -82,6 +82,8 @@ pub(crate) struct Stepper {
     /// Whether anything has changed since no step could be decided.
     may_decide: bool,
     stalled_until_ns: u64,
+    /// Requests whose KV has come from a tier; kept for its memory.
+    loaded: Vec<u64>,
 }
 
 impl Stepper {
@@ -105,6 +107,7 @@ impl Stepper {
             follows_ns: None,
             may_decide: true,
             stalled_until_ns: 0,
+            loaded: Vec::new(),
         };
         stepper.apply_request_times();
         stepper.begin_launches();
@@ -264,6 +267,20 @@ impl Stepper {
         self.engine.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
     }
 
+    /// When KV comes from a tier below the device.
+    pub(crate) fn next_tier_load_ns(&self) -> Option<u64> {
+        self.engine.kv_tiers().and_then(KvTiers::next_load_ns)
+    }
+
+    /// Sees what has come from tiers: its requests can be admitted.
+    fn advance_tiers(&mut self, now_ns: u64) {
+        if self.engine.kv_tiers().is_some() {
+            self.loaded.clear();
+            self.engine.advance_tiers(now_ns, &mut self.loaded);
+            self.may_decide |= !self.loaded.is_empty();
+        }
+    }
+
     /// Decides steps as long as the core may and has work.
     ///
     /// # Errors
@@ -281,6 +298,7 @@ impl Stepper {
         }
         self.may_decide |= self.engine.next_token_ns().is_some_and(|due_ns| due_ns <= now_ns);
         self.engine.advance_clock(now_ns);
+        self.advance_tiers(now_ns);
         while self.may_decide && self.engine.may_schedule() {
             if !self.engine.has_schedulable_requests() {
                 self.may_decide = false;
@@ -393,6 +411,7 @@ impl Stepper {
     pub(crate) fn apply(&mut self, step: DueStep, parts: &mut OutputParts<'_>, now_ns: u64) -> AppliedStep {
         let DueStep { flight, details } = step;
         let mut results = StepResults::default();
+        self.engine.offload_prompts(now_ns);
         self.engine.update(parts.tokens);
         let outputs = self.engine.outputs();
         let mut tokens = outputs.tokens.as_slice();

@@ -26,6 +26,21 @@ const LEASE_NS: u64 = 480_000_000_000;
 /// The parts of a run that engines of `vcr play` lack, each as errors and reports name it. The
 /// engines of virtual time have them, by a clock.
 pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
+    let mut parts = beyond_servers(run);
+    for pool in run.topology.pools() {
+        let of_pool = [
+            (pool.engine.kv_tiers().is_some(), "KV tiers below the device"),
+            (pool.data_parallel.size > 1, "engines with several data-parallel ranks"),
+        ];
+        let of_pool = of_pool.into_iter().filter(|(is_there, _)| *is_there);
+        parts.extend(of_pool.map(|(_, part)| format!("{part} (pool `{}`)", pool.name)));
+    }
+    parts
+}
+
+/// The parts of them that engines behind servers lack, too. These have KV tiers and ranks without
+/// a barrier, but tell less of them.
+fn beyond_servers(run: &RunConfig) -> Vec<String> {
     let mut parts = vcr_cluster::recorded_answers(run);
     parts.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
     if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
@@ -48,7 +63,7 @@ pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
 /// # Errors
 /// When it has a part that such engines lack; all of them are named.
 pub(crate) fn check_served(run: &RunConfig) -> Result<(), TargetError> {
-    refuse("serve", run, &cluster_parts(run), WITHOUT_SERVER)
+    refuse("serve", run, &beyond_servers(run), WITHOUT_SERVER)
 }
 
 /// The one pool of a run whose engines can stand behind vLLM's own frontend.
@@ -57,7 +72,7 @@ pub(crate) fn check_served(run: &RunConfig) -> Result<(), TargetError> {
 /// When the run has a part that such engines lack; all of them are named.
 pub(crate) fn served_pool(run: &RunConfig) -> Result<&PoolConfig, TargetError> {
     let pools = run.topology.pools();
-    let mut lacking = cluster_parts(run);
+    let mut lacking = beyond_servers(run);
     if pools.len() > 1 {
         lacking.push("prefill and decode pools, for which it would have to be two".to_owned());
     }
@@ -119,10 +134,9 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<String> {
     lacks(matches!(pool.engine, EngineKind::Sglang(_)), "engines of SGLang");
     lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks");
     lacks(pool.scaling.is_some(), "autoscaling");
-    lacks(pool.engine.kv_tiers().is_some(), "KV tiers below the device");
-    lacks(pool.data_parallel.size > 1, "engines with several data-parallel ranks");
+    lacks(pool.data_parallel.barrier && pool.data_parallel.size > 1, "data-parallel ranks that wait for each other");
     lacks(matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters");
-    lacks(pool.engines > MOST_ENGINES, "pool of more than 256 engines");
+    lacks(pool.most_ranks() > MOST_ENGINES, "pool of more than 256 engines");
     lacking
 }
 
@@ -145,7 +159,7 @@ pub(crate) fn live_config(
     let book = book.clone();
     let placements: PlacementObserver = Arc::new(move |name, rank| book.place(name, rank));
     Ok(LiveConfig {
-        identity: identity(pool.engines as u16),
+        identity: identity(pool.most_ranks() as u16),
         engine: engine.clone(),
         policy: pool.policy.clone(),
         router: router(run, pool),
@@ -206,5 +220,5 @@ fn router(run: &RunConfig, pool: &PoolConfig) -> Option<RouterFactory> {
     let (run, name, router) = (run.name.clone(), pool.name.clone(), pool.router.clone());
     let make: RouterFactory =
         Arc::new(move |context| router.build(&PluginContext { run: &run, pool: &name, ..*context }));
-    (pool.engines > 1).then_some(make)
+    (pool.most_ranks() > 1).then_some(make)
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use vcr_cluster::observe::{Incident, RunSeries};
-use vcr_cluster::{FaultConfig, FaultKind, PoolRole};
+use vcr_cluster::{FaultConfig, FaultKind, PoolRole, RunConfig};
 use vcr_live::{Command, FaultRule};
 
 use super::series::EngineSeries;
@@ -34,8 +34,10 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    pub(crate) fn new(engines: EngineSeries, faults: &[FaultConfig]) -> Self {
-        Self { engines, changes: changes(faults).into() }
+    /// The faults of a run; those of an engine with several ranks happen to all of them.
+    pub(crate) fn new(engines: EngineSeries, run: &RunConfig) -> Self {
+        let ranks = |role: PoolRole| run.topology.pool(role).map_or(1, |pool| pool.data_parallel.size);
+        Self { engines, changes: changes(&run.faults, ranks).into() }
     }
 
     /// The engines over time, where they were wanted.
@@ -51,10 +53,15 @@ pub(crate) fn restarts(faults: &[FaultConfig], role: PoolRole) -> bool {
 }
 
 /// The faults as changes, the ends of slow-downs among them, in order of time.
-fn changes(faults: &[FaultConfig]) -> Vec<Change> {
+fn changes(faults: &[FaultConfig], ranks: impl Fn(PoolRole) -> u32) -> Vec<Change> {
     let mut changes = Vec::new();
-    for fault in faults {
-        let (at_ns, pool, engine) = (fault.at_ns, fault.pool, fault.engine as u16);
+    let each_rank = |fault: &FaultConfig| {
+        let count = ranks(fault.pool);
+        fault.engine * count..(fault.engine + 1) * count
+    };
+    let of_ranks = faults.iter().flat_map(|fault| each_rank(fault).map(move |rank| (fault, rank)));
+    for (fault, rank) in of_ranks {
+        let (at_ns, pool, engine) = (fault.at_ns, fault.pool, rank as u16);
         match fault.kind {
             FaultKind::Crash { restart_after_ns } => {
                 changes.push(Change { at_ns, pool, engine, kind: ChangeKind::Crash { restart_after_ns } });
@@ -112,8 +119,16 @@ mod tests {
         let slow = fault(5, FaultKind::SlowDown { factor: 3.0, duration_ns: Some(10) });
         let crash = fault(7, FaultKind::Crash { restart_after_ns: Some(2) });
         let kinds: Vec<(u64, ChangeKind)> =
-            changes(&[slow, crash]).into_iter().map(|change| (change.at_ns, change.kind)).collect();
+            changes(&[slow, crash], |_| 1).into_iter().map(|change| (change.at_ns, change.kind)).collect();
         let crash = ChangeKind::Crash { restart_after_ns: Some(2) };
         assert_eq!(kinds, [(5, ChangeKind::Slow(3.0)), (7, crash), (15, ChangeKind::Slow(1.0))]);
+    }
+
+    #[test]
+    fn faults_happen_to_all_ranks_of_an_engine() {
+        let kind = FaultKind::Crash { restart_after_ns: None };
+        let fault = FaultConfig { at_ns: 5, pool: PoolRole::Aggregated, engine: 1, kind };
+        let ranks: Vec<u16> = changes(&[fault], |_| 3).into_iter().map(|change| change.engine).collect();
+        assert_eq!(ranks, [3, 4, 5]);
     }
 }

@@ -38,7 +38,7 @@ impl EnginePool {
         let config = pools[role.index()].clone();
         let first_engine = pools[..role.index()].iter().map(|pool| pool.most_ranks()).sum();
         let port = match role {
-            PoolRole::Prefill => free_ports(config.engines as u16)?,
+            PoolRole::Prefill => free_ports(config.most_ranks() as u16)?,
             PoolRole::Aggregated | PoolRole::Decode => 0,
         };
         let book = Book::new(first_engine);

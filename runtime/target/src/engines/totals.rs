@@ -81,16 +81,17 @@ fn engine_report(
 ) -> EngineReport {
     let counters = &snapshot.counters;
     let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let ranks = pool.data_parallel.size;
     let is_crash = |fault: &&FaultConfig| {
-        fault.engine == u32::from(snapshot.rank)
+        fault.engine == u32::from(snapshot.rank) / ranks
             && fault.at_ns <= duration_ns
             && matches!(fault.kind, FaultKind::Crash { .. })
     };
     let prefill_tokens = counters.prompt_tokens.saturating_sub(counters.prefix_hits);
     EngineReport {
         pool: pool.name.clone(),
-        engine: u32::from(snapshot.rank),
-        rank: None,
+        engine: u32::from(snapshot.rank) / ranks,
+        rank: (ranks > 1).then_some(u32::from(snapshot.rank) % ranks),
         worker: u32::from(snapshot.rank),
         steps: counters.steps,
         utilisation: share(counters.busy_ns, duration_ns).min(1.0),
