@@ -52,22 +52,8 @@ fn charts() -> String {
     let engines =
         [line("engines 0", [0, 1, 0, 0], [0.0, 0.5, 0.5, 0.2]), line("engines 1", [0, 0, 1, 0], [0.0, 0.1, 0.7, 0.4])];
     let run = json!({"name": "one", "distributions": [], "incidents": [], "phases": [], "slowest": [],
-        "timeline": {"interval_ms": 25.0, "engines": engines}});
+        "timeline": {"interval_ms": 25.0, "engines": engines, "router_queue_ms": 50.0}});
     json!({"schema_version": 1, "runs": [run]}).to_string()
-}
-
-/// At 25 ms one waits, in an engine; at 50 ms two do, one of them in an engine; at 75 ms one,
-/// in none.
-fn requests() -> String {
-    let request = |id: u32, arrival_ms: f64, scheduled_ms: Option<f64>| {
-        let mut line = json!({"of": "one", "id": id, "workload": "w", "status": "completed", "arrival_ms": arrival_ms});
-        if let Some(scheduled_ms) = scheduled_ms {
-            line["scheduled_ms"] = scheduled_ms.into();
-        }
-        format!("{line}\n")
-    };
-    [request(0, 0.0, Some(0.0)), request(1, 10.0, Some(60.0)), request(2, 30.0, Some(75.0)), request(3, 60.0, None)]
-        .concat()
 }
 
 fn folder() -> Folder {
@@ -76,7 +62,6 @@ fn folder() -> Folder {
     folder.write("out/report.json", report(&json!([]), &json!({})));
     folder.write("out/steps.jsonl", steps());
     folder.write("out/charts.json", charts());
-    folder.write("out/requests.jsonl", requests());
     folder
 }
 
@@ -115,7 +100,7 @@ fn shares_of_a_folder_are_those_of_its_steps() {
         "kv_usage_mean": 0.6, "kv_usage_max": 0.6})
     );
     let router = bound(&run, "router_queue");
-    assert_eq!((&router["share"], router["lift"].is_string()), (&json!(0.5), true), "at 50 and 75 ms");
+    assert_eq!((&router["share"], router["lift"].is_string()), (&json!(0.5), true), "50 of 100 ms");
     let link = bound(&run, "link");
     assert_eq!((&link["share"], link.get("lift")), (&json!(0.0), None));
     let said = folder.vcr(&["inspect", "pressure", "out", "out/report.json"]).ended(0);
@@ -139,11 +124,6 @@ fn a_step_has_the_reason_of_its_own_schedule() {
     let run = run(&folder);
     let share = |name: &str| bound(&run["pools"][0], name)["share"].clone();
     assert_eq!((share("blocks"), share("sequences")), (json!(0.15), json!(0.35)), "30 and 70 of 200 ms");
-    let router = bound(&run, "router_queue");
-    assert!(
-        router["share"].is_null() && router["unknown"].as_str().is_some_and(|why| why.contains("async")),
-        "{router}"
-    );
 }
 
 #[test]
@@ -156,25 +136,26 @@ fn what_a_report_does_not_say_is_unknown_with_the_reason() {
     let one = run(&folder);
     assert_eq!(bound(&one, "link")["share"], 0.25);
     assert!(bound(&one, "link")["lift"].as_str().is_some_and(|lift| lift.contains("`bandwidth`")));
-    unknown(bound(&one, "router_queue"), "transfers");
-    folder.write("out/report.json", report(&json!([]), &json!({"counters": {"preemptions": 1}})));
-    unknown(bound(&run(&folder), "router_queue"), "preemptions");
     folder.write("out/report.json", report(&json!([]), &json!({})));
-    for (file, reason) in [("requests.jsonl", "requests.jsonl"), ("charts.json", "time line"), ("steps.jsonl", "steps")]
-    {
+    folder.write("out/charts.json", charts().replace(",\"router_queue_ms\":50.0", ""));
+    unknown(bound(&run(&folder), "router_queue"), "router_queue_ms");
+    folder.write("out/charts.json", charts());
+    for file in ["charts.json", "steps.jsonl"] {
         let path = folder.path().join("out").join(file);
         let text = fs::read_to_string(&path).expect("it is there");
         fs::remove_file(&path).expect("it is ours");
         let one = run(&folder);
-        unknown(bound(&one, "router_queue"), reason);
         let pool = &one["pools"][0];
         match file {
-            "charts.json" => unknown(&pool["kv_usage_mean"], "time line"),
-            "steps.jsonl" => {
+            "charts.json" => {
+                unknown(&pool["kv_usage_mean"], "time line");
+                unknown(bound(&one, "router_queue"), "time line");
+            }
+            _ => {
                 unknown(bound(pool, "blocks"), "--files report,steps,charts,requests");
                 unknown(&pool["queue_pressure"], "no steps");
+                assert_eq!(bound(&one, "router_queue")["share"], 0.5);
             }
-            _ => assert_eq!(bound(pool, "sequences")["share"], 0.3),
         }
         fs::write(&path, text).expect("it is ours");
     }
@@ -207,6 +188,30 @@ fn shares_of_ticks_are_those_of_its_records() {
     assert_eq!((&pool["kv_usage_mean"]["share"], &pool["kv_usage_peak"]["share"]), (&json!(0.4), &json!(0.5)));
 }
 
+/// Four requests come at once to an engine that runs one at a time: three wait first, then two.
+#[test]
+fn replays_with_capacity_have_shares() {
+    let folder = Folder::new();
+    let args =
+        ["--input-tokens", "16", "--output-tokens", "5", "--request-count", "4", "--arrival-interval-ms", "0.001"];
+    let engine = ["--extra-engine-args", r#"{"max_num_seqs": 1}"#, "--capacity", "--report-json", "report.json"];
+    let plain = folder.vcr(&[&["replay", "--json"], &args[..], &engine[..2]].concat()).ended(0).json();
+    let _ = folder.vcr(&[&["replay"], &args[..], &engine[..]].concat()).ended(0);
+    let report: Value = serde_json::from_slice(&fs::read(folder.path().join("report.json")).expect("it was written"))
+        .expect("it is JSON");
+    assert_eq!(report["vcr"]["fingerprint"], plain["vcr"]["fingerprint"], "watching changes nothing");
+    let run = &folder.vcr(&["inspect", "pressure", "report.json", "--json"]).ended(0).json()["runs"][0];
+    let pool = &run["pools"][0];
+    let sequences = bound(pool, "sequences");
+    // Of four requests with five steps each, which take as long, others wait in all steps but those
+    // of the last one and those that are decided before the second one comes.
+    assert!(sequences["share"].as_f64().is_some_and(|share| (0.6..=0.75).contains(&share)), "{run:#}");
+    assert_eq!((&pool["queue_pressure"]["share"], &pool["peak_active"]), (&sequences["share"], &json!(1)));
+    assert_eq!(sequences["lift"], "raise `max_num_seqs` above 1, or add engines");
+    assert_eq!(bound(run, "router_queue")["share"], 0.0);
+    assert!(!pool["curve"].as_array().expect("a curve").is_empty());
+}
+
 #[test]
 fn reports_of_replays_have_no_steps_and_other_files_are_refused() {
     let folder = Folder::new();
@@ -214,10 +219,8 @@ fn reports_of_replays_have_no_steps_and_other_files_are_refused() {
     let _ = folder.vcr(&[&["replay", "--report-json", "report.json"], &args[..]].concat()).ended(0);
     let run = &folder.vcr(&["inspect", "pressure", "report.json", "--json"]).ended(0).json()["runs"][0];
     assert!(run["duration"].as_f64().is_some_and(|duration| duration > 0.0));
-    assert!(
-        bound(run, "blocks")["unknown"].as_str().is_some_and(|why| why.contains("neither steps nor engines")),
-        "{run}"
-    );
+    assert!(bound(run, "blocks")["unknown"].as_str().is_some_and(|why| why.contains("--capacity")), "{run}");
+    folder.vcr(&[&["replay", "--capacity"], &args[..]].concat()).failed(2, &["--report-json or --json"]);
     let refused = |args: &[&str], needles: &[&str]| {
         folder.vcr(&[&["inspect", "pressure"], args].concat()).failed(2, needles);
     };

@@ -18,6 +18,9 @@ pub struct Timeline {
     pub interval_ms: f64,
     /// Engines, or pools where there are many engines.
     pub engines: Vec<EngineLine>,
+    /// Time in which at least one request waited in a router, or for an engine to come up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router_queue_ms: Option<f64>,
 }
 
 /// An engine over time, or all of a pool: sums of them, and their mean KV usage.
@@ -62,7 +65,7 @@ impl Timeline {
     /// The lines of these engines, in a report with `runs` timelines.
     #[must_use]
     pub fn of(interval_ms: f64, engines: Vec<EngineLine>, runs: usize) -> Self {
-        let mut timeline = Self { interval_ms, engines };
+        let mut timeline = Self { interval_ms, engines, router_queue_ms: None };
         if timeline.engines.len() > MAX_LINES {
             timeline.join_pools();
         }

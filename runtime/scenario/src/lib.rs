@@ -32,6 +32,7 @@ pub use checked::Checked;
 pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
+pub use results::pictures::timeline_of;
 pub use results::provenance::{Input, SourceFile};
 pub use results::requests::compared_requests;
 pub use scenario::Scenario;

@@ -210,7 +210,8 @@ fn in_order(mut tags: Vec<u64>) -> Vec<Id> {
 }
 
 /// The word for `why`.
-pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
+#[must_use]
+pub fn stop_word(stop: AdmissionStop) -> &'static str {
     match stop {
         AdmissionStop::Drained => "stepped over",
         AdmissionStop::Budget => "budget",

@@ -22,7 +22,7 @@ mod steps;
 #[cfg(test)]
 mod testing;
 
-pub use engine_log::EngineLog;
+pub use engine_log::{EngineLog, stop_word};
 pub use entry::{FirstEntry, first_entry};
 pub use error::LogError;
 pub use line::{Id, Scheduled, StepEvent, StepLine};

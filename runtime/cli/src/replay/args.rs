@@ -275,6 +275,10 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
 
+    /// Report for how long each limit kept requests waiting, for vcr inspect pressure; replays take longer.
+    #[arg(long)]
+    pub(crate) capacity: bool,
+
     /// Replace outputs that exist.
     #[arg(long)]
     pub(crate) force: bool,

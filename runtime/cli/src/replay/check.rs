@@ -20,6 +20,9 @@ pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
     if !args.sweep.sweeps.is_empty() && (args.output.report_json.is_some() || args.output.report_jsonl.is_some()) {
         problem("--report-json and --report-jsonl cannot be combined with --sweep; use --sweep-out");
     }
+    if args.output.capacity && args.output.report_json.is_none() && !args.output.json {
+        problem("--capacity is for the report: give --report-json or --json, too");
+    }
     if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
 

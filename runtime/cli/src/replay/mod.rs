@@ -1,6 +1,7 @@
 //! `vcr replay`: the inputs of Dynamo's offline replay, with results in its terms.
 
 pub(crate) mod args;
+mod capacity;
 mod check;
 mod files;
 mod setup;
@@ -11,7 +12,7 @@ mod ticks;
 
 use std::time::Instant;
 
-use vcr_cluster::observe::{Observer, Progress};
+use vcr_cluster::observe::{Observer, Progress, StepRecord};
 use vcr_cluster::{Overload, Report, simulate};
 use vcr_dynamo::report::Summary;
 use vcr_input::memory;
@@ -23,6 +24,7 @@ use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::stop;
 use args::ReplayArgs;
+use capacity::Capacity;
 use setup::Setup;
 
 pub(crate) fn replay(args: &ReplayArgs) -> Exit {
@@ -52,14 +54,22 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
     }
     let (config, warnings, mut settings) = (setup.config, setup.warnings, setup.settings);
     let started = Instant::now();
-    let run = run(config, &reporter)?;
+    let mut capacity = args.output.capacity.then(Capacity::default);
+    let run = run(config, &reporter, capacity.as_mut())?;
     if args.output.host_times {
         settings.wall_time_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
     }
     let summary = Summary::of(&run, &settings);
     let stopped = if run.partial { stop::cause() } else { None };
-    let results =
-        show::Results { args, run: &run, summary: &summary, warnings: &warnings, trace: trace.as_deref(), stopped };
+    let results = show::Results {
+        args,
+        run: &run,
+        summary: &summary,
+        warnings: &warnings,
+        trace: trace.as_deref(),
+        stopped,
+        capacity: capacity.map(|capacity| capacity.json(&run)),
+    };
     results.write_files(files)?;
     let printed_all = results.print(&mut anstream::stdout().lock());
     if let Some(cause) = stopped {
@@ -75,10 +85,14 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
 }
 
 /// Runs it, and shows how far it is.
-fn run(config: vcr_cluster::RunConfig, reporter: &TerminalReporter) -> Result<Report, Refusal> {
+fn run(
+    config: vcr_cluster::RunConfig,
+    reporter: &TerminalReporter,
+    capacity: Option<&mut Capacity>,
+) -> Result<Report, Refusal> {
     let name = config.name.clone();
     reporter.run_started(&name);
-    let done = simulate(config, &mut Watcher { reporter, name: &name });
+    let done = simulate(config, &mut Watcher { reporter, name: &name, capacity });
     reporter.run_ended(&name);
     done.map_err(|error| {
         let (blame, hint) = Blame::of(&error);
@@ -89,9 +103,24 @@ fn run(config: vcr_cluster::RunConfig, reporter: &TerminalReporter) -> Result<Re
 struct Watcher<'a> {
     reporter: &'a TerminalReporter,
     name: &'a str,
+    capacity: Option<&'a mut Capacity>,
 }
 
 impl Observer for Watcher<'_> {
+    fn wants_steps(&self) -> bool {
+        self.capacity.is_some()
+    }
+
+    fn wants_series(&self) -> bool {
+        self.capacity.is_some()
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        if let Some(capacity) = &mut self.capacity {
+            capacity.started(step);
+        }
+    }
+
     fn wants_stop(&self) -> bool {
         stop::cause().is_some()
     }

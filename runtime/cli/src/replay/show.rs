@@ -24,6 +24,8 @@ pub(crate) struct Results<'a> {
     pub(crate) trace: Option<&'a Trace>,
     /// What stopped the run early, if anything did.
     pub(crate) stopped: Option<Cause>,
+    /// The account of `--capacity`.
+    pub(crate) capacity: Option<serde_json::Value>,
 }
 
 impl Results<'_> {
@@ -79,7 +81,12 @@ impl Results<'_> {
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
-        let facts = json::RunFacts { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
+        let facts = json::RunFacts {
+            preset: name,
+            warnings: self.warnings,
+            stopped_by: self.stopped.map(Cause::name),
+            capacity: self.capacity.as_ref(),
+        };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,
             Preset::Dynamo1_6 => ReportFormat::Nested1_6,

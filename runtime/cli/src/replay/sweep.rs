@@ -122,7 +122,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         if stop::cause().is_some() {
             return Ok(None);
         }
-        let run = run(config.clone(), &reporter).map_err(|refusal| Refusal {
+        let run = run(config.clone(), &reporter, None).map_err(|refusal| Refusal {
             message: format!("--sweep, {}: {}", config.name, refusal.message),
             ..refusal
         })?;

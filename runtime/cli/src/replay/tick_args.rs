@@ -10,7 +10,7 @@ pub(crate) struct TickArgs {
     #[arg(long, value_name = "ENGINE", value_parser = ["ticks"], conflicts_with_all = [
         "TraceArgs", "SyntheticArgs", "ClusterArgs", "RouterFlags", "sweeps", "RefusedArgs",
         "replay_mode", "seed", "strict", "max_sim_time_seconds", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",
-        "report_jsonl", "report_format", "table", "host_times",
+        "report_jsonl", "capacity", "report_format", "table", "host_times",
     ])]
     pub(crate) engine: Option<String>,
 

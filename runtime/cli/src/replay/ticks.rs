@@ -33,7 +33,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
         Refusal::input(problems.iter().map(|text| format!("{}: {text}", path.display())).collect::<Vec<_>>().join("\n"))
     })?;
     let reporter = TerminalReporter::new(args.output.quiet);
-    let mut watcher = Watcher { reporter: &reporter, name: NAME };
+    let mut watcher = Watcher { reporter: &reporter, name: NAME, capacity: None };
     let mut report = vcr_ticks::replay(&config, &workload, &mut watcher as &mut dyn Observer)?;
     let stopped = stop::cause();
     report.stopped_by = stopped.map(|cause| cause.name().to_owned());

@@ -36,13 +36,19 @@ pub struct RunSeries {
     /// `i * interval_ns`.
     engines: Vec<Vec<EngineSample>>,
     incidents: Vec<(u64, u32, Incident)>,
+    router_queue_ns: Option<u64>,
 }
 
 impl RunSeries {
     /// Series without samples, of this many engines.
     #[must_use]
     pub fn new(engines: usize) -> Self {
-        Self { interval_ns: FIRST_INTERVAL_NS, engines: vec![Vec::new(); engines], incidents: Vec::new() }
+        Self {
+            interval_ns: FIRST_INTERVAL_NS,
+            engines: vec![Vec::new(); engines],
+            incidents: Vec::new(),
+            router_queue_ns: None,
+        }
     }
 
     /// Virtual time between two samples.
@@ -61,6 +67,18 @@ impl RunSeries {
     #[must_use]
     pub fn incidents(&self) -> &[(u64, u32, Incident)] {
         &self.incidents
+    }
+
+    /// Time in which at least one request waited in a router, or for an engine to come up;
+    /// none where that is not known.
+    #[must_use]
+    pub fn router_queue_ns(&self) -> Option<u64> {
+        self.router_queue_ns
+    }
+
+    /// Requests waited there for that long; 0 says that none did.
+    pub fn add_router_queue(&mut self, ns: u64) {
+        *self.router_queue_ns.get_or_insert(0) += ns;
     }
 
     /// When the next sample is due.

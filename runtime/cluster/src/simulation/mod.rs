@@ -175,7 +175,8 @@ impl<'o> Simulation<'o> {
                 return Ok(());
             }
             instants += 1;
-            if self.config.max_time_ns.is_some_and(|max| at_ns > max) {
+            if let Some(max_ns) = self.config.max_time_ns.filter(|max_ns| at_ns > *max_ns) {
+                self.note_router_queue(max_ns);
                 return Ok(());
             }
             let Some(now_ns) = self.reach(at_ns) else {
@@ -189,6 +190,7 @@ impl<'o> Simulation<'o> {
                 self.check_that_time_goes_on(steps_before_instant)?;
             }
             self.sample_series(at_ns);
+            self.note_router_queue(now_ns);
             self.now_ns = now_ns;
             self.handle_due(at_ns)?;
             self.drive_kv_handoffs()?;
@@ -243,6 +245,18 @@ impl<'o> Simulation<'o> {
         let Some(series) = &mut self.series else { return };
         while series.due_ns() < at_ns {
             series.sample(self.fleet.workers().iter().map(engine_sample));
+        }
+    }
+
+    /// Nothing happens until then, so what waits in front of engines waits for that long.
+    fn note_router_queue(&mut self, until_ns: u64) {
+        if self.series.is_none() {
+            return;
+        }
+        let waits = self.config.topology.roles().iter().any(|&pool| self.waiting_in_front(pool).0 > 0);
+        let waited_ns = if waits { until_ns.saturating_sub(self.now_ns) } else { 0 };
+        if let Some(series) = &mut self.series {
+            series.add_router_queue(waited_ns);
         }
     }
 

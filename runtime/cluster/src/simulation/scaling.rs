@@ -36,7 +36,7 @@ impl Simulation<'_> {
 
     /// Requests that wait in front of the engines of a pool, and their prompt
     /// tokens as far as that pool computes them.
-    fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
+    pub(super) fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
         let (mut requests, mut tokens) = self.routing.queued(pool);
         for &tag in self.routing.parked(pool) {
             // Requests that ended while parked are gone.

@@ -21,6 +21,8 @@ pub struct RunFacts<'a> {
     pub warnings: &'a [String],
     /// What stopped the run early, if anything did.
     pub stopped_by: Option<&'a str>,
+    /// For how long each limit kept requests waiting, if that was asked for.
+    pub capacity: Option<&'a Value>,
 }
 
 /// The report of a run.
@@ -153,6 +155,9 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
         // Parts of the tokens cached at first admissions.
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
+    }
+    if let Some(capacity) = facts.capacity {
+        ours["capacity"] = capacity.clone();
     }
     if let Some(stopped_by) = facts.stopped_by {
         ours["partial"] = json!({ "stopped_by": stopped_by });

@@ -1,6 +1,5 @@
 //! Envelopes of the runs of a folder that `vcr run --out` has written.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Map;
@@ -8,11 +7,10 @@ use serde_json::Map;
 use super::bound::{Bound, BoundShare};
 use super::curve::{Sample, curve};
 use super::envelope::{PoolPressure, RunPressure};
-use super::router::{self, Unscheduled, Waits};
 use super::share::Share;
 use super::steps::{self, PoolSteps, Steps};
 use crate::document::{Engine, Run};
-use crate::folder::{Folder, FolderError, for_each_request};
+use crate::folder::{Folder, FolderError};
 use crate::timeline::{EngineLine, Timeline};
 
 const NO_STEPS: &str = "the folder has no steps of this pool: write them with --files report,steps,charts,requests";
@@ -25,26 +23,25 @@ const OF_ENGINES: [Bound; 3] = [Bound::Sequences, Bound::Tokens, Bound::Blocks];
 pub(super) fn read(path: &Path) -> Result<Vec<RunPressure>, FolderError> {
     let folder = Folder::open(path)?;
     let steps = steps::read(path)?.unwrap_or_default();
-    let mut waits = waits(path)?;
     let report = path.display().to_string();
     let envelope = |run: &Run| {
         let charts = folder.charts.runs.iter().find(|charts| charts.name == run.name);
         let timeline = charts.and_then(|charts| charts.timeline.as_ref());
-        of_run(&report, run, timeline, &steps, &mut waits)
+        of_run(&report, run, timeline, &steps)
     };
     Ok(folder.report.runs.iter().map(envelope).collect())
 }
 
-fn waits(path: &Path) -> Result<Waits, FolderError> {
-    let mut runs: BTreeMap<String, Unscheduled> = BTreeMap::new();
-    let has_requests = for_each_request(path, |row| match runs.get_mut(&*row.of) {
-        Some(run) => run.add(row),
-        None => runs.entry(row.of.to_string()).or_default().add(row),
-    })?;
-    Ok(has_requests.then_some(runs))
+/// Share of a run in which requests wait before the engines.
+fn router_queue(run: &Run, timeline: Option<&Timeline>) -> Share {
+    match timeline.map(|timeline| timeline.router_queue_ms) {
+        Some(Some(queue_ms)) => Share::of(queue_ms, run.duration_ms),
+        Some(None) => Share::unknown("charts.json has no router_queue_ms: the run had real engines, or another version of vcr wrote it"),
+        None => Share::unknown(NO_TIMELINE),
+    }
 }
 
-fn of_run(report: &str, run: &Run, timeline: Option<&Timeline>, steps: &Steps, waits: &mut Waits) -> RunPressure {
+pub(super) fn of_run(report: &str, run: &Run, timeline: Option<&Timeline>, steps: &Steps) -> RunPressure {
     let mut names: Vec<&str> = Vec::new();
     for engine in &run.engines {
         if !names.contains(&&*engine.pool) {
@@ -53,9 +50,8 @@ fn of_run(report: &str, run: &Run, timeline: Option<&Timeline>, steps: &Steps, w
     }
     let steps_of = |pool: &str| steps.get(&(run.name.clone(), pool.to_owned()));
     let pools = names.iter().map(|&pool| of_pool(pool, run, timeline, steps_of(pool))).collect();
-    let known: Vec<&PoolSteps> = names.iter().filter_map(|pool| steps_of(pool)).collect();
     let link = run.links.iter().map(|link| link.utilisation).fold(0.0, f64::max);
-    let bounds = [(Bound::Link, Share::known(link)), (Bound::RouterQueue, router::share(run, timeline, &known, waits))];
+    let bounds = [(Bound::Link, Share::known(link)), (Bound::RouterQueue, router_queue(run, timeline))];
     let bounds = bounds.into_iter().map(|(bound, share)| BoundShare::new(bound, share, &Map::new())).collect();
     RunPressure {
         report: report.to_owned(),

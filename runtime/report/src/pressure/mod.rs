@@ -9,7 +9,7 @@ mod curve;
 mod envelope;
 mod folder;
 mod read;
-mod router;
+mod replay;
 mod share;
 mod steps;
 mod ticks;

@@ -5,10 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::bound::{Bound, BoundShare};
 use super::envelope::RunPressure;
-use super::share::Share;
-use super::{folder, ticks};
+use super::{folder, replay, ticks};
 use crate::folder::FolderError;
 
 /// Maximum length of a report file.
@@ -35,19 +33,8 @@ pub fn read(path: &Path) -> Result<Vec<RunPressure>, FolderError> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         return folder::read(parent.unwrap_or(Path::new(".")));
     }
-    if report.contains_key("vcr") {
-        return Ok(vec![of_dynamo(&path.display().to_string(), &report)]);
+    if let Some(ours) = report.get("vcr") {
+        return Ok(vec![replay::pressure(&path.display().to_string(), &report, ours).map_err(invalid)?]);
     }
     Err(invalid("expected a report of vcr replay, or a folder of vcr run --out".to_owned()))
-}
-
-/// A report in Dynamo's form has totals only.
-fn of_dynamo(path: &str, report: &Map<String, Value>) -> RunPressure {
-    let reason =
-        "reports in Dynamo's form have neither steps nor engines over time: run the trace in a scenario, with --out";
-    let summary = report.get("summary").and_then(Value::as_object).unwrap_or(report);
-    let duration = summary.get("duration_ms").and_then(Value::as_f64).unwrap_or(0.0);
-    let all = [Bound::Sequences, Bound::Tokens, Bound::Blocks, Bound::Link, Bound::RouterQueue];
-    let bounds = all.into_iter().map(|bound| BoundShare::new(bound, Share::unknown(reason), &Map::new())).collect();
-    RunPressure { report: path.to_owned(), run: "replay".to_owned(), duration, unit: "ms", pools: Vec::new(), bounds }
 }

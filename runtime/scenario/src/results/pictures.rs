@@ -120,8 +120,9 @@ fn distribution_of(run: &Report, trend: Trend, workload: Option<&str>, bounds: O
     Distribution::of(Scope { metric: trend.info().name, workload, unit: "ms" }, samples, bounds)
 }
 
-/// The engines that were ever started, over time.
-fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
+/// The engines of a run that were ever started, over time, in a report with `runs` timelines.
+#[must_use]
+pub fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
     let lines = run.engines.iter().map(|engine| {
         let samples = &series.engines()[engine.worker as usize];
         let counts = |of: fn(&EngineSample) -> u64| samples.iter().map(of).collect();
@@ -137,7 +138,8 @@ fn timeline_of(run: &Report, series: &RunSeries, runs: usize) -> Timeline {
             preemptions: counts(|sample| sample.preemptions),
         }
     });
-    Timeline::of(ns_to_ms(series.interval_ns()), lines.collect(), runs)
+    let timeline = Timeline::of(ns_to_ms(series.interval_ns()), lines.collect(), runs);
+    Timeline { router_queue_ms: series.router_queue_ns().map(ns_to_ms), ..timeline }
 }
 
 fn row_of<'a>(run: &'a Report, id: u64, record: &'a RequestRecord) -> RequestRow<'a> {
