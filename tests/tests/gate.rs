@@ -33,7 +33,8 @@ fn sides(change: impl Fn(usize, &mut Value)) -> Folder {
 fn the_exit_code_is_the_decision() {
     let same = sides(|_, line| line["backend_version"] = "0.33.0".into());
     let said = gate(&same, &[]).ended(0).stdout;
-    assert!(said.contains("promote: every signal keeps to its limit"), "{said}");
+    let promoted = "promote: every observed signal keeps to its limit; not observed: memory_pressure, token_gap_p95";
+    assert!(said.contains(promoted), "{said}");
     assert!(said.contains("300 × backend=vllm backend_version=0.27.1->0.33.0"), "{said}");
 
     let slow = sides(|_, line| line["ttft_ns"] = 60_000_000.into());
@@ -155,6 +156,109 @@ fn streams_have_events() {
     folder.vcr(&["mirror", "back.jsonl", "-o", "-"]).failed(2, &["`back.jsonl`, line 2, field `at_ms`", "goes back"]);
 }
 
+/// As `curl -iN`, `curl -N` and `curl -N | ts -s %.s` write them.
+#[test]
+fn streams_are_read_as_servers_send_them() {
+    let chunk = |id: &str, text: &str| {
+        format!("data: {}\n", json!({"id": id, "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]}))
+    };
+    let done = "data: [DONE]\n\n";
+    let plain =
+        [&chunk("a", "Hel"), "\n", &chunk("b", "x"), "\n", &chunk("a", "lo"), "\n", done, &chunk("b", "y"), done];
+    let all = mirrored(&Folder::new(), "plain.txt", &plain.concat(), &[]);
+    assert_eq!((&all[0]["request_id"], &all[0]["text"]), (&"a".into(), &"Hello".into()));
+    assert_eq!((&all[1]["request_id"], &all[1]["text"]), (&"b".into(), &"xy".into()));
+    assert_eq!((all[0].get("latency_ns"), all[0].get("event_ns")), (None, None), "there are no times");
+
+    let headers = |status: &str, id: &str| format!("HTTP/1.1 {status}\r\nX-Request-Id: {id}\r\ndate: now\r\n\r\n");
+    let error = format!("{}\n", json!({"error": {"type": "BadRequestError"}}));
+    let answers = [
+        &headers("200 OK", "r1"),
+        &chunk("cmpl-1", "x"),
+        done,
+        &headers("400 Bad Request", "r2"),
+        &error,
+        &headers("503 Service Unavailable", "r3"),
+        &headers("200 OK", "r4"),
+        ": ping\nevent: response.created\n",
+        "data: {\"type\": \"response.created\", \"response\": {\"id\": \"resp\", \"error\": null}}\n",
+        "data: {\"type\": \"response.output_text.delta\", \"delta\": \"hi\"}\n",
+        "data: {\"type\": \"response.completed\", \"response\": {\"id\": \"resp\", \"error\": null}}\n",
+        &headers("200 OK", "r5"),
+        &chunk("cmpl-5", "cut"),
+    ];
+    let all = mirrored(&Folder::new(), "headers.txt", &answers.concat(), &[]);
+    let ids: Vec<&Value> = all.iter().map(|line| &line["request_id"]).collect();
+    assert_eq!(ids, ["r1", "r2", "r3", "r4", "r5"]);
+    let errors: Vec<Option<&str>> = all.iter().map(|line| line.get("error").and_then(Value::as_str)).collect();
+    assert_eq!(errors, [None, Some("BadRequestError"), Some("http 503"), None, Some("cut_stream")]);
+    assert_eq!((&all[0]["text"], &all[3]["text"]), (&"x".into(), &"hi".into()));
+
+    let timed = format!("0.250000 {}0.250100\n0.500000 {}0.510000 {done}", chunk("a", "x"), chunk("a", "y"));
+    let all = mirrored(&Folder::new(), "timed.txt", &timed, &[]);
+    assert_eq!((&all[0]["event_ns"], &all[0]["latency_ns"]), (&json!([250_000_000, 500_000_000]), &510_000_000.into()));
+
+    let folder = Folder::new();
+    for (text, needles) in [
+        (format!("{}0.5 {}", chunk("a", "x"), chunk("a", "y")), &["line 2, field `at_ms`", "others have none"][..]),
+        (done.to_owned(), &["line 1, field `data`", "there is no chunk before it"]),
+        ("data: {\n".to_owned(), &["line 1, field `data`", "invalid event"]),
+        (format!("{}nothing\n", chunk("a", "x")), &["line 2", "expected `data: ...`"]),
+    ] {
+        folder.write("bad.txt", text);
+        folder.vcr(&["mirror", "bad.txt", "-o", "-"]).failed(2, needles);
+    }
+}
+
+#[test]
+fn logs_of_servers_are_observations() {
+    let vllm = [
+        "(APIServer pid=7) INFO 11-25 15:40:01 [api_server.py:9] Starting vLLM\n",
+        "(APIServer pid=7) INFO 11-25 15:40:02 [logger.py:40] Received request cmpl-1: prompt: 'Generated', params: x\n",
+        "(APIServer pid=7) INFO 11-25 15:40:02 [logger.py:70] Generated response cmpl-1 (streaming delta): output: 'it', \
+         output_token_ids: [5], finish_reason: None\n",
+        "(APIServer pid=7) INFO 11-25 15:40:03 [logger.py:70] Generated response cmpl-2: output: \"it's\", \
+         output_token_ids: [7, 8], finish_reason: length\n",
+        "(APIServer pid=7) INFO 11-25 15:40:03 [logger.py:70] Generated response cmpl-1 (streaming delta): output: '\\n', \
+         output_token_ids: [6], finish_reason: stop\n",
+        "(APIServer pid=7) INFO 11-25 15:40:03 [logger.py:70] Generated response cmpl-1 (streaming complete): output: \
+         'it\\n', output_token_ids: None, finish_reason: streaming_complete\n",
+        "(APIServer pid=7) INFO 11-25 15:40:04 [logger.py:70] Generated response cmpl-3: output: '', finish_reason: abort\n",
+    ];
+    let folder = Folder::new();
+    let all = mirrored(&folder, "vllm.log", &vllm.concat(), &[]);
+    let part = |line: &Value| (line["request_id"].clone(), line["text"].clone(), line["token_ids"].clone());
+    assert_eq!(part(&all[0]), ("cmpl-2".into(), "it's".into(), json!([7, 8])));
+    assert_eq!(part(&all[1]), ("cmpl-1".into(), "it\n".into(), json!([5, 6])));
+    assert_eq!((&all[2]["error"], &all[2]["backend"]), (&"abort".into(), &"vllm".into()));
+    assert_eq!(all[0].get("latency_ns"), None, "whole seconds are no latency");
+
+    let printed = "[2026-01-02 03:04:05] Receive: obj=GenerateReqInput(text='a, out={')\n\
+                   [2026-01-02 03:04:06] Finish: obj=GenerateReqInput(text='a, out={'), out={'text': 'b', 'output_ids': [3], \
+                   'meta_info': {'id': 's', 'finish_reason': {'type': 'stop', 'matched': None}, 'e2e_latency': 0.25}}\n";
+    let event = |event: &str, out: Value| {
+        format!("{}\n", json!({"timestamp": "t", "event": event, "rid": "j", "obj": {"text": "a"}, "out": out}))
+    };
+    let out = json!({"text": "b", "output_ids": [3], "meta_info": {"e2e_latency": 0.25}});
+    let json = [event("request.received", json!(null)), event("request.finished", out)].concat();
+    for (name, text, id) in [("sglang.log", printed, "s"), ("json.log", json.as_str(), "j")] {
+        let all = mirrored(&folder, name, text, &[]);
+        assert_eq!(part(&all[0]), (id.into(), "b".into(), json!([3])), "{name}");
+        assert_eq!((&all[0]["latency_ns"], &all[0]["backend"]), (&250_000_000.into(), &"sglang".into()), "{name}");
+    }
+    let short = event("request.finished", json!({"output_ids": [1, "...", 2], "meta_info": {}}));
+    for (text, needles) in [
+        (short.as_str(), &["line 1, field `output_ids`", "--log-requests-level 3"][..]),
+        ("x Finish: obj=A(), out={'text': 'a' ... 'b'}\n", &["line 1, field `out`", "--log-requests-level 3"]),
+        ("x Generated response a: output: b\n", &["line 1, field `output`", "invalid line of vLLM's log"]),
+        (vllm[0], &["cannot tell the format"]),
+        (vllm[1], &["holds no observation"]),
+    ] {
+        folder.write("bad.log", text);
+        folder.vcr(&["mirror", "bad.log", "-o", "-"]).failed(2, needles);
+    }
+}
+
 #[test]
 fn responses_of_servers_are_observations() {
     let lines = [
@@ -179,9 +283,9 @@ fn responses_of_servers_are_observations() {
     assert_eq!((&all[2]["text"], &all[2]["ttft_ns"]), (&"yes".into(), &2_000_000.into()));
     assert_eq!(all[3]["vector"], json!([0.5, -1.0]));
     assert_eq!((&all[4]["error"], &all[5]["error"], &all[5]["ok"]), (&"http 503".into(), &"400".into(), &false.into()));
-    let folder = Folder::new();
-    folder.write("late.jsonl", lines[1].to_string().replace("\"latency_ms\":7,", ""));
-    folder.vcr(&["mirror", "late.jsonl", "-o", "-"]).failed(2, &["line 1, field `latency_ms`", "the time is missing"]);
+    let untimed = lines[1].to_string().replace("\"latency_ms\":7,", "");
+    let all = mirrored(&Folder::new(), "untimed.jsonl", &untimed, &["--format", "responses"]);
+    assert_eq!((&all[0]["token_ids"], all[0].get("latency_ns")), (&json!([1, 2]), None));
 }
 
 #[test]
@@ -197,6 +301,7 @@ fn tables_have_columns_of_any_name() {
     let folder = Folder::new();
     for (csv, needles) in [
         ("request_id,latency_ms,text\na,-1,x\n", &["row 1, field `latency_ms`", "invalid time -1"][..]),
+        ("request_id,text,backend\na,x,vllm\n", &["row 1, field `latency_ms`", "the time is missing"]),
         ("request_id,latency_ms,text\na,nan,x\n", &["row 1, field `latency_ms`", "expected a finite one"]),
         ("request_id,latency_ms,text\na,1,\n", &["row 1", "output material", "--lengths"]),
         ("request_id,latency_ms,vector\na,1,1 x\n", &["row 1, field `vector`"]),

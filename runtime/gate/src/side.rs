@@ -157,7 +157,7 @@ impl Side {
             id_hash: of_text(&observation.request_id),
             content: observation.content.as_deref().map_or(0, of_text),
             exact: exact.map(Option::unwrap_or_default),
-            latency_ns: observation.latency_ns,
+            latency_ns: observation.latency_ns.unwrap_or(UNKNOWN_NS),
             ttft_ns: observation.first_token_ns().unwrap_or(UNKNOWN_NS),
             gap_ns: gap.map_or(UNKNOWN_NS, |(Gap::P95(ns) | Gap::Mean(ns))| ns),
             kv_usage: observation.kv_usage.unwrap_or(f64::NAN),
@@ -299,8 +299,8 @@ impl Side {
         self.has(index, HAS_VECTOR).then(|| &self.vectors[range])
     }
 
-    pub(crate) fn latency_ns(&self, index: usize) -> u64 {
-        self.rows[index].latency_ns
+    pub(crate) fn latency_ns(&self, index: usize) -> Option<u64> {
+        Some(self.rows[index].latency_ns).filter(|ns| *ns != UNKNOWN_NS)
     }
 
     pub(crate) fn ttft_ns(&self, index: usize) -> Option<u64> {
@@ -341,6 +341,7 @@ mod tests {
 
     fn observation(id: &str, latency_ns: u64) -> Observation<'_> {
         let (version, text) = (OBSERVATION_VERSION, Some("x".into()));
+        let latency_ns = Some(latency_ns);
         Observation { version, request_id: id.into(), ok: true, latency_ns, text, ..Observation::default() }
     }
 

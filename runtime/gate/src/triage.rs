@@ -83,7 +83,8 @@ pub struct ExampleSide {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// To its end.
-    pub latency_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<u64>,
     /// To its first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,

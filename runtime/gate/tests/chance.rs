@@ -21,7 +21,7 @@ fn side(stream: &mut Stream, requests: usize, factor: f64) -> Side {
             version: OBSERVATION_VERSION,
             request_id: format!("r{index}").into(),
             ok: stream.unit() > 0.01,
-            latency_ns,
+            latency_ns: Some(latency_ns),
             ttft_ns: Some(ttft_ns),
             text: Some("same".into()),
             ..Observation::default()

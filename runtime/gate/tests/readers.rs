@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vcr_gate::{Format, GateError, MirrorOptions, ObservationReader, Place, Side};
 
 /// A file of each format.
-const SAMPLES: [(Format, &str); 6] = [
+const SAMPLES: [(Format, &str); 8] = [
     (
         Format::Observations,
         r#"{"observation":1,"request_id":"a","ok":true,"latency_ns":9,"event_ns":[1,2,5],"event_tokens":[1,1,2],"vector":[0.5],"text":"x","kv_usage":0.5}"#,
@@ -19,6 +19,8 @@ const SAMPLES: [(Format, &str); 6] = [
         Format::Sse,
         r#"{"request_id":"a","chunks":[{"at_ms":1,"data":{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{"logprob":-1}]}}]}},{"at_ms":2,"data":"[DONE]"}]}"#,
     ),
+    (Format::Sse, "HTTP/1.1 200 OK\nx-request-id: a\n0.5 data: {\"choices\": [{\"text\": \"x\"}]}\n0.6 data: [DONE]\n"),
+    (Format::Log, "Generated response a: output: 'x\\n', output_token_ids: [1], finish_reason: stop\n"),
     (
         Format::Responses,
         r#"{"text":"x","output_ids":[1],"meta_info":{"id":"a","e2e_latency":0.5,"output_token_logprobs":[[-0.5,1]]}}"#,

@@ -14,8 +14,8 @@ pub(crate) const MIRROR_EXAMPLES: &str = with_plain_exit_codes!(
   vcr mirror answers.csv --column request_id=id --column latency_s=total --column text=answer \\
       --set backend=vllm --set backend_version=0.33 -o candidate.jsonl
 
-Reads observations, captures, folders of vcr run --out (DIR#RUN names a run), streams and responses
-of servers, aiperf, guidellm, spans, and tables. docs/reference/gate.md has the formats."
+Reads observations, captures, folders of vcr run --out (DIR#RUN names a run), streams, responses and
+request logs of servers, aiperf, guidellm, spans, and tables. docs/reference/gate.md has the formats."
 );
 
 pub(crate) const GATE_EXAMPLES: &str = "Examples:
@@ -33,7 +33,7 @@ Exit codes:
 /// How inputs are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReadArgs {
-    /// Format of the inputs: observations, run, sse, responses, aiperf, table, imported [default: detected].
+    /// Format of the inputs: observations, run, sse, responses, log, aiperf, table, imported [default: detected].
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 

@@ -90,7 +90,8 @@ fn write_example(out: &mut dyn Write, example: &Example) -> io::Result<()> {
         let Some(side) = side else { continue };
         let error = side.error.as_deref().map_or(String::new(), |error| format!(", {}", printable(error)));
         let ttft = side.ttft_ns.map_or(String::new(), |ns| format!(", first token {}", ms(ns)));
-        writeln!(out, "      {name}  {}{ttft}{error}", ms(side.latency_ns))?;
+        let latency = side.latency_ns.map_or("no times".to_owned(), ms);
+        writeln!(out, "      {name}  {latency}{ttft}{error}")?;
     }
     if let Some(difference) = &example.difference {
         writeln!(out, "      {} differ from {} on:", difference.of, difference.at)?;

@@ -11,7 +11,7 @@ mod evidence;
 mod regression;
 mod scope;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use serde::Serialize;
@@ -318,7 +318,16 @@ fn reason(decision: Decision, segments: &[SegmentJudgement]) -> String {
     let first = segments.iter().find_map(|segment| Some((segment, segment.signals.iter().find(decides)?)));
     match first {
         Some((segment, signal)) => format!("{} of {}: {}", signal.signal.name(), segment.name, signal.text),
-        None => "every signal keeps to its limit".to_owned(),
+        None => {
+            let signals = segments.iter().flat_map(|segment| &segment.signals);
+            let unknown = signals.filter(|signal| signal.verdict == Verdict::NotObserved);
+            let unknown: BTreeSet<&str> = unknown.map(|signal| signal.signal.name()).collect();
+            let unknown: Vec<&str> = unknown.into_iter().collect();
+            match unknown.is_empty() {
+                true => "every signal keeps to its limit".to_owned(),
+                false => format!("every observed signal keeps to its limit; not observed: {}", unknown.join(", ")),
+            }
+        }
     }
 }
 

@@ -116,7 +116,7 @@ fn values(sides: &Sides<'_>, pair: &Pair, signal: Signal) -> Option<(f64, f64)> 
         return None;
     }
     match signal {
-        Signal::LatencyP95 => Some((baseline.latency_ns(b) as f64, candidate.latency_ns(c) as f64)),
+        Signal::LatencyP95 => Some((baseline.latency_ns(b)? as f64, candidate.latency_ns(c)? as f64)),
         Signal::TtftP95 => Some((baseline.ttft_ns(b)? as f64, candidate.ttft_ns(c)? as f64)),
         Signal::TokenGapP95 => {
             // A mean says nothing of single gaps.

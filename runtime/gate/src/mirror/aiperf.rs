@@ -53,7 +53,7 @@ fn observation(row: &Map<String, Value>, line: u64) -> Result<Option<(Observatio
         content: conversation.map(|conversation| format!("{conversation}/{turn}").into()),
         ok: error.is_none(),
         error: error.map(Into::into),
-        latency_ns,
+        latency_ns: Some(latency_ns),
         ttft_ns: metric_ns(metrics, "time_to_first_token")?.filter(|ttft| *ttft <= latency_ns),
         mean_gap_ns: metric_ns(metrics, "inter_token_latency")?,
         replica: optional_text(metadata, "worker_id")?.map(Into::into),

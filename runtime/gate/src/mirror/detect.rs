@@ -15,10 +15,12 @@ pub enum Format {
     Observations,
     /// `requests.jsonl` of `vcr run --out`.
     Run,
-    /// Chunks of OpenAI's streams with their times.
+    /// OpenAI's streams, as they are or chunk by chunk.
     Sse,
     /// Responses of servers with their times.
     Responses,
+    /// Request logs of servers.
+    Log,
     /// `profile_export.jsonl` of aiperf.
     Aiperf,
     /// A table with a row for each request, as CSV or JSONL.
@@ -29,8 +31,16 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Observations, Self::Run, Self::Sse, Self::Responses, Self::Aiperf, Self::Table, Self::Imported];
+    pub const ALL: [Self; 8] = [
+        Self::Observations,
+        Self::Run,
+        Self::Sse,
+        Self::Responses,
+        Self::Log,
+        Self::Aiperf,
+        Self::Table,
+        Self::Imported,
+    ];
 
     /// Its name.
     #[must_use]
@@ -40,6 +50,7 @@ impl Format {
             Self::Run => "run",
             Self::Sse => "sse",
             Self::Responses => "responses",
+            Self::Log => "log",
             Self::Aiperf => "aiperf",
             Self::Table => "table",
             Self::Imported => "imported",
@@ -66,6 +77,12 @@ impl Format {
         if let Ok(row) = serde_json::from_slice::<Map<String, Value>>(row) {
             return of_row(&row);
         }
+        if super::dump::is_dump(&String::from_utf8_lossy(row)) {
+            return Self::Sse;
+        }
+        if super::log::is_log(start) {
+            return Self::Log;
+        }
         let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
         let header = String::from_utf8_lossy(row);
         let has_id = header.split(',').any(|column| column.trim_matches(['"', ' ']) == "request_id");
@@ -78,6 +95,7 @@ fn of_row(row: &Map<String, Value>) -> Format {
     match () {
         () if has(&["observation"]) => Format::Observations,
         () if has(&["metadata"]) && has(&["metrics"]) => Format::Aiperf,
+        () if super::log::is_event(row) => Format::Log,
         () if has(&["chunks"]) || (has(&["request_id"]) && has(&["data"])) => Format::Sse,
         () if has(&["response", "meta_info"]) || (has(&["choices"]) && has(&["id", "request_id"])) => Format::Responses,
         () if has(&["request_id"]) && super::table::LATENCIES.iter().any(|name| row.contains_key(*name)) => {
@@ -118,6 +136,12 @@ mod tests {
             (r#"{"response":{},"latency_ms":1}"#, "a.jsonl", Format::Responses),
             (r#"{"text":"x","meta_info":{}}"#, "a.jsonl", Format::Responses),
             (r#"{"request_id":"a","choices":[]}"#, "a.jsonl", Format::Responses),
+            (r#"{"timestamp":"t","event":"request.received","rid":"a"}"#, "a.log", Format::Log),
+            ("INFO 11-02 03:04:05 [api.py:1] start\nINFO 11-02 [logger.py:1] Received request a: x", "a", Format::Log),
+            ("[2026-01-02] start\n[2026-01-02] Receive: obj=GenerateReqInput()", "a.log", Format::Log),
+            ("data: {}\n", "a.txt", Format::Sse),
+            ("HTTP/1.1 200 OK\r\n", "a.txt", Format::Sse),
+            ("0.25 event: message\n", "a.txt", Format::Sse),
             (r#"{"request_id":"a","latency_s":1}"#, "a.jsonl", Format::Table),
             ("request_id,latency_ms\n", "a.csv", Format::Table),
             ("id,latency_ms\n", "a.csv", Format::Imported),

@@ -67,7 +67,7 @@ fn observation(meta: &CaptureMeta, mut record: RequestRecord, number: u64) -> Ob
     let is_streamed = are_single && !outputs.is_empty();
     let last_ns = outputs.last().map(|(at_ns, _)| *at_ns);
     // Rounded means add up to another end than the one that was measured.
-    let latency_ns = record.end_ns.max(last_ns.filter(|_| are_single)).or(last_ns).or(record.ttft_ns).unwrap_or(0);
+    let latency_ns = record.end_ns.max(last_ns.filter(|_| are_single)).or(last_ns).or(record.ttft_ns);
     let content = record.prompt_hash.map(|hash| format!("{:016x} {}", hash.0, record.prompt_tokens));
     // Hashes are chained, so the last one is that of all full blocks.
     let content =

@@ -22,6 +22,11 @@ impl Piece {
         Ok(Self { text: text.and_then(Value::as_str).map(str::to_owned), token_ids, logprobs })
     }
 
+    /// Of a text.
+    pub(super) fn of_text(text: Option<&Value>) -> Self {
+        Self { text: text.and_then(Value::as_str).map(str::to_owned), ..Self::default() }
+    }
+
     /// Tokens that it has, as far as it says.
     pub(super) fn tokens(&self) -> u32 {
         let ids = self.token_ids.as_ref().map(Vec::len);

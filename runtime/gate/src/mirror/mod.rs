@@ -6,15 +6,19 @@
 
 mod aiperf;
 mod detect;
+mod dump;
 mod fields;
 mod import;
+mod literal;
+mod log;
 mod logprobs;
 mod responses;
 mod run;
 mod sse;
+mod stream;
 mod table;
 
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -137,11 +141,13 @@ pub fn read_stream(
     sink: &mut Sink<'_>,
 ) -> Result<Mirrored, GateError> {
     let mut out = Out::new(name.to_owned(), options, sink);
+    let mut notes = Vec::new();
     match format {
         Format::Observations => own(ObservationReader::new(reader, name), &mut out)?,
         Format::Run => run::read(reader, run, &mut out)?,
         Format::Sse => sse::read(reader, &mut out)?,
         Format::Responses => responses::read(reader, &mut out)?,
+        Format::Log => notes = log::read(reader, &mut out)?,
         Format::Aiperf => aiperf::read(reader, &mut out)?,
         Format::Table => table::read(reader, &mut out)?,
         Format::Imported => {
@@ -149,7 +155,7 @@ pub fn read_stream(
             return Err(Problem::new("", text).at(name, Place::File));
         }
     }
-    out.finish(format, Vec::new())
+    out.finish(format, notes)
 }
 
 fn own<R: BufRead>(mut reader: ObservationReader<R>, out: &mut Out<'_, '_>) -> Result<(), GateError> {
@@ -183,6 +189,10 @@ impl<'a, 's> Out<'a, 's> {
         place: Place,
     ) -> Result<ControlFlow<()>, GateError> {
         observation.version = OBSERVATION_VERSION;
+        if observation.latency_ns.is_none() {
+            // What has come last has come at the end.
+            observation.latency_ns = observation.event_ns.as_ref().and_then(|events| events.last().copied());
+        }
         if observation.provenance.is_none() {
             observation.provenance = Some(format!("{}, {place}", self.name).into());
         }
@@ -226,6 +236,21 @@ impl<'a, 's> Out<'a, 's> {
 /// The fingerprint of an answer of which only the length is known.
 fn length(tokens: u64) -> String {
     format!("length {tokens}")
+}
+
+/// The first byte of a stream that is no blank, and the stream from its beginning.
+fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl BufRead + use<R>), GateError> {
+    let unreadable = |source| GateError::Read { name: name.to_owned(), source };
+    let (mut blank, mut first) = (Vec::new(), None);
+    while first.is_none() {
+        let mut byte = [0];
+        if reader.read(&mut byte).map_err(unreadable)? == 0 {
+            break;
+        }
+        blank.push(byte[0]);
+        first = Some(byte[0]).filter(|byte| !byte.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(byte));
+    }
+    Ok((first, std::io::Cursor::new(blank).chain(reader)))
 }
 
 /// Goes through the lines of a stream.

@@ -29,7 +29,7 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
 }
 
 /// The observation of a line, and the length of its answer.
-fn observation(row: &Map<String, Value>) -> Result<(Observation<'static>, Option<u64>), Problem> {
+pub(super) fn observation(row: &Map<String, Value>) -> Result<(Observation<'static>, Option<u64>), Problem> {
     let empty = Map::new();
     let response = match row.get("response") {
         None => row,
@@ -54,15 +54,18 @@ fn observation(row: &Map<String, Value>) -> Result<(Observation<'static>, Option
         Some(meta) => number(meta, "e2e_latency")?.map(|seconds| ns("e2e_latency", seconds, 1e9)).transpose()?,
         None => None,
     };
-    observation.latency_ns = time(row, "latency")?.or(own_ns).ok_or_else(|| {
-        Problem::new("latency_ms", "the time is missing: expected latency_ns, _us, _ms or _s beside the response")
-    })?;
-    let status = number(row, "status")?.filter(|status| *status >= FIRST_ERROR_STATUS);
+    observation.latency_ns = time(row, "latency")?.or(own_ns);
+    let status = number(row, "status")?.and_then(error_of_status);
     let error = known(row, "error").or_else(|| known(response, "error")).map(error_class);
-    let error = error.or_else(|| status.map(|status| format!("http {status}"))).or_else(|| aborted(meta));
+    let error = error.or(status).or_else(|| aborted(meta));
     observation.ok = error.is_none();
     observation.error = error.map(Into::into);
     Ok((observation, tokens))
+}
+
+/// The error class of a status code, if it is that of an error.
+pub(super) fn error_of_status(status: f64) -> Option<String> {
+    (status >= FIRST_ERROR_STATUS).then(|| format!("http {status}"))
 }
 
 /// SGLang ends requests that it gives up with a finish reason.

@@ -68,7 +68,7 @@ fn observation(row: &RequestRow<'_>) -> Result<Option<Observation<'static>>, Pro
         request_id: if attempt == 0 { id.into() } else { format!("{id}#{attempt}").into() },
         ok,
         error: (!ok).then(|| row.status.clone().into_owned().into()),
-        latency_ns,
+        latency_ns: Some(latency_ns),
         ttft_ns,
         mean_gap_ns: decode_ns.map(|ns| (ns + gaps / 2) / gaps),
         fingerprint: ok.then(|| length(row.output_tokens).into()),

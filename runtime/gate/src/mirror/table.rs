@@ -4,13 +4,13 @@
 //! an option maps to one. Lists in CSV are JSON arrays or numbers between spaces. Other columns
 //! are left alone.
 
-use std::io::{BufRead, Read as _};
+use std::io::BufRead;
 use std::ops::ControlFlow;
 
 use serde_json::{Map, Number, Value};
 
 use super::fields::{UNITS, known, needed_text, needed_time, ns, object, of_number, optional_text, set_labels, time};
-use super::{Out, each_line};
+use super::{Out, each_line, peek_first};
 use crate::error::{GateError, Place, Problem};
 use crate::observation::Observation;
 
@@ -59,22 +59,10 @@ pub fn columns() -> String {
     [&PLAIN.map(str::to_owned)[..], &NUMBERS.map(str::to_owned), &times].concat().join(", ")
 }
 
-pub(super) fn read(mut reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
+pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError> {
     let name = out.name.clone();
-    let unreadable = |source| GateError::Read { name: name.clone(), source };
-    // The first byte that is no blank says which of the two it is.
-    let mut blank = Vec::new();
-    let first = loop {
-        let mut byte = [0];
-        match reader.read(&mut byte).map_err(unreadable)? {
-            0 => return Ok(()),
-            _ => blank.push(byte[0]),
-        }
-        if !byte[0].is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(&byte[0]) {
-            break byte[0];
-        }
-    };
-    let reader = std::io::Cursor::new(blank).chain(reader);
+    let (first, reader) = peek_first(reader, &name)?;
+    let Some(first) = first else { return Ok(()) };
     if first != b'{' {
         return read_csv(reader, out);
     }
@@ -126,7 +114,7 @@ fn observation(row: &Map<String, Value>) -> Result<Observation<'static>, Problem
         request_id: needed_text(row, "request_id")?.into(),
         ok,
         error: error.or(status).map(Into::into),
-        latency_ns: needed_time(row, "latency")?,
+        latency_ns: Some(needed_time(row, "latency")?),
         ttft_ns: time(row, "ttft")?,
         mean_gap_ns: time(row, "mean_gap")?,
         gap_ns: times(row, "gap")?,

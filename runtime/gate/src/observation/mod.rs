@@ -42,8 +42,9 @@ pub struct Observation<'a> {
     /// The class of its failure.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub error: Option<Text<'a>>,
-    /// To its end.
-    pub latency_ns: u64,
+    /// To its end; absent where a source has no times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<u64>,
     /// To its first token, if not that of the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
@@ -159,7 +160,7 @@ impl Observation<'_> {
 
     fn check_times(&self) -> Result<(), Problem> {
         let refused = |field: &str, text: String| Err(Problem::new(field, text));
-        let latency = self.latency_ns;
+        let latency = self.latency_ns.unwrap_or(u64::MAX);
         if let Some(ttft) = self.ttft_ns.filter(|ttft| *ttft > latency) {
             return refused("ttft_ns", format!("the first token at {ttft} ns is after the end at {latency} ns"));
         }
@@ -254,7 +255,7 @@ mod tests {
             version: OBSERVATION_VERSION,
             request_id: "a".into(),
             ok: true,
-            latency_ns: 1000,
+            latency_ns: Some(1000),
             event_ns: Some(event_ns.to_vec()),
             event_tokens: event_tokens.map(<[u32]>::to_vec),
             text: Some("x".into()),

@@ -102,7 +102,7 @@ mod tests {
             (format!(r#"{{{base},"latency_ns":1,"vector":[1e999]}}"#), &["line 2", "vector", "out of range"]),
             (format!(r#"{{{base},"latency_ns":1,"vector":[NaN]}}"#), &["line 2", "vector"]),
             (format!(r#"{{{base},"latency_ns":1,"event_ns":[2,1]}}"#), &["field `event_ns`", "goes back"]),
-            (format!(r#"{{{base}}}"#), &["line 2", "missing field `latency_ns`"]),
+            (r#"{"observation":1,"request_id":"a"}"#.to_owned(), &["line 2", "missing field `ok`"]),
             (format!(r#"{{{base},"latency_ns":1}} {{}}"#), &["line 2", "more than one"]),
             (
                 r#"{"observation":2,"who":3}"#.to_owned(),

@@ -107,7 +107,7 @@ fn write_example(out: &mut dyn Write, example: &Example) -> io::Result<()> {
     };
     row("origin", &|side| side.provenance.clone())?;
     row("error", &|side| side.error.clone())?;
-    row("latency", &|side| Some(ms(side.latency_ns)))?;
+    row("latency", &|side| side.latency_ns.map(ms))?;
     row("first token", &|side| side.ttft_ns.map(ms))?;
     row("output", &|side| side.output_fingerprint.clone())?;
     row("stream", &|side| side.stream_fingerprint.clone())?;

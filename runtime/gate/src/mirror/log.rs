@@ -1,0 +1,206 @@
+//! Request logs of servers: vLLM's with `--enable-log-outputs`, SGLang's with `--log-requests`.
+//!
+//! Read are vLLM's `Generated response ID: output: '...'` and SGLang's `Finish: obj=..., out={...}`
+//! or, with `--log-requests-format json`, its `request.finished` events. vLLM's log knows whole
+//! seconds, which say nothing of a latency, so that its observations have no times. Lines of other
+//! events are passed over.
+
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::io::BufRead;
+use std::ops::ControlFlow;
+
+use serde_json::{Map, Value};
+
+use super::logprobs::token_ids;
+use super::{Out, each_line, literal, responses};
+use crate::error::{GateError, Place, Problem};
+use crate::observation::Observation;
+
+const VLLM_ANSWER: &str = "Generated response ";
+const VLLM_OUTPUT: &str = ": output: ";
+const VLLM_DELTA: &str = " (streaming delta)";
+const VLLM_COMPLETE: &str = " (streaming complete)";
+const SGLANG_FINISH: &str = "Finish: obj=";
+const SGLANG_OUT: &str = ", out=";
+const SGLANG_FINISHED: &str = "request.finished";
+/// What SGLang puts in place of the middle of a long output.
+const SHORTENED: &str = "...";
+/// Characters that SGLang keeps of the beginning of a long output, and of its end.
+const KEPT_CHARACTERS: usize = 1024;
+
+/// Whether the beginning of a file looks like a log of one of these servers.
+pub(super) fn is_log(start: &[u8]) -> bool {
+    let marks = [VLLM_ANSWER, "Received request ", SGLANG_FINISH, "Receive: obj="];
+    marks.iter().any(|mark| start.windows(mark.len()).any(|window| window == mark.as_bytes()))
+}
+
+/// Whether a row is an event of SGLang's log.
+pub(super) fn is_event(row: &Map<String, Value>) -> bool {
+    row.get("event").and_then(Value::as_str).is_some_and(|event| event.starts_with("request."))
+}
+
+/// Reads a log; returns what was left out.
+pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<Vec<(String, u64)>, GateError> {
+    let name = out.name.clone();
+    let mut vllm = Vllm::default();
+    let mut others = 0;
+    each_line(reader, &name, |line, bytes| {
+        let place = Place::Line(line);
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.trim_end();
+        if let Some(answer) = after(text, VLLM_ANSWER) {
+            return vllm.answer(answer, place, out);
+        }
+        let answers = if let Some(finish) = after(text, SGLANG_FINISH) {
+            printed(finish)
+        } else if let Ok(row) = serde_json::from_str::<Map<String, Value>>(text) {
+            finished(row)
+        } else {
+            Ok(Vec::new())
+        };
+        let answers = answers.map_err(|problem| out.problem(problem, place))?;
+        others += u64::from(answers.is_empty());
+        for row in answers {
+            let observed = check_whole(&row).and_then(|()| responses::observation(&row));
+            let (observation, tokens) = observed.map_err(|problem| out.problem(problem, place))?;
+            if out.add(observation, tokens, place)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let open = vllm.open();
+    let notes = [("lines of other events".to_owned(), others), ("answers without an end".to_owned(), open)];
+    Ok(notes.into_iter().filter(|(_, count)| *count > 0).collect())
+}
+
+fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
+    text.split_once(mark).map(|(_, after)| after)
+}
+
+/// Answers of vLLM by request.
+#[derive(Default)]
+struct Vllm {
+    by_id: BTreeMap<String, Option<Vec<u32>>>,
+}
+
+impl Vllm {
+    /// Takes what follows [`VLLM_ANSWER`]. Further choices of a request are other answers to it.
+    fn answer(&mut self, text: &str, place: Place, out: &mut Out<'_, '_>) -> Result<ControlFlow<()>, GateError> {
+        let parsed = VllmAnswer::parse(text).map_err(|problem| out.problem(problem, place))?;
+        let mut entry = match self.by_id.entry(parsed.id) {
+            Entry::Occupied(entry) if entry.get().is_none() => return Ok(ControlFlow::Continue(())),
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(Some(Vec::new())),
+        };
+        if parsed.is_delta {
+            if let Some(ids) = entry.get_mut() {
+                ids.extend(parsed.token_ids.unwrap_or_default());
+            }
+            return Ok(ControlFlow::Continue(()));
+        }
+        let streamed = entry.insert(None).filter(|ids| !ids.is_empty());
+        let failed = ["abort", "error"].contains(&parsed.finish_reason.as_str());
+        let observation = Observation {
+            request_id: entry.key().clone().into(),
+            ok: !failed,
+            error: failed.then(|| parsed.finish_reason.into()),
+            text: Some(parsed.text.into()),
+            token_ids: parsed.token_ids.or(streamed),
+            backend: Some("vllm".into()),
+            ..Observation::default()
+        };
+        out.add(observation, None, place)
+    }
+
+    fn open(&self) -> u64 {
+        self.by_id.values().filter(|ids| ids.is_some()).count() as u64
+    }
+}
+
+struct VllmAnswer {
+    id: String,
+    is_delta: bool,
+    text: String,
+    token_ids: Option<Vec<u32>>,
+    finish_reason: String,
+}
+
+impl VllmAnswer {
+    fn parse(text: &str) -> Result<Self, Problem> {
+        let invalid = || Problem::new("output", "invalid line of vLLM's log: expected ID: output: '...'");
+        let (id, text) = text.split_once(VLLM_OUTPUT).ok_or_else(invalid)?;
+        let is_delta = id.ends_with(VLLM_DELTA);
+        let id = id.trim_end_matches(VLLM_DELTA).trim_end_matches(VLLM_COMPLETE);
+        let Some((Value::String(output), rest)) = literal::parse(text) else { return Err(invalid()) };
+        let (ids, rest) = match rest.strip_prefix(", output_token_ids: ") {
+            Some(rest) => literal::parse(rest).ok_or_else(invalid)?,
+            None => (Value::Null, rest),
+        };
+        let finish_reason = rest.strip_prefix(", finish_reason: ").unwrap_or_default();
+        Ok(Self {
+            id: id.to_owned(),
+            is_delta,
+            text: output,
+            token_ids: if ids.is_null() { None } else { Some(token_ids(&ids)?) },
+            finish_reason: finish_reason.to_owned(),
+        })
+    }
+}
+
+/// The answers of a `Finish` line of SGLang, printed as Python prints dicts.
+fn printed(text: &str) -> Result<Vec<Map<String, Value>>, Problem> {
+    // Prompts may hold the mark, too; only the last part ends with the line.
+    let parts = text.match_indices(SGLANG_OUT).map(|(at, mark)| &text[at + mark.len()..]);
+    let whole = parts.filter_map(|part| literal::parse(part).filter(|(_, rest)| rest.is_empty()));
+    let Some((out, _)) = whole.last() else {
+        let text = "invalid line of SGLang's log: expected obj=..., out={...}; log whole outputs with \
+                    --log-requests-level 3";
+        return Err(Problem::new("out", text));
+    };
+    Ok(rows(None, out))
+}
+
+/// The answers of an event of SGLang; none of one that ends no request.
+fn finished(mut row: Map<String, Value>) -> Result<Vec<Map<String, Value>>, Problem> {
+    if row.get("event").is_none_or(|event| event != SGLANG_FINISHED) {
+        return Ok(Vec::new());
+    }
+    let id = row.remove("rid").filter(Value::is_string);
+    match row.remove("out") {
+        Some(out) => Ok(rows(id, out)),
+        None => Err(Problem::new("out", "the field is missing")),
+    }
+}
+
+/// Rows as `responses` takes them.
+fn rows(id: Option<Value>, out: Value) -> Vec<Map<String, Value>> {
+    let (answers, id) = match out {
+        Value::Array(answers) => (answers, None),
+        answer => (vec![answer], id),
+    };
+    let row = |answer: Value| {
+        let id = id.clone().map(|id| ("request_id".to_owned(), id));
+        id.into_iter().chain([("response".to_owned(), answer)]).collect()
+    };
+    answers.into_iter().map(row).collect()
+}
+
+/// Refuses an answer without its middle.
+fn check_whole(row: &Map<String, Value>) -> Result<(), Problem> {
+    let is_short = |value: &Value| match value {
+        Value::String(text) => {
+            let mark: String = text.chars().skip(KEPT_CHARACTERS).take(SHORTENED.len()).collect();
+            mark == SHORTENED && text.chars().count() == 2 * KEPT_CHARACTERS + SHORTENED.len()
+        }
+        Value::Array(items) => items.iter().any(|item| item == SHORTENED),
+        _ => false,
+    };
+    let answer = row.get("response");
+    for field in ["text", "output_ids"] {
+        if answer.and_then(|answer| answer.get(field)).is_some_and(is_short) {
+            return Err(Problem::new(field, "the log lacks its middle: log whole outputs with --log-requests-level 3"));
+        }
+    }
+    Ok(())
+}
