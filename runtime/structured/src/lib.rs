@@ -19,6 +19,7 @@ mod notation;
 mod numbers;
 mod output;
 mod pattern;
+pub mod python;
 mod schema;
 mod settings;
 mod structural;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+use vcr_structured::python::quoted;
 
 /// `str(value)`; a text is not copied.
 pub(crate) fn text(value: &Value) -> Cow<'_, str> {
@@ -36,24 +37,6 @@ fn repr(value: &Value) -> String {
         }
         _ => value.to_string(),
     }
-}
-
-fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for char in text.chars() {
-        match char {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            char if char == quote => out.extend(['\\', char]),
-            char if u32::from(char) < 0x20 || u32::from(char) == 0x7f => out += &format!("\\x{:02x}", u32::from(char)),
-            char => out.push(char),
-        }
-    }
-    out.push(quote);
-    out
 }
 
 fn number(value: &Value) -> String {

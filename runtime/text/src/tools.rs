@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 pub use vcr_structured::ArgumentSettings;
 
-pub use forms::{CallForm, JsonForm, SectionForm, XmlForm};
+pub use forms::{CallForm, JsonForm, PythonForm, SectionForm, XmlForm};
 
 /// A tool that a request offers.
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -37,6 +37,7 @@ impl CallForm {
             Self::Json(form) => form.format(tools, may_repeat),
             Self::Section(form) => form.format(tools, may_repeat),
             Self::Xml(form) => form.format(tools, may_repeat),
+            Self::Python(_) => PythonForm::format(tools, may_repeat),
         };
         format!("{{\"type\": \"structural_tag\", \"format\": {format}}}")
     }
@@ -61,16 +62,15 @@ impl SectionForm {
         let tags = tags(tools, "json", |name| {
             (format!("{}{kind}{name}{number}{}", self.call_start, self.name_end), self.call_end.to_owned())
         });
-        let constant = |text: &str| json!({"type": "const_string", "value": text});
         // All calls of a text would have the same number.
-        let is_single = !may_repeat || self.is_numbered;
-        format!(
-            "{{\"type\": \"sequence\", \"elements\": [{}, {{\"type\": \"tags_with_separator\", \"tags\": [{tags}], \
-             \"separator\": {}, \"at_least_one\": true, \"stop_after_first\": {is_single}}}, {}]}}",
-            constant(self.start),
-            Value::from(self.separator),
-            constant(self.end),
-        )
+        section([self.start, self.separator, self.end], &tags, may_repeat && !self.is_numbered)
+    }
+}
+
+impl PythonForm {
+    fn format<'a>(tools: impl Iterator<Item = &'a Tool>, may_repeat: bool) -> String {
+        let tags = tags(tools, "python_keywords", |name| (format!("{name}("), ")".to_owned()));
+        section(["[", ", ", "]"], &tags, may_repeat)
     }
 }
 
@@ -101,6 +101,19 @@ fn tags<'a>(tools: impl Iterator<Item = &'a Tool>, style: &str, around: impl Fn(
         )
     };
     tools.map(tag).collect::<Vec<_>>().join(", ")
+}
+
+/// Tags between a start and an end, with a separator.
+fn section([start, separator, end]: [&str; 3], tags: &str, may_repeat: bool) -> String {
+    let constant = |text: &str| json!({"type": "const_string", "value": text});
+    format!(
+        "{{\"type\": \"sequence\", \"elements\": [{}, {{\"type\": \"tags_with_separator\", \"tags\": [{tags}], \
+         \"separator\": {}, \"at_least_one\": true, \"stop_after_first\": {}}}, {}]}}",
+        constant(start),
+        Value::from(separator),
+        !may_repeat,
+        constant(end),
+    )
 }
 
 fn triggered(trigger: &str, tags: &str, may_repeat: bool) -> String {
@@ -153,6 +166,9 @@ mod tests {
         assert_eq!(xml["tags"][0]["begin"], "<tool_call>\n<function=free>\n");
         assert_eq!(xml["tags"][0]["content"]["style"], "qwen_xml");
         assert_eq!(format_of("glm45", &free)["tags"][0]["begin"], "<tool_call>free\n");
+        let python = format_of("pythonic", &free);
+        assert_eq!(python["elements"][1]["tags"][0]["begin"], "free(");
+        assert_eq!(python["elements"][1]["stop_after_first"], false);
         assert_eq!(format_of("llama3_json", &free)["tags"][0]["begin"], "{\"name\": \"free\", \"parameters\": ");
     }
 }

@@ -199,6 +199,8 @@ fn each_form_of_calls_is_written_and_read() {
         ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"),
         ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"),
         ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions."),
+        ("pythonic", "["),
+        ("llama4_pythonic", "["),
     ] {
         let serve = Serve::start(&["--tool-call-parser", form]);
         for seed in 0..10 {

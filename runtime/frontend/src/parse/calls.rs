@@ -6,6 +6,7 @@ use vcr_text::tools::CallForm;
 
 use super::event::CallEvent;
 use super::json_calls::JsonCalls;
+use super::python_calls::PythonCalls;
 use super::section_calls::SectionCalls;
 use super::types::ArgumentTypes;
 use super::xml_calls::XmlCalls;
@@ -15,6 +16,7 @@ pub(super) enum CallParser {
     Json(JsonCalls),
     Section(SectionCalls),
     Xml(XmlCalls),
+    Python(PythonCalls),
 }
 
 impl CallParser {
@@ -23,6 +25,7 @@ impl CallParser {
             CallForm::Json(form) => Self::Json(JsonCalls::new(form)),
             CallForm::Section(form) => Self::Section(SectionCalls::new(form)),
             CallForm::Xml(form) => Self::Xml(XmlCalls::new(form, types)),
+            CallForm::Python(form) => Self::Python(PythonCalls::new(form)),
         }
     }
 
@@ -32,6 +35,7 @@ impl CallParser {
             Self::Json(calls) => calls.push(text, out),
             Self::Section(calls) => calls.push(text, out),
             Self::Xml(calls) => calls.push(text, out),
+            Self::Python(calls) => calls.push(text, out),
         }
     }
 
@@ -41,6 +45,7 @@ impl CallParser {
             Self::Json(calls) => calls.finish(out),
             Self::Section(calls) => calls.finish(out),
             Self::Xml(calls) => calls.finish(out),
+            Self::Python(calls) => calls.finish(out),
         }
     }
 }
@@ -135,6 +140,31 @@ mod tests {
         let text = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}\
                     <|tool_call_end|><|tool_calls_section_end|>";
         assert_eq!(parsed("kimi_k2", text), (vec![call("f", "{}")], String::new()));
+    }
+
+    #[test]
+    fn calls_of_python_have_keyword_arguments() {
+        let text = r#"[f(a=1, b='it\'s\n', c={"d": [True, None, -0.5]}), g()]"#;
+        let calls = vec![call("f", r#"{"a": 1, "b": "it's\n", "c": {"d": [true, null, -0.5]}}"#), call("g", "{}")];
+        assert_eq!(parsed("pythonic", text), (calls.clone(), String::new()));
+        assert_eq!(parsed("pythonic", &format!("{text}\n")), (calls.clone(), String::new()));
+        assert_eq!(parsed("llama4_pythonic", text), (calls.clone(), String::new()));
+        let marked = format!("<|python_start|>{text}<|python_end|>");
+        assert_eq!(parsed("llama4_pythonic", &marked), (calls, String::new()));
+        for text in [
+            "See [f()]",
+            "[1] says so.",
+            "[f",
+            "[f(a=1)",
+            "[f(a=b)]",
+            "[f(a=1) g()]",
+            "[f.g()]",
+            "[]",
+            "<|python_start|>[f()]<|python_end|>",
+        ] {
+            assert_eq!(parsed("pythonic", text), (Vec::new(), text.to_owned()), "{text}");
+        }
+        assert_eq!(parsed("llama4_pythonic", "<|python_st"), (Vec::new(), "<|python_st".to_owned()));
     }
 
     #[test]

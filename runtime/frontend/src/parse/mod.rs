@@ -4,6 +4,7 @@
 mod calls;
 mod event;
 mod json_calls;
+mod python_calls;
 mod reasoning;
 mod scan;
 mod section_calls;

@@ -9,6 +9,8 @@ pub enum CallForm {
     Section(SectionForm),
     /// The name, then each argument by itself, as in XML.
     Xml(XmlForm),
+    /// A list of calls as in Python.
+    Python(PythonForm),
 }
 
 /// What stands around a call, which is a JSON object of the tool's name and its
@@ -74,6 +76,15 @@ pub struct XmlForm {
     pub function_end: &'static str,
     /// Its name among the styles of structural tags.
     pub style: &'static str,
+}
+
+/// What may stand around a list of calls of functions in Python, with keyword arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PythonForm {
+    /// What may begin an answer with calls; it is not written.
+    pub start: &'static str,
+    /// What may end it.
+    pub end: &'static str,
 }
 
 const HERMES_JSON: JsonForm = JsonForm {
@@ -174,9 +185,12 @@ const GLM45: CallForm = CallForm::Xml(XmlForm {
     ..QWEN3_XML_FORM
 });
 
-/// vLLM's tool-call parsers. Calls in forms that are not simulated are written in that of
+const PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "", end: "" });
+const LLAMA4_PYTHONIC: CallForm = CallForm::Python(PythonForm { start: "<|python_start|>", end: "<|python_end|>" });
+
+/// vLLM's tool-call parsers; `pythonic` and `llama4_pythonic` are those of its Python frontend. Calls in forms that are not simulated are written in that of
 /// `hermes`.
-const NAMES: [(&str, &CallForm); 23] = [
+const NAMES: [(&str, &CallForm); 25] = [
     ("deepseek_v3", &DEEPSEEK_V3),
     ("deepseek_v31", &DEEPSEEK_V31),
     ("deepseek_v32", &HERMES),
@@ -190,11 +204,13 @@ const NAMES: [(&str, &CallForm); 23] = [
     ("kimi_k2", &KIMI_K2),
     ("llama3_json", &LLAMA),
     ("llama4_json", &LLAMA),
+    ("llama4_pythonic", &LLAMA4_PYTHONIC),
     ("mimo", &QWEN3_XML),
     ("minimax_m2", &MINIMAX_M2),
     ("minimax_m3", &HERMES),
     ("mistral", &MISTRAL),
     ("phi4_mini_json", &PHI4_MINI),
+    ("pythonic", &PYTHONIC),
     ("qwen3_coder", &QWEN3_XML),
     ("qwen3_json", &QWEN3_JSON),
     ("qwen3_xml", &QWEN3_XML),
