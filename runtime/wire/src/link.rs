@@ -1,6 +1,7 @@
 //! The sockets of both ends.
 
 mod address;
+mod clock;
 mod engine;
 mod error;
 mod frontend;
@@ -22,6 +23,7 @@ mod waker;
 mod zmtp;
 
 pub use address::{check_own_address, check_peer_address, is_same_place, unresolved_host};
+pub use clock::monotonic_ns;
 pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, WaitHook, WaitsFor};
 pub use error::LinkError;
 pub use frontend::{FrontendLink, FrontendMessage};
@@ -35,5 +37,5 @@ pub use relay::{Relay, RelayConfig};
 pub use relay_tap::{Passed, RelayNotice, RelayPath, RelayTap};
 pub use reminders::Reminders;
 pub use transport::Transport;
-pub use wait::{Waiter, monotonic_ns};
+pub use wait::Waiter;
 pub use waker::Waker;

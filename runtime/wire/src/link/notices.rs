@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use zmq::Socket;
 
+use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::transport::{Linger, Transport, bind, connect, send, try_receive};
-use super::wait::monotonic_ns;
 use crate::nixl::{NixlHandshake, NixlQuery, encode_clock};
 
 /// A notice is a request's name; nothing longer is listened to.

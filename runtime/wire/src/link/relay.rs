@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use zmq::PollItem;
 
+use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::handshake::DataAddress;
 use super::inputs::Inlet;
 use super::relay_pipes::Pipes;
 use super::relay_tap::{RelayNotice, RelayTap};
 use super::transport::{Linger, Transport, bind, connect, send};
-use super::wait::monotonic_ns;
 use super::waker::Waker;
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
 

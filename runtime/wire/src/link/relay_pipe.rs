@@ -9,9 +9,9 @@ use std::io::{self, ErrorKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
+use super::clock::monotonic_ns;
 use super::relay_tap::{Passed, RelayPath, RelayTap};
 use super::stream::Stream;
-use super::wait::monotonic_ns;
 use super::zmtp::Zmtp;
 
 /// Bytes read at once, and so the most that waits for a slow peer.

@@ -10,11 +10,11 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
+use super::clock::monotonic_ns;
 use super::handshake::DataAddress;
 use super::relay_pipe::{BUFFER_BYTES, End, Pipe, Purpose};
 use super::relay_tap::{RelayNotice, RelayTap};
 use super::stream::{Listener, Stream};
-use super::wait::monotonic_ns;
 use super::waker::Waker;
 use crate::handshake::Addresses;
 

@@ -5,22 +5,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::inputs::EngineInputs;
 use super::kv_publisher::KvEventPublisher;
 use super::notices::NoticeBoard;
 use super::waker::Waker;
-
-/// The system's monotonic clock in nanoseconds: the clock of vLLM's timestamps.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
 
 /// Steps without any duration follow each other within microseconds; a look at
 /// every descriptor between two of them would cost as much as the step.
