@@ -10,7 +10,7 @@
 ARG SOURCE=build
 
 FROM rust:1.95-bookworm AS build
-RUN rustup target add wasm32-unknown-unknown
+RUN rustup target add wasm32-unknown-unknown && apt-get update && apt-get install --yes --no-install-recommends libclang-dev
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked --features full && target/release/vcr guest build \

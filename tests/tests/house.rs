@@ -88,6 +88,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("vcr-replay", &["vcr-trace"]),
     ("vcr-transfer", &[]),
+    ("vcr-nixl", &["vcr-transfer", "vcr-wire"]),
     (
         "vcr-live",
         &[
@@ -159,7 +160,9 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("nalgebra", "vcr-fit"),
     ("plotters", "vcr-fit"),
     ("imagesize", "vcr-frontend"),
+    ("libloading", "vcr-nixl"),
     ("memmap2", "vcr-transfer"),
+    ("nixl-sys", "vcr-nixl"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
     ("tar", "vcr-pack"),

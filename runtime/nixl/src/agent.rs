@@ -1,0 +1,163 @@
+//! One agent of NIXL with one registered arena.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use nixl_sys::{
+    Agent, AgentConfig, Backend, MemType, MemoryRegion, NixlDescriptor, NixlError, NotificationMap, OptArgs,
+    RegistrationHandle, ThreadSync, XferDescList, XferOp, XferRequest,
+};
+use vcr_transfer::{Arena, ErrorKind, TransferError};
+
+use crate::layout::arena_range;
+
+/// Pause of the library's own thread between two looks at the network. Without one it takes a whole core; the reader of
+/// shared memory does without that thread, but over TCP the owner's thread answers.
+const PROGRESS_DELAY_US: u64 = 1000;
+
+/// Bytes to move: address here, address at the peer, length.
+pub(crate) type Extent = (usize, u64, usize);
+
+/// An agent of NIXL. Only one thread may use it.
+pub(crate) struct NixlAgent {
+    /// Before the agent, which is before the memory.
+    registration: Option<RegistrationHandle>,
+    agent: Agent,
+    backend: Backend,
+    peers: HashSet<String>,
+    _arena: Arc<Arena>,
+}
+
+/// The memory of an engine.
+struct Memory(Arc<Arena>);
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Memory")
+    }
+}
+
+impl MemoryRegion for Memory {
+    #[expect(unsafe_code, reason = "the trait has it so; an address is not used here")]
+    unsafe fn as_ptr(&self) -> *const u8 {
+        arena_range(&self.0).0 as *const u8
+    }
+
+    fn size(&self) -> usize {
+        arena_range(&self.0).1
+    }
+}
+
+impl NixlDescriptor for Memory {
+    fn mem_type(&self) -> MemType {
+        MemType::Dram
+    }
+
+    fn device_id(&self) -> u64 {
+        0
+    }
+}
+
+fn local(doing: &str) -> impl Fn(NixlError) -> TransferError {
+    move |error| TransferError::new(ErrorKind::Local, format!("NIXL cannot {doing}: {error}"))
+}
+
+impl NixlAgent {
+    /// Starts an agent under a name that no other one has, and registers the arena.
+    pub(crate) fn new(name: &str, arena: &Arc<Arena>) -> Result<Self, TransferError> {
+        let config = AgentConfig {
+            enable_prog_thread: true,
+            pthr_delay_us: PROGRESS_DELAY_US,
+            thread_sync: ThreadSync::None,
+            ..AgentConfig::default()
+        };
+        let agent = Agent::new_configured(name, &config).map_err(local("start an agent"))?;
+        let (_, params) = agent.get_plugin_params("UCX").map_err(local("find its UCX plugin"))?;
+        let backend = agent.create_backend("UCX", &params).map_err(local("start its UCX backend"))?;
+        let memory = Memory(Arc::clone(arena));
+        let registration = agent.register_memory(&memory, None).map_err(local("register the KV arena"))?;
+        let (registration, peers) = (Some(registration), HashSet::new());
+        Ok(Self { registration, agent, backend, peers, _arena: Arc::clone(arena) })
+    }
+
+    /// What a peer needs to know about this agent.
+    pub(crate) fn metadata(&self) -> Result<Vec<u8>, TransferError> {
+        self.agent.get_local_md().map_err(local("describe its agent"))
+    }
+
+    /// Adds a peer by its metadata; its name.
+    pub(crate) fn add_peer(&mut self, metadata: &[u8]) -> Result<String, NixlError> {
+        // The crate takes a name that is no text for impossible.
+        let loaded = catch_unwind(AssertUnwindSafe(|| self.agent.load_remote_md(metadata)));
+        let name = loaded.unwrap_or(Err(NixlError::InvalidParam))?;
+        self.peers.insert(name.clone());
+        Ok(name)
+    }
+
+    /// Drops what is known about a peer, and connections to it.
+    pub(crate) fn remove_peer(&mut self, name: &str) {
+        if self.peers.remove(name)
+            && let Err(error) = self.agent.invalidate_remote_md(name)
+        {
+            tracing::debug!("NIXL does not forget {name}: {error}");
+        }
+    }
+
+    /// Starts to move bytes; with `notice` the peer gets that behind them.
+    pub(crate) fn start(
+        &self,
+        operation: XferOp,
+        peer: &str,
+        extents: &[Extent],
+        notice: Option<&[u8]>,
+    ) -> Result<XferRequest, NixlError> {
+        let mut here = XferDescList::new(MemType::Dram)?;
+        let mut there = XferDescList::new(MemType::Dram)?;
+        for &(local, remote, bytes) in extents {
+            here.add_desc(local, bytes, 0);
+            there.add_desc(remote as usize, bytes, 0);
+        }
+        let mut options = OptArgs::new()?;
+        options.add_backend(&self.backend)?;
+        if let Some(notice) = notice {
+            options.set_notification_message(notice)?;
+            options.set_has_notification(true)?;
+        }
+        let request = self.agent.create_xfer_req(operation, &here, &there, peer, Some(&options))?;
+        self.agent.post_xfer_req(&request, Some(&options))?;
+        Ok(request)
+    }
+
+    /// Whether all bytes have been moved.
+    pub(crate) fn is_done(&self, request: &XferRequest) -> Result<bool, NixlError> {
+        self.agent.get_xfer_status(request).map(|status| status.is_success())
+    }
+
+    /// Sends a notification to a peer that was added.
+    pub(crate) fn notify(&self, peer: &str, notice: &[u8]) -> Result<(), NixlError> {
+        self.agent.send_notification(peer, notice, Some(&self.backend))
+    }
+
+    /// Appends notifications of peers since the last call.
+    pub(crate) fn take_notices(&self, taken: &mut Vec<Vec<u8>>) -> Result<(), NixlError> {
+        // A new list each time: the crate's own way to empty one gives up at a notification that is no text.
+        let mut notices = NotificationMap::new()?;
+        self.agent.get_notifications(&mut notices, None)?;
+        for peer in notices.agents() {
+            for notice in notices.get_notifications(peer?)? {
+                taken.push(notice?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NixlAgent {
+    fn drop(&mut self) {
+        for peer in std::mem::take(&mut self.peers) {
+            _ = self.agent.invalidate_remote_md(&peer);
+        }
+        self.registration = None;
+    }
+}

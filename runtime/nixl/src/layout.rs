@@ -1,0 +1,275 @@
+//! Where pages lie, here and at a peer: the metadata of vLLM's side channel.
+
+use vcr_transfer::{Arena, ErrorKind, Geometry, GeometryInput, HeadOrder, Piece, PlaneContext, TransferError};
+use vcr_wire::{Blob, NixlAgentMetadata, NixlHandshake, VllmMinor};
+
+use crate::NixlSettings;
+
+/// Names of vLLM's layouts from 0.29 on: layers outermost, then blocks, then heads and tokens in this order.
+const HEADS_FIRST: &str = "LBHNC";
+const TOKENS_FIRST: &str = "LBNHC";
+/// Their names before.
+const OLD_HEADS_FIRST: &str = "HND";
+const OLD_TOKENS_FIRST: &str = "NHD";
+
+/// No metadata of a worker is longer: base addresses of a thousand layers and NIXL's own part.
+const MAX_METADATA_BYTES: usize = 1 << 20;
+
+/// What a rank of this engine tells its peers.
+pub(crate) fn own_handshake(
+    settings: &NixlSettings,
+    context: &PlaneContext,
+    agent_metadata: &[u8],
+    rank: u32,
+) -> NixlHandshake {
+    let arena = &context.arena;
+    let geometry = arena.geometry();
+    let GeometryInput { block_tokens, order, .. } = *geometry.input();
+    let regions = geometry.regions();
+    let of_regions = |value: u64| vec![value; regions as usize];
+    let metadata = NixlAgentMetadata {
+        engine_id: context.engine_id.clone(),
+        agent_metadata: Blob(agent_metadata.to_vec()),
+        kv_caches_base_addr: (0..regions).map(|region| arena.page_address(rank, region, 0) as u64).collect(),
+        num_blocks: geometry.blocks().into(),
+        block_lens: of_regions(geometry.page_bytes().into()),
+        block_strides: of_regions(geometry.page_bytes().into()),
+        kv_cache_layout: layout_name(settings.version, order).to_owned(),
+        block_size: block_tokens,
+        attn_backend_name: settings.compatibility.attn_backend_name.clone(),
+        region_mem_types: Some(vec!["DRAM".to_owned(); regions as usize]),
+        vcr_ranks: geometry.ranks(),
+        vcr_generation: Some(context.generation),
+        ..NixlAgentMetadata::default()
+    };
+    let mut encoded = Vec::new();
+    metadata.encode(&mut encoded);
+    NixlHandshake { compatibility_hash: settings.compatibility_hash(), agent_metadata_bytes: Blob(encoded) }
+}
+
+fn layout_name(version: VllmMinor, order: HeadOrder) -> &'static str {
+    match (order, version < VllmMinor::V0_29) {
+        (HeadOrder::HeadsFirst, false) => HEADS_FIRST,
+        (HeadOrder::HeadsFirst, true) => OLD_HEADS_FIRST,
+        (HeadOrder::TokensFirst, false) => TOKENS_FIRST,
+        (HeadOrder::TokensFirst, true) => OLD_TOKENS_FIRST,
+    }
+}
+
+/// The geometry of vLLM's caches, which have K and V of a layer side by side in one region, from one with a region for
+/// each. Regions come in pairs, so one of these is for two layers.
+///
+/// # Errors
+/// When the number of layers is odd.
+pub fn as_vllm(input: GeometryInput) -> Result<GeometryInput, TransferError> {
+    let GeometryInput { layers, slice_bytes, .. } = input;
+    let slice_bytes = slice_bytes.checked_mul(2).filter(|_| layers.is_multiple_of(2)).ok_or_else(|| {
+        let message = format!("invalid KV shape for NIXL: {layers} layers with slices of {slice_bytes} bytes, expected an even number of layers");
+        TransferError::new(ErrorKind::Local, message)
+    })?;
+    Ok(GeometryInput { layers: layers / 2, slice_bytes, ..input })
+}
+
+/// Reads an answer of the peer `name`.
+pub(crate) fn peer_metadata(
+    settings: &NixlSettings,
+    name: &str,
+    answer: &[u8],
+) -> Result<NixlAgentMetadata, TransferError> {
+    let protocol = |reason: String| TransferError::new(ErrorKind::Protocol, format!("KV peer {name}: {reason}"));
+    if answer.len() > MAX_METADATA_BYTES {
+        return Err(protocol(format!(
+            "its metadata has {} bytes, expected at most {MAX_METADATA_BYTES}",
+            answer.len()
+        )));
+    }
+    let handshake = NixlHandshake::decode(answer).map_err(|error| protocol(format!("invalid handshake: {error}")))?;
+    let own = settings.compatibility_hash();
+    if settings.enforces_compatibility && handshake.compatibility_hash != own {
+        let message = format!(
+            "KV peer {name} is not compatible: its hash of vLLM's version, model and types is {}, the own one is \
+             {own}; see --nixl-compatibility",
+            handshake.compatibility_hash
+        );
+        return Err(TransferError::new(ErrorKind::Mismatch, message));
+    }
+    NixlAgentMetadata::decode(&handshake.agent_metadata_bytes.0)
+        .map_err(|error| protocol(format!("invalid metadata: {error}")))
+}
+
+/// The memory of a peer.
+#[derive(Debug)]
+pub(crate) struct RemoteLayout {
+    /// Base addresses and strides by rank and region.
+    regions: Vec<Vec<(u64, u64)>>,
+    num_blocks: u64,
+    /// How its pages fill those of this engine.
+    pieces: Vec<Piece>,
+}
+
+impl RemoteLayout {
+    /// Checks the metadata of all ranks of the peer `name`.
+    pub(crate) fn new(local: &Geometry, name: &str, ranks: &[NixlAgentMetadata]) -> Result<Self, TransferError> {
+        let mismatch = |reason: String| TransferError::new(ErrorKind::Mismatch, format!("KV peer {name}: {reason}"));
+        let Some(first) = ranks.first() else { return Err(mismatch("it has no ranks".to_owned())) };
+        let remote = remote_geometry(local, first, ranks.len()).map_err(mismatch)?;
+        let pieces = local.pieces(&remote).map_err(|difference| mismatch(difference.to_string()))?;
+        let mut regions = Vec::new();
+        for (rank, metadata) in ranks.iter().enumerate() {
+            let of_rank = regions_of(metadata, &remote)
+                .map_err(|reason| mismatch(format!("the metadata of its rank {rank}: {reason}")))?;
+            regions.push(of_rank);
+        }
+        Ok(Self { regions, num_blocks: first.num_blocks, pieces })
+    }
+
+    /// The parts of a page that come from one rank of the peer each.
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Blocks of the peer.
+    pub(crate) fn num_blocks(&self) -> u64 {
+        self.num_blocks
+    }
+
+    /// Address of the peer's counterpart of a piece.
+    pub(crate) fn address(&self, piece: &Piece, region: u32, block: u32) -> u64 {
+        let (base, stride) = self.regions[piece.remote_rank as usize][region as usize];
+        base + u64::from(block) * stride + u64::from(piece.remote_offset)
+    }
+}
+
+/// The geometry of a peer with these ranks; that its model is the own one is what the hash says.
+fn remote_geometry(local: &Geometry, metadata: &NixlAgentMetadata, ranks: usize) -> Result<Geometry, String> {
+    let own = *local.input();
+    let ranks = u32::try_from(ranks).map_err(|_| "it has too many ranks".to_owned())?;
+    let order = match metadata.kv_cache_layout.as_str() {
+        HEADS_FIRST | OLD_HEADS_FIRST => HeadOrder::HeadsFirst,
+        TOKENS_FIRST | OLD_TOKENS_FIRST => HeadOrder::TokensFirst,
+        other => return Err(format!("its layout is {other}, expected {HEADS_FIRST} or {TOKENS_FIRST}")),
+    };
+    let page_bytes = metadata.block_lens.first().copied().unwrap_or(0);
+    let heads = (own.kv_heads / ranks.max(1)).max(1);
+    let slice_bytes =
+        u32::try_from(page_bytes).ok().filter(|bytes| bytes.is_multiple_of(heads)).map(|bytes| bytes / heads);
+    let slice_bytes = slice_bytes.ok_or_else(|| format!("its pages have {page_bytes} bytes, for {heads} KV heads"))?;
+    let blocks = u32::try_from(metadata.num_blocks).map_err(|_| format!("it has {} blocks", metadata.num_blocks))?;
+    let input = GeometryInput { slice_bytes, ranks, blocks, block_tokens: metadata.block_size, order, ..own };
+    Geometry::new(input).map_err(|error| error.to_string())
+}
+
+/// Bases and strides of the regions of a rank.
+fn regions_of(metadata: &NixlAgentMetadata, remote: &Geometry) -> Result<Vec<(u64, u64)>, String> {
+    let expected = remote.regions() as usize;
+    let bases = &metadata.kv_caches_base_addr;
+    let page_bytes = u64::from(remote.page_bytes());
+    // Before 0.29 blocks lie side by side.
+    let strides = if metadata.block_strides.is_empty() { &metadata.block_lens } else { &metadata.block_strides };
+    for (name, len) in
+        [("addresses", bases.len()), ("block lengths", metadata.block_lens.len()), ("strides", strides.len())]
+    {
+        if len != expected {
+            return Err(format!("{len} {name}, expected {expected}"));
+        }
+    }
+    if metadata.num_blocks != u64::from(remote.blocks()) {
+        return Err(format!("{} blocks, expected {}", metadata.num_blocks, remote.blocks()));
+    }
+    if let Some(other) = metadata.block_lens.iter().find(|bytes| **bytes != page_bytes) {
+        return Err(format!("blocks of {other} and of {page_bytes} bytes"));
+    }
+    let mut regions = Vec::with_capacity(expected);
+    for (&base, &stride) in bases.iter().zip(strides) {
+        let end = stride.checked_mul(metadata.num_blocks).and_then(|bytes| base.checked_add(bytes));
+        if stride < page_bytes || end.is_none() {
+            return Err(format!("a region at {base:#x} with blocks every {stride} bytes"));
+        }
+        regions.push((base, stride));
+    }
+    Ok(regions)
+}
+
+/// The first address of the arena, and its length.
+pub(crate) fn arena_range(arena: &Arena) -> (usize, usize) {
+    (arena.page_address(0, 0, 0) as usize, arena.geometry().total_bytes() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry(ranks: u32, blocks: u32) -> Geometry {
+        let input = GeometryInput {
+            layers: 2,
+            kv_heads: 4,
+            slice_bytes: 64,
+            ranks,
+            blocks,
+            block_tokens: 16,
+            order: HeadOrder::HeadsFirst,
+        };
+        Geometry::new(input).expect("the sizes fit")
+    }
+
+    fn metadata(geometry: &Geometry, base: u64) -> NixlAgentMetadata {
+        let regions = geometry.regions() as usize;
+        NixlAgentMetadata {
+            engine_id: "peer".to_owned(),
+            kv_caches_base_addr: (0..regions as u64).map(|region| base + region * 0x1000).collect(),
+            num_blocks: geometry.blocks().into(),
+            block_lens: vec![geometry.page_bytes().into(); regions],
+            block_strides: vec![0x400; regions],
+            kv_cache_layout: HEADS_FIRST.to_owned(),
+            block_size: 16,
+            ..NixlAgentMetadata::default()
+        }
+    }
+
+    #[test]
+    fn pages_are_found_by_rank_region_and_block() {
+        let (local, remote) = (geometry(1, 8), geometry(2, 4));
+        let ranks = [metadata(&remote, 0x1_0000), metadata(&remote, 0x2_0000)];
+        let layout = RemoteLayout::new(&local, "peer", &ranks).expect("they fit");
+        let [first, second] = layout.pieces() else { panic!("{:?}", layout.pieces()) };
+        assert_eq!((first.local_offset, second.local_offset, second.bytes), (0, 128, 128));
+        assert_eq!(layout.address(first, 0, 0), 0x1_0000);
+        assert_eq!(layout.address(second, 3, 2), 0x2_3000 + 2 * 0x400);
+    }
+
+    #[test]
+    fn vllm_has_a_region_for_each_layer() {
+        let input = GeometryInput { layers: 32, slice_bytes: 4096, ..*geometry(1, 8).input() };
+        let of_vllm = Geometry::new(as_vllm(input).expect("it is even")).expect("the sizes fit");
+        assert_eq!((of_vllm.regions(), of_vllm.page_bytes()), (32, 4 * 2 * 4096));
+        assert_eq!(of_vllm.total_bytes(), Geometry::new(input).expect("the sizes fit").total_bytes());
+        let error = as_vllm(GeometryInput { layers: 61, ..input }).expect_err("it is odd").to_string();
+        assert!(error.contains("61 layers"), "{error}");
+        assert_eq!(layout_name(VllmMinor::V0_28, HeadOrder::HeadsFirst), "HND");
+        assert_eq!(layout_name(VllmMinor::V0_29, HeadOrder::HeadsFirst), "LBHNC");
+    }
+
+    #[test]
+    fn a_peer_that_lies_about_sizes_is_refused_by_name() {
+        let local = geometry(1, 8);
+        let refused = |change: &dyn Fn(&mut NixlAgentMetadata)| {
+            let mut metadata = metadata(&geometry(1, 4), 0x1_0000);
+            change(&mut metadata);
+            RemoteLayout::new(&local, "peer:1", &[metadata]).expect_err("it does not fit").to_string()
+        };
+        for (change, wanted) in [
+            (&(|metadata: &mut NixlAgentMetadata| metadata.block_size = 32) as &dyn Fn(&mut _), "tokens of a block"),
+            (&|metadata: &mut NixlAgentMetadata| _ = metadata.kv_caches_base_addr.pop(), "3 addresses, expected 4"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.block_lens[2] = 8, "blocks of 8 and of 256 bytes"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.block_strides[1] = 8, "blocks every 8 bytes"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.kv_caches_base_addr[0] = u64::MAX, "a region at 0xffff"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.kv_cache_layout = "BLHNC".to_owned(), "layout is BLHNC"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.num_blocks = u64::MAX, "blocks"),
+            (&|metadata: &mut NixlAgentMetadata| metadata.block_lens.clear(), "slice bytes is 0"),
+        ] {
+            let message = refused(change);
+            assert!(message.starts_with("KV peer peer:1: ") && message.contains(wanted), "{message}");
+        }
+        assert!(RemoteLayout::new(&local, "peer:1", &[]).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! The engine's end of the plane: it passes everything on to the agent's thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use vcr_transfer::{
+    Arena, Direction, ErrorKind, Expected, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer,
+    TransferError,
+};
+use vcr_wire::{NixlQuery, NoticeBoard, Transport};
+
+use crate::NixlSettings;
+use crate::agent::NixlAgent;
+use crate::layout::own_handshake;
+use crate::shared::{Command, Shared, locked};
+use crate::worker::Worker;
+
+/// The NIXL plane of one engine.
+pub struct NixlPlane {
+    port: u16,
+    arena: Arc<Arena>,
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NixlPlane {
+    /// Starts the agent and its thread. The library must be open.
+    ///
+    /// # Errors
+    /// When the side channel's port is in use, or NIXL fails.
+    pub fn start(settings: &Arc<NixlSettings>, context: PlaneContext) -> Result<Self, TransferError> {
+        let error = |reason: String| TransferError::new(ErrorKind::Local, reason);
+        let port = settings.side_channel_port.checked_add(context.rank).ok_or_else(|| {
+            error(format!(
+                "invalid side channel port {} for engine {}: there is no port {}",
+                settings.side_channel_port,
+                context.rank,
+                u32::from(settings.side_channel_port) + u32::from(context.rank)
+            ))
+        })?;
+        let transport = Transport::new();
+        let address = format!("tcp://{}:{port}", settings.side_channel_host);
+        let mut board = NoticeBoard::bind(&transport, &address)
+            .map_err(|reason| error(format!("the side channel cannot listen: {reason}")))?;
+        // No two agents that meet may have the same name.
+        let name = format!("{}-{:016x}-{}", context.engine_id, context.generation, context.rank);
+        let agent = NixlAgent::new(&name, &context.arena)?;
+        let metadata = agent.metadata()?;
+        for rank in 0..context.arena.geometry().ranks() {
+            let handshake = own_handshake(settings, &context, &metadata, rank);
+            board.set_metadata(NixlQuery { pp_rank: 0, tp_rank: rank }, &handshake);
+        }
+        let (shared, arena) = (Arc::new(Shared::new()), Arc::clone(&context.arena));
+        let (commands, inbox): (_, Receiver<Command>) = channel();
+        let worker = Worker::new(Arc::clone(settings), context, transport, board, agent, Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("vcr-nixl".to_owned())
+            .spawn(move || worker.run(&inbox))
+            .map_err(|reason| error(format!("cannot start the thread of a NIXL agent: {reason}")))?;
+        Ok(Self { port, arena, shared, commands, thread: Some(thread) })
+    }
+
+    /// Opens a transfer and passes it on.
+    fn pass(&self, id: u64, command: Command) {
+        locked(&self.shared.open).insert(id);
+        if self.commands.send(command).is_err() {
+            let error = TransferError::new(ErrorKind::Local, "the thread of the NIXL agent has ended");
+            self.shared.report(PlaneEvent::Finished { id, outcome: Err(error) });
+        }
+    }
+}
+
+impl Plane for NixlPlane {
+    fn name(&self) -> &'static str {
+        "nixl"
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn hold(&mut self, hold: Hold) {
+        for held in hold.blocks {
+            if self.shared.is_busy(held.block) {
+                _ = self.commands.send(Command::Fill(held));
+            } else {
+                self.arena.fill(held.block, held.content);
+            }
+        }
+    }
+
+    fn release(&mut self, _request: &str) {
+        // Readers ask nobody.
+    }
+
+    fn start(&mut self, transfer: Transfer) {
+        if transfer.direction == Direction::Read {
+            self.shared.occupy(transfer.blocks.iter().map(|pair| pair.local));
+        }
+        self.pass(transfer.id, Command::Start(transfer, Instant::now()));
+    }
+
+    fn expect(&mut self, expected: Expected) {
+        self.pass(expected.id, Command::Expect(expected, Instant::now()));
+    }
+
+    fn cancel(&mut self, id: u64) {
+        self.shared.close(id);
+        _ = self.commands.send(Command::Cancel(id));
+    }
+
+    fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
+        _ = self.commands.send(Command::Notify(peer.clone(), notice));
+    }
+
+    fn poll(&mut self, events: &mut Vec<PlaneEvent>) {
+        events.append(&mut locked(&self.shared.events));
+    }
+
+    fn statistics(&self) -> Statistics {
+        locked(&self.shared.statistics).clone()
+    }
+}
+
+impl Drop for NixlPlane {
+    fn drop(&mut self) {
+        _ = self.commands.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that was reported where it happened.
+            _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! The thread of an agent: it starts transfers, looks after them, and compares what came with the pattern.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use nixl_sys::{XferOp, XferRequest};
+use vcr_transfer::{
+    BlockPair, Direction, ErrorKind, Expected, Held, Moved, Peer, PlaneContext, PlaneEvent, Span, Transfer,
+    TransferError,
+};
+use vcr_wire::{NoticeBoard, Transport};
+
+use crate::NixlSettings;
+use crate::agent::{Extent, NixlAgent};
+use crate::links::{Link, Links, Look, Place, name_of, place_of};
+use crate::shared::{Command, Shared, locked};
+
+/// An idle agent looks for notices this often.
+const IDLE_INTERVAL: Duration = Duration::from_millis(4);
+/// With transfers under way, notices and answers are looked for this often.
+const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
+/// A transfer that takes longer than this is waited for asleep.
+const SPIN: Duration = Duration::from_micros(300);
+/// Between two looks at a longer transfer.
+const NAP: Duration = Duration::from_micros(50);
+/// Says that a pushed transfer has been written, before its name.
+const WRITTEN: &[u8] = b"VCR_WRITTEN:";
+
+/// A transfer that NIXL has.
+struct Active {
+    transfer: Transfer,
+    request: XferRequest,
+    place: Place,
+    since: Instant,
+    asked: Instant,
+    connect_ns: u64,
+}
+
+impl Active {
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= self.transfer.timeout
+    }
+}
+
+/// What waits for a peer.
+enum Waiting {
+    Start(Transfer, Instant),
+    Notice(Peer, Vec<u8>),
+}
+
+pub(crate) struct Worker {
+    context: PlaneContext,
+    board: NoticeBoard,
+    shared: Arc<Shared>,
+    links: Links,
+    /// Before the agent: it holds its requests.
+    active: Vec<Active>,
+    /// Transfers that were given up or have failed, which NIXL still has.
+    ending: Vec<Active>,
+    /// For peers that have been asked.
+    waiting: HashMap<Place, Vec<Waiting>>,
+    /// For blocks that NIXL still writes to.
+    blocked: Vec<(Transfer, Instant)>,
+    fills: Vec<Held>,
+    expected: HashMap<String, (Expected, Instant)>,
+    agent: NixlAgent,
+    notices: Vec<Vec<u8>>,
+    looked: Instant,
+    /// When something happened last.
+    stirred: Instant,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        settings: Arc<NixlSettings>,
+        context: PlaneContext,
+        transport: Transport,
+        board: NoticeBoard,
+        agent: NixlAgent,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let links = Links::new(settings, transport, *context.arena.geometry());
+        let now = Instant::now();
+        Self {
+            context,
+            board,
+            shared,
+            links,
+            active: Vec::new(),
+            ending: Vec::new(),
+            waiting: HashMap::new(),
+            blocked: Vec::new(),
+            fills: Vec::new(),
+            expected: HashMap::new(),
+            agent,
+            notices: Vec::new(),
+            looked: now,
+            stirred: now,
+        }
+    }
+
+    /// Works until it is told to stop.
+    pub(crate) fn run(mut self, inbox: &Receiver<Command>) {
+        loop {
+            let mut command = self.next_command(inbox);
+            while let Some(next) = command {
+                self.stirred = Instant::now();
+                if matches!(next, Command::Stop) {
+                    return;
+                }
+                self.obey(next);
+                command = match inbox.try_recv() {
+                    Ok(next) => Some(next),
+                    Err(TryRecvError::Empty) => None,
+                    Err(TryRecvError::Disconnected) => return,
+                };
+            }
+            self.advance();
+        }
+    }
+
+    /// Waits for a command as long as there is nothing else to do.
+    fn next_command(&self, inbox: &Receiver<Command>) -> Option<Command> {
+        let is_busy = !self.active.is_empty() || !self.ending.is_empty() || self.links.is_asking();
+        let timeout = if !is_busy {
+            IDLE_INTERVAL
+        } else if self.stirred.elapsed() < SPIN {
+            std::hint::spin_loop();
+            Duration::ZERO
+        } else {
+            NAP
+        };
+        if timeout.is_zero() {
+            return match inbox.try_recv() {
+                Ok(command) => Some(command),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Command::Stop),
+            };
+        }
+        match inbox.recv_timeout(timeout) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start(transfer, since) => self.start(transfer, since),
+            Command::Expect(expected, since) => self.expect(expected, since),
+            Command::Cancel(id) => self.cancel(id),
+            Command::Fill(held) => self.fills.push(held),
+            Command::Notify(peer, notice) => self.notify(peer, notice),
+            Command::Stop => {}
+        }
+    }
+
+    fn advance(&mut self) {
+        if self.looked.elapsed() >= NOTICE_INTERVAL {
+            self.looked = Instant::now();
+            self.take_notices();
+            self.take_answers();
+        }
+        self.take_moved();
+        self.end_late();
+    }
+
+    fn expect(&mut self, expected: Expected, since: Instant) {
+        for held in &expected.blocks {
+            self.context.arena.claim(held.block, expected.id);
+        }
+        self.expected.insert(expected.request.clone(), (expected, since));
+    }
+
+    fn cancel(&mut self, id: u64) {
+        self.ending.extend(self.active.extract_if(.., |active| active.transfer.id == id));
+        let arena = Arc::clone(&self.context.arena);
+        self.expected.retain(|_, (expected, _)| {
+            if expected.id == id {
+                expected.blocks.iter().for_each(|held| arena.settle(held.block, id, None));
+            }
+            expected.id != id
+        });
+        let shared = Arc::clone(&self.shared);
+        let is_other = |transfer: &Transfer| {
+            if transfer.id == id {
+                vacate(&shared, transfer);
+            }
+            transfer.id != id
+        };
+        self.blocked.retain(|(transfer, _)| is_other(transfer));
+        for waiting in self.waiting.values_mut() {
+            waiting.retain(|waiting| match waiting {
+                Waiting::Start(transfer, _) => is_other(transfer),
+                Waiting::Notice(..) => true,
+            });
+        }
+    }
+
+    /// Begins a transfer, as soon as its peer is known and its blocks are free.
+    fn start(&mut self, transfer: Transfer, since: Instant) {
+        match self.links.look(&transfer.peer, &mut self.agent) {
+            Look::Ready(_) => self.begin(transfer, since),
+            Look::Asked => {
+                let waiting = self.waiting.entry(place_of(&transfer.peer)).or_default();
+                waiting.push(Waiting::Start(transfer, since));
+            }
+            Look::Failed(error) => self.fail(&transfer, error),
+        }
+    }
+
+    fn begin(&mut self, transfer: Transfer, since: Instant) {
+        let claimed = |active: &Active| {
+            active.transfer.direction == Direction::Read
+                && active.transfer.blocks.iter().any(|one| transfer.blocks.iter().any(|pair| pair.local == one.local))
+        };
+        if transfer.direction == Direction::Read && self.ending.iter().any(claimed) {
+            self.blocked.push((transfer, since));
+            return;
+        }
+        match self.post(&transfer) {
+            Ok(Some((request, connect_ns))) => {
+                let (place, asked) = (place_of(&transfer.peer), Instant::now());
+                self.active.push(Active { transfer, request, place, since, asked, connect_ns });
+            }
+            Ok(None) => self.finish(&transfer, Moved::default()),
+            Err(error) => self.fail(&transfer, error),
+        }
+    }
+
+    /// Gives a transfer to NIXL; none if it has no blocks.
+    fn post(&mut self, transfer: &Transfer) -> Result<Option<(XferRequest, u64)>, TransferError> {
+        let name = name_of(&place_of(&transfer.peer));
+        let link = self.links.found(&transfer.peer)?;
+        let num_blocks = link.layout.num_blocks();
+        if let Some(pair) = transfer.blocks.iter().find(|pair| u64::from(pair.remote) >= num_blocks) {
+            let message = format!("KV peer {name} has no block {}: it has {num_blocks}", pair.remote);
+            return Err(TransferError::new(ErrorKind::NotHeld, message));
+        }
+        if transfer.blocks.is_empty() {
+            return Ok(None);
+        }
+        if transfer.direction == Direction::Read {
+            transfer.blocks.iter().for_each(|pair| self.context.arena.claim(pair.local, transfer.id));
+        }
+        let extents = extents(&self.context, link, &transfer.blocks);
+        let written = [WRITTEN, transfer.request.as_bytes()].concat();
+        let (operation, notice) = match transfer.direction {
+            Direction::Read => (XferOp::Read, None),
+            Direction::Write => (XferOp::Write, Some(&*written)),
+        };
+        let connect_ns = link.take_connect_ns();
+        match self.agent.start(operation, &link.agent, &extents, notice) {
+            Ok(request) => Ok(Some((request, connect_ns))),
+            Err(error) => {
+                self.links.forget(&place_of(&transfer.peer), &mut self.agent);
+                let message = format!("KV peer {name} is lost: NIXL cannot start to move pages: {error}");
+                Err(TransferError::new(ErrorKind::PeerLost, message))
+            }
+        }
+    }
+
+    /// Ends a transfer that was complete and right.
+    fn finish(&mut self, transfer: &Transfer, moved: Moved) {
+        let name = name_of(&place_of(&transfer.peer));
+        vacate(&self.shared, transfer);
+        locked(&self.shared.statistics).complete(&name, transfer.direction, &moved);
+        // First the event: who is notified may free the blocks, not what was read.
+        self.report(PlaneEvent::Finished { id: transfer.id, outcome: Ok(moved) });
+        if let Some(notice) = &transfer.notice {
+            self.notify(transfer.peer.clone(), notice.clone());
+        }
+    }
+
+    /// Ends a transfer that NIXL does not have.
+    fn fail(&mut self, transfer: &Transfer, error: TransferError) {
+        if transfer.direction == Direction::Read {
+            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
+        }
+        vacate(&self.shared, transfer);
+        self.report_failure(transfer, error);
+    }
+
+    fn report_failure(&mut self, transfer: &Transfer, error: TransferError) {
+        let name = name_of(&place_of(&transfer.peer));
+        let kind = error.kind;
+        if self.report(PlaneEvent::Finished { id: transfer.id, outcome: Err(error) }) {
+            locked(&self.shared.statistics).fail(&name, kind);
+        }
+    }
+
+    fn report(&mut self, event: PlaneEvent) -> bool {
+        self.stirred = Instant::now();
+        let is_reported = self.shared.report(event);
+        if is_reported {
+            (self.context.wake)();
+        }
+        is_reported
+    }
+
+    /// Sends a notice, once its peer is known.
+    fn notify(&mut self, peer: Peer, notice: Vec<u8>) {
+        let name = name_of(&place_of(&peer));
+        let agent = match self.links.look(&peer, &mut self.agent) {
+            Look::Ready(link) => link.agent.clone(),
+            Look::Asked => {
+                self.waiting.entry(place_of(&peer)).or_default().push(Waiting::Notice(peer, notice));
+                return;
+            }
+            Look::Failed(error) => return lost_notice(&name, &error.message),
+        };
+        match self.agent.notify(&agent, &notice) {
+            Ok(()) => locked(&self.shared.statistics).peer(&name).notices += 1,
+            Err(error) => lost_notice(&name, &error.to_string()),
+        }
+    }
+
+    /// Takes notices of peers, from NIXL and the side channel.
+    fn take_notices(&mut self) {
+        if let Err(error) = self.agent.take_notices(&mut self.notices) {
+            tracing::warn!("NIXL cannot receive notifications: {error}");
+        }
+        loop {
+            match self.board.try_receive() {
+                Ok(Some(notice)) => self.notices.push(notice.into_bytes()),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("the side channel cannot receive: {error}");
+                    break;
+                }
+            }
+        }
+        for notice in std::mem::take(&mut self.notices) {
+            match notice.strip_prefix(WRITTEN) {
+                Some(request) => self.take_written(&String::from_utf8_lossy(request)),
+                None => _ = self.report(PlaneEvent::Notice(notice)),
+            }
+        }
+    }
+
+    /// Compares what a peer wrote with the pattern.
+    fn take_written(&mut self, request: &str) {
+        let Some((expected, since)) = self.expected.remove(request) else { return };
+        let geometry = *self.context.arena.geometry();
+        let checked = expected.blocks.iter().try_for_each(|held| {
+            let spans = whole_pages(&geometry, held.block);
+            check_block(&self.context, expected.id, held, &spans, expected.corrupts)
+        });
+        let is_right = checked.is_ok() && self.shared.is_open(expected.id);
+        for held in &expected.blocks {
+            self.context.arena.settle(held.block, expected.id, is_right.then_some(held.content));
+        }
+        let blocks = expected.blocks.len() as u64;
+        let moved = Moved {
+            bytes: blocks * geometry.block_bytes(),
+            pages: blocks * u64::from(geometry.pages_per_block()),
+            move_ns: since.elapsed().as_nanos() as u64,
+            ..Moved::default()
+        };
+        self.report(PlaneEvent::Finished { id: expected.id, outcome: checked.map(|()| moved) });
+    }
+
+    /// Goes on with what waited for peers.
+    fn take_answers(&mut self) {
+        for (place, outcome) in self.links.poll(&mut self.agent) {
+            let waiting = self.waiting.remove(&place).unwrap_or_default();
+            for waiting in waiting {
+                match (waiting, &outcome) {
+                    // Not `start`: a peer that is not the one that is wanted is not asked again.
+                    (Waiting::Start(transfer, since), Ok(())) => self.begin(transfer, since),
+                    (Waiting::Start(transfer, _), Err(error)) => self.fail(&transfer, error.clone()),
+                    (Waiting::Notice(peer, notice), Ok(())) => match self.links.found(&peer) {
+                        Ok(_) => self.notify(peer, notice),
+                        Err(error) => lost_notice(&name_of(&place), &error.message),
+                    },
+                    (Waiting::Notice(..), Err(error)) => lost_notice(&name_of(&place), &error.message),
+                }
+            }
+        }
+    }
+
+    /// Ends the transfers that NIXL is done with.
+    fn take_moved(&mut self) {
+        let mut index = 0;
+        while let Some(active) = self.active.get(index) {
+            match self.agent.is_done(&active.request) {
+                Ok(false) => index += 1,
+                Ok(true) => {
+                    let active = self.active.swap_remove(index);
+                    self.end_moved(active);
+                }
+                Err(error) => {
+                    let Active { transfer, request, place, .. } = self.active.swap_remove(index);
+                    drop(request);
+                    self.links.forget(&place, &mut self.agent);
+                    let message = format!("KV peer {} is lost: NIXL says {error}", name_of(&place));
+                    self.fail(&transfer, TransferError::new(ErrorKind::PeerLost, message));
+                }
+            }
+        }
+        self.take_ended();
+    }
+
+    /// Compares what came with the pattern.
+    fn end_moved(&mut self, active: Active) {
+        let Active { transfer, request, place, since, asked, connect_ns } = active;
+        drop(request);
+        let pages_per_block = match self.links.found(&transfer.peer) {
+            Ok(link) => link.layout.pieces().len() as u64 * u64::from(self.context.arena.geometry().regions()),
+            Err(_) => u64::from(self.context.arena.geometry().pages_per_block()),
+        };
+        if transfer.direction == Direction::Read {
+            let checked = self.check(&transfer);
+            let is_right = checked.is_ok();
+            for pair in &transfer.blocks {
+                self.context.arena.settle(pair.local, transfer.id, is_right.then_some(pair.content));
+            }
+            if let Err(error) = checked {
+                let message = format!("KV peer {}: {}", name_of(&place), error.message);
+                return self.fail(&transfer, TransferError::new(error.kind, message));
+            }
+        }
+        let blocks = transfer.blocks.len() as u64;
+        let queue_ns = (asked - since).as_nanos() as u64;
+        let moved = Moved {
+            bytes: blocks * self.context.arena.geometry().block_bytes(),
+            pages: blocks * pages_per_block,
+            queue_ns: queue_ns.saturating_sub(connect_ns),
+            connect_ns,
+            move_ns: asked.elapsed().as_nanos() as u64,
+        };
+        self.finish(&transfer, moved);
+    }
+
+    fn check(&self, transfer: &Transfer) -> Result<(), TransferError> {
+        let geometry = self.context.arena.geometry();
+        for pair in &transfer.blocks {
+            let held = Held { block: pair.local, content: pair.content };
+            check_block(&self.context, transfer.id, &held, &whole_pages(geometry, pair.local), transfer.corrupts)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of transfers that were given up, and goes on with what waited for them.
+    fn take_ended(&mut self) {
+        let mut has_ended = false;
+        let mut index = 0;
+        while let Some(active) = self.ending.get(index) {
+            if let Ok(false) = self.agent.is_done(&active.request) {
+                index += 1;
+                continue;
+            }
+            let Active { transfer, request, .. } = self.ending.swap_remove(index);
+            drop(request);
+            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
+            vacate(&self.shared, &transfer);
+            has_ended = true;
+        }
+        if has_ended {
+            self.stirred = Instant::now();
+            for (transfer, since) in std::mem::take(&mut self.blocked) {
+                self.start(transfer, since);
+            }
+        }
+        let (shared, arena) = (&self.shared, &self.context.arena);
+        self.fills.retain(|held| {
+            let is_busy = shared.is_busy(held.block);
+            if !is_busy {
+                arena.fill(held.block, held.content);
+            }
+            is_busy
+        });
+    }
+
+    /// Fails what has taken too long.
+    fn end_late(&mut self) {
+        let late = |transfer: &Transfer, since: Instant| since.elapsed() >= transfer.timeout;
+        let message = |transfer: &Transfer, doing: &str| {
+            let place = name_of(&place_of(&transfer.peer));
+            let timeout_ms = transfer.timeout.as_millis();
+            TransferError::new(ErrorKind::TimedOut, format!("KV peer {place}: {doing} after {timeout_ms} ms"))
+        };
+        while let Some(index) = self.active.iter().position(Active::is_late) {
+            let active = self.active.swap_remove(index);
+            self.report_failure(&active.transfer, message(&active.transfer, "the pages have not come"));
+            self.ending.push(active);
+        }
+        while let Some(index) = self.blocked.iter().position(|(transfer, since)| late(transfer, *since)) {
+            let (transfer, _) = self.blocked.swap_remove(index);
+            self.fail(&transfer, message(&transfer, "its blocks were still written to"));
+        }
+        let mut over = Vec::new();
+        for waiting in self.waiting.values_mut() {
+            let is_over =
+                |waiting: &mut Waiting| matches!(waiting, Waiting::Start(transfer, since) if late(transfer, *since));
+            over.extend(waiting.extract_if(.., is_over));
+        }
+        for waiting in over {
+            if let Waiting::Start(transfer, _) = waiting {
+                self.fail(&transfer, message(&transfer, "it has not answered"));
+            }
+        }
+        let is_late = |expected: &Expected, since: Instant| since.elapsed() >= expected.timeout;
+        let late: Vec<_> = self.expected.extract_if(|_, (expected, since)| is_late(expected, *since)).collect();
+        for (request, (expected, _)) in late {
+            expected.blocks.iter().for_each(|held| self.context.arena.settle(held.block, expected.id, None));
+            let message = format!("no KV peer has written {request} after {} ms", expected.timeout.as_millis());
+            let outcome = Err(TransferError::new(ErrorKind::TimedOut, message));
+            self.report(PlaneEvent::Finished { id: expected.id, outcome });
+        }
+    }
+}
+
+fn vacate(shared: &Shared, transfer: &Transfer) {
+    if transfer.direction == Direction::Read {
+        shared.vacate(transfer.blocks.iter().map(|pair| pair.local));
+    }
+}
+
+fn lost_notice(name: &str, reason: &str) {
+    tracing::warn!(peer = name, "a KV peer cannot be notified and holds blocks until their lease ends: {reason}");
+}
+
+/// The pages of some blocks, here and at a peer.
+fn extents(context: &PlaneContext, link: &Link, blocks: &[BlockPair]) -> Vec<Extent> {
+    let (arena, layout) = (&context.arena, &link.layout);
+    let regions = arena.geometry().regions();
+    let mut extents = Vec::with_capacity(blocks.len() * regions as usize * layout.pieces().len());
+    for piece in layout.pieces() {
+        for region in 0..regions {
+            for pair in blocks {
+                let local = arena.page_address(piece.local_rank, region, pair.local) + piece.local_offset as usize;
+                extents.push((local, layout.address(piece, region, pair.remote), piece.bytes as usize));
+            }
+        }
+    }
+    extents
+}
+
+fn whole_pages(geometry: &vcr_transfer::Geometry, block: u32) -> Vec<Span> {
+    let bytes = geometry.page_bytes();
+    let regions = (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)));
+    regions.map(|(rank, region)| Span { rank, region, block, offset: 0, bytes }).collect()
+}
+
+/// Compares a block with its pattern, after `corrupts` has changed it.
+fn check_block(
+    context: &PlaneContext,
+    owner: u64,
+    held: &Held,
+    pages: &[Span],
+    corrupts: bool,
+) -> Result<(), TransferError> {
+    if corrupts && let Some(page) = pages.first() {
+        context.arena.corrupt(page, owner);
+    }
+    for page in pages {
+        if let Some(offset) = context.arena.first_wrong(page, held.content) {
+            let Span { rank, region, block, .. } = page;
+            let message = format!("wrong bytes from offset {offset} of block {block}, rank {rank}, region {region}");
+            return Err(TransferError::new(ErrorKind::Corrupt, message));
+        }
+    }
+    Ok(())
+}
