@@ -192,7 +192,7 @@ fn regions_of(metadata: &NixlAgentMetadata, remote: &Geometry) -> Result<Vec<(u6
 
 /// The first address of the arena, and its length.
 pub(crate) fn arena_range(arena: &Arena) -> (usize, usize) {
-    (arena.page_address(0, 0, 0) as usize, arena.geometry().total_bytes() as usize)
+    (arena.page_address(0, 0, 0), arena.geometry().total_bytes() as usize)
 }
 
 #[cfg(test)]

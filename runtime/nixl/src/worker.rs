@@ -21,9 +21,9 @@ use crate::shared::{Command, Shared, locked};
 const IDLE_INTERVAL: Duration = Duration::from_millis(4);
 /// With transfers under way, notices and answers are looked for this often.
 const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
-/// A transfer that takes longer than this is waited for asleep.
+/// A transfer that takes longer than this gives way to other threads.
 const SPIN: Duration = Duration::from_micros(300);
-/// Between two looks at a longer transfer.
+/// Between two looks at answers of peers, and at transfers that were given up.
 const NAP: Duration = Duration::from_micros(50);
 /// Says that a pushed transfer has been written, before its name.
 const WRITTEN: &[u8] = b"VCR_WRITTEN:";
@@ -123,23 +123,19 @@ impl Worker {
 
     /// Waits for a command as long as there is nothing else to do.
     fn next_command(&self, inbox: &Receiver<Command>) -> Option<Command> {
-        let is_busy = !self.active.is_empty() || !self.ending.is_empty() || self.links.is_asking();
-        let timeout = if !is_busy {
-            IDLE_INTERVAL
-        } else if self.stirred.elapsed() < SPIN {
-            std::hint::spin_loop();
-            Duration::ZERO
-        } else {
-            NAP
-        };
-        if timeout.is_zero() {
+        if !self.active.is_empty() {
+            // Asking NIXL whether it is done is what moves the bytes.
+            if self.stirred.elapsed() >= SPIN {
+                std::thread::yield_now();
+            }
             return match inbox.try_recv() {
                 Ok(command) => Some(command),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => Some(Command::Stop),
             };
         }
-        match inbox.recv_timeout(timeout) {
+        let is_waiting = !self.ending.is_empty() || self.links.is_asking();
+        match inbox.recv_timeout(if is_waiting { NAP } else { IDLE_INTERVAL }) {
             Ok(command) => Some(command),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
