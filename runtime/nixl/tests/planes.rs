@@ -12,7 +12,9 @@ use vcr_transfer::{
     Arena, BlockPair, Direction, ErrorKind, Expected, Geometry, GeometryInput, HeadOrder, Held, Hold, Notice, Peer,
     Plane, PlaneContext, PlaneEvent, Transfer,
 };
-use vcr_wire::{NixlCompatibility, VllmMinor};
+use vcr_wire::{
+    Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery, NoticeBoard, Transport, VllmMinor,
+};
 
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -349,4 +351,48 @@ fn a_side_channel_that_cannot_listen_is_an_error() {
     };
     assert!(error(taken.peer.port, 0).contains("in use"), "{}", error(taken.peer.port, 0));
     assert!(error(65_535, 1).contains("there is no port 65536"), "{}", error(65_535, 1));
+}
+
+/// Whatever stands at the address: what NIXL itself is given came from outside.
+#[test]
+fn metadata_that_is_no_agent_is_refused() {
+    if !has_library() {
+        return;
+    }
+    let mut decode = Engine::start("decode", 1, 16);
+    let transport = Transport::new();
+    for (id, agent) in (1..).zip([vec![], vec![7; 40], b"nixlSerDes|".to_vec(), vec![0xff; 70_000]]) {
+        let mut board = NoticeBoard::bind(&transport, "tcp://127.0.0.1:*").expect("a port is free");
+        let metadata = NixlAgentMetadata {
+            engine_id: "prefill".to_owned(),
+            agent_metadata: Blob(agent),
+            kv_caches_base_addr: vec![0x1000; 4],
+            num_blocks: 16,
+            block_lens: vec![decode.arena.geometry().page_bytes().into(); 4],
+            block_strides: vec![decode.arena.geometry().page_bytes().into(); 4],
+            kv_cache_layout: "LBHNC".to_owned(),
+            block_size: 16,
+            ..NixlAgentMetadata::default()
+        };
+        let mut encoded = Vec::new();
+        metadata.encode(&mut encoded);
+        let compatibility_hash = settings(1).compatibility_hash();
+        let handshake = NixlHandshake { compatibility_hash, agent_metadata_bytes: Blob(encoded) };
+        board.set_metadata(NixlQuery { pp_rank: 0, tp_rank: 0 }, &handshake);
+        let port = board.address().rsplit(':').next().and_then(|port| port.parse().ok()).expect("it has a port");
+        let peer = Peer { host: "127.0.0.1".to_owned(), port, engine_id: String::new(), generation: None };
+        decode.plane.start(read(id, &peer, &[(1, 3, 77)]));
+        let start = Instant::now();
+        let error = loop {
+            assert_eq!(board.try_receive().expect("it works"), None);
+            decode.plane.poll(&mut decode.events);
+            if let Some(PlaneEvent::Finished { outcome, .. }) = decode.events.pop() {
+                break outcome.expect_err("it is no agent");
+            }
+            assert!(start.elapsed() < PATIENCE, "nothing came");
+            std::thread::yield_now();
+        };
+        assert_eq!(error.kind, ErrorKind::Protocol, "{error}");
+        assert!(error.message.contains("NIXL does not accept its agent"), "{error}");
+    }
 }
