@@ -146,6 +146,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-wire",
         ],
     ),
+    ("vcr-python", &["vcr", "vcr-cluster", "vcr-core", "vcr-scenario"]),
 ];
 
 /// Outside crates that only one of ours may use.
@@ -156,9 +157,11 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("oci-client", "vcr-registry"),
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
+    ("arrow-array", "vcr-python"),
     ("argmin", "vcr-fit"),
     ("nalgebra", "vcr-fit"),
     ("plotters", "vcr-fit"),
+    ("pyo3", "vcr-python"),
     ("imagesize", "vcr-frontend"),
     ("libloading", "vcr-nixl"),
     ("memmap2", "vcr-transfer"),

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -355,6 +356,10 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) several: SeveralArgs,
+
+    /// The whole command line that these are of.
+    #[arg(skip)]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Options of `vcr inspect conform`.

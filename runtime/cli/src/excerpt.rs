@@ -20,8 +20,12 @@ pub(crate) fn with_line(error: &ScenarioError) -> String {
 /// The errors of options given on the command line are no files, and have no line.
 fn of_file(path: &Path, (line, column): (usize, usize)) -> Option<String> {
     let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES).ok()?;
-    let source = source.strip_prefix('\u{feff}').unwrap_or(&source);
-    excerpt(source, line, column)
+    of_source(&source, line, column)
+}
+
+/// The line of a script, and a caret below its column.
+pub(crate) fn of_source(source: &str, line: usize, column: usize) -> Option<String> {
+    excerpt(source.strip_prefix('\u{feff}').unwrap_or(source), line, column)
 }
 
 /// A line, and a caret below a column; both count from 1.

@@ -10,7 +10,7 @@ use crate::text::{printable, without_rust_types};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// All went well and every assertion passed.
     Passed = 0,
     /// At least one assertion failed, or what was compared is not equal.

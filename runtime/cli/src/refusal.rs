@@ -4,20 +4,44 @@ use vcr_dynamo::DynamoError;
 use vcr_output::OutputError;
 use vcr_scenario::ScenarioError;
 
-use crate::excerpt::with_line;
+use crate::excerpt::{of_source, with_line};
 use crate::exit::Exit;
 
 /// An error with what to do about it, and the exit code it leads to.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) exit: Exit,
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
+pub struct Refusal {
+    /// The exit code of a command that ends with it.
+    pub exit: Exit,
+    /// What failed and where, as commands print it.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+    /// Where in a script, if it is about one.
+    pub place: Option<Place>,
+}
+
+/// A place in a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The script's name.
+    pub file: String,
+    /// Line and column, from 1, where known.
+    pub at: Option<(usize, usize)>,
 }
 
 impl Refusal {
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { exit: Exit::BadInput, message: message.into(), hint: None }
+        Self { exit: Exit::BadInput, message: message.into(), hint: None, place: None }
+    }
+
+    /// The error of a script whose text is `source`.
+    pub(crate) fn of_script(error: ScenarioError, source: &str) -> Self {
+        let excerpt = error.at.and_then(|(line, column)| of_source(source, line, column));
+        let message = match excerpt {
+            Some(excerpt) => format!("{error}\n{excerpt}"),
+            None => error.to_string(),
+        };
+        Self { message, ..Self::from(error) }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -50,6 +74,8 @@ impl From<OutputError> for Refusal {
 
 impl From<ScenarioError> for Refusal {
     fn from(error: ScenarioError) -> Self {
-        Self { exit: error.blame.into(), message: with_line(&error), hint: error.hint }
+        let message = with_line(&error);
+        let place = Some(Place { file: error.file, at: error.at });
+        Self { exit: error.blame.into(), message, hint: error.hint, place }
     }
 }

@@ -4,13 +4,13 @@ pub(crate) mod args;
 pub(crate) mod grid;
 mod many;
 pub(crate) mod measured;
-mod points;
+pub(crate) mod points;
 mod repeated;
 pub(crate) mod search;
 pub(crate) mod searches;
 mod single;
 mod statistics;
-mod sweep;
+pub(crate) mod sweep;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
 }
 
 /// What the command line says of every execution.
-fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
+pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
     let mut parameters = BTreeMap::new();
     for (key, value) in &args.parameters {
         if parameters.insert(key.clone(), value.clone()).is_some() {

@@ -215,6 +215,12 @@ impl RequestTable {
         }
     }
 
+    /// Its columns.
+    #[must_use]
+    pub fn into_columns(self) -> Vec<Column> {
+        self.columns
+    }
+
     /// Writes the table.
     ///
     /// # Errors

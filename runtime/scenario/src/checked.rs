@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use crate::script::calls;
 use crate::script::error::{self, ScenarioError};
 use crate::vocabulary::{self, parameter};
-use crate::{Reporter, RunOptions};
+use crate::{Reporter, RunOptions, SourceFile};
 
 /// What a scenario would do.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Checked {
     pub parameters: BTreeMap<String, String>,
     /// The files that it has read, as seen from the process.
     pub files_read: Vec<PathBuf>,
+    /// The files and folders that it names, with their names in it.
+    pub sources: Vec<SourceFile>,
     /// Parameters that it takes and does not use.
     pub unused: Vec<String>,
     /// Why the rest of the script could not be checked, if it depends on results.
@@ -68,6 +70,7 @@ impl Scenario {
             searches: state.searches.len(),
             parameters: state.parameters.clone(),
             files_read: state.inputs.paths(),
+            sources: state.inputs.sources(),
             unused: calls::unused_parameters(self.script()),
             unchecked,
         })

@@ -19,6 +19,7 @@ mod uncertainty_tests;
 mod vocabulary;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use serde::Serialize;
 use vcr_cluster::observe::Progress;
 use vcr_cluster::{Report, Target, TargetDriver};
 use vcr_compare::Compared;
+use vcr_import::table::Column;
 
 pub use assertion::AssertionResult;
 pub use checked::Checked;
@@ -43,6 +45,7 @@ pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, c
 pub use tokens::{Tokenize, Tokenizers};
 pub use vocabulary::engine::compat::COMPAT_TABLE;
 pub use vocabulary::latency::fitted;
+pub use vocabulary::plugin::HostPlugin;
 
 use search::SearchReport;
 
@@ -84,6 +87,11 @@ pub struct RunOptions {
     pub leaves_recordings_out: bool,
     /// Keep a digest of each step of the runs.
     pub keeps_step_digests: bool,
+    /// Keep the engines of every run over time, for the charts of a page that is written later.
+    pub keeps_series: bool,
+    /// Latency models, routers and scheduling policies of the program that has the scenario
+    /// executed, for `plugin(name)`.
+    pub plugins: BTreeMap<String, HostPlugin>,
     /// Digest the files that the script reads, for a report that the caller writes or prints.
     /// With `out` they are digested in any case.
     pub digests_inputs: bool,
@@ -110,6 +118,8 @@ impl Default for RunOptions {
             files_by_name: BTreeMap::new(),
             leaves_recordings_out: false,
             keeps_step_digests: false,
+            keeps_series: false,
+            plugins: BTreeMap::new(),
             digests_inputs: false,
             tokenizers: None,
         }
@@ -198,6 +208,23 @@ pub struct Outcome {
     /// The files that the script has read, as seen from the process.
     #[serde(skip)]
     pub files_read: Vec<PathBuf>,
+}
+
+impl Outcome {
+    /// Writes a file as `--out` writes it, of those that are made of results alone; `source` is
+    /// the text of the script. Charts of engines over time need [`RunOptions::keeps_series`].
+    ///
+    /// # Errors
+    /// Those of the writer; a file that is written while runs are made.
+    pub fn write_file(&self, file: OutFile, source: &str, out: &mut (impl Write + Send)) -> io::Result<()> {
+        results::outputs::write_file(self, file, source, out)
+    }
+
+    /// The requests of all runs, with the columns of `requests.csv`.
+    #[must_use]
+    pub fn request_columns(&self) -> Vec<Column> {
+        results::pictures::request_table(&self.runs).into_columns()
+    }
 }
 
 /// Why an outcome is partial.

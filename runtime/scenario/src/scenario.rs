@@ -40,6 +40,15 @@ impl Scenario {
     pub fn open(path: &Path) -> Result<Self, ScenarioError> {
         let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES)
             .map_err(|error| input(path, format!("cannot read the scenario: {error}"), None))?;
+        Self::compile(path, source)
+    }
+
+    /// As [`Scenario::open`], of a script that is in memory. `path` is its name in results and
+    /// errors, and the start of relative paths in it; there need not be such a file.
+    ///
+    /// # Errors
+    /// When it is no script, or has a bad assertion.
+    pub fn compile(path: &Path, source: String) -> Result<Self, ScenarioError> {
         // Some editors begin a file with a byte order mark.
         let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);
         let file = path.display().to_string();
@@ -57,6 +66,12 @@ impl Scenario {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The parameters that it reads.
@@ -116,7 +131,7 @@ impl Scenario {
     ) -> Context {
         let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
         context.loaded = Arc::clone(&self.loaded);
-        context.asks_series = calls::calls(&self.script, "series");
+        context.asks_series = context.options.keeps_series || calls::calls(&self.script, "series");
         context
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod latency;
 mod memory;
 mod overheads;
 pub(crate) mod parameter;
+pub(crate) mod plugin;
 pub(crate) mod policy;
 mod pool_guest;
 mod result;
@@ -55,6 +56,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     autoscale::register(&mut engine, context);
     latency::register(&mut engine, context);
     policy::register(&mut engine, context);
+    plugin::register(&mut engine, context);
     guest::register(&mut engine, context);
     workload::register(&mut engine, context);
     fault::register(&mut engine, context);

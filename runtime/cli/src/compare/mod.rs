@@ -4,7 +4,7 @@ pub(crate) mod args;
 mod load;
 mod show;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ struct Verdict {
 
 /// The whole comparison.
 #[derive(Debug, Serialize)]
-struct Comparison {
+pub(crate) struct Comparison {
     reference: String,
     compared: String,
     pairs: Vec<Pair>,
@@ -60,25 +60,25 @@ struct Comparison {
     passed: bool,
 }
 
-pub(crate) fn compare(args: &CompareArgs) -> Exit {
-    let sides = load(&args.reference, args.of.as_deref())
-        .and_then(|reference| Ok((reference, load(&args.compared, args.of.as_deref())?)));
+/// Compares two sides.
+///
+/// # Errors
+/// When one cannot be read, or they have nothing in common.
+pub(crate) fn comparison(args: &CompareArgs) -> Result<Comparison, String> {
+    let [reference, compared] = [&args.reference, &args.compared].map(|path| load(path, args.of.as_deref()));
     let options = CompareOptions {
         resamples: args.resampling.resamples.map(|resamples| resamples as usize),
         ..CompareOptions::default()
     };
-    let comparison = sides.and_then(|(reference, compared)| {
-        let names = [&args.reference, &args.compared].map(|path| path.display().to_string());
-        of_sides(names, reference, compared, &args.max_regression, options)
-    });
-    match comparison {
+    let names = [&args.reference, &args.compared].map(|path| path.display().to_string());
+    of_sides(names, reference?, compared?, &args.max_regression, options)
+}
+
+pub(crate) fn compare(args: &CompareArgs) -> Exit {
+    match comparison(args) {
         Ok(comparison) => {
             let mut out = anstream::stdout().lock();
-            let written = if args.json {
-                serde_json::to_writer_pretty(&mut out, &comparison).map_err(Into::into).and_then(|()| writeln!(out))
-            } else {
-                show::write(&mut out, &comparison)
-            };
+            let written = if args.json { comparison.write_json(&mut out) } else { show::write(&mut out, &comparison) };
             printed(written, comparison.exit())
         }
         Err(message) => {
@@ -124,6 +124,12 @@ impl Baseline {
 }
 
 impl Comparison {
+    /// As `--json` prints it.
+    pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        writeln!(out)
+    }
+
     fn exit(&self) -> Exit {
         if self.passed { Exit::Passed } else { Exit::CheckFailed }
     }

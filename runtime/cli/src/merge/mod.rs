@@ -177,7 +177,7 @@ fn some(names: &[String]) -> String {
 }
 
 /// The columns that the sweep writes in one process.
-fn columns(parts: &[Part]) -> Result<Vec<Column>, String> {
+pub(crate) fn columns(parts: &[Part]) -> Result<Vec<Column>, String> {
     let Header { kind, axes, is_repeated, .. } = &parts[0].header;
     let values = combinations(axes)?;
     Ok(match kind {

@@ -18,6 +18,7 @@ use vcr_units::{format_bytes, format_ns};
 
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
 use crate::style::{BOLD, DIM};
 use crate::text::{printable, quoted};
 use args::{InspectPackArgs, PackArgs, UnpackArgs};
@@ -54,6 +55,18 @@ impl Refused {
         print_error(&self.0, self.1.as_deref());
         self.2
     }
+}
+
+/// The pack of a scenario and the files that it reads, without a result.
+pub(crate) fn pack_for_sweep(script: &Path, sources: &[SourceFile]) -> Result<Vec<u8>, Refusal> {
+    let folder = tempfile::tempdir()
+        .map_err(|error| Refusal::input(format!("cannot make a temporary folder for the pack: {error}")))?;
+    let path = folder.path().join("scenario.vcr");
+    let draft = Outputs::new(false).create(&path)?;
+    let packed = Packed { script, settings: Settings::default(), is_redacted: false, sources };
+    let unpacked = |Refused(message, hint, exit)| Refusal { exit, hint, ..Refusal::input(message) };
+    packed.write(Err("it was packed for a sweep, without a result".to_owned()), draft).map_err(unpacked)?;
+    fs::read(&path).map_err(|error| Refusal::input(format!("cannot read the pack: {error}")))
 }
 
 pub(crate) fn pack(args: &PackArgs) -> Exit {

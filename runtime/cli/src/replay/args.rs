@@ -1,5 +1,6 @@
 //! The options of `vcr replay`: those of Dynamo with its names and defaults, and more.
 
+use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use vcr_dynamo::report::ReportFormat;
 use vcr_trace::{Sessions, TraceFormat};
 
 use super::tick_args::TickArgs;
+use crate::sweep::cluster::RayArgs;
 use crate::sweep::shard::ShardArgs;
 
 pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
@@ -57,6 +59,10 @@ pub(crate) struct ReplayArgs {
     pub(crate) ticks: TickArgs,
     #[command(flatten)]
     pub(crate) refused: RefusedArgs,
+
+    /// The whole command line that these are of.
+    #[arg(skip)]
+    pub(crate) words: Vec<OsString>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -318,6 +324,9 @@ pub(crate) struct SweepArgs {
 
     #[command(flatten)]
     pub(crate) shard: ShardArgs,
+
+    #[command(flatten)]
+    pub(crate) cluster: RayArgs,
 
     /// Number of parallel runs [default: number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

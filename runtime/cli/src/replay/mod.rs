@@ -2,7 +2,7 @@
 
 pub(crate) mod args;
 mod capacity;
-mod check;
+pub(crate) mod check;
 mod files;
 mod setup;
 mod show;
@@ -10,6 +10,8 @@ pub(crate) mod sweep;
 pub(crate) mod tick_args;
 mod ticks;
 
+use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Instant;
 
 use vcr_cluster::observe::{Observer, Progress, StepRecord};
@@ -17,6 +19,7 @@ use vcr_cluster::{Overload, Report, simulate};
 use vcr_dynamo::report::Summary;
 use vcr_input::memory;
 use vcr_scenario::{Blame, Reporter};
+use vcr_trace::Trace;
 use vcr_units::format_ns;
 
 use crate::exit::{Exit, print_error, printed, tell};
@@ -44,34 +47,63 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     })
 }
 
+/// A replay that has ended.
+pub(crate) struct Replayed {
+    run: Report,
+    summary: Summary,
+    warnings: Vec<String>,
+    trace: Option<Arc<Trace>>,
+    /// The account of `--capacity`.
+    capacity: Option<serde_json::Value>,
+}
+
+impl Replayed {
+    /// Replays once and writes the files that were asked for.
+    pub(crate) fn execute(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<Self, Refusal> {
+        let files = files::Files::open(args)?;
+        let trace = setup::read_trace(args)?;
+        let setup = setup::setup(args, trace.as_ref())?;
+        for warning in &setup.warnings {
+            reporter.warn(warning);
+        }
+        let (config, warnings, mut settings) = (setup.config, setup.warnings, setup.settings);
+        let started = Instant::now();
+        let mut capacity = args.output.capacity.then(Capacity::default);
+        let run = run(config, reporter, capacity.as_mut())?;
+        if args.output.host_times {
+            settings.wall_time_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
+        }
+        let summary = Summary::of(&run, &settings);
+        let capacity = capacity.map(|capacity| capacity.json(&run));
+        let replayed = Self { run, summary, warnings, trace, capacity };
+        replayed.results(args, reporter.stop()).write_files(files)?;
+        Ok(replayed)
+    }
+
+    /// Whether it was stopped before its end.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.run.partial
+    }
+
+    /// The report, as `--json` prints it.
+    pub(crate) fn write_json(&self, args: &ReplayArgs, out: &mut dyn Write) -> io::Result<()> {
+        self.results(args, None).write_json(out)
+    }
+
+    fn results<'a>(&'a self, args: &'a ReplayArgs, stopped_by: Option<&'static str>) -> show::Results<'a> {
+        let Self { run, summary, warnings, trace, capacity } = self;
+        let stopped_by = stopped_by.filter(|_| run.partial);
+        let (trace, capacity) = (trace.as_deref(), capacity.as_ref());
+        show::Results { args, run, summary, warnings, trace, stopped_by, capacity }
+    }
+}
+
 fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
-    let files = files::Files::open(args)?;
-    let trace = setup::read_trace(args)?;
-    let setup = setup::setup(args, trace.as_ref())?;
     let reporter = TerminalReporter::new(args.output.quiet);
-    for warning in &setup.warnings {
-        reporter.warn(warning);
-    }
-    let (config, warnings, mut settings) = (setup.config, setup.warnings, setup.settings);
-    let started = Instant::now();
-    let mut capacity = args.output.capacity.then(Capacity::default);
-    let run = run(config, &reporter, capacity.as_mut())?;
-    if args.output.host_times {
-        settings.wall_time_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
-    }
-    let summary = Summary::of(&run, &settings);
-    let stopped = if run.partial { stop::cause() } else { None };
-    let results = show::Results {
-        args,
-        run: &run,
-        summary: &summary,
-        warnings: &warnings,
-        trace: trace.as_deref(),
-        stopped,
-        capacity: capacity.map(|capacity| capacity.json(&run)),
-    };
-    results.write_files(files)?;
-    let printed_all = results.print(&mut anstream::stdout().lock());
+    let replayed = Replayed::execute(args, &reporter)?;
+    let stopped = if replayed.is_partial() { stop::cause() } else { None };
+    let printed_all = replayed.results(args, reporter.stop()).print(&mut anstream::stdout().lock());
+    let Replayed { run, summary, .. } = &replayed;
     if let Some(cause) = stopped {
         let at = format_ns(run.duration_ms * 1e6);
         let (done, of) = (summary.completed_requests, summary.num_requests);
@@ -87,7 +119,7 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
 /// Runs it, and shows how far it is.
 fn run(
     config: vcr_cluster::RunConfig,
-    reporter: &TerminalReporter,
+    reporter: &dyn Reporter,
     capacity: Option<&mut Capacity>,
 ) -> Result<Report, Refusal> {
     let name = config.name.clone();
@@ -96,12 +128,13 @@ fn run(
     reporter.run_ended(&name);
     done.map_err(|error| {
         let (blame, hint) = Blame::of(&error);
-        Refusal { exit: blame.into(), message: error.to_string(), hint: hint.map(str::to_owned) }
+        let refusal = Refusal { exit: blame.into(), ..Refusal::input(error.to_string()) };
+        Refusal { hint: hint.map(str::to_owned), ..refusal }
     })
 }
 
 struct Watcher<'a> {
-    reporter: &'a TerminalReporter,
+    reporter: &'a dyn Reporter,
     name: &'a str,
     capacity: Option<&'a mut Capacity>,
 }
@@ -122,7 +155,7 @@ impl Observer for Watcher<'_> {
     }
 
     fn wants_stop(&self) -> bool {
-        stop::cause().is_some()
+        self.reporter.stop().is_some()
     }
 
     fn progress(&mut self, progress: &Progress) {

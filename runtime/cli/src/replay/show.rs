@@ -12,7 +12,6 @@ use vcr_units::format_ns;
 use super::Refusal;
 use super::args::ReplayArgs;
 use super::files::{Files, report_path};
-use crate::stop::Cause;
 use crate::style::{BOLD, align_right, bare_table, write_table};
 use crate::summary;
 
@@ -23,9 +22,9 @@ pub(crate) struct Results<'a> {
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
     /// What stopped the run early, if anything did.
-    pub(crate) stopped: Option<Cause>,
+    pub(crate) stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
-    pub(crate) capacity: Option<serde_json::Value>,
+    pub(crate) capacity: Option<&'a serde_json::Value>,
 }
 
 impl Results<'_> {
@@ -78,14 +77,14 @@ impl Results<'_> {
         self.print_ours(out)
     }
 
-    fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
         let facts = json::RunFacts {
             preset: name,
             warnings: self.warnings,
-            stopped_by: self.stopped.map(Cause::name),
-            capacity: self.capacity.as_ref(),
+            stopped_by: self.stopped_by,
+            capacity: self.capacity,
         };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,

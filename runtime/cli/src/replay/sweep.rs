@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,7 @@ use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
 use vcr_scenario::{Reporter, parallel};
+use vcr_trace::Trace;
 
 use super::args::ReplayArgs;
 use super::{Refusal, Setup, check, files, run, setup};
@@ -23,7 +26,7 @@ use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
 
 /// Options of inputs and outputs, which do not change a run.
-const NOT_SWEPT: [&str; 20] = [
+const NOT_SWEPT: [&str; 22] = [
     "memory-limit",
     "sessions",
     "trace-format",
@@ -41,6 +44,8 @@ const NOT_SWEPT: [&str; 20] = [
     "sweep",
     "sweep-out",
     "shard",
+    "on",
+    "results",
     "threads",
     "timeout",
     "help",
@@ -67,7 +72,6 @@ struct Point {
     index: usize,
     /// The value on each axis.
     values: Vec<String>,
-    summary: Summary,
     measured: Measured,
 }
 
@@ -79,13 +83,95 @@ pub(crate) struct Measured {
     fingerprint: String,
 }
 
+/// The key of the requests in time, where a limit of latencies was given.
+const GOODPUT: &str = "goodput_request_throughput_rps";
+
+impl Measured {
+    fn number(&self, key: &str) -> Option<f64> {
+        self.metrics.get(key)?.as_f64()
+    }
+}
+
+/// The targets of all axes.
+fn targets(args: &ReplayArgs, axes: &[Axis]) -> Result<Vec<Target>, Refusal> {
+    let named = axes.iter().zip(&args.sweep.sweeps);
+    let targets = named
+        .map(|(axis, text)| target(&axis.name).map_err(|problem| Refusal::input(format!("--sweep {text}: {problem}"))));
+    targets.collect()
+}
+
+/// A sweep whose points are run one by one, by whoever asks.
+pub(crate) struct Points {
+    args: ReplayArgs,
+    trace: Option<Arc<Trace>>,
+    axes: Vec<Axis>,
+    targets: Vec<Target>,
+    base: (Vec<OsString>, Vec<OsString>),
+}
+
+impl Points {
+    /// Reads what all points share.
+    pub(crate) fn new(args: ReplayArgs, axes: Vec<Axis>) -> Result<Self, Refusal> {
+        let targets = targets(&args, &axes)?;
+        let trace = setup::read_trace(&args)?;
+        let base = base_command(&args.words);
+        Ok(Self { args, trace, axes, targets, base })
+    }
+
+    /// Sets a point up, which says what is wrong with it.
+    pub(crate) fn setup(&self, values: &[String]) -> Result<Setup, Refusal> {
+        setup_point(&self.args, &self.base, &self.targets, self.trace.as_ref(), (&self.axes, values))
+    }
+
+    /// Runs a point; none if it was stopped.
+    pub(crate) fn execute(&self, values: &[String], reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
+        run_point(&self.setup(values)?, reporter)
+    }
+
+    /// The files that points read.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        files::inputs(&self.args)
+    }
+
+    /// See [`Header::new`].
+    pub(crate) fn settings(&self) -> String {
+        settings(&self.args)
+    }
+}
+
+/// The run of a point.
+fn setup_point(
+    args: &ReplayArgs,
+    base: &(Vec<OsString>, Vec<OsString>),
+    targets: &[Target],
+    trace: Option<&Arc<Trace>>,
+    (axes, values): (&[Axis], &[String]),
+) -> Result<Setup, Refusal> {
+    let of_point = |refusal: Refusal| refusal.of(&format!("--sweep, {}", label(axes, values)));
+    let point = point_args(args, base, targets, values).map_err(of_point)?;
+    check::check(&ReplayArgs { sweep: no_sweep(&point), ..point.clone() }).map_err(of_point)?;
+    let mut setup = setup::setup(&point, trace).map_err(of_point)?;
+    setup.config.name = label(axes, values);
+    Ok(setup)
+}
+
+/// Runs a point that was set up; none if it was stopped.
+fn run_point(setup: &Setup, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
+    let Setup { config, settings, .. } = setup;
+    let run =
+        run(config.clone(), reporter, None).map_err(|refusal| refusal.of(&format!("--sweep, {}", config.name)))?;
+    if run.partial {
+        return Ok(None);
+    }
+    let summary = Summary::of(&run, settings);
+    let mut metrics = json::flat(&summary);
+    metrics.retain(|key, _| !is_of_host(key));
+    Ok(Some(Measured { metrics, fingerprint: run.fingerprint }))
+}
+
 pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let axes = axes(&args.sweep.sweeps).map_err(Refusal::input)?;
-    let targets = axes
-        .iter()
-        .zip(&args.sweep.sweeps)
-        .map(|(axis, text)| target(&axis.name).map_err(|problem| Refusal::input(format!("--sweep {text}: {problem}"))));
-    let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let targets = targets(args, &axes)?;
     let out_format = args
         .sweep
         .sweep_out
@@ -97,19 +183,11 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
     // All of them are set up first, so that a bad value costs no run.
-    let base = base_command();
+    let base = base_command(&args.words);
     let mut setups = Vec::new();
     let chosen = args.sweep.shard.points(combinations.len());
     for values in chosen.iter().map(|index| &combinations[*index]) {
-        let of_point = |refusal: Refusal| Refusal {
-            message: format!("--sweep, {}: {}", label(&axes, values), refusal.message),
-            ..refusal
-        };
-        let point = point_args(args, &base, &targets, values).map_err(of_point)?;
-        check::check(&ReplayArgs { sweep: no_sweep(&point), ..point.clone() }).map_err(of_point)?;
-        let mut setup = setup::setup(&point, trace.as_ref()).map_err(of_point)?;
-        setup.config.name = label(&axes, values);
-        setups.push(setup);
+        setups.push(setup_point(args, &base, &targets, trace.as_ref(), (&axes, values))?);
     }
     let reporter = TerminalReporter::new(args.output.quiet);
     let warnings: BTreeSet<&String> = setups.iter().flat_map(|setup| &setup.warnings).collect();
@@ -118,24 +196,21 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let threads = args.sweep.threads.map_or(cores, usize::from);
-    let points = parallel(threads, &setups, |index, Setup { config, settings, .. }| {
+    let of_cluster = args.sweep.cluster.execute(&args.words)?;
+    let here: &[Setup] = if of_cluster.is_some() { &[] } else { &setups };
+    let points = parallel(threads, here, |index, setup| {
         if stop::cause().is_some() {
             return Ok(None);
         }
-        let run = run(config.clone(), &reporter, None).map_err(|refusal| Refusal {
-            message: format!("--sweep, {}: {}", config.name, refusal.message),
-            ..refusal
-        })?;
-        if run.partial {
-            return Ok(None);
-        }
-        let (index, summary) = (chosen[index], Summary::of(&run, settings));
-        let mut metrics = json::flat(&summary);
-        metrics.retain(|key, _| !is_of_host(key));
-        let measured = Measured { metrics, fingerprint: run.fingerprint };
-        Ok(Some(Point { index, values: combinations[index].clone(), summary, measured }))
+        let index = chosen[index];
+        let point = |measured| Point { index, values: combinations[index].clone(), measured };
+        Ok(run_point(setup, &reporter)?.map(point))
     });
-    let points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
+    let mut points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
+    if let Some(part) = of_cluster {
+        let results = part.results::<Measured>().map_err(Refusal::input)?.into_iter();
+        points.extend(results.map(|(index, measured)| Point { index, values: combinations[index].clone(), measured }));
+    }
     let stopped = stop::cause().filter(|_| points.len() < setups.len());
     if let Some(cause) = stopped.filter(|_| points.is_empty()) {
         tell(format_args!("stopped by {} before a run of the sweep was done; nothing was written", cause.name()));
@@ -208,8 +283,7 @@ fn target(name: &str) -> Result<Target, String> {
 }
 
 /// The command line, to be said again with other values.
-fn base_command() -> (Vec<OsString>, Vec<OsString>) {
-    let words: Vec<OsString> = std::env::args_os().collect();
+fn base_command(words: &[OsString]) -> (Vec<OsString>, Vec<OsString>) {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     (words[..end].to_vec(), words[end..].to_vec())
 }
@@ -306,7 +380,7 @@ fn is_of_host(key: &str) -> bool {
 }
 
 fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()> {
-    let has_goodput = points.iter().any(|point| point.summary.goodput.is_some());
+    let has_goodput = points.iter().any(|point| point.measured.number(GOODPUT).is_some());
     let mut table = bare_table();
     let names = axes.iter().map(|axis| axis.name.clone());
     let mut header: Vec<String> = names.collect();
@@ -320,20 +394,20 @@ fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()>
     header.push("worker s".to_owned());
     table.set_header(header);
     for point in points {
-        let of = &point.summary;
+        let of = |key: &str| point.measured.number(key).unwrap_or_default();
         let mut row = point.values.clone();
-        row.push(format!("{:.2}", of.request_throughput_rps));
-        row.push(format!("{:.1}", of.output_throughput_tok_s));
-        for distribution in [&of.ttft, &of.itl, &of.e2e_latency] {
-            row.push(format!("{:.2}", distribution.mean));
-            row.push(format!("{:.2}", distribution.p99));
+        row.push(format!("{:.2}", of("request_throughput_rps")));
+        row.push(format!("{:.1}", of("output_throughput_tok_s")));
+        for latency in ["ttft", "itl", "e2e_latency"] {
+            row.push(format!("{:.2}", of(&format!("mean_{latency}_ms"))));
+            row.push(format!("{:.2}", of(&format!("p99_{latency}_ms"))));
         }
-        row.push(format!("{:.1}%", of.prefix_cache_reused_ratio * 100.0));
-        row.push(of.completed_requests.to_string());
+        row.push(format!("{:.1}%", of("prefix_cache_reused_ratio") * 100.0));
+        row.push(format!("{:.0}", of("completed_requests")));
         if has_goodput {
-            row.push(of.goodput.map(|goodput| format!("{:.2}", goodput.request_throughput_rps)).unwrap_or_default());
+            row.push(point.measured.number(GOODPUT).map(|rate| format!("{rate:.2}")).unwrap_or_default());
         }
-        row.push(format!("{:.1}", of.prefill_worker_seconds + of.decode_worker_seconds));
+        row.push(format!("{:.1}", of("prefill_worker_seconds") + of("decode_worker_seconds")));
         table.add_row(row);
     }
     align_right(&mut table);

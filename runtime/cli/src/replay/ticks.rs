@@ -123,7 +123,8 @@ impl From<TickRunError> for Refusal {
             TickRunError::Config(_) => Self::input(error.to_string()),
             TickRunError::Simulation(cause) => {
                 let (blame, hint) = Blame::of(cause);
-                Self { exit: blame.into(), message: error.to_string(), hint: hint.map(str::to_owned) }
+                let refusal = Self { exit: blame.into(), ..Self::input(error.to_string()) };
+                Self { hint: hint.map(str::to_owned), ..refusal }
             }
         }
     }

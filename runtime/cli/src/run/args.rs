@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use vcr_scenario::search::Goal;
 
+use crate::sweep::cluster::RayArgs;
 use crate::sweep::shard::ShardArgs;
 
 /// Questions about a scenario: searches, sweeps, repetitions.
@@ -34,6 +35,9 @@ pub(crate) struct QuestionArgs {
 
     #[command(flatten)]
     pub(crate) shard: ShardArgs,
+
+    #[command(flatten)]
+    pub(crate) cluster: RayArgs,
 
     /// Repeat with N seeds, one after the other, for confidence intervals and the share that keeps each assertion.
     #[arg(long, value_name = "N", conflicts_with_all = ["out", "requests"],

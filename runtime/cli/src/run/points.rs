@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vcr_scenario::{Reporter, RunOptions, Scenario, parallel};
+use vcr_scenario::{Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
 
 use crate::args::RunArgs;
 use crate::pack::OpenedPack;
@@ -76,7 +76,9 @@ impl Points {
             if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
                 return Ok(None);
             }
-            let measured = self.execute_one(point, threads).inspect_err(|_| has_failed.store(true, Ordering::Relaxed));
+            let reporter = Arc::clone(&self.reporter) as Arc<dyn Reporter>;
+            let measured = self.execute_one(point, threads, reporter);
+            let measured = measured.inspect_err(|_| has_failed.store(true, Ordering::Relaxed));
             self.reporter.inner.points(1 + done.fetch_add(1, Ordering::Relaxed), points.len());
             measured
         });
@@ -84,11 +86,32 @@ impl Points {
         results.into_iter().collect()
     }
 
-    fn execute_one(&self, point: &Point, threads: usize) -> Result<Option<Measured>, Refusal> {
+    /// The options of a point's execution.
+    fn options_of(&self, point: &Point, threads: usize) -> RunOptions {
         let mut parameters: BTreeMap<String, String> = self.options.parameters.clone();
         parameters.extend(point.parameters.iter().cloned());
-        let options = RunOptions { parameters, threads, repetition: point.repetition, ..self.options.clone() };
-        let reporter = Arc::clone(&self.reporter) as Arc<dyn Reporter>;
+        RunOptions { parameters, threads, repetition: point.repetition, ..self.options.clone() }
+    }
+
+    /// Checks a point without making its runs; gives the files that it names.
+    pub(crate) fn check_one(&self, point: &Point) -> Result<Vec<SourceFile>, Refusal> {
+        let checked = self.scenario.check(self.options_of(point, 1), Arc::new(Silent));
+        checked.map(|checked| checked.sources).map_err(|error| Refusal::from(error).of(&point.label))
+    }
+
+    /// Whether the scenario is that of a pack, which has all that it reads.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.pack.is_some()
+    }
+
+    /// Executes a point; none if it was stopped.
+    pub(crate) fn execute_one(
+        &self,
+        point: &Point,
+        threads: usize,
+        reporter: Arc<dyn Reporter>,
+    ) -> Result<Option<Measured>, Refusal> {
+        let options = self.options_of(point, threads);
         let outcome = self.scenario.run(options, reporter).map_err(|error| Refusal::from(error).of(&point.label))?;
         // Those of a pack lie in a temporary folder, and the pack itself was read.
         if self.pack.is_none() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
-use vcr_import::table::{Cells, Column, write as write_columns};
+use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
 use vcr_output::Outputs;
 use vcr_scenario::search::{Bisection, ProbeReport, SearchRange, SearchReport};
 use vcr_scenario::{AssertionResult, RunOptions};
@@ -13,6 +13,7 @@ use vcr_scenario::{AssertionResult, RunOptions};
 use crate::args::RunArgs;
 use crate::exit::{Exit, printed, tell};
 use crate::refusal::Refusal;
+use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
@@ -24,18 +25,36 @@ use crate::text::printable;
 
 /// The parameter and its values.
 #[derive(Debug, PartialEq)]
-struct Asked {
-    name: String,
+pub(crate) struct Asked {
+    pub(crate) name: String,
     range: SearchRange,
     /// What stands behind each number, such as `/s`.
     unit: String,
 }
 
 impl Asked {
+    /// What `--search` asks, beside a sweep of other parameters.
+    pub(crate) fn of(questions: &QuestionArgs, text: &str, axes: &[Axis]) -> Result<Self, Refusal> {
+        let asked =
+            asked(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
+        if axes.iter().any(|axis| axis.name == asked.name) {
+            return Err(Refusal::input(format!("--sweep {}: the parameter is searched; sweep another", asked.name)));
+        }
+        Ok(asked)
+    }
+
+    /// The first value of the range.
+    pub(crate) fn first(&self) -> String {
+        self.text(0)
+    }
+
     fn text(&self, index: u64) -> String {
         format!("{}{}", self.range.value(index), self.unit)
     }
 }
+
+/// Executes points; one that was stopped has no result.
+pub(crate) type Execute<'a> = dyn Fn(&[Point]) -> Result<Vec<Option<Measured>>, Refusal> + 'a;
 
 /// A search, and the values of a sweep that it was made with.
 struct Found {
@@ -54,21 +73,18 @@ pub(crate) struct FoundRow {
     runs: u64,
 }
 
-impl Found {
-    fn row(&self) -> FoundRow {
-        let SearchReport { bracket, probes, runs, .. } = &self.report;
-        FoundRow { kept: bracket.kept, broken: bracket.broken, values_tried: probes.len() as u64, runs: *runs }
+impl FoundRow {
+    pub(crate) fn of(report: &SearchReport) -> Self {
+        let SearchReport { bracket, probes, runs, .. } = report;
+        Self { kept: bracket.kept, broken: bracket.broken, values_tried: probes.len() as u64, runs: *runs }
     }
 }
 
 /// One search, or with sweeps one for each combination of their values.
 pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<Exit, Refusal> {
     let questions = &args.questions;
-    let asked = asked(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
     let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
-    if axes.iter().any(|axis| axis.name == asked.name) {
-        return Err(Refusal::input(format!("--sweep {}: the parameter is searched; sweep another", asked.name)));
-    }
+    let asked = Asked::of(questions, text, &axes)?;
     let format = questions
         .sweep_out
         .as_deref()
@@ -83,11 +99,22 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(|name| &**name).collect();
     let settings = settings(args, &options);
     let points = Points::new(&args.file, options, &names, args.quiet)?;
+    if let Some(part) = questions.cluster.execute(&args.words)? {
+        let rows = part.results::<FoundRow>().map_err(Refusal::input)?;
+        let all_found = rows.iter().all(|(_, row)| row.kept.is_some());
+        let rows: Vec<_> = rows.into_iter().map(|(point, row)| (combinations[point].clone(), row)).collect();
+        let columns = columns(&axes, &rows);
+        if let (Some(file), Some(format)) = (file, format) {
+            file.write_with(|out| write_columns(out, &columns, format))?;
+        }
+        let written = print_columns(args, &columns);
+        return Ok(printed(written, if all_found { Exit::Passed } else { Exit::CheckFailed }));
+    }
     let mut found = Vec::new();
     let mut was_stopped = false;
     for point in questions.shard.points(combinations.len()) {
         let swept = combinations[point].clone();
-        let (report, ended) = search_once(args, &points, &asked, (&axes, &swept))?;
+        let (report, ended) = search_once(questions, &asked, (&axes, &swept), &|all| points.execute(all))?;
         found.push(Found { point, swept, report });
         was_stopped = !ended;
         if was_stopped {
@@ -95,7 +122,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         }
     }
     if let (Some(file), Some(format)) = (file, format) {
-        let mut rows: Vec<FoundRow> = found.iter().map(Found::row).collect();
+        let mut rows: Vec<FoundRow> = found.iter().map(|one| FoundRow::of(&one.report)).collect();
         match questions.shard.shard {
             Some(shard) => {
                 // What a signal has cut short is not a result of the whole grid.
@@ -120,20 +147,24 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
 }
 
 /// A search with these values of other parameters; and whether it came to its end.
-fn search_once(
-    args: &RunArgs,
-    points: &Points,
+pub(crate) fn search_once(
+    questions: &QuestionArgs,
     asked: &Asked,
     swept: (&[Axis], &[String]),
+    execute: &Execute<'_>,
 ) -> Result<(SearchReport, bool), Refusal> {
-    let goal = args.questions.until.goal();
+    let goal = questions.until.goal();
     let mut search = Bisection::new(goal, asked.range);
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
     // Both ends at once, for all cores; from then on each value depends on the one before.
     let mut next = search.both_ends().to_vec();
+    let mut was_stopped = false;
     while !next.is_empty() {
-        let repetitions = args.questions.repeat.unwrap_or(1);
-        let Some(tried) = try_values(points, asked, swept, &next, repetitions)? else { break };
+        let repetitions = questions.repeat.unwrap_or(1);
+        let Some(tried) = try_values(execute, asked, swept, &next, repetitions)? else {
+            was_stopped = true;
+            break;
+        };
         for (index, measured) in next.iter().zip(tried) {
             let probe = probe(asked.range.value(*index), &measured)?;
             report.runs += measured.iter().map(|one| one.runs.len() as u64).sum::<u64>();
@@ -143,7 +174,6 @@ fn search_once(
         next = search.next().into_iter().collect();
     }
     report.bracket = search.bracket();
-    let was_stopped = stop::cause().is_some() && search.next().is_some();
     Ok((report, !was_stopped))
 }
 
@@ -196,7 +226,7 @@ fn number_and_unit(text: &str) -> (&str, &str) {
 
 /// The executions with each value, one for each seed; none if they were stopped.
 fn try_values(
-    points: &Points,
+    execute: &Execute<'_>,
     asked: &Asked,
     (axes, swept): (&[Axis], &[String]),
     indices: &[u64],
@@ -211,7 +241,7 @@ fn try_values(
     };
     let all: Vec<Point> =
         indices.iter().flat_map(|index| (0..repetitions).map(move |repetition| point(*index, repetition))).collect();
-    let mut measured = points.execute(&all)?.into_iter();
+    let mut measured = execute(&all)?.into_iter();
     let values = indices.iter().map(|_| measured.by_ref().take(repetitions as usize).collect::<Option<Vec<_>>>());
     Ok(values.collect())
 }
@@ -230,6 +260,14 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
         }
     }
     Ok(ProbeReport { value, passed: failed.is_empty(), failed, runs: Vec::new() })
+}
+
+/// What is known of searches that were made elsewhere.
+fn print_columns(args: &RunArgs, columns: &[Column]) -> io::Result<()> {
+    let format = if args.json { TableFormat::Json } else { TableFormat::Csv };
+    let mut text = Vec::new();
+    write_columns(&mut text, columns, format)?;
+    anstream::stdout().lock().write_all(&text)
 }
 
 fn print(args: &RunArgs, asked: &Asked, axes: &[Axis], found: &[Found]) -> io::Result<()> {

@@ -10,12 +10,13 @@ use crate::args::RunArgs;
 use crate::exit::{Exit, printed, tell};
 use crate::refusal::Refusal;
 use crate::run::grid::{Cell, Grid};
+use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
 use crate::style::{GREEN, RED, align_right, bare_table};
 use crate::sweep::part::{self, Header, SweepKind};
-use crate::sweep::{axes, combinations, label, out_format};
+use crate::sweep::{Axis, axes, combinations, label, out_format};
 use crate::text::printable;
 
 pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
@@ -39,24 +40,23 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let all: Vec<Point> = chosen
         .iter()
         .map(|index| &combinations[*index])
-        .flat_map(|values| {
-            let point = |repetition| Point {
-                label: format!("--sweep, {}", label(&axes, values)),
-                parameters: names.iter().map(ToString::to_string).zip(values.iter().cloned()).collect(),
-                repetition,
+        .flat_map(|values| (0..repetitions).map(|repetition| point(&axes, values, repetition)).collect::<Vec<_>>())
+        .collect();
+    let cells: Vec<Cell> = match questions.cluster.execute(&args.words)? {
+        Some(part) => {
+            let results = part.results::<Vec<Measured>>().map_err(Refusal::input)?.into_iter();
+            let cell = |(point, repetitions)| Cell { point, values: combinations[point].clone(), repetitions };
+            results.map(cell).collect()
+        }
+        None => {
+            let mut measured = points.execute(&all)?.into_iter();
+            let cell = |index: &usize| {
+                let repetitions = measured.by_ref().take(repetitions as usize).flatten().collect();
+                Cell { point: *index, values: combinations[*index].clone(), repetitions }
             };
-            (0..repetitions).map(point).collect::<Vec<_>>()
-        })
-        .collect();
-    let mut measured = points.execute(&all)?.into_iter();
-    let cells: Vec<Cell> = chosen
-        .iter()
-        .map(|index| {
-            let repetitions = measured.by_ref().take(repetitions as usize).flatten().collect();
-            Cell { point: *index, values: combinations[*index].clone(), repetitions }
-        })
-        .filter(|cell| !cell.repetitions.is_empty())
-        .collect();
+            chosen.iter().map(cell).filter(|cell| !cell.repetitions.is_empty()).collect()
+        }
+    };
     let done: usize = cells.iter().map(|cell| cell.repetitions.len()).sum();
     let stopped = stop::cause().filter(|_| done < all.len());
     if let Some(cause) = stopped.filter(|_| done == 0) {
@@ -85,6 +85,13 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     // A sweep asks; only repetitions of the scenario as it is are judged.
     let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
     Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
+}
+
+/// An execution with a combination of values.
+pub(crate) fn point(axes: &[Axis], values: &[String], repetition: u64) -> Point {
+    let names = axes.iter().map(|axis| axis.name.clone());
+    let parameters = names.zip(values.iter().cloned()).collect();
+    Point { label: format!("--sweep, {}", label(axes, values)), parameters, repetition }
 }
 
 fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {

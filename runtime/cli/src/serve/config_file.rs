@@ -17,14 +17,18 @@ use crate::exit::{Exit, printed};
 /// Ids of the options that a file gave, and the file.
 static FROM_FILE: std::sync::OnceLock<(String, Vec<String>)> = std::sync::OnceLock::new();
 
+/// The words of the command line.
+static LINE: std::sync::OnceLock<Vec<OsString>> = std::sync::OnceLock::new();
+
 /// What a configuration of llm-d-inference-sim was translated to.
 static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
 
 /// The command line; that of `vcr serve --config FILE` is completed by the file.
-pub(crate) fn matches(command: Command) -> Result<ArgMatches, clap::Error> {
-    let line: Vec<OsString> = std::env::args_os().collect();
-    let matches = command.clone().try_get_matches_from(&line)?;
+pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let matches = command.clone().try_get_matches_from(line)?;
     let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
+    // There is one server in a process.
+    _ = LINE.set(line.to_vec());
     let (own, peers) = (path_of(serve, "config"), path_of(serve, "llm_d_config"));
     if own.is_none() && peers.is_none() {
         return Ok(matches);
@@ -49,7 +53,7 @@ pub(crate) fn matches(command: Command) -> Result<ArgMatches, clap::Error> {
         further.extend(translated(&translation.options, &subcommand, serve));
         _ = TRANSLATION.set(translation);
     }
-    command.try_get_matches_from(line.into_iter().chain(further))
+    command.try_get_matches_from(line.iter().cloned().chain(further))
 }
 
 fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
@@ -151,7 +155,8 @@ fn takes_several(arg: &Arg) -> bool {
 /// Prints every option with its value and where that comes from.
 pub(crate) fn show() -> Exit {
     let mut command = crate::args::command();
-    let Ok(matches) = matches(command.clone()) else { return Exit::BadInput };
+    let line = LINE.get().map(Vec::as_slice).unwrap_or_default();
+    let Ok(matches) = matches(command.clone(), line) else { return Exit::BadInput };
     command.build();
     let (Some(serve), Some((_, given))) = (command.find_subcommand("serve"), matches.subcommand()) else {
         return Exit::BadInput;

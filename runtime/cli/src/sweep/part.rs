@@ -69,7 +69,7 @@ impl Header {
     }
 
     /// Adds digests of files. What is no regular file cannot be read twice and has none.
-    fn digest_inputs(&mut self, paths: &[PathBuf]) -> io::Result<()> {
+    pub(crate) fn digest_inputs(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         for path in paths.iter().filter(|path| vcr_input::is_regular(path)) {
             let of_path =
                 |error: io::Error| io::Error::new(error.kind(), format!("cannot read `{}`: {error}", path.display()));
@@ -125,6 +125,11 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// Results that were read or made elsewhere, as JSON by the numbers of their points.
+    pub(crate) fn of(path: PathBuf, header: Header, results: BTreeMap<usize, Box<RawValue>>) -> Self {
+        Self { path, header, results }
+    }
+
     /// Reads a shard's file.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = vcr_input::read_text(path, MAX_BYTES).map_err(|error| format!("`{}`: {error}", path.display()))?;

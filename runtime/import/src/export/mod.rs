@@ -19,6 +19,7 @@ use crate::Note;
 #[cfg(not(feature = "formats"))]
 use crate::absent::proto;
 use mooncake::MooncakeExport;
+pub use table::RequestColumns;
 use table::{ParquetExport, TableExport};
 
 /// The format that a capture is written in.

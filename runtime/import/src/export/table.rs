@@ -61,26 +61,25 @@ impl<W: Write> TableExport<W> {
 /// The columns that are texts; all others are numbers.
 const TEXTS: [&str; 6] = ["id", "external_id", "session", "finish_reason", "lora", "prompt_hash"];
 
-/// The same as Parquet, which is written column by column.
-pub(super) struct ParquetExport<W: Write + Send> {
-    out: W,
-    columns: Vec<Column>,
-    left_out: LineTally,
-}
+/// The requests of a capture, column by column.
+#[derive(Debug)]
+pub struct RequestColumns(Vec<Column>);
 
-impl<W: Write + Send> ParquetExport<W> {
-    pub(super) fn new(out: W) -> Self {
+impl Default for RequestColumns {
+    fn default() -> Self {
         let column = |name: &str| Column {
             name: name.to_owned(),
             cells: if TEXTS.contains(&name) { Cells::Texts(Vec::new()) } else { Cells::Numbers(Vec::new()) },
         };
-        Self { out, columns: COLUMNS.map(column).into(), left_out: LineTally::default() }
+        Self(COLUMNS.map(column).into())
     }
+}
 
-    pub(super) fn add(&mut self, line: &CaptureLine) {
-        self.left_out.count(line);
+impl RequestColumns {
+    /// Adds a row, if the line is of a request.
+    pub fn add(&mut self, line: &CaptureLine) {
         if let CaptureLine::Request(request) = line {
-            for (column, cell) in self.columns.iter_mut().zip(cells(request)) {
+            for (column, cell) in self.0.iter_mut().zip(cells(request)) {
                 match &mut column.cells {
                     Cells::Texts(texts) => texts.push(cell),
                     // What is not known is empty, and no number.
@@ -91,8 +90,32 @@ impl<W: Write + Send> ParquetExport<W> {
         }
     }
 
+    /// The columns.
+    #[must_use]
+    pub fn into_columns(self) -> Vec<Column> {
+        self.0
+    }
+}
+
+/// The same as Parquet, which is written column by column.
+pub(super) struct ParquetExport<W: Write + Send> {
+    out: W,
+    columns: RequestColumns,
+    left_out: LineTally,
+}
+
+impl<W: Write + Send> ParquetExport<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self { out, columns: RequestColumns::default(), left_out: LineTally::default() }
+    }
+
+    pub(super) fn add(&mut self, line: &CaptureLine) {
+        self.left_out.count(line);
+        self.columns.add(line);
+    }
+
     pub(super) fn finish(mut self) -> io::Result<Vec<Note>> {
-        write(&mut self.out, &self.columns, TableFormat::Parquet)?;
+        write(&mut self.out, &self.columns.0, TableFormat::Parquet)?;
         flushed(self.out)?;
         Ok(self.left_out.notes())
     }

@@ -36,7 +36,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<RunPressure>, FolderError> {
 fn router_queue(run: &Run, timeline: Option<&Timeline>) -> Share {
     match timeline.map(|timeline| timeline.router_queue_ms) {
         Some(Some(queue_ms)) => Share::of(queue_ms, run.duration_ms),
-        Some(None) => Share::unknown("charts.json has no router_queue_ms: the run had real engines, or another version of vcr wrote it"),
+        Some(None) => Share::unknown(
+            "charts.json has no router_queue_ms: the run had real engines, or another version of vcr wrote it",
+        ),
         None => Share::unknown(NO_TIMELINE),
     }
 }

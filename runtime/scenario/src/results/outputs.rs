@@ -12,11 +12,11 @@ use vcr_output::{OutputError, OutputFile, OutputFolder};
 use vcr_report::Source;
 use vcr_trace::perfetto::PerfettoWriter;
 
-use crate::RunOptions;
 use crate::results::budget::Budget;
 use crate::results::out_file::{OutFile, part};
 use crate::results::pictures::Pictures;
 use crate::results::run_files::{EnginePlace, RunFiles};
+use crate::{Outcome, RunOptions};
 
 /// Where the outputs of a scenario go.
 pub(crate) struct Outputs {
@@ -152,11 +152,7 @@ impl Outputs {
         report: &impl Serialize,
     ) -> io::Result<Option<PathBuf>> {
         match file {
-            OutFile::Report => write_draft(drafts, file, |out| {
-                serde_json::to_writer_pretty(&mut *out, report)?;
-                out.write_all(b"\n")
-            })
-            .map(Some),
+            OutFile::Report => write_draft(drafts, file, |out| write_report(out, report)).map(Some),
             OutFile::Requests => write_draft(drafts, file, |out| write_requests(out, runs)).map(Some),
             _ => {
                 let path = drafts.join(file.file_name());
@@ -211,6 +207,33 @@ fn write_draft(
     Ok(path)
 }
 
+/// Writes a file of an outcome that is made of results alone.
+pub(crate) fn write_file(
+    outcome: &Outcome,
+    file: OutFile,
+    source: &str,
+    out: &mut (impl Write + Send),
+) -> io::Result<()> {
+    match file {
+        OutFile::Report => write_report(out, outcome),
+        OutFile::Requests => write_requests(out, &outcome.runs),
+        OutFile::Steps | OutFile::Trace | OutFile::Guests => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{file} is written while runs are made")))
+        }
+        file => {
+            let is_drawn = matches!(file, OutFile::Charts | OutFile::Html);
+            let source = is_drawn.then(|| Source { name: outcome.scenario.clone(), text: source.to_owned() });
+            Pictures::new(outcome, &outcome.runs, source)?.write(file, out)
+        }
+    }
+}
+
+/// The results, as JSON.
+fn write_report(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    out.write_all(b"\n")
+}
+
 /// A line for each request of each run.
 pub(crate) fn write_requests(out: &mut impl Write, runs: &[Arc<Report>]) -> io::Result<()> {
     #[derive(Serialize)]
@@ -233,7 +256,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{Outcome, Silent, run_file};
+    use crate::{Silent, run_file};
 
     const SCRIPT: &str = r#"
         let c = cluster(#{ engines: pool(#{ engines: 1, engine: engine(#{}), latency: fixed(#{ step: "10ms" }) }) });

@@ -71,14 +71,19 @@ impl<'a> Pictures<'a> {
     }
 
     fn write_table(&self, out: &mut (impl Write + Send), format: TableFormat) -> io::Result<()> {
-        let mut table = RequestTable::default();
-        for run in self.runs {
-            for (id, record) in (0..).zip(&run.requests) {
-                table.add(&row_of(run, id, record));
-            }
-        }
-        table.write(out, format)
+        request_table(self.runs).write(out, format)
     }
+}
+
+/// The requests of all runs.
+pub(crate) fn request_table(runs: &[Arc<Report>]) -> RequestTable {
+    let mut table = RequestTable::default();
+    for run in runs {
+        for (id, record) in (0..).zip(&run.requests) {
+            table.add(&row_of(run, id, record));
+        }
+    }
+    table
 }
 
 /// The charts of a run, one of `runs` that are drawn.

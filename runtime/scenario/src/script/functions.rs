@@ -26,6 +26,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("shortest_prompt_first", "shortest_prompt_first(#{ aging_tokens_per_s: 200, max_chunk_tokens: 2_048 })"),
     ("fair_share", "fair_share(#{ weights: #{ \"3\": 2.0 }, default_weight: 1.0 })"),
     ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
+    ("plugin", "plugin(\"name\")"),
     ("normal", "normal(mean, std)"),
     ("lognormal", "lognormal(mean, std)"),
     ("gamma", "gamma(mean, std)"),

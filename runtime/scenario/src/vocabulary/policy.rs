@@ -82,7 +82,8 @@ impl PolicySpec {
         })
     }
 
-    fn ranked(factory: PolicyFactory) -> Self {
+    /// The policy of a factory.
+    pub(crate) fn ranked(factory: PolicyFactory) -> Self {
         Self { policy: Policy::Ranked, factory: Some(factory) }
     }
 

@@ -1,0 +1,65 @@
+//! `--on`: the points of a sweep as tasks of a Ray cluster, by the Python package.
+//!
+//! A process of Python hands out the points and keeps their results in a file, which has the form
+//! of a shard's; from there on they are as those that this process has made.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use super::part::Part;
+use crate::exit::Exit;
+use crate::refusal::Refusal;
+
+/// Name of the file with the results, as `python/vcr/_results.py` has it.
+const RESULTS: &str = "results.shard";
+
+/// Where the interpreter is found that has the package; its console script sets it.
+const PYTHON_VARIABLE: &str = "VCR_PYTHON";
+
+/// Options of sweeps that a cluster runs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RayArgs {
+    /// Run the points as tasks of a Ray cluster, such as ray://head:10001, or `auto`; needs the Python package
+    /// (pip install 'vcr[ray]').
+    #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with = "shard")]
+    pub(crate) on: Option<String>,
+
+    /// Folder that keeps the results of --on as they come; a sweep that was ended goes on from it.
+    #[arg(long, value_name = "DIR", requires = "on")]
+    pub(crate) results: Option<PathBuf>,
+}
+
+impl RayArgs {
+    /// The results of the sweep of a command line, if it is one for a cluster.
+    pub(crate) fn execute(&self, words: &[OsString]) -> Result<Option<Part>, Refusal> {
+        let Some(address) = &self.on else { return Ok(None) };
+        let temporary = tempfile::tempdir()
+            .map_err(|error| Refusal::input(format!("--on {address}: cannot make a temporary folder: {error}")))?;
+        let folder = self.results.as_deref().unwrap_or(temporary.path());
+        run(address, folder, words)?;
+        Part::read(&folder.join(RESULTS)).map(Some).map_err(Refusal::input)
+    }
+}
+
+fn run(address: &str, folder: &Path, words: &[OsString]) -> Result<(), Refusal> {
+    let python = std::env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into());
+    let hint = "install the Python package, pip install 'vcr[ray]', or name its interpreter in VCR_PYTHON";
+    let mut command = Command::new(&python);
+    command.args(["-m", "vcr.ray", "--address", address, "--results"]).arg(folder).arg("--");
+    let status = command.args(words.iter().skip(1)).status().map_err(|error| {
+        Refusal::input(format!("--on {address}: cannot start {}: {error}", python.display())).hint(hint)
+    })?;
+    let (exit, is_told) = match status.code() {
+        Some(0) => return Ok(()),
+        Some(130) | None => (Exit::Interrupted, true),
+        Some(3) => (Exit::Fault, true),
+        Some(2) => (Exit::BadInput, true),
+        // Of Python itself, which lacks the module.
+        Some(_) => (Exit::BadInput, false),
+    };
+    let refusal = Refusal { exit, ..Refusal::input(format!("--on {address}: the sweep came to no end")) };
+    Err(if is_told { refusal } else { refusal.hint(hint) })
+}

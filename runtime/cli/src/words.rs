@@ -1,0 +1,25 @@
+//! From the words of a command line to a command.
+
+use std::ffi::OsString;
+
+use clap::FromArgMatches;
+
+use crate::args::{self, Cli, Command};
+#[cfg(feature = "serve")]
+use crate::serve::config_file;
+
+/// Reads a command line; that of `vcr serve` is completed by the file of `--config`.
+pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    #[cfg(feature = "serve")]
+    let matches = config_file::matches(args::command(), &words);
+    #[cfg(not(feature = "serve"))]
+    let matches = args::command().try_get_matches_from(&words);
+    let mut cli = Cli::from_arg_matches(&matches?)?;
+    // Sweeps say the same words again: with other values, or to other processes.
+    match &mut cli.command {
+        Command::Replay(args) => args.words = words,
+        Command::Run(args) => args.words = words,
+        _ => {}
+    }
+    Ok(cli)
+}

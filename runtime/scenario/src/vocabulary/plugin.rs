@@ -1,0 +1,67 @@
+//! `plugin(name)`: latency models, routers and scheduling policies of the program that has the
+//! scenario executed, such as Python classes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rhai::{Dynamic, Engine, ImmutableString, NativeCallContext};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, RouterFactory};
+
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::latency::LatencySpec;
+use crate::vocabulary::policy::PolicySpec;
+
+/// A plugin that the program has, ready to be made for any number of engines or pools.
+#[derive(Clone)]
+pub enum HostPlugin {
+    /// A latency model.
+    Latency(LatencyFactory),
+    /// A router.
+    Router(RouterFactory),
+    /// A scheduling policy.
+    Policy(PolicyFactory),
+}
+
+impl fmt::Debug for HostPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Latency(_) => "Latency",
+            Self::Router(_) => "Router",
+            Self::Policy(_) => "Policy",
+        })
+    }
+}
+
+impl HostPlugin {
+    /// It as the value that options take.
+    fn value(&self) -> Dynamic {
+        match self {
+            Self::Latency(factory) => Dynamic::from(LatencySpec::new(Arc::clone(factory))),
+            Self::Router(factory) => Dynamic::from(RouterConfig::Made(Arc::clone(factory))),
+            Self::Policy(factory) => Dynamic::from(PolicySpec::ranked(Arc::clone(factory))),
+        }
+    }
+}
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    let context = Arc::clone(context);
+    engine.register_fn("plugin", move |call: NativeCallContext<'_>, name: ImmutableString| -> Scripted<Dynamic> {
+        let plugins = &context.options.plugins;
+        let found = plugins.get(name.as_str()).map(HostPlugin::value);
+        found.ok_or_else(|| unknown(&name, plugins.keys().map(String::as_str)).at(call.call_position()))
+    });
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Thrown {
+    let thrown = Thrown::input(format!("there is no plugin `{name}`"));
+    let names: Vec<&str> = known.clone().collect();
+    match nearest(name, known) {
+        Some(close) => thrown.hint(did_you_mean(close)),
+        None if names.is_empty() => {
+            thrown.hint("plugins are classes of a Python program: vcr.run(..., plugins={\"name\": MyLatency})")
+        }
+        None => thrown.hint(format!("there are {}", names.join(", "))),
+    }
+}
