@@ -25,15 +25,18 @@ HERE = pathlib.Path(__file__).parent
 DEPLOY = HERE.parent.parent / "deploy"
 BASES = DEPLOY / "kustomize"
 
-# Of the Prometheus Operator, which Kubernetes' schemas do not have.
-POD_MONITOR = json.loads((HERE / "podmonitor.schema.json").read_text())
+# Of the Prometheus Operator and of KubeRay, which Kubernetes' schemas do not have.
+OTHERS = {
+    "PodMonitor": json.loads((HERE / "podmonitor.schema.json").read_text()),
+    "RayJob": json.loads((HERE / "rayjob.schema.json").read_text()),
+}
 
 
 def problem(thing):
     """What is wrong with an object, if anything is."""
-    if thing["kind"] == "PodMonitor":
-        error = jsonschema.Draft202012Validator(POD_MONITOR).iter_errors(thing)
-        return next((one.message for one in error), None)
+    if schema := OTHERS.get(thing["kind"]):
+        errors = [one.message for one in jsonschema.Draft202012Validator(schema).iter_errors(thing)]
+        return next(filter(None, [*errors, *map(problem, pods(thing))]), None)
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(thing, version, strict=True)
@@ -42,6 +45,15 @@ def problem(thing):
         except kubernetes_validate.SchemaNotFoundError:
             return f"Kubernetes {version} has no {thing['apiVersion']} {thing['kind']}"
     return None
+
+
+def pods(thing):
+    """The pods of a RayJob, as objects of their own."""
+    cluster = thing["spec"].get("rayClusterSpec", {})
+    groups = [cluster.get("headGroupSpec"), *cluster.get("workerGroupSpecs", [])]
+    for group in filter(None, groups):
+        template = group["template"]
+        yield {"apiVersion": "v1", "kind": "Pod", **template}
 
 
 def kustomize(folder):

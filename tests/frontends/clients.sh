@@ -14,6 +14,8 @@
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
 #   dynamo    NVIDIA Dynamo's frontend             350 MB, 30 s
+#   python    maturin, and what reads the package  680 MB, 30 s
+#   ray       Ray                                  300 MB, 15 s
 #
 # clients/NAME.txt pins every package of an environment; AIPerf without those that only
 # draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA. The browser itself
@@ -22,7 +24,7 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router dynamo
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router dynamo python ray
 
 mkdir -p "$target"
 for name in "$@"; do

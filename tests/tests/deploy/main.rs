@@ -22,6 +22,7 @@ fn kubernetes_accepts_every_object() {
     assert_eq!(kinds("kustomize server"), ["Deployment", "NetworkPolicy", "Service"].into());
     assert_eq!(kinds("kustomize fleet"), ["NetworkPolicy", "Service", "StatefulSet"].into());
     assert_eq!(kinds("kustomize sweep"), ["Job", "NetworkPolicy", "PersistentVolumeClaim"].into());
+    assert_eq!(kinds("kustomize ray"), ["PersistentVolumeClaim", "RayJob"].into());
     assert_eq!(
         kinds("helm everything"),
         [

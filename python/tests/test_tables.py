@@ -1,0 +1,134 @@
+"""Tables: Arrow without copies, captures and step logs, sweeps, comparisons, replays."""
+
+from __future__ import annotations
+
+import json
+
+import pandas
+import polars
+import pyarrow
+import pytest
+from conftest import ROOT, SMALL
+
+import vcr
+
+TRACE = ROOT / "scenarios/traces/chat.jsonl"
+
+
+def test_requests_are_those_of_the_binary(small, binary, tmp_path):
+    requests = vcr.run(small).requests
+    binary("run", small, "--requests", tmp_path / "requests.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    assert requests.num_rows == len(lines) > 10
+    assert requests["prompt_tokens"] == [line["prompt_tokens"] for line in lines]
+    assert requests["arrival_ms"] == [line["arrival_ms"] for line in lines]
+    table = requests.to_pyarrow()
+    assert table.schema.field("prompt_tokens").type == pyarrow.uint64()
+    assert table.schema.field("ttft_ms").type == pyarrow.float64()
+    assert table.column_names == requests.column_names
+    # Both have the memory of the table, not copies of it.
+    address = lambda of: of.column("prompt_tokens").chunk(0).buffers()[1].address  # noqa: E731
+    assert address(table) == address(requests.to_pyarrow())
+    assert isinstance(requests.to_pandas(), pandas.DataFrame)
+    frame = requests.to_polars()
+    assert isinstance(frame, polars.DataFrame) and frame.height == requests.num_rows
+    assert "more rows" in requests._repr_html_()
+    with pytest.raises(KeyError, match="there are of, id"):
+        requests["nothing"]
+
+
+def test_tables_have_the_bytes_of_the_binary(small, binary, tmp_path):
+    grid = {"rate": [2, 4, 8]}
+    rows = []
+    table = vcr.sweep(small, grid, on_row=lambda point, values: rows.append((point, values["rate"])))
+    assert sorted(rows) == [(0, "2"), (1, "4"), (2, "8")]
+    for name in ("a.csv", "a.json", "a.parquet"):
+        table.write(tmp_path / name)
+        binary("run", small, "--sweep", "rate=2,4,8", "--sweep-out", tmp_path / f"theirs-{name}", "--quiet")
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"theirs-{name}").read_bytes()
+    with pytest.raises(vcr.InputError, match="exists"):
+        table.write(tmp_path / "a.csv")
+    with pytest.raises(vcr.InputError, match="must end in"):
+        table.write(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"repeat": 3}, ["--repeat", 3]),
+        ({"search": "seconds=1..8"}, ["--search", "seconds=1..8"]),
+    ],
+)
+def test_sweeps_of_seeds_and_searches(small, binary, tmp_path, options, words):
+    small.write_text(SMALL.replace('duration: "5s"', 'duration: param("seconds", 5).to_string() + "s"'))
+    vcr.sweep(small, {"rate": "2..4..2"}, **options).write(tmp_path / "ours.csv")
+    binary("run", small, "--sweep", "rate=2..4..2", *words, "--sweep-out", tmp_path / "theirs.csv", "--quiet")
+    assert (tmp_path / "ours.csv").read_bytes() == (tmp_path / "theirs.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("grid", "text"),
+    [
+        ({}, "the grid is empty"),
+        ({"rate": []}, "`rate` has no values"),
+        ({"rate": [object()]}, "expected a text, a number, true or false, got object"),
+        ({"rate": ["1,2"]}, "must have neither"),
+        ({"rate": 3}, "must be a list of values"),
+        ({"rat": [1]}, "has no parameter `rat`"),
+        ({"rate": [1, 1]}, "is given twice"),
+        ([1], "expected a mapping"),
+    ],
+)
+def test_bad_grids_are_refused(small, grid, text):
+    with pytest.raises(vcr.InputError) as caught:
+        vcr.sweep(small, grid)
+    assert text in str(caught.value)
+
+
+def test_a_bad_point_is_named(small):
+    with pytest.raises(vcr.InputError, match="--sweep, rate=x: .*`rate` must be a whole number"):
+        vcr.sweep(small, {"rate": [1, "x"]})
+
+
+def test_replays_have_the_bytes_of_the_binary(binary, tmp_path):
+    options = {"num_workers": 2, "router_mode": "kv_router", "extra_engine_args": {"num_gpu_blocks": 4096}}
+    report = vcr.replay(TRACE, trace_block_size=32, **options)
+    words = ["--num-workers", 2, "--router-mode", "kv_router", "--extra-engine-args", '{"num_gpu_blocks": 4096}']
+    code, out, err = binary("replay", TRACE, "--trace-block-size", 32, *words, "--json", "--quiet")
+    assert (code, report.to_json().encode()) == (0, out), err
+    table = vcr.sweep(trace=TRACE, grid={"num_workers": [1, 2], "max_num_seqs": [8, 16]}, trace_block_size=32)
+    table.write(tmp_path / "ours.csv")
+    sweeps = ["--sweep", "num_workers=1,2", "--sweep", "max_num_seqs=8,16", "--sweep-out", tmp_path / "theirs.csv"]
+    assert binary("replay", TRACE, "--trace-block-size", 32, *sweeps)[0] == 0
+    assert (tmp_path / "ours.csv").read_bytes() == (tmp_path / "theirs.csv").read_bytes()
+    with pytest.raises(vcr.InputError, match="give either a trace"):
+        vcr.replay()
+    with pytest.raises(vcr.InputError, match="--num-workers"):
+        vcr.replay(TRACE, num_workers="x")
+
+
+def test_comparisons_have_the_bytes_of_the_binary(small, binary, tmp_path):
+    vcr.run(small, out=tmp_path / "before")
+    vcr.run(small, params={"rate": 20}, out=tmp_path / "after")
+    limit = {"ttft.p99": "5%"}
+    comparison = vcr.compare(tmp_path / "before", tmp_path / "after", max_regression=limit)
+    words = ["compare", tmp_path / "before", tmp_path / "after", "--max-regression", "ttft.p99=5%", "--json"]
+    code, out, _ = binary(*words)
+    assert comparison.to_json().encode() == out and comparison.passed == (code == 0)
+    assert comparison["pairs"][0]["changes"]
+    with pytest.raises(vcr.InputError, match="no metric `tft`"):
+        vcr.compare(tmp_path / "before", tmp_path / "after", max_regression={"tft.p99": "5%"})
+
+
+def test_step_logs_and_captures_are_tables(small, tmp_path, binary):
+    vcr.run(small, out=tmp_path / "out")
+    steps = vcr.read_steps(tmp_path / "out")
+    lines = (tmp_path / "out/steps.jsonl").read_text().splitlines()
+    assert 0 < steps.num_rows <= len(lines)
+    assert sum(steps.to_polars()["emitted_tokens"]) == sum(vcr.run(small).requests["output_tokens"])
+    capture = vcr.read_capture(tmp_path / "out")
+    assert binary("inspect", "convert", tmp_path / "out", "-o", tmp_path / "theirs.parquet")[0] == 0
+    capture.write(tmp_path / "ours.parquet")
+    assert (tmp_path / "ours.parquet").read_bytes() == (tmp_path / "theirs.parquet").read_bytes()
+    with pytest.raises(vcr.InputError, match="nothing"):
+        vcr.read_steps(tmp_path / "nothing")

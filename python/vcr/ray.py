@@ -1,0 +1,327 @@
+"""Sweeps as tasks of Ray: ``pip install 'vcr[ray]'``.
+
+``sweep`` runs the points of a grid on the cluster that ``ray.init`` finds, with the table, and the
+bytes, that one machine makes. What points read is put into the object store once. A task takes as
+many points as fit into about half a second, so that Ray's own cost per task is small against them;
+how long points take is learned from those that have ended, and the longest go first. Results are
+in a folder as soon as they are there, and a sweep that was ended goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vcr import _vcr
+from vcr._api import plan, sweep_words
+from vcr._errors import FaultError, InputError, VcrError
+from vcr._results import Results
+from vcr._scenario import Scenario
+from vcr._table import Table, _imported
+
+#: What a file of the command line is called there, and the files that lie beside it.
+Inputs = Sequence[tuple[str, Sequence[tuple[str, bytes]]]]
+
+#: Tasks in flight for each core: one that runs, one that waits.
+_TASKS_PER_CORE = 2
+
+#: A point that has lost so many workers is not tried again: it may be what ends them.
+_MAX_LOSSES = 4
+
+
+def sweep(
+    scenario: str | os.PathLike[str] | Scenario | None = None,
+    grid: Mapping[str, object] | None = None,
+    *,
+    trace: str | os.PathLike[str] | list[str | os.PathLike[str]] | None = None,
+    params: Mapping[str, object] | None = None,
+    address: str | None = None,
+    results: str | os.PathLike[str] | None = None,
+    task_s: float = 0.5,
+    on_row: Callable[[int, dict[str, str]], object] | None = None,
+    **options: object,
+) -> Table:
+    """Runs the points of a grid as tasks of Ray; see ``vcr.sweep`` for what it shares with it.
+
+    Args:
+        address: The cluster, as of ``ray.init``: ``ray://host:10001``, ``host:6379``; the one that
+            this process is connected to, or a local one, if none is given.
+        results: A folder that keeps each result as it comes. A sweep of the same grid goes on from
+            it; any other is refused.
+        task_s: Time that the points of a task are to take together.
+        on_row: Called with the number and the values of each point as its result comes.
+
+    Raises:
+        ImportError: Ray is not installed.
+        InputError: A point is wrong, a worker has another version, the folder is of another grid.
+        FaultError: A point has lost its worker several times, or failed.
+    """
+    words = sweep_words(scenario, grid, trace=trace, params=params, **options)
+    return _sweep(words, address=address, results=results, task_s=task_s, on_row=on_row)
+
+
+def _sweep(
+    words: list[str],
+    *,
+    address: str | None,
+    results: str | os.PathLike[str] | None,
+    task_s: float = 0.5,
+    on_row: Callable[[int, dict[str, str]], object] | None = None,
+) -> Table:
+    ray = _imported("ray", "ray")
+    planned = plan(words)
+    # Each point, before any of them costs a task.
+    inputs = planned.check()
+    kept = Results(results, planned.header(), planned.points)
+    try:
+        if kept.missing():
+            if not ray.is_initialized() or address:
+                ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+            _Driver(ray, planned, words, inputs, kept, task_s, on_row).run()
+        return Table(planned.table(kept.all()))
+    finally:
+        kept.close()
+
+
+class _Driver:
+    """Hands out points and takes results."""
+
+    def __init__(
+        self,
+        ray: Any,
+        planned: _vcr.Sweep,
+        words: list[str],
+        inputs: Inputs,
+        kept: Results,
+        task_s: float,
+        on_row: Callable[[int, dict[str, str]], object] | None,
+    ) -> None:
+        self.ray = ray
+        self.planned = planned
+        self.kept = kept
+        self.task_s = task_s
+        self.on_row = on_row
+        self.costs = Costs(planned)
+        self.pending = self.costs.spread(kept.missing())
+        self.losses: dict[int, int] = {}
+        #: By task.
+        self.in_flight: dict[Any, list[int]] = {}
+        # Not an argument itself: Ray would read it anew for each task.
+        self.bundle = [ray.put((words, inputs))]
+        self.task = ray.remote(num_cpus=1, max_retries=0)(_execute)
+
+    def run(self) -> None:
+        try:
+            while self.pending or self.in_flight:
+                self.submit()
+                done, _ = self.ray.wait(list(self.in_flight), num_returns=1)
+                for task in done:
+                    self.take(task)
+        except BaseException:
+            for task in self.in_flight:
+                self.ray.cancel(task, force=True)
+            raise
+
+    def submit(self) -> None:
+        """Keeps all cores busy, and no more tasks in flight than that takes."""
+        cores = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        while self.pending and len(self.in_flight) < cores * _TASKS_PER_CORE:
+            points = self.next_points(cores)
+            header = self.planned.header()
+            task = self.task.remote(self.bundle, header, _vcr.__version__, points)
+            self.in_flight[task] = points
+
+    def next_points(self, cores: int) -> list[int]:
+        """The longest points first, as many as fit into a task; fewer towards the end."""
+        self.costs.order(self.pending)
+        share = math.ceil(len(self.pending) / (cores * _TASKS_PER_CORE))
+        points: list[int] = []
+        left_s = self.task_s
+        while self.pending and len(points) < share:
+            # A point that has lost a worker goes alone, so that it can be told from its neighbours.
+            if points and (self.losses.get(self.pending[-1]) or self.losses.get(points[-1])):
+                break
+            left_s -= self.costs.predicted_s(self.pending[-1])
+            if points and left_s < 0:
+                break
+            points.append(self.pending.pop())
+        return points
+
+    def take(self, task: Any) -> None:
+        """The results of a task that has ended, or its points again."""
+        points = self.in_flight.pop(task)
+        exceptions = self.ray.exceptions
+        try:
+            results = self.ray.get(task)
+        except exceptions.RayTaskError as error:
+            raise _cause(error) from None
+        except exceptions.RayError as error:
+            for point in points:
+                self.losses[point] = self.losses.get(point, 0) + 1
+                if self.losses[point] >= _MAX_LOSSES:
+                    raise FaultError(
+                        f"the point {self.label(point)} has lost its worker {_MAX_LOSSES} times: {_line(error)}",
+                        "look at the memory of the nodes; results so far are in the folder of `results`",
+                    ) from None
+            self.pending += points
+            return
+        for point, result, seconds in results:
+            self.costs.note(point, seconds)
+            if self.kept.add(point, result) and self.on_row:
+                self.on_row(point, dict(zip(self.planned.axes, self.planned.values(point))))
+
+    def label(self, point: int) -> str:
+        return " ".join(f"{name}={of}" for name, of in zip(self.planned.axes, self.planned.values(point)))
+
+
+class Costs:
+    """How long points take: the mean of all, times how much longer than it those with the same
+    value on an axis took, for each axis."""
+
+    def __init__(self, planned: _vcr.Sweep) -> None:
+        self._planned = planned
+        self._all = [0, 0.0]
+        self._of_value: list[dict[str, list[float]]] = [{} for _ in planned.axes]
+        self._next_order = 1
+
+    def note(self, point: int, seconds: float) -> None:
+        """A point that has ended."""
+        self._all[0] += 1
+        self._all[1] += seconds
+        for values, value in zip(self._of_value, self._planned.values(point)):
+            of = values.setdefault(value, [0, 0.0])
+            of[0] += 1
+            of[1] += seconds
+
+    def predicted_s(self, point: int) -> float:
+        """The time that a point will take; a task's whole time while nothing is known."""
+        count, total = self._all
+        if not count or not total:
+            return math.inf
+        mean = total / count
+        predicted = mean
+        for values, value in zip(self._of_value, self._planned.values(point)):
+            if value in values:
+                of = values[value]
+                predicted *= of[1] / of[0] / mean
+        return predicted
+
+    def order(self, points: list[int]) -> None:
+        """Sorts points, the longest last; again only once twice as many have ended."""
+        if self._all[0] >= self._next_order:
+            self._next_order = 2 * self._all[0]
+            points.sort(key=lambda point: (self.predicted_s(point), -point))
+
+    def spread(self, points: list[int]) -> list[int]:
+        """Points in an order whose end is spread over the grid, so that the first ones that are
+        taken tell most of the rest."""
+        stride = max(1, int(len(points) * 0.618))
+        while math.gcd(stride, max(1, len(points))) > 1:
+            stride += 1
+        return [points[(index * stride) % len(points)] for index in range(len(points))][::-1]
+
+
+# The sweeps that this worker knows, by their headers: planned once, for all tasks that it gets.
+_known: dict[str, _vcr.Sweep] = {}
+
+
+def _execute(bundle: list[Any], header: str, version: str, points: list[int]) -> list[tuple[int, str, float]]:
+    """A task: executes points on a worker."""
+    import vcr
+
+    if vcr.__version__ != version:
+        raise InputError(
+            f"version mismatch: the driver has vcr {version}, a worker has vcr {vcr.__version__}",
+            f"install vcr=={version} on all nodes",
+        )
+    planned = _known.get(header)
+    if planned is None:
+        import ray
+
+        words, inputs = ray.get(bundle[0])
+        planned = _known[header] = plan(_with_files(words, inputs))
+    results: list[tuple[int, str, float]] = []
+    for point in points:
+        began = time.perf_counter()
+        planned.execute(
+            [point],
+            threads=1,
+            done=lambda done, result: results.append((done, result, time.perf_counter() - began)),
+        )
+    return results
+
+
+def _with_files(words: list[str], inputs: Inputs) -> list[str]:
+    """The command line with files of this machine in the place of the driver's."""
+    places: dict[str, str] = {}
+    folder = tempfile.mkdtemp(prefix="vcr-ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, (word, files) in enumerate(inputs):
+        own = Path(folder) / str(number)
+        own.mkdir()
+        for name, contents in files:
+            (own / name).write_bytes(contents)
+        places[word] = str(own / files[0][0])
+
+    def placed(word: str) -> str:
+        start, equals, end = word.partition("=")
+        if equals and start.startswith("--"):
+            return start + equals + placed(end)
+        if word.startswith("@"):
+            return "@" + places.get(word[1:], word[1:])
+        return places.get(word, word)
+
+    return [placed(word) for word in words]
+
+
+def _cause(error: Any) -> BaseException:
+    """What a task raised, as it would have been raised here."""
+    cause = error.cause
+    if isinstance(cause, VcrError):
+        return cause
+    if isinstance(cause, ModuleNotFoundError):
+        return InputError(
+            f"a worker lacks the package `{cause.name}`", f"install vcr=={_vcr.__version__} on all nodes"
+        )
+    return FaultError(f"a task failed: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def main() -> int:
+    """``python -m vcr.ray``: what ``vcr run --on`` and ``vcr replay --on`` start."""
+    parser = argparse.ArgumentParser(prog="python -m vcr.ray", description="Runs a sweep as tasks of Ray.")
+    parser.add_argument("--address", required=True, help="the cluster, as of ray.init")
+    parser.add_argument("--results", required=True, help="folder that keeps the results")
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="-- and the words of vcr run or vcr replay")
+    args = parser.parse_args()
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    try:
+        _sweep(words, address=args.address, results=args.results)
+    except VcrError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3 if isinstance(error, FaultError) else 2
+    except (ImportError, ConnectionError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    # Workers know functions by the module's name, which `__main__` is not.
+    from vcr.ray import main as imported_main
+
+    sys.exit(imported_main())

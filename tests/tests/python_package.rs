@@ -1,0 +1,98 @@
+//! The Python package: the wheel in a clean environment, and its own tests with what reads its
+//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh` builds and installs it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use vcr_tests::{Client, Folder, Said, client, root, shipped_guest, skip, vcr};
+
+/// The wheel. None, said loudly, where it has not been built, or from other sources.
+fn wheel() -> Option<PathBuf> {
+    const HINT: &str = "python/build.sh builds the wheel of the Python package";
+    let built = std::fs::read_dir(root().join("target/wheels")).into_iter().flatten().flatten();
+    let found = built.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "whl"));
+    let Some(wheel) = found else {
+        skip(HINT);
+        return None;
+    };
+    let modified = |path: &Path| path.metadata().and_then(|of| of.modified()).expect("a file has a time");
+    if modified(&wheel) < modified(vcr()) {
+        let version = Said::of(Command::new(vcr()).arg("--version")).ended(0).stdout;
+        eprintln!("the wheel is older than the binary ({}); {HINT}", version.trim());
+    }
+    Some(wheel)
+}
+
+/// An environment with the wheel and other packages.
+fn environment(name: &str) -> Option<Client> {
+    wheel()?;
+    client(name)
+}
+
+/// Runs files of the package's tests.
+fn pytest(name: &str, files: &[&str]) {
+    let Some(client) = environment(name) else { return };
+    // The main job, which one of them runs.
+    if shipped_guest("roofline").is_none() {
+        return;
+    }
+    let folder = root().join("python/tests");
+    let mut command = client.python(&["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]);
+    command.args(files).current_dir(folder).env("VCR_BINARY", vcr()).env("PYTHONDONTWRITEBYTECODE", "1");
+    _ = Said::of(&mut command).ended(0);
+}
+
+#[test]
+fn the_wheel_runs_the_main_job_in_a_clean_environment() {
+    let Some(wheel) = wheel() else { return };
+    if shipped_guest("roofline").is_none() {
+        return;
+    }
+    let bytes = wheel.metadata().expect("it is there").len();
+    assert!(bytes < 40_000_000, "the wheel has {bytes} bytes");
+    let folder = Folder::new();
+    let mut venv = Command::new("python3");
+    _ = Said::of(venv.args(["-m", "venv", "clean"]).current_dir(folder.path())).ended(0);
+    let bin = folder.path().join("clean/bin");
+    let mut install = Command::new(bin.join("pip"));
+    install.args(["install", "--quiet", "--no-index", "--disable-pip-version-check"]).arg(&wheel);
+    _ = Said::of(&mut install).ended(0);
+    let scenario = root().join("scenarios/pd_burst.rhai");
+    let expected = Said::of(Command::new(vcr()).arg("run").arg(&scenario).arg("--json")).ended(0);
+    // By the console script, and in process.
+    let script = Said::of(Command::new(bin.join("vcr")).arg("run").arg(&scenario).arg("--json")).ended(0);
+    assert_eq!(script.stdout, expected.stdout);
+    let code = "import sys, vcr; sys.stdout.write(vcr.run(sys.argv[1]).to_json())";
+    let in_process = Said::of(Command::new(bin.join("python")).args(["-c", code]).arg(&scenario)).ended(0);
+    assert_eq!(in_process.stdout, expected.stdout);
+    // What other packages are for says which.
+    let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
+    let mut missing = Command::new(bin.join("python"));
+    let said = Said::of(missing.args(["-c", &format!("import sys\n{code}")]).arg(&scenario)).ended(0);
+    assert_eq!(said.stdout.trim(), "this needs polars: pip install 'vcr[polars]'");
+}
+
+#[test]
+fn runs_are_those_of_the_binary() {
+    pytest("python", &["test_run.py"]);
+}
+
+#[test]
+fn tables_are_those_of_the_binary() {
+    pytest("python", &["test_tables.py"]);
+}
+
+#[test]
+fn scenarios_are_built_from_values() {
+    pytest("python", &["test_scenario.py"]);
+}
+
+#[test]
+fn the_notebook_runs() {
+    pytest("python", &["test_notebook.py"]);
+}
+
+#[test]
+fn sweeps_on_ray_have_the_bytes_of_one_machine() {
+    pytest("ray", &["test_ray.py"]);
+}
