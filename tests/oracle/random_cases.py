@@ -1,5 +1,6 @@
 """Draws cases: a configuration of the scheduler and requests that put it under pressure."""
 
+import math
 import random
 from hashlib import blake2b
 
@@ -36,12 +37,19 @@ class Hashed:
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
 
 
-def draw(seed, number):
-    """The case `number` of a seed: its configuration and its requests."""
-    rng = random.Random(f"cases/{seed}/{number}")
+# Kinds of groups of layers, as a command line names them.
+GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes"]
+
+
+def draw(seed, number, groups=None):
+    """The case `number` of a seed: its configuration and its requests; with several groups of layers if
+    `groups` names their kind."""
+    rng = random.Random(f"cases/{groups}/{seed}/{number}" if groups else f"cases/{seed}/{number}")
     # Requests that outgrow the pool together, so that many are preempted.
-    pressed = rng.random() < 0.55
+    pressed = rng.random() < (0.75 if groups else 0.55)
     config = draw_config(rng, pressed)
+    if groups:
+        draw_groups(rng, config, groups)
     habits = draw_habits(rng, config, pressed)
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
     count = rng.randint(REQUESTS_MIN + 20, REQUESTS_MAX)
@@ -91,6 +99,60 @@ def draw_config(rng, pressed):
         "spec": spec,
         "async_scheduling": rng.random() < 0.6,
     }
+
+
+def draw_groups(rng, config, kind):
+    """Groups of layers; `block_size` becomes the length at which blocks are hashed."""
+    size, longest = config["block_size"], config["max_model_len"]
+
+    def full(scale=1):
+        return {"kind": "full", "block_size": size * scale}
+
+    def window(scale=1):
+        length = rng.choice([1, 2, size, size + 1, 2 * size, 3 * size + 5, rng.randint(1, longest), longest // 4])
+        return {"kind": "sliding_window", "block_size": size * scale, "window": max(1, length)}
+
+    def local():
+        length = size * rng.choice([1, 2, 3, 4, 8])
+        length = rng.choice([length, length, rng.randint(1, longest)])
+        return {"kind": "chunked_local", "block_size": size, "window": length}
+
+    if kind == "window":
+        groups = [window()]
+    elif kind == "hybrid":
+        one = window()
+        groups = [full()] * rng.choice([1, 1, 2]) + [one] * rng.choice([1, 1, 2, 3])
+    elif kind == "windows":
+        groups = [window() for _ in range(rng.choice([2, 2, 3]))] + [full()] * rng.choice([0, 1, 1])
+    elif kind == "local":
+        one = local()
+        groups = [one] * rng.choice([1, 1, 2, 3]) + [full()] * rng.choice([0, 1, 1])
+        groups += [window()] * rng.choice([0, 0, 0, 1])
+    else:
+        config["block_size"] = size = rng.choice([8, 8, 16, 24])
+        groups = [full(rng.choice([1, 1, 2, 3]))] * rng.choice([0, 1, 1, 1, 2])
+        groups += [window(rng.choice([1, 2, 4])) for _ in range(rng.choice([1, 1, 2]))]
+        if len(groups) == 1:
+            groups.append(full(2))
+    rng.shuffle(groups)
+    config["groups"] = [dict(group) for group in groups]
+    aligned = math.lcm(*(group["block_size"] for group in groups))
+    has_window = any(group["kind"] == "sliding_window" for group in groups)
+    intervals = [None, None, 0, aligned, 2 * aligned, 5 * aligned]
+    config["retention"] = rng.choice(intervals) if has_window else rng.choice([None, None, 0])
+
+
+def held_blocks(config, tokens, in_flight=0):
+    """About as many blocks as a request of this length holds at once, with tokens in flight."""
+    if "groups" not in config:
+        return -(-tokens // config["block_size"])
+    blocks = 0
+    for group in config["groups"]:
+        held = tokens
+        if "window" in group:
+            held = min(tokens, group["window"] + in_flight)
+        blocks += -(-held // group["block_size"]) + ("window" in group)
+    return blocks
 
 
 def draw_habits(rng, config, pressed):
@@ -216,9 +278,11 @@ def draw_pool(rng, config, requests, pressed):
     """Enough blocks for any one request; how many more makes the pressure."""
     slack = 2 * (config["spec"] + 1)
     longest = max(min(config["max_model_len"], request["length"] + slack) for request in requests)
-    least = -(-longest // config["block_size"]) + rng.choice([1, 2, 4])
+    batches = 2 if config["async_scheduling"] else 1
+    least = held_blocks(config, longest, batches * config["max_num_batched_tokens"]) + rng.choice([1, 2, 4])
     mean = sum(request["length"] for request in requests) / len(requests)
-    wanted = mean / config["block_size"] * min(config["max_num_seqs"], len(requests))
+    each = held_blocks(config, int(mean)) if "groups" in config else mean / config["block_size"]
+    wanted = each * min(config["max_num_seqs"], len(requests))
     wanted *= rng.uniform(0.1, 0.6) if pressed else rng.choice([0.8, 1.5, 5.0])
     return min(4000, max(least, int(wanted)))
 
@@ -228,6 +292,8 @@ def expected_iterations(config, requests):
     tokens = sum(request["length"] for request in requests)
     outputs = sum(request["max_tokens"] for request in requests)
     room = config["num_blocks"] * config["block_size"] / (tokens / len(requests) + config["block_size"] / 2)
+    if "groups" in config:
+        room = config["num_blocks"] / held_blocks(config, tokens // len(requests))
     parallel = min(
         config["max_num_seqs"],
         config["max_num_active_seqs"] or config["max_num_seqs"],

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
-    record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--model-runner-v2]
+    record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
+        [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -18,7 +19,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from random_cases import Hashed, draw  # noqa: E402
+from random_cases import GROUP_KINDS, Hashed, draw  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 
 ITERATIONS_MAX = 2500
@@ -87,9 +88,9 @@ def redrive(case, model):
     return True
 
 
-def record(out, name, seed, number, model, model_runner_v2):
+def record(out, name, seed, number, model, model_runner_v2, groups):
     """Drives one random case; what vLLM itself does not survive goes to refused.jsonl."""
-    config, requests = draw(seed, number)
+    config, requests = draw(seed, number, groups)
     drive = None
     try:
         answers = Hashed(seed, number, config["spec"])
@@ -143,6 +144,7 @@ def main():
     parser.add_argument("--cases", type=int, default=40, help="how many cases are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, record only the named")
+    parser.add_argument("--groups", choices=GROUP_KINDS, help="draw cases with groups of layers of this kind")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -155,9 +157,9 @@ def main():
     if not arguments.only:
         (arguments.out / "refused.jsonl").write_text("", encoding="utf-8")
     for number in range(arguments.cases):
-        name = f"random-{arguments.seed}-{number:03}"
+        name = f"{arguments.groups or 'random'}-{arguments.seed}-{number:03}"
         if not arguments.only or name in arguments.only:
-            record(arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2)
+            record(arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, arguments.groups)
     return 0
 
 

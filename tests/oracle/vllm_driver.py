@@ -6,6 +6,7 @@ returns and how many drafts follow is asked of an object given to `Drive`.
 """
 
 import heapq
+import math
 from collections import Counter, deque
 from importlib.metadata import version
 
@@ -25,7 +26,13 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -42,9 +49,13 @@ class DidNotFinish(Exception):
 
 
 class EventNumbers:
-    """Stands in for the KV event publisher; numbers block hashes by first appearance."""
+    """Stands in for the KV event publisher; numbers block hashes by first appearance.
 
-    def __init__(self):
+    With several groups of layers the number of the group is the last element of an event.
+    """
+
+    def __init__(self, by_group):
+        self._by_group = by_group
         self._numbers = {}
         self._events = []
 
@@ -53,9 +64,9 @@ class EventNumbers:
             if isinstance(event, BlockStored):
                 parent = event.parent_block_hash
                 parent = None if parent is None else self._number(parent)
-                self._events.append(["S", parent, self._numbers_of(event)])
+                self._events.append(["S", parent, self._numbers_of(event), *self._group_of(event)])
             elif isinstance(event, BlockRemoved):
-                self._events.append(["R", self._numbers_of(event)])
+                self._events.append(["R", self._numbers_of(event), *self._group_of(event)])
             else:
                 self._events.append(["C"])
 
@@ -65,6 +76,9 @@ class EventNumbers:
     def take(self):
         events, self._events = self._events, []
         return events
+
+    def _group_of(self, event):
+        return [event.group_idx] if self._by_group else []
 
     def _numbers_of(self, event):
         return [self._number(block_hash) for block_hash in event.block_hashes]
@@ -120,28 +134,58 @@ def vllm_config(config, model):
     return built
 
 
+def group_spec(config, group, built):
+    """What vLLM holds of a group of layers."""
+    shape = {
+        "num_kv_heads": built.model_config.get_num_kv_heads(built.parallel_config),
+        "head_size": built.model_config.get_head_size(),
+        "dtype": built.model_config.dtype,
+        "block_size": group["block_size"],
+    }
+    match group["kind"]:
+        case "full":
+            return FullAttentionSpec(**shape)
+        case "sliding_window":
+            return SlidingWindowSpec(**shape, sliding_window=group["window"])
+        case "chunked_local":
+            return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
+    raise ValueError(f"unknown kind of group: {group['kind']}")
+
+
+def scheduler_block_size(config):
+    """The length that prefix hits are multiples of."""
+    return math.lcm(*(group["block_size"] for group in groups_of(config)))
+
+
+def groups_of(config):
+    """The groups of layers; one of full attention unless the case says otherwise."""
+    return config.get("groups") or [{"kind": "full", "block_size": config["block_size"]}]
+
+
 def new_scheduler(config, model, model_runner_v2):
-    """A scheduler over one group of full-attention layers."""
+    """A scheduler over the groups of layers that the case asks for."""
     built = vllm_config(config, model)
-    heads = built.model_config.get_num_kv_heads(built.parallel_config)
-    spec = FullAttentionSpec(
-        block_size=config["block_size"],
-        num_kv_heads=heads,
-        head_size=built.model_config.get_head_size(),
-        dtype=built.model_config.dtype,
-    )
     layers = [f"layers.{index}" for index in range(built.model_config.get_total_num_hidden_layers())]
+    groups = groups_of(config)
     kv_cache = KVCacheConfig(
         num_blocks=config["num_blocks"],
         kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(layers, spec)],
+        kv_cache_groups=[
+            KVCacheGroupSpec(
+                layers if len(groups) == 1 else [f"{index}.{layer}" for layer in layers],
+                group_spec(config, group, built),
+            )
+            for index, group in enumerate(groups)
+        ],
+        **({"prefix_cache_retention_interval": config["retention"]} if config.get("groups") else {}),
     )
     scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
     scheduler = scheduler_class(
         vllm_config=built,
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(built),
-        block_size=config["block_size"],
+        block_size=scheduler_block_size(config),
+        hash_block_size=config["block_size"],
         log_stats=True,
     )
     # The settings refuse the second model runner where there is no Triton; all
@@ -150,9 +194,15 @@ def new_scheduler(config, model, model_runner_v2):
     return scheduler
 
 
-def effective(scheduler):
+def effective(scheduler, has_groups):
     """The settings as the scheduler holds them."""
     speculative = scheduler.vllm_config.speculative_config
+    by_group = {
+        "coordinator": type(scheduler.kv_cache_manager.coordinator).__name__,
+        "scheduler_block_size": scheduler.block_size,
+        "hash_block_size": scheduler.hash_block_size,
+        "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
+    }
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
         "max_num_running_reqs": scheduler.max_num_running_reqs,
@@ -172,7 +222,34 @@ def effective(scheduler):
         "scheduler": type(scheduler).__name__,
         "use_v2_model_runner": scheduler.use_v2_model_runner,
         "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
+        **(by_group if has_groups else {}),
     }
+
+
+class WindowFrees:
+    """Notes the blocks that leave the windows of running requests."""
+
+    def __init__(self, managers):
+        self._frees = []
+        for group, manager in enumerate(managers):
+            manager.remove_skipped_blocks = self._noting(group, manager)
+
+    def take(self):
+        frees, self._frees = self._frees, []
+        return frees
+
+    def _noting(self, group, manager):
+        remove = manager.remove_skipped_blocks
+
+        def remove_and_note(request_id, *args, **kwargs):
+            before = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
+            remove(request_id, *args, **kwargs)
+            after = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
+            freed = [old for old, new in zip(before, after) if old != new]
+            if freed:
+                self._frees.append([int(request_id), group, freed])
+
+        return remove_and_note
 
 
 class Drive:
@@ -193,14 +270,19 @@ class Drive:
     ):
         self.config = config
         self.scheduler = new_scheduler(config, model, model_runner_v2)
-        self.effective = effective(self.scheduler)
+        self._has_groups = "groups" in config
+        self.effective = effective(self.scheduler, self._has_groups)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
         self.steps = []
         self._requests = {request["id"]: request for request in requests}
         self._answers = answers
         self._iterations_max = iterations_max
-        self._events = EventNumbers()
+        self._events = EventNumbers(self._has_groups)
         self.scheduler.kv_event_publisher = self._events
+        self._window_frees = None
+        if self._has_groups:
+            managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
+            self._window_frees = WindowFrees(managers)
         self._hasher = self._block_hasher()
         self._iteration = 0
         self._added = 0
@@ -346,7 +428,7 @@ class Drive:
                 kind = "p" if name in cached.resumed_req_ids else "r"
                 computed = cached.num_computed_tokens[place[name]]
                 blocks = cached.new_block_ids[place[name]]
-            entry = [int(name), tokens, computed, kind, list(blocks[0]) if blocks else []]
+            entry = [int(name), tokens, computed, kind, self._block_ids(blocks)]
             drafts = output.scheduled_spec_decode_tokens.get(name)
             scheduled.append(entry + [len(drafts)] if drafts else entry)
         line["s"] = self._schedules
@@ -360,8 +442,16 @@ class Drive:
         line["run"] = [int(request.request_id) for request in scheduler.running]
         line["wait"] = scheduler.get_request_counts()[1]
         line["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        if self._window_frees and (frees := self._window_frees.take()):
+            line["win"] = frees
         self._happened("schedule", [entry[0] for entry in scheduled])
         self._happened("preempt", preempted)
+
+    def _block_ids(self, blocks):
+        """New blocks; a list for each group where the case has groups."""
+        if not blocks:
+            return []
+        return [list(group) for group in blocks] if self._has_groups else list(blocks[0])
 
     def _update(self, line, number, output, returns):
         """Answers the schedule `number` and applies the answer."""

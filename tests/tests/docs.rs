@@ -9,7 +9,10 @@ use vcr_cluster::metrics::{Metric, MetricKind, Scope, Unit};
 use vcr_cluster::{PoolRole, RouterConfig};
 use vcr_core::sglang::{self, SglangConfigInput};
 use vcr_core::ticks::{self, TickConfigInput};
-use vcr_core::{ACCEPTANCE_RATES, Drivers, EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
+use vcr_core::{
+    ACCEPTANCE_RATES, Drivers, EngineConfigInput, EngineKind, EngineOption, KV_CACHE_GROUPS, OPTIONS, OptionValue,
+    option,
+};
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
 use vcr_tests::{check_file, check_rows, check_table, root, vcr};
@@ -26,6 +29,8 @@ fn scenarios_have_the_declared_engine_options() {
     let mut rows: Vec<_> = OPTIONS.iter().map(|option| option_row(option, &EngineConfigInput::default())).collect();
     let rates = [&format!("`{}`", ACCEPTANCE_RATES.name), "array of shares", "`[]`", ACCEPTANCE_RATES.meaning];
     rows.push(rates.map(str::to_owned).to_vec());
+    let groups = [&format!("`{}`", KV_CACHE_GROUPS.name), "array of texts", "`[]`", KV_CACHE_GROUPS.meaning];
+    rows.push(groups.map(str::to_owned).to_vec());
     check_rows(page, "## vLLM", &rows);
     let declared = sglang::OPTIONS.iter();
     let mut rows: Vec<_> = declared.map(|option| option_row(option, &SglangConfigInput::default())).collect();
@@ -85,6 +90,8 @@ fn vcr_play_has_the_declared_engine_options() {
     }
     let flag = format!("`--{}`", ACCEPTANCE_RATES.name.replace('_', "-"));
     rows.push([&flag, "shares, separated by commas", "", ACCEPTANCE_RATES.meaning].map(str::to_owned).to_vec());
+    let flag = format!("`--{}`", KV_CACHE_GROUPS.name.replace('_', "-"));
+    rows.push([&flag, "groups, separated by commas", "", KV_CACHE_GROUPS.meaning].map(str::to_owned).to_vec());
     check_rows("reference/play/options.md", "## Engine options", &rows);
 }
 

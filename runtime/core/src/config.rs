@@ -5,10 +5,12 @@ pub(crate) mod options;
 
 pub use error::ConfigError;
 pub use options::{
-    ACCEPTANCE_RATES, Drivers, EngineOption, NamedValue, OPTIONS, OptionValue, RatesOption, derived_settings, option,
+    ACCEPTANCE_RATES, Drivers, EngineOption, GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue,
+    RatesOption, derived_settings, option,
 };
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
+use crate::kv::groups::{self, KvCacheGroup, KvCacheKind, KvGroups};
 use crate::kv::tiers::KvTiersConfig;
 
 /// Order of the waiting queue and choice of the preemption victim.
@@ -90,6 +92,11 @@ pub struct EngineConfigInput {
     pub rules: SchedulerRules,
     /// KV tiers below the device, if any.
     pub kv_tiers: Option<KvTiersConfig>,
+    /// Groups of layers with blocks of their own; none for one group of full attention.
+    pub kv_cache_groups: Vec<KvCacheGroup>,
+    /// With sliding windows: distance in tokens between prefixes of which a window's blocks are kept
+    /// for later requests; 0 for the ends of prompts alone, none for every prefix that may be hit.
+    pub prefix_cache_retention_interval: Option<u32>,
 }
 
 impl Default for EngineConfigInput {
@@ -117,6 +124,8 @@ impl Default for EngineConfigInput {
             async_scheduling: false,
             rules: SchedulerRules::default(),
             kv_tiers: None,
+            kv_cache_groups: Vec::new(),
+            prefix_cache_retention_interval: None,
         }
     }
 }
@@ -135,7 +144,12 @@ impl EngineConfig {
     /// # Errors
     /// Each setting, or pair of settings, with which vLLM would not start or a
     /// request could wait for ever.
-    pub fn new(input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
+    pub fn new(mut input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
+        if let [KvCacheGroup { kind: KvCacheKind::FullAttention, block_size }] = input.kv_cache_groups[..]
+            && block_size.is_none_or(|block_size| block_size == input.block_size)
+        {
+            input.kv_cache_groups.clear();
+        }
         let mut errors: Vec<ConfigError> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if let Some(tiers) = &input.kv_tiers {
             tiers.check(&mut errors);
@@ -176,6 +190,7 @@ impl EngineConfig {
         }
         Self::check_bursts(input, errors);
         Self::check_tiers(input, errors);
+        Self::check_groups(input, errors);
         if input.capacity == CapacityPolicy::GuaranteedNoEvict && input.num_speculative_tokens > 0 {
             errors.push(ConfigError::Exclusive {
                 field: "capacity",
@@ -233,6 +248,72 @@ impl EngineConfig {
         }
     }
 
+    /// Groups take their blocks as vLLM's do; rules of others than vLLM, and KV from elsewhere, are
+    /// undefined with them.
+    fn check_groups(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
+        let field = "kv_cache_groups";
+        let aligned = groups::aligned_tokens(&input.kv_cache_groups, input.block_size);
+        Self::check_retention(input, aligned.unwrap_or(u32::MAX), errors);
+        if input.kv_cache_groups.is_empty() {
+            return;
+        }
+        let mut invalid = |reason: String| errors.push(ConfigError::Groups { reason });
+        if input.kv_cache_groups.len() > KvGroups::MAX_GROUPS {
+            let count = input.kv_cache_groups.len();
+            invalid(format!("expected up to {} groups, but there are {count}", KvGroups::MAX_GROUPS));
+        }
+        if aligned.is_none() {
+            invalid("the least common multiple of their block sizes is too large".to_owned());
+        }
+        let own_sizes = input.kv_cache_groups.iter().filter_map(|group| group.block_size);
+        for size in own_sizes.filter(|size| !size.is_multiple_of(input.block_size)) {
+            invalid(format!(
+                "expected block sizes that are multiples of `block_size` ({}), but one is {size}",
+                input.block_size
+            ));
+        }
+        let is_local = |group: &KvCacheGroup| matches!(group.kind, KvCacheKind::ChunkedLocal { .. });
+        let is_one_size = aligned == input.kv_cache_groups[0].block_size.or(Some(input.block_size))
+            && input
+                .kv_cache_groups
+                .iter()
+                .all(|group| group.block_size.unwrap_or(input.block_size) == aligned.unwrap_or(0));
+        if input.enable_prefix_caching && !is_one_size && input.kv_cache_groups.iter().any(is_local) {
+            invalid("vLLM looks up chunked local attention only where all blocks have the same size".to_owned());
+        }
+        if input.kv_cache_groups.len() == 1 && aligned != Some(input.block_size) {
+            invalid("the blocks of a single group have `block_size` tokens".to_owned());
+        }
+        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
+        if input.kv_tiers.is_some() {
+            exclude("kv_tiers", "only blocks of full attention are offloaded");
+        }
+        if input.capacity == CapacityPolicy::GuaranteedNoEvict {
+            exclude("capacity", "a guarantee counts the blocks of full attention");
+        }
+        if input.max_extra_tokens_per_step > 0 {
+            exclude("max_extra_tokens_per_step", "Dynamo's mocker has one group of full attention");
+        }
+        if input.reservations == Reservations::BetweenSteps {
+            exclude("reservations", "KV of several groups is not transferred");
+        }
+    }
+
+    fn check_retention(input: &EngineConfigInput, aligned: u32, errors: &mut Vec<ConfigError>) {
+        let Some(tokens) = input.prefix_cache_retention_interval else { return };
+        let has_window =
+            input.kv_cache_groups.iter().any(|group| matches!(group.kind, KvCacheKind::SlidingWindow { .. }));
+        if tokens > 0 && !has_window {
+            errors.push(ConfigError::Needs {
+                field: "prefix_cache_retention_interval",
+                needed: "kv_cache_groups",
+                reason: "it only applies to sliding windows",
+            });
+        } else if tokens > 0 && !tokens.is_multiple_of(aligned) {
+            errors.push(ConfigError::Retention { tokens, aligned });
+        }
+    }
+
     /// What vLLM checks, or should, when an engine starts: that the pool holds
     /// one request of `max_model_len`, and that a request fits into a step with
     /// its drafts. Its scheduler alone runs without, and so does ours.
@@ -246,7 +327,10 @@ impl EngineConfig {
             errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts });
         }
         if let Some(model_len) = self.input.max_model_len {
-            let needed = model_len.div_ceil(self.input.block_size);
+            let needed = match KvGroups::of(self) {
+                Some(groups) => u32::try_from(groups.most_blocks(model_len)).unwrap_or(u32::MAX),
+                None => model_len.div_ceil(self.input.block_size),
+            };
             let usable = self.input.num_gpu_blocks - 1;
             if needed > usable {
                 errors.push(ConfigError::PoolBelowModelLen { model_len, needed, usable });
@@ -292,6 +376,20 @@ impl EngineConfig {
     #[must_use]
     pub fn max_steps_in_flight(&self) -> usize {
         if self.input.async_scheduling { 2 } else { 1 }
+    }
+
+    /// Whether there are groups of layers other than one of full attention.
+    #[must_use]
+    pub fn has_kv_cache_groups(&self) -> bool {
+        !self.input.kv_cache_groups.is_empty()
+    }
+
+    /// The least common multiple of the block sizes of all groups, of which every prefix hit is a
+    /// multiple.
+    #[must_use]
+    pub fn aligned_tokens(&self) -> u32 {
+        let aligned = groups::aligned_tokens(&self.input.kv_cache_groups, self.input.block_size);
+        if self.has_kv_cache_groups() { aligned.unwrap_or(self.input.block_size) } else { self.input.block_size }
     }
 
     /// Longest sequence; `u32::MAX` where only the pool limits it.

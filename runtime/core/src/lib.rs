@@ -21,11 +21,12 @@ pub mod ticks;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    ACCEPTANCE_RATES, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineOption, NamedValue, OPTIONS,
-    OptionValue, Policy, RatesOption, SchedulerRules, derived_settings, option,
+    ACCEPTANCE_RATES, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineOption, GroupsOption,
+    KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules, derived_settings, option,
 };
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};
+pub use kv::groups::{KvCacheGroup, KvCacheKind};
 pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};
 pub use plugins::{PluginContext, factory, fault, latency, policy, request_times, route, scale, tokens};

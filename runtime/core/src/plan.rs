@@ -76,6 +76,24 @@ pub struct TierLoad {
     pub disk_tokens: u32,
 }
 
+/// A part of [`StepPlan::block_ids`] that is of one group of layers.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupBlocks {
+    pub(crate) group: u32,
+    pub(crate) blocks: Range<u32>,
+}
+
+/// Blocks of a running request that no coming token of it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowFree {
+    /// The driver's number for the request.
+    pub tag: u64,
+    /// The group of layers.
+    pub group: u32,
+    /// A range of [`StepPlan::freed_block_ids`], in the order of the request's tokens.
+    pub blocks: Range<u32>,
+}
+
 /// Why a step admitted no more of the requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
@@ -111,6 +129,14 @@ pub struct StepPlan {
     pub(crate) steady_decode_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
+    /// Groups of layers that `block_ids` are of; 0 where there is one of full attention.
+    pub num_groups: u32,
+    /// The group of each part of `block_ids`, in order; none without groups.
+    pub(crate) group_blocks: Vec<GroupBlocks>,
+    /// Blocks that have left windows, in order.
+    pub window_frees: Vec<WindowFree>,
+    /// Block ids that `window_frees` refers to.
+    pub freed_block_ids: Vec<BlockId>,
     /// Tags of requests preempted while scheduling, in order.
     pub preempted: Vec<u64>,
     /// Transfers to start now; they hold blocks but cost no tokens.
@@ -131,6 +157,10 @@ impl StepPlan {
         self.steady_decode_requests = 0;
         self.steady_decode_groups.clear();
         self.block_ids.clear();
+        self.num_groups = 0;
+        self.group_blocks.clear();
+        self.window_frees.clear();
+        self.freed_block_ids.clear();
         self.preempted.clear();
         self.remote_loads.clear();
         self.tier_loads.clear();
@@ -149,6 +179,33 @@ impl StepPlan {
     #[must_use]
     pub fn blocks_of(&self, scheduled: &ScheduledRequest) -> &[BlockId] {
         &self.block_ids[scheduled.blocks.start as usize..scheduled.blocks.end as usize]
+    }
+
+    /// Block ids of one group of layers given to `scheduled` in this step, where there are several
+    /// groups; null blocks of a whole table are 0.
+    #[must_use]
+    pub fn blocks_of_group(&self, scheduled: &ScheduledRequest, group: u32) -> &[BlockId] {
+        let Range { start, end } = scheduled.blocks;
+        let first = self.group_blocks.partition_point(|part| part.blocks.start < start);
+        let own = self.group_blocks[first..].iter().take_while(|part| part.blocks.start < end);
+        let part = own.into_iter().find(|part| part.group == group);
+        part.map_or(&[], |part| &self.block_ids[part.blocks.start as usize..part.blocks.end as usize])
+    }
+
+    /// Enters blocks of one group of layers; none leave no trace.
+    pub(crate) fn give_blocks(&mut self, group: usize, blocks: &[BlockId]) {
+        let start = self.block_ids.len() as u32;
+        self.block_ids.extend_from_slice(blocks);
+        if !blocks.is_empty() {
+            self.group_blocks.push(GroupBlocks { group: group as u32, blocks: start..self.block_ids.len() as u32 });
+        }
+    }
+
+    pub(crate) fn note_window_free(&mut self, tag: u64, group: usize, blocks: &[BlockId]) {
+        let start = self.freed_block_ids.len() as u32;
+        self.freed_block_ids.extend_from_slice(blocks);
+        let blocks = start..self.freed_block_ids.len() as u32;
+        self.window_frees.push(WindowFree { tag, group: group as u32, blocks });
     }
 }
 

@@ -5,7 +5,7 @@ mod plain;
 
 use plain::{Ones, start_load, step};
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, ServingEngine};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations};
 
 /// An engine with this number of usable blocks of 16 tokens, and 64 tokens a step.
 fn engine(usable_blocks: u32) -> Engine {

@@ -15,8 +15,8 @@ use crate::read::{LogKind, StepLog};
 use crate::steps::{EngineName, Step, Steps};
 
 /// Every field that is compared, in the order in which it is.
-const FIELDS: [&str; 14] =
-    ["add", "abort", "sched", "tot", "pre", "flush", "run", "wait", "free", "out", "fin", "drafts", "pc", "ev"];
+const FIELDS: [&str; 15] =
+    ["add", "abort", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "out", "fin", "drafts", "pc", "ev"];
 
 /// One of the two logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -187,6 +187,7 @@ fn records(log: &StepLog, field: &str) -> bool {
         "run" => any(|line| line.run.is_some()),
         "wait" => any(|line| line.wait.is_some()),
         "free" => any(|line| line.free.is_some()),
+        "win" => any(|line| !line.win.is_empty()),
         "out" => any(|line| line.out.is_some()),
         "fin" => any(|line| !line.fin.is_empty() || line.out.is_some()),
         "drafts" => any(|line| !line.drafts.is_empty()),
@@ -261,6 +262,7 @@ impl Comparison {
         self.field("run", &ours.run, &theirs.run)?;
         self.field("wait", &ours.wait, &theirs.wait)?;
         self.field("free", &ours.free, &theirs.free)?;
+        self.field("win", &ours.win, &theirs.win)?;
         let nothing = StepLine::default();
         let (ours, theirs) = (left.result.unwrap_or(&nothing), right.result.unwrap_or(&nothing));
         self.field("out", &ours.out, &theirs.out)?;

@@ -1,14 +1,15 @@
 //! From an engine to the lines of its log.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::plan::{AdmissionStop, ScheduledKind, StepPlan};
+use vcr_core::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
 use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
 use vcr_finish_reason::FinishReason;
 
-use crate::line::{Id, Scheduled, StepEvent, StepLine};
+use crate::line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 
 /// Writes the log of one engine, whose requests are named by their tags.
 ///
@@ -96,6 +97,7 @@ impl EngineLog {
         line.run = Some(engine.running_tags().into_iter().map(Id::from).collect());
         line.wait = Some(engine.num_waiting() as u64);
         line.free = Some(engine.num_usable_blocks() - engine.num_active_blocks());
+        line.win = window_rows(plan);
         line.why = (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned());
         self.any = true;
     }
@@ -128,8 +130,9 @@ impl EngineLog {
         let before = std::mem::replace(&mut self.stats, *engine.stats());
         self.line.pc = prefix_delta(&before, &self.stats);
         if let Some(log) = engine.kv_events() {
-            for event in log.iter() {
-                let event = self.event(event);
+            let by_group = engine.plan().num_groups > 0;
+            for (group, event) in log.iter_by_group() {
+                let event = self.event(event, by_group.then_some(group));
                 self.line.ev.push(event);
             }
         }
@@ -154,13 +157,14 @@ impl EngineLog {
         }
     }
 
-    fn event(&mut self, event: KvEvent<'_>) -> StepEvent {
+    fn event(&mut self, event: KvEvent<'_>, group: Option<u32>) -> StepEvent {
         match event {
             KvEvent::Stored { parent, blocks, .. } => StepEvent::Stored(
                 parent.map(|hash| self.number(hash)),
                 blocks.iter().map(|&hash| self.number(hash)).collect(),
+                group,
             ),
-            KvEvent::Removed(hash) => StepEvent::Removed(vec![self.number(hash)]),
+            KvEvent::Removed(hash) => StepEvent::Removed(vec![self.number(hash)], group),
             KvEvent::Cleared => StepEvent::Cleared,
         }
     }
@@ -198,10 +202,23 @@ pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<
             ScheduledKind::Resumed => 'p',
             ScheduledKind::Running => 'r',
         },
-        blocks: plan.blocks_of(entry).to_vec(),
+        blocks: blocks_of(plan, entry),
         drafts: u32::from(entry.num_draft_tokens),
     });
     rows.collect()
+}
+
+fn blocks_of(plan: &StepPlan, entry: &ScheduledRequest) -> Blocks {
+    let all = plan.blocks_of(entry);
+    if plan.num_groups == 0 || all.is_empty() {
+        return Blocks::One(all.to_vec());
+    }
+    Blocks::ByGroup((0..plan.num_groups).map(|group| plan.blocks_of_group(entry, group).to_vec()).collect())
+}
+
+fn window_rows(plan: &StepPlan) -> Vec<WindowFreed> {
+    let freed = |blocks: &Range<u32>| plan.freed_block_ids[blocks.start as usize..blocks.end as usize].to_vec();
+    plan.window_frees.iter().map(|free| WindowFreed(free.tag.into(), free.group, freed(&free.blocks))).collect()
 }
 
 fn in_order(mut tags: Vec<u64>) -> Vec<Id> {

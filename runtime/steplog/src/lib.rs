@@ -25,7 +25,7 @@ mod testing;
 pub use engine_log::{EngineLog, stop_word};
 pub use entry::{FirstEntry, first_entry};
 pub use error::LogError;
-pub use line::{Id, Scheduled, StepEvent, StepLine};
+pub use line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 pub use read::{LogKind, StepLog};
 pub use settings::settings_of;
 pub use steps::{EngineName, Step, Steps};

@@ -56,7 +56,8 @@ impl From<u64> for Id {
 }
 
 /// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`.
-/// Drafts are logged where there are any.
+/// Drafts are logged where there are any. Where layers are in groups, blocks are a list for each
+/// group, null blocks being 0; a row without new blocks has one empty list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// The request.
@@ -68,10 +69,24 @@ pub struct Scheduled {
     /// `n`ew, `p`reempted before, or `r`unning.
     pub kind: char,
     /// Its new blocks; its whole table unless it was running.
-    pub blocks: Vec<u32>,
+    pub blocks: Blocks,
     /// Draft tokens among `tokens`.
     pub drafts: u32,
 }
+
+/// New blocks of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Blocks {
+    /// Of the one group of layers there is; or none at all.
+    One(Vec<u32>),
+    /// By group of layers.
+    ByGroup(Vec<Vec<u32>>),
+}
+
+/// Blocks that have left a window, in JSON `[request, group, [blocks]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowFreed(pub Id, pub u32, pub Vec<u32>);
 
 /// For vLLM's second model runner: a request that comes back after a
 /// preemption is a new one to it.
@@ -146,10 +161,10 @@ fn end<'de, A: SeqAccess<'de>>(mut row: A, len: usize, visitor: &impl Visitor<'d
 /// numbered in order of first appearance in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepEvent {
-    /// `["S", parent or null, [blocks]]`
-    Stored(Option<u64>, Vec<u64>),
-    /// `["R", [blocks]]`
-    Removed(Vec<u64>),
+    /// `["S", parent or null, [blocks], group?]`; the group of layers where there are several.
+    Stored(Option<u64>, Vec<u64>, Option<u32>),
+    /// `["R", [blocks], group?]`
+    Removed(Vec<u64>, Option<u32>),
     /// `["C"]`
     Cleared,
 }
@@ -157,8 +172,10 @@ pub enum StepEvent {
 impl Serialize for StepEvent {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Stored(parent, blocks) => ("S", parent, blocks).serialize(serializer),
-            Self::Removed(blocks) => ("R", blocks).serialize(serializer),
+            Self::Stored(parent, blocks, None) => ("S", parent, blocks).serialize(serializer),
+            Self::Stored(parent, blocks, Some(group)) => ("S", parent, blocks, group).serialize(serializer),
+            Self::Removed(blocks, None) => ("R", blocks).serialize(serializer),
+            Self::Removed(blocks, Some(group)) => ("R", blocks, group).serialize(serializer),
             Self::Cleared => ("C",).serialize(serializer),
         }
     }
@@ -171,13 +188,16 @@ impl<'de> Deserialize<'de> for StepEvent {
             type Value = StepEvent;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("[\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"]")
+                f.write_str("[\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"], with a group where there are several")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<StepEvent, A::Error> {
                 let (event, len) = match element(&mut row, 0, &self)? {
-                    'S' => (StepEvent::Stored(element(&mut row, 1, &self)?, element(&mut row, 2, &self)?), 3),
-                    'R' => (StepEvent::Removed(element(&mut row, 1, &self)?), 2),
+                    'S' => {
+                        let (parent, blocks) = (element(&mut row, 1, &self)?, element(&mut row, 2, &self)?);
+                        (StepEvent::Stored(parent, blocks, row.next_element()?), 4)
+                    }
+                    'R' => (StepEvent::Removed(element(&mut row, 1, &self)?, row.next_element()?), 3),
                     'C' => (StepEvent::Cleared, 1),
                     other => return Err(A::Error::invalid_value(Unexpected::Char(other), &self)),
                 };
@@ -191,8 +211,8 @@ impl<'de> Deserialize<'de> for StepEvent {
 
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
-    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "pc", "u", "sampled", "out",
-    "drafts", "fin", "ev",
+    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "pc", "u", "sampled",
+    "out", "drafts", "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -253,6 +273,9 @@ pub struct StepLine {
     /// Free blocks after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
+    /// Blocks that have left the windows of running requests while scheduling, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub win: Vec<WindowFreed>,
     /// The reason why the admission of waiting requests ended, while any wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,

@@ -99,7 +99,7 @@ fn write_requests(out: &mut dyn Write, line: &StepLine) -> io::Result<()> {
             row.tokens.to_string(),
             row.computed.to_string(),
             row.drafts.to_string(),
-            text::ranges(row.blocks.iter().copied().map(u64::from)),
+            text::blocks(&row.blocks),
         ]));
     }
     for column in table.column_iter_mut().skip(2).take(if has_drafts { 3 } else { 2 }) {

@@ -1,7 +1,7 @@
 //! Values of a log in words.
 
 use serde_json::Value;
-use vcr_steplog::{EngineName, Id, LogKind, Step, StepEvent, Steps};
+use vcr_steplog::{Blocks, EngineName, Id, LogKind, Step, StepEvent, Steps};
 
 /// `1 step`, `2 steps`.
 pub(super) fn count(number: u64, noun: &str) -> String {
@@ -51,13 +51,25 @@ pub(super) fn kind(kind: char) -> &'static str {
     }
 }
 
+/// New blocks of a request, those of one group of layers apart from those of another.
+pub(super) fn blocks(blocks: &Blocks) -> String {
+    let of_group = |blocks: &Vec<u32>| ranges(blocks.iter().copied().map(u64::from));
+    match blocks {
+        Blocks::One(blocks) => of_group(blocks),
+        Blocks::ByGroup(groups) => groups.iter().map(of_group).collect::<Vec<String>>().join(" | "),
+    }
+}
+
 pub(super) fn event(event: &StepEvent) -> String {
+    let of_group = |group: &Option<u32>| group.map_or_else(String::new, |group| format!(" of group {group}"));
     match event {
-        StepEvent::Stored(None, blocks) => format!("stored {}", ranges(blocks.iter().copied())),
-        StepEvent::Stored(Some(parent), blocks) => {
-            format!("stored {} after {parent}", ranges(blocks.iter().copied()))
+        StepEvent::Stored(None, blocks, group) => {
+            format!("stored {}{}", ranges(blocks.iter().copied()), of_group(group))
         }
-        StepEvent::Removed(blocks) => format!("removed {}", ranges(blocks.iter().copied())),
+        StepEvent::Stored(Some(parent), blocks, group) => {
+            format!("stored {} after {parent}{}", ranges(blocks.iter().copied()), of_group(group))
+        }
+        StepEvent::Removed(blocks, group) => format!("removed {}{}", ranges(blocks.iter().copied()), of_group(group)),
         StepEvent::Cleared => "cleared".to_owned(),
     }
 }

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use vcr_core::{
-    ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option,
+    ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, KV_CACHE_GROUPS, KvCacheGroup, OPTIONS,
+    OptionValue, Policy, option,
 };
 use vcr_scenario::expression;
 use vcr_wire::VllmMinor;
@@ -34,6 +35,9 @@ pub(crate) struct EngineArgs {
 
     #[arg(long = "acceptance-rates", value_name = "RATES", value_delimiter = ',', help = sentence(ACCEPTANCE_RATES.meaning), requires = option::NUM_SPECULATIVE_TOKENS.name)]
     pub(crate) acceptance_rates: Vec<f64>,
+
+    #[arg(long = "kv-cache-groups", value_name = "GROUPS", value_delimiter = ',', help = sentence(KV_CACHE_GROUPS.meaning))]
+    kv_cache_groups: Vec<KvCacheGroup>,
 
     /// Maximum number of LoRA adapters that stay loaded; the least recently used makes room [default: --max-loras].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -71,6 +75,7 @@ impl EngineArgs {
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
         input.policy = policy;
+        input.kv_cache_groups.clone_from(&self.kv_cache_groups);
         input.max_loras = input.max_loras.max(num_adapters);
         input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
         let several = |errors: Vec<vcr_core::ConfigError>| {
@@ -233,7 +238,8 @@ mod tests {
         let args = "--block-size 32 --num-gpu-blocks 99 --max-num-seqs 7 --max-num-batched-tokens 512 --max-model-len 300 \
                     --no-enable-prefix-caching --no-enable-chunked-prefill --long-prefill-token-threshold 64 \
                     --adaptive-long-prefill --watermark 0.25 --no-scheduler-reserve-full-isl --max-num-active-seqs 5 \
-                    --async-scheduling --num-speculative-tokens 2 --max-loras 3";
+                    --async-scheduling --num-speculative-tokens 2 --max-loras 3 --prefix-cache-retention-interval 64 \
+                    --kv-cache-groups full,sliding_window:64,sliding_window:64@64";
         let args: Vec<&str> = args.split_whitespace().collect();
         let given = config(&args, None).expect("it is valid");
         let unchanged: Vec<&str> = OPTIONS
@@ -243,6 +249,8 @@ mod tests {
             .collect();
         assert_eq!(unchanged, [option::MAX_EXTRA_TOKENS_PER_STEP.name]);
         assert_eq!((given.block_size, given.watermark, given.max_num_active_seqs), (32, 0.25, Some(5)));
+        let groups: Vec<String> = given.kv_cache_groups.iter().map(ToString::to_string).collect();
+        assert_eq!(groups, ["full", "sliding_window:64", "sliding_window:64@64"]);
         let plain = config(&[], None).expect("the defaults are valid");
         let own = EngineConfigInput { max_model_len: Some(MODEL_LEN), ..EngineConfigInput::default() };
         assert_eq!(*plain, own);

@@ -111,6 +111,23 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
+    /// Groups of layers with which vLLM would not start.
+    #[error("invalid `kv_cache_groups`: {reason}")]
+    Groups {
+        /// What is expected, and what there is.
+        reason: String,
+    },
+    /// A distance between kept prefixes at which no prefix can be hit.
+    #[error(
+        "`prefix_cache_retention_interval` ({tokens}) must be a multiple of the length that prefix hits are multiples \
+         of ({aligned})"
+    )]
+    Retention {
+        /// Its value.
+        tokens: u32,
+        /// The least common multiple of all block sizes.
+        aligned: u32,
+    },
     /// A number of tokens that must be whole pages.
     #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
     NotPages {
@@ -166,6 +183,8 @@ impl ConfigError {
             Self::BudgetBelowSeqs { .. } | Self::BudgetBelowModelLen { .. } | Self::BudgetBelowDrafts { .. } => {
                 "max_num_batched_tokens"
             }
+            Self::Groups { .. } => "kv_cache_groups",
+            Self::Retention { .. } => "prefix_cache_retention_interval",
             Self::NoUsableBlocks { .. } => "num_gpu_blocks",
             Self::PoolBelowModelLen { .. } => "max_model_len",
         }

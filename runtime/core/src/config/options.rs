@@ -7,6 +7,7 @@
 
 use super::{ConfigError, EngineConfigInput, Policy, SchedulerRules};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
+use crate::kv::groups::KvCacheGroup;
 
 /// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -195,6 +196,36 @@ pub const ACCEPTANCE_RATES: RatesOption = RatesOption {
               before it were; missing ones are 0",
 };
 
+/// The option whose value is a list of groups of layers, each a text.
+#[derive(Debug)]
+pub struct GroupsOption {
+    /// Its name.
+    pub name: &'static str,
+    /// Its key in the settings of a step log.
+    pub log_key: &'static str,
+    /// Its meaning, in one sentence without its capital letter and full stop.
+    pub meaning: &'static str,
+}
+
+/// Groups of layers with KV blocks of their own.
+pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
+    name: "kv_cache_groups",
+    log_key: "groups",
+    meaning: "groups of layers with KV blocks of their own, each `full`, `sliding_window:TOKENS` or \
+              `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it where its blocks are larger than `block_size`; \
+              none for one group of full attention",
+};
+
+impl GroupsOption {
+    /// Reads its values.
+    ///
+    /// # Errors
+    /// The first that is invalid, and what is expected.
+    pub fn read<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<KvCacheGroup>, String> {
+        texts.into_iter().map(str::parse).collect()
+    }
+}
+
 impl RatesOption {
     /// The problem of these values, if one is out of range.
     #[must_use]
@@ -334,6 +365,9 @@ options! {
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
+    PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
+        Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
+        "with sliding windows: distance between prefixes whose window is kept for later requests; 0 for those at the ends of prompts alone";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.

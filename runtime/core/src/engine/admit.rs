@@ -212,6 +212,7 @@ impl Engine {
         let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);
+        self.list_group_blocks(id, plan);
         self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
         if let Some(due_ns) = due_ns {
             self.begin_pace(id, due_ns, plan);
@@ -235,6 +236,9 @@ impl Engine {
     /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
     /// the tokens they hold. At least one token is always left to compute.
     pub(crate) fn lookup_prefix(&mut self, id: RequestId) -> u32 {
+        if self.groups.is_some() {
+            return self.lookup_groups(id);
+        }
         if !self.pool.caching() {
             return 0;
         }
@@ -257,6 +261,9 @@ impl Engine {
 
     /// Takes the hit and new blocks for an admission, or nothing.
     pub(crate) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+        if self.groups.is_some() {
+            return self.allocate_group_admission(id, slots_tokens, full_tokens);
+        }
         let held = self.requests[id].block_table.len() as u32;
         let reused = self.hit.len() as u32;
         // A hit on a free block takes that block out of the free list.

@@ -65,7 +65,7 @@ impl Engine {
     pub(crate) fn drop_request(&mut self, id: RequestId) {
         self.forget_pace(id);
         self.end_reservation(id);
-        self.pool.release(&self.requests[id].block_table);
+        self.release_blocks(id);
         self.requests.retire(id, self.stats.steps);
         self.requests.recycle(self.applied_steps);
     }

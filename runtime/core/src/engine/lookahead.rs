@@ -8,7 +8,7 @@
 use crate::engine::Engine;
 use crate::engine::pause::PauseState;
 use crate::plan::AdmissionStop;
-use crate::plugins::latency::DecodeSteps;
+use crate::plugins::latency::{BlockChange, DecodeSteps};
 
 impl Engine {
     /// Makes `steps` up to `most` steps that follow the one in flight, as long as no
@@ -24,24 +24,24 @@ impl Engine {
         if !self.repeats_itself() {
             return;
         }
-        let mut new_blocks = [0u32; Self::MAX_PREDICTED_STEPS];
+        let mut changes = [BlockChange::default(); Self::MAX_PREDICTED_STEPS];
         let most = if self.is_all_steady_decode() {
-            self.steady_decode_steps(most, &mut new_blocks)
+            self.steady_decode_steps(most, &mut changes)
         } else {
-            self.single_steps(most, &mut new_blocks)
+            self.single_steps(most, &mut changes)
         };
-        steps.push_while_room(&new_blocks[..most], self.pool.num_free());
+        steps.push_while_room(&changes[..most], self.pool.num_free());
     }
 
-    /// How many of `most` steps can be predicted; `new_blocks` gets the blocks that each
+    /// How many of `most` steps can be predicted; `changes` gets the blocks that each
     /// takes.
-    fn single_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
-        let most = self.steps_until_first_end(most).min(new_blocks.len());
+    fn single_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
+        let most = self.steps_until_first_end(most).min(changes.len());
         for entry in &self.plan().scheduled {
             let request = &self.requests[entry.request];
             let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
             while step < most {
-                new_blocks[step] += 1;
+                changes[step].taken += 1;
                 step += self.config.block_size as usize;
             }
         }
@@ -59,7 +59,7 @@ impl Engine {
             && self.config.decodes_plainly()
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
-            && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0)
+            && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0 && self.groups.is_none())
             && self.repeated_stop().is_some()
             && !self.may_reserve()
     }

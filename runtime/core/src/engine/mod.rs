@@ -8,6 +8,7 @@
 mod admit;
 pub mod fast_forward;
 mod finish;
+mod groups;
 mod lookahead;
 mod pace;
 mod pause;
@@ -29,12 +30,13 @@ use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use self::steady_decode::SteadyDecode;
 use crate::config::EngineConfig;
+use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
-use crate::request::{Flags, Request, RequestId, RequestSpec};
+use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
 /// Which queue a request waits in.
@@ -49,6 +51,9 @@ pub(crate) enum QueueKind {
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: KvPool,
+    /// Blocks by group of layers, where there are others than one group of full attention. Block
+    /// tables of requests are in there, and what they have no more of is looked at as rarely.
+    pub(crate) groups: Option<Box<KvGroups>>,
     /// KV tiers below the device, if any.
     pub(crate) tiers: Option<Box<KvTiers>>,
     pub(crate) requests: RequestTable,
@@ -86,6 +91,8 @@ pub struct Engine {
     pub(crate) reserved_blocks: u32,
     /// Scratch for prefix lookups.
     pub(crate) hit: Vec<BlockId>,
+    /// The latest lookup over groups of layers, which hold its blocks.
+    pub(crate) group_hit: GroupHit,
     /// Scratch for requests stepped over while admitting, with the queue each
     /// was taken from.
     pub(crate) skipped: Vec<(QueueKind, RequestId)>,
@@ -108,6 +115,7 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         Self {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
+            groups: KvGroups::of(&config),
             pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
@@ -133,6 +141,7 @@ impl Engine {
             outstanding_prefill_tokens: 0,
             reserved_blocks: 0,
             hit: Vec::new(),
+            group_hit: GroupHit::default(),
             skipped: Vec::new(),
             loras: Vec::new(),
             preempted_outside: Vec::new(),
@@ -317,7 +326,11 @@ impl Engine {
         if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
-        if longest.div_ceil(u64::from(self.config.block_size)) > u64::from(self.pool.num_usable()) {
+        let blocks = match &self.groups {
+            Some(groups) => groups.most_blocks(longest as u32),
+            None => longest.div_ceil(u64::from(self.config.block_size)),
+        };
+        if blocks > u64::from(self.pool.num_usable()) {
             return Err(RejectReason::ExceedsKvPool);
         }
         Ok(())
@@ -334,6 +347,9 @@ impl Engine {
         }
         if spec.lora.is_some() && self.config.max_loras == 0 {
             return Err(RejectReason::AdaptersOff);
+        }
+        if self.groups.is_some() && spec.kv_role != KvRole::Local {
+            return Err(RejectReason::KvTransfersOff);
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -355,7 +371,7 @@ impl Engine {
     }
 
     /// The blocks of a request that runs or whose KV is held, in the order of
-    /// its tokens.
+    /// its tokens; none where there are groups of layers.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
         &self.requests[id].block_table
@@ -374,7 +390,11 @@ impl Engine {
                 self.requests[id].flags.set(Flags::DROPS_STALE, true);
             }
         }
-        self.pool.reset_cache()
+        let is_reset = self.pool.reset_cache();
+        if let Some(groups) = self.groups.as_mut().filter(|_| is_reset) {
+            groups.forget_cache();
+        }
+        is_reset
     }
 
     /// Offers the blocks that are full after `num_tokens` tokens to the cache,
@@ -389,6 +409,9 @@ impl Engine {
 
     #[cold]
     fn store_more_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        if self.groups.is_some() {
+            return self.store_group_blocks(id, num_tokens);
+        }
         let block_size = self.config.block_size;
         let request = &mut self.requests[id];
         let full = num_tokens.min(request.num_tokens) / block_size;

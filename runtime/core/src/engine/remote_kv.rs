@@ -105,7 +105,7 @@ impl Engine {
     /// for the first time.
     pub(crate) fn forget_kv(&mut self, id: RequestId) {
         self.end_reservation(id);
-        self.pool.release(&self.requests[id].block_table);
+        self.release_blocks(id);
         let request = &mut self.requests[id];
         self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
         request.block_table.clear();

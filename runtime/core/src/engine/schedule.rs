@@ -41,6 +41,7 @@ impl Engine {
         let mut plan = self.take_plan(slot);
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
+        plan.num_groups = self.groups.as_ref().map_or(0, |groups| groups.len() as u32);
         let mut scan = Scan {
             budget: self.step_budget(),
             per_request_cap: self.per_request_cap(),
@@ -147,13 +148,8 @@ impl Engine {
         plan: &mut StepPlan,
         scan: &mut Scan,
     ) -> bool {
-        let needed = self.blocks_for(num_tokens);
         loop {
-            let have = self.requests[id].block_table.len() as u32;
-            let missing = needed.saturating_sub(have);
-            if missing <= self.pool.num_free() {
-                self.grow_table(id, missing);
-                plan.block_ids.extend_from_slice(&self.requests[id].block_table[have as usize..]);
+            if self.give_blocks(id, num_tokens, plan) {
                 return true;
             }
             let victim = self.choose_victim();
@@ -176,6 +172,22 @@ impl Engine {
                 return false;
             }
         }
+    }
+
+    /// Gives `id` blocks for `num_tokens` tokens and enters them into the plan. False if they are not
+    /// free.
+    fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
+        if self.groups.is_some() {
+            return self.grow_groups(id, num_tokens, Some(plan));
+        }
+        let have = self.requests[id].block_table.len() as u32;
+        let missing = self.blocks_for(num_tokens).saturating_sub(have);
+        if missing > self.pool.num_free() {
+            return false;
+        }
+        self.grow_table(id, missing);
+        plan.block_ids.extend_from_slice(&self.requests[id].block_table[have as usize..]);
+        true
     }
 
     pub(crate) fn grow_table(&mut self, id: RequestId, count: u32) {

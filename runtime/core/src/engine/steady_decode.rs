@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::engine::fast_forward::FastForward;
 use crate::engine::schedule::Scan;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
-use crate::plugins::latency::StepShape;
+use crate::plugins::latency::{BlockChange, StepShape};
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 
 /// The calendar covers more steps than any fast-forward, so that a fast-forward sees all
@@ -151,7 +151,8 @@ impl SteadyDecode {
 
 /// Steps until a member at rest needs a block more than it has.
 fn steps_until_growth(request: &Request) -> u32 {
-    (request.capacity_tokens - request.num_computed_tokens).saturating_add(1)
+    // With groups of layers blocks may have left a window with the latest chunk.
+    request.capacity_tokens.saturating_sub(request.num_computed_tokens).saturating_add(1)
 }
 
 /// Steps until it has filled a block.
@@ -235,13 +236,16 @@ impl Engine {
             && plan.steady_decode_requests as usize == self.running.len()
     }
 
-    /// Blocks that members take in the step at `clock`.
+    /// Blocks that members take in the step at `clock`, at most: those that leave windows in it are
+    /// not counted.
     fn blocks_due(&self, clock: u64) -> u32 {
         let due = self.steady_decode.calendar.due(clock);
-        let grows = |id: &&RequestId| {
-            let lag = clock - self.steady_decode.places[id.index()].known_at;
-            u64::from(steps_until_growth(&self.requests[**id])) == lag
-        };
+        let lag = |id: &RequestId| clock - self.steady_decode.places[id.index()].known_at;
+        if let Some(groups) = &self.groups {
+            let end = |id: &RequestId| self.requests[*id].num_computed_tokens + lag(id) as u32;
+            return due.iter().map(|id| groups.missing_blocks(*id, end(id))).sum();
+        }
+        let grows = |id: &&RequestId| u64::from(steps_until_growth(&self.requests[**id])) == lag(id);
         due.iter().filter(grows).count() as u32
     }
 
@@ -301,13 +305,16 @@ impl Engine {
             let end = request.num_computed_tokens + 1;
             let (grows, ends) = (end > request.capacity_tokens, steps_until_end(request) == 1);
             let first_block = plan.block_ids.len() as u32;
-            if grows {
+            if grows && self.groups.is_some() {
+                let has_grown = self.grow_groups(id, end, ends.then_some(&mut *plan));
+                assert!(has_grown, "blocks were counted before the step");
+            } else if grows {
                 self.grow_table(id, 1);
             }
             self.store_full_blocks(id, end);
             if ends {
                 self.steady_decode.remove(id, &self.requests[id]);
-                if grows {
+                if grows && self.groups.is_none() {
                     plan.block_ids.extend(self.requests[id].block_table.last());
                 }
                 self.commit(plan, id, ScheduledKind::Running, 1, None, first_block);
@@ -337,9 +344,9 @@ impl Engine {
     }
 
     /// How many of `most` steps can be predicted, given that the step in flight
-    /// [`Engine::is_all_steady_decode`]; `new_blocks` gets the blocks that each takes.
-    pub(crate) fn steady_decode_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
-        let mut most = most.min(new_blocks.len());
+    /// [`Engine::is_all_steady_decode`]; `changes` gets the blocks that each takes and frees.
+    pub(crate) fn steady_decode_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
+        let mut most = most.min(changes.len());
         let mut busy_steps = self.steady_decode.busy_steps();
         while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {
             let step = u64::from(busy_steps.trailing_zeros()) + 1;
@@ -349,9 +356,14 @@ impl Engine {
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
                 // The last step may be one in which some end.
                 most = most.min((steps_until_end(request) - lag) as usize);
+                if let Some(groups) = &self.groups {
+                    let computed = request.num_computed_tokens + lag;
+                    most = most.min(groups.predict(&self.pool, id, computed, &mut changes[..most]));
+                    continue;
+                }
                 let mut grows_at = (steps_until_growth(request) - lag) as usize;
                 while grows_at <= most {
-                    new_blocks[grows_at - 1] += 1;
+                    changes[grows_at - 1].taken += 1;
                     grows_at += self.config.block_size as usize;
                 }
             }

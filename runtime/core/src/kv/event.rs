@@ -15,7 +15,7 @@ pub enum KvEvent<'a> {
         tag: u64,
         /// Hash of the block before the first one; none at a sequence start.
         parent: Option<BlockHash>,
-        /// Hashes in sequence order; never empty.
+        /// Hashes in sequence order; none where a group of layers keeps none of these blocks.
         blocks: &'a [BlockHash],
         /// All tokens of these blocks, if the request's prompt kept its tokens.
         tokens: &'a [u32],
@@ -28,8 +28,8 @@ pub enum KvEvent<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    Stored { tag: u64, parent: Option<BlockHash>, blocks: u32, tokens: u32 },
-    Removed(BlockHash),
+    Stored { group: u8, tag: u64, parent: Option<BlockHash>, blocks: u32, tokens: u32 },
+    Removed { group: u8, hash: BlockHash },
     Cleared,
 }
 
@@ -63,28 +63,51 @@ impl KvEventLog {
 
     /// The events, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
+        self.iter_by_group().map(|(_, event)| event)
+    }
+
+    /// The events, oldest first, each with the index of the group of layers whose blocks it is
+    /// about; 0 where all are.
+    pub fn iter_by_group(&self) -> impl Iterator<Item = (u32, KvEvent<'_>)> {
         let (mut hashes, mut tokens) = (self.hashes.as_slice(), self.tokens.as_slice());
         self.entries.iter().map(move |entry| match *entry {
-            Entry::Stored { tag, parent, blocks: num_blocks, tokens: num_tokens } => {
+            Entry::Stored { group, tag, parent, blocks: num_blocks, tokens: num_tokens } => {
                 let (blocks, later) = hashes.split_at(num_blocks as usize);
                 hashes = later;
                 let (own, later) = tokens.split_at(num_tokens as usize);
                 tokens = later;
-                KvEvent::Stored { tag, parent, blocks, tokens: own }
+                (group.into(), KvEvent::Stored { tag, parent, blocks, tokens: own })
             }
-            Entry::Removed(hash) => KvEvent::Removed(hash),
-            Entry::Cleared => KvEvent::Cleared,
+            Entry::Removed { group, hash } => (group.into(), KvEvent::Removed(hash)),
+            Entry::Cleared => (0, KvEvent::Cleared),
         })
     }
 
     pub(crate) fn stored(&mut self, tag: u64, parent: Option<BlockHash>, blocks: &[BlockHash], tokens: &[u32]) {
-        self.hashes.extend_from_slice(blocks);
+        self.stored_of_group(0, tag, parent, blocks.iter().copied(), tokens);
+    }
+
+    pub(crate) fn stored_of_group(
+        &mut self,
+        group: u8,
+        tag: u64,
+        parent: Option<BlockHash>,
+        blocks: impl Iterator<Item = BlockHash>,
+        tokens: &[u32],
+    ) {
+        let before = self.hashes.len();
+        self.hashes.extend(blocks);
         self.tokens.extend_from_slice(tokens);
-        self.entries.push(Entry::Stored { tag, parent, blocks: blocks.len() as u32, tokens: tokens.len() as u32 });
+        let blocks = (self.hashes.len() - before) as u32;
+        self.entries.push(Entry::Stored { group, tag, parent, blocks, tokens: tokens.len() as u32 });
     }
 
     pub(crate) fn removed(&mut self, hash: BlockHash) {
-        self.entries.push(Entry::Removed(hash));
+        self.removed_of_group(0, hash);
+    }
+
+    pub(crate) fn removed_of_group(&mut self, group: u8, hash: BlockHash) {
+        self.entries.push(Entry::Removed { group, hash });
     }
 
     pub(crate) fn cleared(&mut self) {

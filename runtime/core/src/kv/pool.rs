@@ -139,13 +139,18 @@ impl KvPool {
 
     /// How many of `blocks` are free, and so would cost a free block to revive.
     #[must_use]
-    pub fn count_free_among(&self, blocks: &[BlockId]) -> u32 {
-        each!(self, own => blocks.iter().filter(|&&id| own.is_free(id)).count() as u32)
+    pub fn count_free_among<'a>(&self, blocks: impl IntoIterator<Item = &'a BlockId>) -> u32 {
+        each!(self, own => blocks.into_iter().filter(|&&id| own.is_free(id)).count() as u32)
+    }
+
+    /// Whether several requests hold a block.
+    pub(crate) fn is_shared(&self, id: BlockId) -> bool {
+        each!(self, blocks => blocks.is_shared(id))
     }
 
     /// Adds a reference to each cached block of a hit.
-    pub fn touch(&mut self, hit: &[BlockId]) {
-        let freed = each!(mut self, blocks => hit.iter().filter(|&&id| blocks.touch(id)).count());
+    pub fn touch<'a>(&mut self, hit: impl IntoIterator<Item = &'a BlockId>) {
+        let freed = each!(mut self, blocks => hit.into_iter().filter(|&&id| blocks.touch(id)).count());
         self.num_free -= freed as u32;
     }
 
@@ -155,9 +160,38 @@ impl KvPool {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         self.num_free -= count;
         match &mut self.events {
-            None => each!(mut self, blocks => blocks.take(count, table, |_| {})),
-            Some(events) => each!(mut self, blocks => blocks.take(count, table, |&hash| events.removed(hash))),
+            None => each!(mut self, blocks => blocks.take(count, table, |_, _| {})),
+            Some(events) => each!(mut self, blocks => blocks.take(count, table, |_, &hash| events.removed(hash))),
         }
+    }
+
+    /// [`KvPool::allocate`] for groups of layers: `removed` is called with the log, if there is
+    /// one, and with each block that was cached and its key.
+    pub(crate) fn allocate_noting(
+        &mut self,
+        count: u32,
+        table: &mut Vec<BlockId>,
+        mut removed: impl FnMut(Option<&mut KvEventLog>, BlockId, BlockHash),
+    ) {
+        assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
+        self.num_free -= count;
+        let events = &mut self.events;
+        each!(mut self, blocks => blocks.take(count, table, |id, &key| removed(events.as_mut(), id, key)));
+    }
+
+    /// The block that was cached first under a key.
+    pub(crate) fn find(&self, key: BlockHash) -> Option<BlockId> {
+        each!(self, blocks => blocks.find(key))
+    }
+
+    /// Puts blocks into the cache map, each under its key. Events are the caller's.
+    pub(crate) fn insert(&mut self, blocks: &[BlockId], keys: &[BlockHash]) {
+        each!(mut self, own => own.insert(blocks, keys));
+    }
+
+    /// The log, for events of groups.
+    pub(crate) fn events_mut(&mut self) -> Option<&mut KvEventLog> {
+        self.events.as_mut()
     }
 
     /// Registers consecutive full blocks of one sequence for reuse. `tokens`

@@ -111,6 +111,13 @@ pub struct StepBatch<'a> {
     pub shapes: &'a [StepShape],
 }
 
+/// Blocks that a step of pure decode takes, and those that leave windows in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BlockChange {
+    pub(crate) taken: u32,
+    pub(crate) freed: u32,
+}
+
 /// Decode steps in a row: each has the same requests as the one before, with every
 /// context a token longer, and perhaps blocks more.
 #[derive(Clone, Debug, Default)]
@@ -141,14 +148,13 @@ impl DecodeSteps {
         self.kv_active_blocks.push(kv_active_blocks);
     }
 
-    /// Adds a step for each of `new_blocks`, the blocks that it takes, as long as there
-    /// are this many of `free_blocks` left.
-    pub(crate) fn push_while_room(&mut self, new_blocks: &[u32], mut free_blocks: u32) {
+    /// Adds a step for each of `changes` as long as the blocks that it takes are free before it.
+    pub(crate) fn push_while_room(&mut self, changes: &[BlockChange], mut free_blocks: u32) {
         let mut active_blocks = self.before.kv_active_blocks;
-        for &blocks in new_blocks {
-            let Some(left) = free_blocks.checked_sub(blocks) else { return };
-            free_blocks = left;
-            active_blocks += u64::from(blocks);
+        for &BlockChange { taken, freed } in changes {
+            let Some(left) = free_blocks.checked_sub(taken) else { return };
+            free_blocks = left + freed;
+            active_blocks = active_blocks + u64::from(taken) - u64::from(freed);
             self.push(active_blocks);
         }
     }
@@ -165,7 +171,7 @@ impl DecodeSteps {
         self.kv_active_blocks.is_empty()
     }
 
-    /// [`StepShape::kv_active_blocks`] of each step; it never falls.
+    /// [`StepShape::kv_active_blocks`] of each step.
     #[must_use]
     pub fn kv_active_blocks(&self) -> &[u64] {
         &self.kv_active_blocks

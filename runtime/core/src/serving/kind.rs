@@ -77,7 +77,11 @@ impl EngineKind {
     /// Whether a request's KV may come from another engine, or go there.
     #[must_use]
     pub fn transfers_kv(&self) -> bool {
-        !matches!(self, Self::Ticks(_))
+        match self {
+            Self::Vllm(config) => !config.has_kv_cache_groups(),
+            Self::Sglang(_) => true,
+            Self::Ticks(_) => false,
+        }
     }
 
     /// Where it keeps KV below the device, if anywhere.

@@ -65,7 +65,7 @@ impl ServingEngine for Engine {
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
-        self.pool.cached_prefix_blocks(hashes)
+        self.cached_prefix_blocks(hashes)
     }
 
     fn record_kv_events(&mut self, on: bool) {

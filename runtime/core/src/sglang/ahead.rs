@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, TokenSource};
 use crate::plan::{RequestOutput, ScheduledKind};
-use crate::plugins::latency::DecodeSteps;
+use crate::plugins::latency::{BlockChange, DecodeSteps};
 use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;
 
@@ -18,17 +18,17 @@ impl SglangEngine {
             return;
         }
         // New pages by pass. The token of the pass in flight has its slot.
-        let mut new_pages = [0u32; Engine::MAX_PREDICTED_STEPS];
-        let most = self.passes_until_first_end(most).min(new_pages.len());
+        let mut changes = [BlockChange::default(); Engine::MAX_PREDICTED_STEPS];
+        let most = self.passes_until_first_end(most).min(changes.len());
         for entry in &self.plan.scheduled {
             let capacity_tokens = self.holds[entry.request.index()].pages() * self.config.page_size;
             let mut pass = (capacity_tokens - self.requests[entry.request].num_tokens - 1) as usize;
             while pass < most {
-                new_pages[pass] += 1;
+                changes[pass].taken += 1;
                 pass += self.config.page_size as usize;
             }
         }
-        steps.push_while_room(&new_pages[..most], self.num_available_pages());
+        steps.push_while_room(&changes[..most], self.num_available_pages());
     }
 
     /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::support::{Whims, arb_config, request};
+use super::support::{Whims, arb_config, arb_groups, request};
 use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepOutputs;
@@ -142,7 +142,7 @@ impl Driven {
     fn seen(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let plan = self.engine.plan();
         let events: Vec<String> =
-            self.engine.pool().events().expect("recording").iter().map(|event| format!("{event:?}")).collect();
+            self.engine.pool().events().expect("recording").iter_by_group().map(|event| format!("{event:?}")).collect();
         let free: Vec<u32> = self.engine.pool().free_blocks().collect();
         let running: Vec<u64> = self.engine.running_tags().collect();
         let plan = (plan.shape, plan.preempted.clone(), plan.admission_stop, plan.total_num_scheduled_tokens);
@@ -233,6 +233,35 @@ proptest! {
         };
         // Prompts of even tags keep their tokens.
         compare(&EngineConfig::new(input).expect("valid"), &acts, |tag| 2 * tag + 1)?;
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// The same where layers are in groups, so that blocks leave windows.
+    #[test]
+    fn a_bulk_with_windows_is_its_requests_one_by_one(
+        num_gpu_blocks in 30..200u32,
+        (block_size, kv_cache_groups) in prop::sample::select(&[8, 16][..])
+            .prop_flat_map(|size| (Just(size), arb_groups(size))),
+        max_num_batched_tokens in 4..200u32,
+        enable_prefix_caching in any::<bool>(),
+        acts in prop::collection::vec(arb_act(), 1..60),
+    ) {
+        let input = EngineConfigInput {
+            num_gpu_blocks,
+            block_size,
+            max_num_batched_tokens,
+            max_num_seqs: max_num_batched_tokens.min(12),
+            enable_prefix_caching,
+            kv_cache_groups,
+            ..EngineConfigInput::default()
+        };
+        let config = EngineConfig::new(input);
+        prop_assume!(config.is_ok());
+        compare(&config.expect("valid"), &acts, |tag| 2 * tag + 1)?;
     }
 }
 

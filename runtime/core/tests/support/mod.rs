@@ -8,8 +8,8 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Policy, Prompt, RequestSpec, Reservations,
-    SchedulerRules, TokenSource, Victim,
+    CapacityPolicy, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Policy, Prompt,
+    RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -83,10 +83,38 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
                 kv_tiers: tiers
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
+                kv_cache_groups: Vec::new(),
+                prefix_cache_retention_interval: None,
             };
             EngineConfig::new(input).expect("drawn to be valid")
         },
     )
+}
+
+/// A group whose blocks are `scale` times the engine's.
+fn group(kind: KvCacheKind, scale: u32, block_size: u32) -> KvCacheGroup {
+    KvCacheGroup { kind, block_size: Some(scale * block_size) }
+}
+
+/// Groups of one or more kinds over blocks of `block_size` tokens.
+pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGroup>> {
+    let windows = move |scales: Vec<u32>| {
+        let kind = prop_oneof![
+            2 => (1..60u32).prop_map(|window_tokens| KvCacheKind::SlidingWindow { window_tokens }),
+            1 => Just(KvCacheKind::FullAttention),
+        ];
+        let one = (kind, proptest::sample::select(scales));
+        proptest::collection::vec(one.prop_map(move |(kind, scale)| group(kind, scale, block_size)), 2..5)
+    };
+    let local = (1..60u32).prop_map(|chunk_tokens| KvCacheKind::ChunkedLocal { chunk_tokens });
+    let with_local = (local, 1..3usize, windows(vec![1])).prop_map(move |(kind, count, mut others)| {
+        others.truncate(2);
+        others.extend(vec![group(kind, 1, block_size); count]);
+        others
+    });
+    let single = (1..60u32)
+        .prop_map(move |window_tokens| vec![group(KvCacheKind::SlidingWindow { window_tokens }, 1, block_size)]);
+    prop_oneof![windows(vec![1]), windows(vec![1, 2, 3]), with_local, single]
 }
 
 /// Tiers in which a block takes some nanoseconds, or no time.

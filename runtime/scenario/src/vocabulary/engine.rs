@@ -7,8 +7,8 @@ use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{self, TickConfig, TickConfigInput};
 use vcr_core::{
-    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption, OPTIONS,
-    OptionValue, option,
+    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption,
+    KV_CACHE_GROUPS, KvCacheGroup, OPTIONS, OptionValue, option,
 };
 
 use crate::script::error::Scripted;
@@ -158,10 +158,24 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     read(options, OPTIONS, &mut input);
+    input.kv_cache_groups = kv_cache_groups(options);
     input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0);
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
     Ok(config.into())
+}
+
+/// Groups of layers, each a text.
+fn kv_cache_groups(options: &mut Options<'_>) -> Vec<KvCacheGroup> {
+    let values = options.array(KV_CACHE_GROUPS.name).unwrap_or_default();
+    let texts: Vec<String> = values.iter().map(|value| as_text(value).unwrap_or_else(|| value.to_string())).collect();
+    match KV_CACHE_GROUPS.read(texts.iter().map(String::as_str)) {
+        Ok(groups) => groups,
+        Err(problem) => {
+            options.problem(KV_CACHE_GROUPS.name, problem);
+            Vec::new()
+        }
+    }
 }
 
 fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {

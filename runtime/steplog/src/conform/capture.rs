@@ -134,5 +134,7 @@ fn engine_config(
         async_scheduling: engine.async_scheduling,
         rules,
         kv_tiers: None,
+        kv_cache_groups: Vec::new(),
+        prefix_cache_retention_interval: None,
     })
 }

@@ -5,7 +5,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim};
+use vcr_core::{
+    CapacityPolicy, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, Policy, Reservations, SchedulerRules,
+    Victim,
+};
 
 use super::scope::rules_of;
 use crate::error::LogError;
@@ -44,6 +47,11 @@ struct CaseConfig {
     max_loras: u32,
     spec: u32,
     async_scheduling: bool,
+    /// Groups of layers; none for one of full attention.
+    #[serde(default)]
+    groups: Vec<CaseGroup>,
+    /// Distance between prefixes whose window is kept.
+    retention: Option<u32>,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
     /// Unknown keys.
@@ -64,6 +72,30 @@ impl From<PolicyName> for Policy {
             PolicyName::Fcfs => Self::Fcfs,
             PolicyName::Priority => Self::Priority,
         }
+    }
+}
+
+/// A group of layers.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum CaseGroup {
+    Full { block_size: u32 },
+    SlidingWindow { block_size: u32, window: u32 },
+    ChunkedLocal { block_size: u32, window: u32 },
+}
+
+impl From<&CaseGroup> for KvCacheGroup {
+    fn from(group: &CaseGroup) -> Self {
+        let (kind, block_size) = match *group {
+            CaseGroup::Full { block_size } => (KvCacheKind::FullAttention, block_size),
+            CaseGroup::SlidingWindow { block_size, window } => {
+                (KvCacheKind::SlidingWindow { window_tokens: window }, block_size)
+            }
+            CaseGroup::ChunkedLocal { block_size, window } => {
+                (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size)
+            }
+        };
+        Self { kind, block_size: Some(block_size) }
     }
 }
 
@@ -150,6 +182,8 @@ impl CaseConfig {
             async_scheduling: self.async_scheduling,
             rules,
             kv_tiers: None,
+            kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
+            prefix_cache_retention_interval: self.retention,
         };
         checked(input)
     }
@@ -193,6 +227,10 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("max_model_len", json!(config.max_model_len()), as_asked),
         ("free_blocks", json!(config.num_gpu_blocks - 1), "all blocks but the null block are free at the start"),
     ];
+    let mut expected = expected.to_vec();
+    if config.has_kv_cache_groups() {
+        expected.extend(expected_of_groups(config));
+    }
     for (key, ours, why) in &expected {
         if let Some(theirs) = effective.get(*key).filter(|theirs| *theirs != ours) {
             return Err(format!("`effective.{key}` is {theirs}, where {ours} is expected: {why}"));
@@ -203,6 +241,22 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         Some(key) => Err(format!("`effective.{key}` is a setting not known here")),
         None => Ok(()),
     }
+}
+
+/// What a scheduler over groups of layers derives from them.
+fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static str); 4] {
+    let coordinator = match (config.enable_prefix_caching, config.kv_cache_groups.len()) {
+        (false, _) => "KVCacheCoordinatorNoPrefixCache",
+        (true, 1) => "UnitaryKVCacheCoordinator",
+        (true, _) => "HybridKVCacheCoordinator",
+    };
+    let in_flight = u64::from(config.max_num_batched_tokens) * config.max_steps_in_flight() as u64;
+    [
+        ("coordinator", json!(coordinator), "it follows from the groups"),
+        ("scheduler_block_size", json!(config.aligned_tokens()), "the least common multiple of all block sizes"),
+        ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
+        ("max_in_flight_tokens", json!(in_flight), "the budget of as many steps as may be in flight"),
+    ]
 }
 
 fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {

@@ -106,6 +106,9 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("run", &ours.run, &theirs.run)?;
     report.compare("wait", &ours.wait, &theirs.wait)?;
     report.compare("free", &ours.free, &theirs.free)?;
+    if !(ours.win.is_empty() && theirs.win.is_empty()) {
+        report.compare("win", &ours.win, &theirs.win)?;
+    }
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
     report.compare("sampled", &ours.sampled, &theirs.sampled)?;

@@ -6,7 +6,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use vcr_steplog::{Id, LogKind, Scheduled, StepEvent, StepLine, StepLog};
+use vcr_steplog::{Blocks, Id, LogKind, Scheduled, StepEvent, StepLine, StepLog, WindowFreed};
 
 use crate::recordings::{CaseCopy, group, text_of};
 
@@ -20,7 +20,11 @@ fn arb_ids() -> impl Strategy<Value = Vec<Id>> {
 
 fn arb_scheduled() -> impl Strategy<Value = Scheduled> {
     let kind = proptest::sample::select(vec!['n', 'p', 'r']);
-    (arb_id(), any::<u32>(), any::<u32>(), kind, vec(any::<u32>(), 0..4), any::<u32>()).prop_map(
+    let blocks = prop_oneof![
+        vec(any::<u32>(), 0..4).prop_map(Blocks::One),
+        vec(vec(any::<u32>(), 0..4), 1..4).prop_map(Blocks::ByGroup),
+    ];
+    (arb_id(), any::<u32>(), any::<u32>(), kind, blocks, any::<u32>()).prop_map(
         |(request, tokens, computed, kind, blocks, drafts)| Scheduled {
             request,
             tokens,
@@ -34,9 +38,11 @@ fn arb_scheduled() -> impl Strategy<Value = Scheduled> {
 
 fn arb_event() -> impl Strategy<Value = StepEvent> {
     let blocks = || vec(any::<u64>(), 0..4);
+    let group = any::<Option<u32>>;
     prop_oneof![
-        (any::<Option<u64>>(), blocks()).prop_map(|(parent, blocks)| StepEvent::Stored(parent, blocks)),
-        blocks().prop_map(StepEvent::Removed),
+        (any::<Option<u64>>(), blocks(), group())
+            .prop_map(|(parent, blocks, group)| StepEvent::Stored(parent, blocks, group)),
+        (blocks(), group()).prop_map(|(blocks, group)| StepEvent::Removed(blocks, group)),
         Just(StepEvent::Cleared),
     ]
 }
@@ -71,9 +77,11 @@ prop_compose! {
         run in option::of(arb_ids()),
         wait in any::<Option<u64>>(),
         free in any::<Option<u32>>(),
+        win in vec((arb_id(), any::<u32>(), vec(any::<u32>(), 0..4)), 0..4),
         why in any::<Option<String>>(),
     ) -> StepLine {
-        StepLine { s, sched, tot, pre, flush, run, wait, free, why, ..StepLine::default() }
+        let win = win.into_iter().map(|(id, group, blocks)| WindowFreed(id, group, blocks)).collect();
+        StepLine { s, sched, tot, pre, flush, run, wait, free, win, why, ..StepLine::default() }
     }
 }
 

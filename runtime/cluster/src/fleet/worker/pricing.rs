@@ -85,12 +85,12 @@ impl Worker {
         };
         let first = priced.shape(range.start);
         book(first.prefill_tokens, first.decode_requests, first.kv_active_blocks, durations_ns[0]);
-        // What follows decodes, and none of it uses less blocks than the one before.
+        // What follows decodes.
         let rest = &priced.decodes.kv_active_blocks()[range.start..range.end - 1];
         for (&active_blocks, &duration_ns) in rest.iter().zip(&durations_ns[1..]) {
             book(0, first.decode_requests, active_blocks, duration_ns);
         }
-        let last = priced.shape(range.end - 1);
+        let most_blocks = rest.iter().copied().fold(first.kv_active_blocks, u64::max);
         self.step_digest = digest;
         self.step_digests = digests;
         let totals = &mut self.totals;
@@ -98,7 +98,7 @@ impl Worker {
         let decode_tokens = first.decode_tokens * durations_ns.len() as u64;
         totals.computed_tokens += first.prefill_tokens + decode_tokens;
         totals.prefill_tokens += first.prefill_tokens;
-        totals.peak_active_blocks = totals.peak_active_blocks.max(last.kv_active_blocks as u32);
+        totals.peak_active_blocks = totals.peak_active_blocks.max(most_blocks as u32);
         self.computes_until_ns = start_ns;
         self.waits_until_ns = start_ns;
         start_ns

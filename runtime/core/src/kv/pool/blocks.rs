@@ -85,6 +85,10 @@ impl<L: Link> Blocks<L> {
         self.blocks[id as usize].refs() == 0
     }
 
+    pub(super) fn is_shared(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].refs() > 1
+    }
+
     /// Adds a reference to a cached block. Gives whether it was free.
     pub(super) fn touch(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id as usize];
@@ -99,7 +103,7 @@ impl<L: Link> Blocks<L> {
 
     /// Takes `count` of the free blocks, of which there are so many, into `table`, and
     /// tells the hashes of those that were cached.
-    pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(&BlockHash)) {
+    pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(BlockId, &BlockHash)) {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());
         for id in self.unhashed.drain(self.unhashed.len() - unhashed..).rev() {
@@ -118,7 +122,7 @@ impl<L: Link> Blocks<L> {
 
     /// Takes some of the free blocks that were cached, the one that was released
     /// first before all others.
-    fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(&BlockHash)) {
+    fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockId, &BlockHash)) {
         let first = table.len();
         self.queue.take(count, table);
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
@@ -130,7 +134,7 @@ impl<L: Link> Blocks<L> {
                 let after = links[first_link + id as usize];
                 links[from as usize] = after;
                 blocks[after.number() as usize].linked_from = from;
-                removed(&self.hashes[id as usize]);
+                removed(id, &self.hashes[id as usize]);
             }
         }
     }

@@ -1,0 +1,133 @@
+//! Blocks of requests where layers are in groups.
+//!
+//! The scheduler asks for blocks as it does without groups. A request's `capacity_tokens` and
+//! `next_store_tokens` say when anything about its blocks changes in any group, so that a step looks
+//! at no group of a request whose blocks stay as they are.
+
+use crate::engine::Engine;
+use crate::kv::groups::{GroupHit, Offered};
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::BlockId;
+use crate::plan::StepPlan;
+use crate::request::{Flags, RequestId};
+
+impl Engine {
+    /// Finds the cached blocks that `id` can reuse and gives the tokens they hold. At least one token
+    /// is always left to compute.
+    pub(crate) fn lookup_groups(&mut self, id: RequestId) -> u32 {
+        self.group_hit = GroupHit::default();
+        let Some(groups) = &mut self.groups else { return 0 };
+        groups.clear_hit();
+        if !self.pool.caching() {
+            return 0;
+        }
+        let request = &mut self.requests[id];
+        request.ensure_hashed(self.config.block_size);
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
+        self.group_hit = groups.lookup(&self.pool, &request.block_hashes, request.num_tokens - 1);
+        self.group_hit.tokens
+    }
+
+    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing.
+    pub(crate) fn allocate_group_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+        let hit = self.group_hit;
+        let Some(groups) = &mut self.groups else { return false };
+        let mut needed = groups.admission_cost(&self.pool, hit.tokens, slots_tokens, false);
+        if self.config.scheduler_reserve_full_isl {
+            needed = needed.max(groups.admission_cost(&self.pool, hit.tokens, full_tokens, true));
+        }
+        let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
+        if needed + watermark > self.pool.num_free() {
+            return false;
+        }
+        groups.admit(&mut self.pool, id, hit, slots_tokens);
+        let request = &mut self.requests[id];
+        request.capacity_tokens = groups.capacity_tokens(id);
+        if self.pool.caching() {
+            // Whatever the hit leaves to offer is offered with the first chunk.
+            request.next_store_tokens = 1;
+        }
+        true
+    }
+
+    /// Enters all blocks of a request into the plan.
+    pub(crate) fn list_group_blocks(&self, id: RequestId, plan: &mut StepPlan) {
+        let Some(groups) = &self.groups else { return };
+        for (group, blocks) in groups.blocks_of(id).enumerate() {
+            plan.give_blocks(group, blocks);
+        }
+    }
+
+    /// Frees what has left the windows of a running request, and gives it blocks for `num_tokens`
+    /// tokens, which are entered into `plan`. False if they are not free.
+    pub(crate) fn grow_groups(&mut self, id: RequestId, num_tokens: u32, mut plan: Option<&mut StepPlan>) -> bool {
+        let Some(groups) = &mut self.groups else { return false };
+        let request = &mut self.requests[id];
+        // Steps in flight still read what the tokens they compute need.
+        let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
+        groups.skip(&mut self.pool, id, processed, |group, blocks| {
+            if let Some(plan) = &mut plan {
+                plan.note_window_free(request.tag, group, blocks);
+            }
+        });
+        let missing = groups.missing_blocks(id, num_tokens);
+        if missing > self.pool.num_free() {
+            return false;
+        }
+        if missing > 0 {
+            let before: Vec<usize> = groups.blocks_of(id).map(<[_]>::len).collect();
+            groups.grow(&mut self.pool, id, num_tokens);
+            if let Some(plan) = plan {
+                for (group, (blocks, before)) in groups.blocks_of(id).zip(before).enumerate() {
+                    plan.give_blocks(group, &blocks[before..]);
+                }
+            }
+        }
+        request.capacity_tokens = groups.capacity_tokens(id);
+        true
+    }
+
+    /// Offers the blocks of all groups that are full after `num_tokens` tokens to the cache.
+    pub(crate) fn store_group_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        let Some(groups) = &mut self.groups else { return };
+        let request = &mut self.requests[id];
+        let offered = Offered {
+            id,
+            tag: request.tag,
+            prompt_tokens: request.prompt_tokens,
+            hashes: &request.block_hashes,
+            tokens: if request.flags.has(Flags::KEEPS_TOKENS) { &request.tokens } else { &[] },
+        };
+        let next = groups.store(&mut self.pool, &offered, num_tokens.min(request.num_tokens));
+        request.next_store_tokens = next;
+    }
+
+    /// The blocks of a running request by group of layers, in the order of its tokens, with the null
+    /// block 0 where a group needs none; none without groups.
+    pub fn group_block_tables(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
+        self.groups.iter().flat_map(move |groups| groups.blocks_of(id))
+    }
+
+    /// Length in blocks of the longest cached run at the start of `hashes`, which are those of one
+    /// sequence.
+    #[must_use]
+    pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        match &self.groups {
+            Some(groups) if self.pool.caching() => {
+                let most_tokens = (hashes.len() as u32).saturating_mul(self.config.block_size);
+                groups.cached_tokens(&self.pool, hashes, most_tokens) / self.config.block_size
+            }
+            _ => self.pool.cached_prefix_blocks(hashes),
+        }
+    }
+
+    /// Frees all blocks of a request.
+    pub(crate) fn release_blocks(&mut self, id: RequestId) {
+        match &mut self.groups {
+            Some(groups) => groups.release(&mut self.pool, id),
+            None => self.pool.release(&self.requests[id].block_table),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Kinds of KV-cache groups, as settings state them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A group of layers whose KV is kept in the same blocks (vLLM's `KVCacheGroupSpec`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvCacheGroup {
+    /// Which blocks its layers need.
+    pub kind: KvCacheKind,
+    /// Tokens of a block; none for the engine's `block_size`, of which it is a multiple.
+    pub block_size: Option<u32>,
+}
+
+/// The KV that a layer needs of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvCacheKind {
+    /// All of it.
+    FullAttention,
+    /// That of the latest tokens, the next one included.
+    SlidingWindow {
+        /// Tokens of the window.
+        window_tokens: u32,
+    },
+    /// That of the chunk which the next token is in; chunks begin at multiples of their length.
+    ChunkedLocal {
+        /// Tokens of a chunk.
+        chunk_tokens: u32,
+    },
+}
+
+impl KvCacheKind {
+    /// Tokens at the start of a sequence that no coming token needs, if `computed` have been
+    /// computed (vLLM's `get_num_skipped_tokens`).
+    #[must_use]
+    pub fn skipped_tokens(self, computed: u32) -> u32 {
+        match self {
+            Self::FullAttention => 0,
+            Self::SlidingWindow { window_tokens } => computed.saturating_add(1).saturating_sub(window_tokens),
+            Self::ChunkedLocal { chunk_tokens } => computed / chunk_tokens * chunk_tokens,
+        }
+    }
+
+    /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
+    pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
+        match self {
+            Self::FullAttention => u32::MAX,
+            Self::SlidingWindow { window_tokens } => tokens.saturating_add(window_tokens - 1),
+            Self::ChunkedLocal { chunk_tokens } => tokens.div_ceil(chunk_tokens).saturating_mul(chunk_tokens),
+        }
+    }
+
+    /// Most blocks that an admission counts of a request, whose steps in flight have up to
+    /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
+    pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
+        match self {
+            Self::FullAttention => u32::MAX,
+            Self::SlidingWindow { window_tokens } => {
+                let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
+                // A window need not begin where a block does.
+                held.div_ceil(block_size) + 1
+            }
+            Self::ChunkedLocal { chunk_tokens } => {
+                chunk_tokens.saturating_add(in_flight_tokens).min(max_model_len).div_ceil(block_size)
+            }
+        }
+    }
+
+    /// Tokens of its window or chunk, if it has one.
+    #[must_use]
+    pub fn window_tokens(self) -> Option<u32> {
+        match self {
+            Self::FullAttention => None,
+            Self::SlidingWindow { window_tokens: tokens } | Self::ChunkedLocal { chunk_tokens: tokens } => Some(tokens),
+        }
+    }
+
+    /// vLLM's name for it, as in `kv_cache_spec_kind` of KV events.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FullAttention => "full_attention",
+            Self::SlidingWindow { .. } => "sliding_window",
+            Self::ChunkedLocal { .. } => "chunked_local_attention",
+        }
+    }
+}
+
+/// `full`, `sliding_window:TOKENS` or `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it unless
+/// its blocks are of the engine's size.
+impl fmt::Display for KvCacheGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            KvCacheKind::FullAttention => f.write_str("full")?,
+            KvCacheKind::SlidingWindow { window_tokens } => write!(f, "sliding_window:{window_tokens}")?,
+            KvCacheKind::ChunkedLocal { chunk_tokens } => write!(f, "chunked_local:{chunk_tokens}")?,
+        }
+        match self.block_size {
+            Some(block_size) => write!(f, "@{block_size}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for KvCacheGroup {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS or chunked_local:TOKENS, with \
+                 @BLOCK_SIZE behind it where its blocks are larger than `block_size`"
+            )
+        };
+        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0).ok_or_else(invalid);
+        let (kind, block_size) = match text.split_once('@') {
+            Some((kind, block_size)) => (kind, Some(number(block_size)?)),
+            None => (text, None),
+        };
+        let kind = match kind.split_once(':') {
+            None if kind == "full" => KvCacheKind::FullAttention,
+            Some(("sliding_window", tokens)) => KvCacheKind::SlidingWindow { window_tokens: number(tokens)? },
+            Some(("chunked_local", tokens)) => KvCacheKind::ChunkedLocal { chunk_tokens: number(tokens)? },
+            _ => return Err(invalid()),
+        };
+        Ok(Self { kind, block_size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_as_they_are_written() {
+        for text in ["full", "full@32", "sliding_window:128", "sliding_window:1024@64", "chunked_local:8192"] {
+            assert_eq!(text.parse::<KvCacheGroup>().unwrap().to_string(), text);
+        }
+        for text in ["", "Full", "full:3", "sliding_window", "sliding_window:0", "chunked_local:8@0", "full@", "mla"] {
+            let error = text.parse::<KvCacheGroup>().unwrap_err();
+            assert!(error.starts_with(&format!("invalid KV-cache group \"{text}\": expected full, ")), "{error}");
+        }
+    }
+
+    /// The examples of vLLM's docstrings.
+    #[test]
+    fn windows_skip_what_no_coming_token_needs() {
+        let window = KvCacheKind::SlidingWindow { window_tokens: 4 };
+        assert_eq!([0, 3, 4, 7].map(|computed| window.skipped_tokens(computed)), [0, 0, 1, 4]);
+        let local = KvCacheKind::ChunkedLocal { chunk_tokens: 8 };
+        assert_eq!([13, 8, 7].map(|computed| local.skipped_tokens(computed)), [8, 8, 0]);
+        for kind in [window, local] {
+            for tokens in 1..40 {
+                let first = kind.computed_until_skipped(tokens);
+                assert!(kind.skipped_tokens(first) >= tokens && kind.skipped_tokens(first - 1) < tokens);
+            }
+        }
+    }
+}

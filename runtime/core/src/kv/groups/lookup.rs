@@ -1,0 +1,204 @@
+//! Prefix lookups over groups (vLLM 0.32 and 0.33, `find_longest_cache_hit` of the managers in
+//! `single_type_kv_cache_manager.py` and of the coordinators in `kv_cache_coordinator.py`).
+
+use super::{KvCacheKind, KvGroups, NULL_BLOCK};
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::{BlockId, KvPool};
+
+/// Groups of one kind and block size, which are looked up together.
+#[derive(Debug)]
+pub(super) struct Kin {
+    pub(super) kind: KvCacheKind,
+    pub(super) block_size: u32,
+    pub(super) members: Vec<usize>,
+}
+
+/// A prefix that every group holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupHit {
+    /// Tokens of it.
+    pub(crate) tokens: u32,
+    /// Tokens that some kind holds, if these are more; 0 otherwise. Whoever keeps few blocks of
+    /// a window keeps those before this place.
+    pub(crate) shared_prefix_tokens: u32,
+}
+
+impl KvGroups {
+    /// Forgets the blocks of the latest lookup.
+    pub(crate) fn clear_hit(&mut self) {
+        self.hits.iter_mut().for_each(Vec::clear);
+    }
+
+    /// The longest prefix of up to `most_tokens` tokens that every group holds, given the hashes of
+    /// its blocks. The blocks are in `self.hits` then, by group.
+    pub(crate) fn lookup(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> GroupHit {
+        let mut hits = std::mem::take(&mut self.hits);
+        let hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
+        self.hits = hits;
+        hit
+    }
+
+    /// Tokens of the longest prefix of up to `most_tokens` tokens that every group holds.
+    pub(crate) fn cached_tokens(&self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> u32 {
+        self.lookup_into(&mut vec![Vec::new(); self.len()], pool, hashes, most_tokens).tokens
+    }
+
+    fn lookup_into(
+        &self,
+        hits: &mut [Vec<BlockId>],
+        pool: &KvPool,
+        hashes: &[BlockHash],
+        most_tokens: u32,
+    ) -> GroupHit {
+        if self.is_unitary() {
+            let tokens = self.find(hits, pool, 0, hashes, most_tokens);
+            return GroupHit { tokens, shared_prefix_tokens: 0 };
+        }
+        // Full attention comes first, if there is any: what it holds need be looked up once.
+        let has_full = self.kin[0].kind == KvCacheKind::FullAttention;
+        let mut full_tokens = Vec::new();
+        let mut hit_tokens = most_tokens;
+        let mut longest = 0;
+        loop {
+            let mut tokens = hit_tokens;
+            for kin in 0..self.kin.len() {
+                if let Some(&known) = full_tokens.get(kin) {
+                    tokens = tokens.min(known);
+                    continue;
+                }
+                tokens = self.find(hits, pool, kin, hashes, tokens);
+                if self.kin[kin].kind == KvCacheKind::FullAttention {
+                    full_tokens.push(tokens);
+                }
+                longest = longest.max(tokens);
+            }
+            let is_stable = tokens >= hit_tokens;
+            hit_tokens = hit_tokens.min(tokens);
+            if is_stable || (self.kin.len() == 2 && has_full) {
+                break;
+            }
+        }
+        for kin in self.kin.iter().filter(|kin| kin.kind == KvCacheKind::FullAttention) {
+            for &group in &kin.members {
+                hits[group].truncate(hit_tokens.div_ceil(kin.block_size) as usize);
+            }
+        }
+        let shared_prefix_tokens = if longest > hit_tokens { longest } else { 0 };
+        GroupHit { tokens: hit_tokens, shared_prefix_tokens }
+    }
+
+    /// The longest prefix that the groups of one kind hold, a multiple of the alignment.
+    fn find(
+        &self,
+        hits: &mut [Vec<BlockId>],
+        pool: &KvPool,
+        kin: usize,
+        hashes: &[BlockHash],
+        most_tokens: u32,
+    ) -> u32 {
+        let alignment = self.aligned_tokens;
+        let Kin { kind, block_size, members } = &self.kin[kin];
+        let (block_size, hash_size) = (*block_size, self.hash_block_size);
+        // Blocks of a window lie in the room of all blocks before they are cut to the hit.
+        let most_blocks = (most_tokens / block_size) as usize;
+        let cached = |index: usize, group: usize| -> Option<BlockId> {
+            let end = (index as u32 + 1) * (block_size / hash_size);
+            pool.find(key(hashes[end as usize - 1], group))
+        };
+        let cached_in_all = |index: usize| members.iter().all(|&group| cached(index, group).is_some());
+        let (nulls, blocks) = match *kind {
+            KvCacheKind::FullAttention => {
+                let held = (0..most_blocks).take_while(|&index| cached_in_all(index)).count() as u32;
+                let tokens = held * block_size;
+                (0, (tokens - tokens % alignment).div_ceil(block_size) as usize)
+            }
+            KvCacheKind::SlidingWindow { window_tokens } => {
+                let needed = (window_tokens - 1).div_ceil(block_size) as usize;
+                window_hit(most_blocks, needed, cached_in_all, |blocks| {
+                    (blocks as u32 * block_size).is_multiple_of(alignment)
+                })
+            }
+            KvCacheKind::ChunkedLocal { chunk_tokens } => {
+                let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
+                (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
+            }
+        };
+        for &group in members {
+            let hit = &mut hits[group];
+            hit.clear();
+            hit.resize(nulls, NULL_BLOCK);
+            hit.extend((nulls..blocks).filter_map(|index| cached(index, group)));
+            debug_assert_eq!(hit.len(), blocks.max(nulls), "a block was found once and not again");
+        }
+        blocks.max(nulls) as u32 * block_size
+    }
+}
+
+/// Blocks of the longest hit of a window that needs `needed` blocks in a row, and how many of them
+/// lie before these: the latest run that is long enough, or else as many as are held from the start.
+/// A run ends where `is_aligned`.
+fn window_hit(
+    most_blocks: usize,
+    needed: usize,
+    is_cached: impl Fn(usize) -> bool,
+    is_aligned: impl Fn(usize) -> bool,
+) -> (usize, usize) {
+    let mut run = 0;
+    for index in (0..most_blocks).rev() {
+        if !is_cached(index) {
+            run = 0;
+            continue;
+        }
+        if run == 0 && !is_aligned(index + 1) {
+            continue;
+        }
+        run += 1;
+        if run >= needed {
+            return (index, index + run);
+        }
+    }
+    let aligned = (0..=run).rev().find(|&blocks| is_aligned(blocks));
+    (0, aligned.unwrap_or(0))
+}
+
+/// The key of a block in the pool's map: the same content is cached for each group by itself. Blocks
+/// of one group keep their places in a row.
+#[inline]
+pub(super) fn key(hash: BlockHash, group: usize) -> BlockHash {
+    hash.wrapping_add((group as u64).wrapping_mul(GROUP_STEP))
+}
+
+/// The content of a block with this key.
+#[inline]
+pub(super) fn content(key: BlockHash, group: usize) -> BlockHash {
+    key.wrapping_sub((group as u64).wrapping_mul(GROUP_STEP))
+}
+
+/// Odd in both halves.
+const GROUP_STEP: u64 = 0x9e6c_63d0_676a_9a99;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hit(cached: &[usize], most_blocks: usize, needed: usize, alignment: usize) -> (usize, usize) {
+        window_hit(most_blocks, needed, |index| cached.contains(&index), |blocks| blocks.is_multiple_of(alignment))
+    }
+
+    #[test]
+    fn a_window_takes_the_latest_run_that_is_long_enough() {
+        assert_eq!(hit(&[2, 3, 5], 6, 2, 1), (2, 4));
+        assert_eq!(hit(&[2, 3, 5], 6, 1, 1), (5, 6));
+        assert_eq!(hit(&[0, 1, 4], 6, 3, 1), (0, 2), "shorter runs count at the start only");
+        assert_eq!(hit(&[1, 2], 3, 3, 1), (0, 0));
+        assert_eq!(hit(&[], 3, 0, 1), (0, 0), "a window of one token needs a cached block all the same");
+        assert_eq!(hit(&[1], 3, 0, 1), (1, 2));
+    }
+
+    #[test]
+    fn runs_end_at_the_alignment() {
+        assert_eq!(hit(&[0, 1, 2, 3, 4], 5, 2, 2), (2, 4));
+        assert_eq!(hit(&[0, 1, 2], 3, 4, 2), (0, 2));
+        assert_eq!(hit(&[0], 3, 1, 2), (0, 0));
+    }
+}

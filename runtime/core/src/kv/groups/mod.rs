@@ -1,0 +1,324 @@
+//! KV-cache groups: the blocks of layers that need different parts of a sequence.
+//!
+//! Owns the block tables of requests by group, which hold the null block where a group needs none,
+//! and what is cached of them. All groups take their blocks from one [`KvPool`]. The rules are
+//! those of vLLM 0.32 and 0.33 (`vllm/v1/core/single_type_kv_cache_manager.py` and
+//! `kv_cache_coordinator.py`). An engine with one group of full attention has none of this.
+
+pub(crate) mod kind;
+mod lookup;
+mod store;
+
+use std::collections::BTreeMap;
+
+pub use kind::{KvCacheGroup, KvCacheKind};
+pub(crate) use lookup::GroupHit;
+use lookup::Kin;
+pub(crate) use store::Offered;
+
+use crate::config::EngineConfig;
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::{BlockId, KvPool};
+use crate::plugins::latency::BlockChange;
+use crate::request::RequestId;
+
+/// Stands where a group needs no block.
+const NULL_BLOCK: BlockId = 0;
+
+/// A group and what follows from the engine's settings.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    kind: KvCacheKind,
+    block_size: u32,
+    /// Most blocks that an admission counts of a request.
+    admission_cap: u32,
+}
+
+impl Group {
+    fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+}
+
+/// The blocks of one group that a request has.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    blocks: Vec<BlockId>,
+    /// Blocks at its start that are not needed any more, or never were.
+    num_skipped: u32,
+    /// Blocks at its start that need not be offered to the cache.
+    num_cached: u32,
+}
+
+impl Table {
+    fn held(&self) -> &[BlockId] {
+        &self.blocks[self.num_skipped as usize..]
+    }
+}
+
+/// The block tables of a request, by group.
+#[derive(Clone, Debug, Default)]
+struct Tables {
+    by_group: Vec<Table>,
+    /// See [`GroupHit::shared_prefix_tokens`].
+    shared_prefix_tokens: u32,
+}
+
+/// The groups of an engine and what its requests hold of each.
+#[derive(Debug)]
+pub(crate) struct KvGroups {
+    groups: Vec<Group>,
+    /// Groups by what they need, full attention first.
+    kin: Vec<Kin>,
+    /// Length of a prefix of which a hash is known.
+    hash_block_size: u32,
+    /// Every hit is a multiple of this: of the block sizes of all groups.
+    aligned_tokens: u32,
+    /// See [`EngineConfigInput::prefix_cache_retention_interval`](crate::EngineConfigInput).
+    retention_tokens: Option<u32>,
+    max_model_len: u32,
+    /// By slot of a request.
+    requests: Vec<Tables>,
+    /// By block, the group that holds it, or did last.
+    owners: Vec<u8>,
+    /// Further keys of cached blocks, for shorter prefixes that end within them.
+    inner_keys: BTreeMap<BlockId, Vec<BlockHash>>,
+    /// Scratch of lookups: blocks by group.
+    hits: Vec<Vec<BlockId>>,
+    /// Scratch of stores: blocks and their keys.
+    stored: (Vec<BlockId>, Vec<BlockHash>),
+}
+
+impl KvGroups {
+    /// Most groups of an engine.
+    pub(crate) const MAX_GROUPS: usize = 64;
+
+    /// The groups of an engine; none where there is only full attention in blocks of the engine's
+    /// size.
+    pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
+        if config.kv_cache_groups.is_empty() {
+            return None;
+        }
+        let in_flight = config.max_num_batched_tokens.saturating_mul(config.max_steps_in_flight() as u32);
+        let group_of = |group: &KvCacheGroup| {
+            let block_size = group.block_size.unwrap_or(config.block_size);
+            let admission_cap = group.kind.admission_cap(block_size, in_flight, config.max_model_len());
+            Group { kind: group.kind, block_size, admission_cap }
+        };
+        let groups: Vec<Group> = config.kv_cache_groups.iter().map(group_of).collect();
+        let mut kin: Vec<Kin> = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            match kin.iter_mut().find(|kin| kin.kind == group.kind && kin.block_size == group.block_size) {
+                Some(kin) => kin.members.push(index),
+                None => kin.push(Kin { kind: group.kind, block_size: group.block_size, members: vec![index] }),
+            }
+        }
+        kin.sort_by_key(|kin| kin.kind != KvCacheKind::FullAttention);
+        Some(Box::new(Self {
+            hits: vec![Vec::new(); groups.len()],
+            kin,
+            hash_block_size: config.block_size,
+            aligned_tokens: aligned_tokens(&config.kv_cache_groups, config.block_size).unwrap_or(config.block_size),
+            retention_tokens: config.prefix_cache_retention_interval,
+            max_model_len: config.max_model_len(),
+            requests: Vec::new(),
+            owners: Vec::new(),
+            inner_keys: BTreeMap::new(),
+            stored: (Vec::new(), Vec::new()),
+            groups,
+        }))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether its one group decides alone (vLLM's `UnitaryKVCacheCoordinator`).
+    fn is_unitary(&self) -> bool {
+        self.groups.len() == 1
+    }
+
+    /// The blocks that a request of `tokens` tokens holds at once, at most.
+    pub(crate) fn most_blocks(&self, tokens: u32) -> u64 {
+        self.groups.iter().map(|group| u64::from(group.blocks_for(tokens).min(group.admission_cap))).sum()
+    }
+
+    fn tables(&self, id: RequestId) -> &[Table] {
+        self.requests.get(id.index()).map_or(&[], |tables| &tables.by_group)
+    }
+
+    /// The blocks of a request by group, null blocks included.
+    pub(crate) fn blocks_of(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
+        self.tables(id).iter().map(|table| &table.blocks[..])
+    }
+
+    /// Tokens that a request may have computed and scheduled before anything about its blocks
+    /// changes: its tables are used up, or blocks leave a window.
+    pub(crate) fn capacity_tokens(&self, id: RequestId) -> u32 {
+        let tables = self.tables(id).iter().zip(&self.groups);
+        let of_table = |(table, group): (&Table, &Group)| {
+            let slots = (table.blocks.len() as u32).saturating_mul(group.block_size);
+            let next = (table.num_skipped + 1).saturating_mul(group.block_size);
+            slots.min(group.kind.computed_until_skipped(next))
+        };
+        tables.map(of_table).min().unwrap_or(0)
+    }
+
+    /// Blocks that the hit in `self.hits` costs which is `hit_tokens` long, and further blocks up to
+    /// `tokens`, of which those of windows are counted up to their cap if `is_capped`.
+    pub(crate) fn admission_cost(&self, pool: &KvPool, hit_tokens: u32, tokens: u32, is_capped: bool) -> u32 {
+        let mut cost = 0;
+        for (group, hit) in self.groups.iter().zip(&self.hits) {
+            let cap = if is_capped { group.admission_cap } else { u32::MAX };
+            let required = group.blocks_for(tokens.min(self.max_model_len)).min(cap);
+            let skipped = group.kind.skipped_tokens(hit_tokens) / group.block_size;
+            cost += required.saturating_sub(skipped.max(hit.len() as u32));
+            // A hit on a free block takes that block out of the free list.
+            let needed = hit.get(skipped as usize..).unwrap_or(&[]);
+            cost += pool.count_free_among(needed.iter().filter(|&&block| block != NULL_BLOCK));
+        }
+        cost
+    }
+
+    /// Gives a request the hit in `self.hits`, and blocks up to `tokens` tokens.
+    pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, tokens: u32) {
+        if self.requests.len() <= id.index() {
+            self.requests.resize_with(id.index() + 1, Tables::default);
+        }
+        let mut tables = std::mem::take(&mut self.requests[id.index()]);
+        debug_assert!(tables.by_group.is_empty(), "a request is admitted that holds blocks");
+        tables.shared_prefix_tokens = hit.shared_prefix_tokens;
+        for (group, blocks) in self.groups.iter().zip(&self.hits) {
+            let skipped = group.kind.skipped_tokens(hit.tokens) / group.block_size;
+            let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
+            pool.touch(needed.iter().filter(|&&block| block != NULL_BLOCK));
+            let mut table = Vec::with_capacity(group.blocks_for(tokens).max(blocks.len() as u32) as usize);
+            table.resize(skipped as usize, NULL_BLOCK);
+            table.extend_from_slice(needed);
+            let num_cached = table.len() as u32;
+            // A chunk that does not begin where a block does may have been passed over as a whole.
+            let num_skipped = table.iter().take_while(|&&block| block == NULL_BLOCK).count() as u32;
+            tables.by_group.push(Table { blocks: table, num_skipped, num_cached });
+        }
+        self.requests[id.index()] = tables;
+        self.grow(pool, id, tokens);
+    }
+
+    /// Blocks that a request needs beyond those it has, for `tokens` tokens.
+    pub(crate) fn missing_blocks(&self, id: RequestId, tokens: u32) -> u32 {
+        let tokens = tokens.min(self.max_model_len);
+        let tables = self.tables(id).iter().zip(&self.groups);
+        tables.map(|(table, group)| group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32)).sum()
+    }
+
+    /// Gives a request the blocks that it misses for `tokens` tokens, group by group. The caller has
+    /// checked that as many are free.
+    pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, tokens: u32) {
+        let tokens = tokens.min(self.max_model_len);
+        let Self { groups, requests, owners, inner_keys, .. } = self;
+        for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
+            let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
+            if missing == 0 {
+                continue;
+            }
+            let first = table.blocks.len();
+            pool.allocate_noting(missing, &mut table.blocks, |events, block, key| {
+                let owner = owners.get(block as usize).copied().unwrap_or(0);
+                let keys = inner_keys.remove(&block).unwrap_or_default();
+                if let Some(events) = events {
+                    for key in std::iter::once(key).chain(keys) {
+                        events.removed_of_group(owner, lookup::content(key, owner.into()));
+                    }
+                }
+            });
+            for &block in &table.blocks[first..] {
+                if owners.len() <= block as usize {
+                    owners.resize(block as usize + 1, 0);
+                }
+                owners[block as usize] = index as u8;
+            }
+        }
+    }
+
+    /// Frees the blocks of a request that no token after its first `computed` ones needs, and tells
+    /// those of each group.
+    pub(crate) fn skip(
+        &mut self,
+        pool: &mut KvPool,
+        id: RequestId,
+        computed: u32,
+        mut tell: impl FnMut(usize, &[BlockId]),
+    ) {
+        for (index, (group, table)) in self.groups.iter().zip(&mut self.requests[id.index()].by_group).enumerate() {
+            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
+            let skipped = skipped.min(table.blocks.len() as u32);
+            if skipped <= table.num_skipped {
+                continue;
+            }
+            let blocks = &mut table.blocks[table.num_skipped as usize..skipped as usize];
+            pool.release(blocks);
+            tell(index, blocks);
+            blocks.fill(NULL_BLOCK);
+            table.num_skipped = skipped;
+        }
+    }
+
+    /// Adds the blocks that a request takes and frees in steps of one token each, the first of them
+    /// after `computed` tokens. Returns how many steps are sure: others may hold blocks that leave a
+    /// window.
+    pub(crate) fn predict(&self, pool: &KvPool, id: RequestId, computed: u32, changes: &mut [BlockChange]) -> usize {
+        let mut sure = changes.len();
+        for (group, table) in self.groups.iter().zip(self.tables(id)) {
+            let size = group.block_size;
+            // A step needs a slot for the token that it computes.
+            let mut grows_at = (table.blocks.len() as u32).saturating_mul(size).saturating_sub(computed) as usize;
+            while let Some(change) = changes.get_mut(grows_at) {
+                change.taken += 1;
+                grows_at += size as usize;
+            }
+            let mut skipped = table.num_skipped;
+            loop {
+                let skips = group.kind.computed_until_skipped((skipped + 1).saturating_mul(size));
+                let at = skips.max(computed);
+                let Some(change) = changes.get_mut((at - computed) as usize) else { break };
+                let now = group.kind.skipped_tokens(at) / size;
+                // Those that are not there yet are its own.
+                let end = table.blocks.len().min(now as usize);
+                if table.blocks[end.min(skipped as usize)..end].iter().any(|&block| pool.is_shared(block)) {
+                    sure = sure.min((at - computed) as usize);
+                    break;
+                }
+                change.freed += now - skipped;
+                skipped = now;
+            }
+        }
+        sure
+    }
+
+    /// Frees all blocks of a request, those of one group after those of another.
+    pub(crate) fn release(&mut self, pool: &mut KvPool, id: RequestId) {
+        let Some(tables) = self.requests.get_mut(id.index()) else { return };
+        for table in std::mem::take(tables).by_group {
+            pool.release(table.held());
+        }
+    }
+
+    /// Forgets what is cached; the pool has done so.
+    pub(crate) fn forget_cache(&mut self) {
+        self.inner_keys.clear();
+    }
+}
+
+/// The least common multiple of all block sizes; none if it is out of reach.
+pub(crate) fn aligned_tokens(groups: &[KvCacheGroup], block_size: u32) -> Option<u32> {
+    const MAX_ALIGNED_TOKENS: u32 = 1 << 24;
+    let sizes = groups.iter().map(|group| group.block_size.unwrap_or(block_size));
+    sizes.into_iter().try_fold(1u32, |multiple, size| {
+        let multiple = u64::from(multiple / gcd(multiple, size)) * u64::from(size);
+        u32::try_from(multiple).ok().filter(|multiple| *multiple <= MAX_ALIGNED_TOKENS)
+    })
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

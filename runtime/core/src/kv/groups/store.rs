@@ -1,0 +1,138 @@
+//! Offering blocks of groups to the cache (vLLM 0.32 and 0.33, `cache_blocks` and
+//! `reachable_block_mask`).
+
+use std::ops::Range;
+
+use super::lookup::{content, key};
+use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK};
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::KvPool;
+use crate::request::RequestId;
+
+/// What is known of a request whose blocks are offered.
+pub(crate) struct Offered<'a> {
+    pub(crate) id: RequestId,
+    pub(crate) tag: u64,
+    pub(crate) prompt_tokens: u32,
+    /// Of all known tokens.
+    pub(crate) hashes: &'a [BlockHash],
+    /// All known tokens, if they are kept.
+    pub(crate) tokens: &'a [u32],
+}
+
+impl KvGroups {
+    /// Offers the blocks that are full after `computed` known tokens, as far as a later request could
+    /// use them. Returns the number of tokens at which there is more to offer.
+    pub(crate) fn store(&mut self, pool: &mut KvPool, offered: &Offered<'_>, computed: u32) -> u32 {
+        let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
+        // Hits are multiples of all block sizes.
+        let cacheable = computed - computed % self.aligned_tokens;
+        let (hash_size, aligned) = (self.hash_block_size, self.aligned_tokens);
+        let hash_at = |end: u32| hashes[(end / hash_size) as usize - 1];
+        let boundaries = [prompt_tokens - 1, self.requests[id.index()].shared_prefix_tokens];
+        for index in 0..self.groups.len() {
+            let group = self.groups[index];
+            let size = group.block_size;
+            let table = &mut self.requests[id.index()].by_group[index];
+            let full = cacheable / size;
+            let range = table.num_cached..full;
+            if !range.is_empty() {
+                table.num_cached = full;
+                let reachable = Reachable::of(&group, aligned, self.retention_tokens, &boundaries, range.clone());
+                let (blocks, keys) = &mut self.stored;
+                blocks.clear();
+                keys.clear();
+                for place in range.clone() {
+                    let block = table.blocks[place as usize];
+                    if block != NULL_BLOCK && reachable.has(place) {
+                        blocks.push(block);
+                        keys.push(key(hash_at((place + 1) * size), index));
+                    }
+                }
+                pool.insert(blocks, keys);
+                if let Some(events) = pool.events_mut() {
+                    let parent = (range.start > 0).then(|| hash_at(range.start * size));
+                    let tokens = tokens.get((range.start * size) as usize..(range.end * size) as usize);
+                    let contents = keys.iter().map(|&key| content(key, index));
+                    events.stored_of_group(index as u8, tag, parent, contents, tokens.unwrap_or(&[]));
+                }
+            }
+            if group.kind == KvCacheKind::FullAttention && size > hash_size {
+                self.store_prompt_end(pool, offered, index, cacheable);
+            }
+        }
+        (cacheable + aligned).min(u32::MAX - 1)
+    }
+
+    /// Lets a block of full attention be found by the end of a prompt that lies within it, too. (Only
+    /// lookups finer than blocks find it.)
+    fn store_prompt_end(&mut self, pool: &mut KvPool, offered: &Offered<'_>, index: usize, cacheable: u32) {
+        let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
+        let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
+        let end = (prompt_tokens - 1) / hash_size * hash_size;
+        if end == 0 || end > cacheable || end.is_multiple_of(size) {
+            return;
+        }
+        let Some(&block) = self.requests[id.index()].by_group[index].blocks.get((end / size) as usize) else { return };
+        let units = (end / hash_size) as usize;
+        let key = key(hashes[units - 1], index);
+        let keys = self.inner_keys.entry(block).or_default();
+        if keys.contains(&key) {
+            return;
+        }
+        keys.push(key);
+        if let Some(events) = pool.events_mut() {
+            let parent = (units > 1).then(|| hashes[units - 2]);
+            let tokens = tokens.get((end - hash_size) as usize..end as usize).unwrap_or(&[]);
+            events.stored_of_group(index as u8, tag, parent, std::iter::once(hashes[units - 1]), tokens);
+        }
+    }
+}
+
+/// The blocks of a group that a later hit may use.
+enum Reachable<'a> {
+    All,
+    Some(Sparse<'a>),
+}
+
+struct Sparse<'a> {
+    /// Blocks before the end of a hit that it needs.
+    needed: u32,
+    /// Blocks from one end of hits to the next; none if only those at `boundaries` are kept.
+    per_segment: Option<u32>,
+    /// Ends of hits that are kept besides, in blocks; unused where all are kept.
+    boundaries: Option<(&'a [u32], u32, u32)>,
+}
+
+impl<'a> Reachable<'a> {
+    fn of(group: &Group, aligned: u32, retention: Option<u32>, boundaries: &'a [u32], range: Range<u32>) -> Self {
+        let KvCacheKind::SlidingWindow { window_tokens } = group.kind else { return Self::All };
+        debug_assert!(!range.is_empty());
+        let size = group.block_size;
+        let needed = (window_tokens - 1).div_ceil(size);
+        let segment = match retention {
+            None => Some(aligned),
+            Some(0) => None,
+            Some(tokens) => Some(tokens),
+        };
+        let per_segment = segment.map(|tokens| tokens / size);
+        if per_segment.is_some_and(|blocks| needed >= blocks) {
+            return Self::All;
+        }
+        let boundaries = retention.is_some().then_some((boundaries, aligned, size));
+        Self::Some(Sparse { needed, per_segment, boundaries })
+    }
+
+    fn has(&self, block: u32) -> bool {
+        let Self::Some(Sparse { needed, per_segment, boundaries }) = self else { return true };
+        if per_segment.is_some_and(|blocks| block % blocks >= blocks - needed) {
+            return true;
+        }
+        boundaries.is_some_and(|(boundaries, aligned, size)| {
+            boundaries.iter().filter(|&&tokens| tokens > 0).any(|&tokens| {
+                let end = tokens / aligned * aligned / size;
+                (end.saturating_sub(*needed)..end).contains(&block)
+            })
+        })
+    }
+}
