@@ -16,6 +16,7 @@ use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
 
 use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, PlayArgs, RankArgs, TokenArgs};
+use super::engine::EngineArgs;
 use super::guests::LiveGuests;
 use super::latency::{named_latency, single_times};
 use super::replay;
@@ -121,7 +122,7 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             iteration_details: args.events.enable_logging_iteration_details,
             log_requests: process.log_requests,
         },
-        kv_events: kv_events(&args.events, &args.ranks, &side.model_name, args.engine.prefix_caching())?,
+        kv_events: kv_events(&args.events, &args.ranks, &side.model_name, &args.engine)?,
         transfer: TransferSettings {
             engine_id: args.ranks.engine_id.clone(),
             side_channel_host: transfer.side_channel_host.clone(),
@@ -315,12 +316,17 @@ fn kv_events(
     args: &EventArgs,
     ranks: &RankArgs,
     model_name: &str,
-    prefix_caching: bool,
+    engine: &EngineArgs,
 ) -> Result<Option<KvEventSettings>, Unusable> {
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
-    if !prefix_caching {
+    if engine.has_groups() {
+        return Err(Unusable::new(
+            "--enable-kv-cache-events cannot be combined with --kv-cache-groups: live engines publish the blocks of one group",
+        ));
+    }
+    if !engine.prefix_caching() {
         return Err(Unusable::new("--enable-kv-cache-events needs prefix caching: without it nothing is ever cached"));
     }
     use vcr_block_hash::HashAlgorithm as Algorithm;

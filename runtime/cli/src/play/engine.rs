@@ -60,6 +60,11 @@ impl EngineArgs {
         self.options.input.enable_prefix_caching
     }
 
+    /// Whether layers are in groups other than one of full attention.
+    pub(crate) fn has_groups(&self) -> bool {
+        !self.kv_cache_groups.is_empty()
+    }
+
     /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
     /// detected), a model with sequences up to `model_len`, and so many adapters from the
     /// start.

@@ -61,9 +61,9 @@ impl KvEventLog {
         self.tokens.clear();
     }
 
-    /// The events, oldest first.
+    /// The events, oldest first; where layers are in groups those of the first group alone.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
-        self.iter_by_group().map(|(_, event)| event)
+        self.iter_by_group().filter(|(group, _)| *group == 0).map(|(_, event)| event)
     }
 
     /// The events, oldest first, each with the index of the group of layers whose blocks it is
