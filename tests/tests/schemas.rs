@@ -126,6 +126,7 @@ run(#{
     workloads: [constant(#{ rate: "50/s", count: 60, prompt_tokens: 200, output_tokens: 40, timeout: "500ms", deadline: "30s", retry: #{ max_attempts: 2 },
         cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
 });
+run(#{ name: "windows", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ kv_cache_groups: ["full", "sliding_window:64"] }) }) }) });
 run(#{ name: "named", workloads: [trace(#{ path: "trace.jsonl" })], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
@@ -272,7 +273,8 @@ fn models_of_fits_fit_their_schema() {
 fn recordings_of_the_scheduler_fit_the_schema_of_step_logs() {
     let validator = validator("step-log");
     let mut lines = Vec::new();
-    for entry in fs::read_dir(root().join("tests/recordings/vllm-scheduler")).expect("there are recordings") {
+    let folders = ["vllm-scheduler", "groups"].map(|name| root().join("tests/recordings").join(name));
+    for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).expect("there are recordings")) {
         let path = entry.expect("it can be listed").path().join("steps.jsonl.gz");
         let Ok(packed) = fs::File::open(&path) else { continue };
         let text = std::io::read_to_string(flate2::read::MultiGzDecoder::new(packed)).expect("it is packed text");
@@ -282,6 +284,7 @@ fn recordings_of_the_scheduler_fit_the_schema_of_step_logs() {
     }
     assert!(lines.len() > 1_000, "only {} lines were validated", lines.len());
     assert!(lines.iter().any(|line| line.get("drafts").is_some()), "no recording has drafts");
+    assert!(lines.iter().any(|line| line.get("win").is_some()), "no recording has windows");
 }
 
 /// A property of an object, with its path.

@@ -10,7 +10,7 @@ pub use options::{
 };
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
-use crate::kv::groups::{self, KvCacheGroup, KvCacheKind, KvGroups};
+use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS};
 use crate::kv::tiers::KvTiersConfig;
 
 /// Order of the waiting queue and choice of the preemption victim.
@@ -252,15 +252,15 @@ impl EngineConfig {
     /// undefined with them.
     fn check_groups(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         let field = "kv_cache_groups";
-        let aligned = groups::aligned_tokens(&input.kv_cache_groups, input.block_size);
+        let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
         Self::check_retention(input, aligned.unwrap_or(u32::MAX), errors);
         if input.kv_cache_groups.is_empty() {
             return;
         }
         let mut invalid = |reason: String| errors.push(ConfigError::Groups { reason });
-        if input.kv_cache_groups.len() > KvGroups::MAX_GROUPS {
+        if input.kv_cache_groups.len() > MAX_GROUPS {
             let count = input.kv_cache_groups.len();
-            invalid(format!("expected up to {} groups, but there are {count}", KvGroups::MAX_GROUPS));
+            invalid(format!("expected up to {} groups, but there are {count}", MAX_GROUPS));
         }
         if aligned.is_none() {
             invalid("the least common multiple of their block sizes is too large".to_owned());
@@ -327,10 +327,7 @@ impl EngineConfig {
             errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts });
         }
         if let Some(model_len) = self.input.max_model_len {
-            let needed = match KvGroups::of(self) {
-                Some(groups) => u32::try_from(groups.most_blocks(model_len)).unwrap_or(u32::MAX),
-                None => model_len.div_ceil(self.input.block_size),
-            };
+            let needed = u32::try_from(self.most_blocks(model_len)).unwrap_or(u32::MAX);
             let usable = self.input.num_gpu_blocks - 1;
             if needed > usable {
                 errors.push(ConfigError::PoolBelowModelLen { model_len, needed, usable });
@@ -384,11 +381,25 @@ impl EngineConfig {
         !self.input.kv_cache_groups.is_empty()
     }
 
+    /// Most tokens of all steps in flight.
+    pub(crate) fn max_in_flight_tokens(&self) -> u32 {
+        self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
+    }
+
+    /// Blocks that a request of `tokens` tokens holds at once, at most.
+    pub(crate) fn most_blocks(&self, tokens: u32) -> u64 {
+        if !self.has_kv_cache_groups() {
+            return tokens.div_ceil(self.input.block_size).into();
+        }
+        let (groups, in_flight) = (&self.input.kv_cache_groups, self.max_in_flight_tokens());
+        kind::most_blocks(groups, self.input.block_size, tokens, in_flight, self.max_model_len())
+    }
+
     /// The least common multiple of the block sizes of all groups, of which every prefix hit is a
     /// multiple.
     #[must_use]
     pub fn aligned_tokens(&self) -> u32 {
-        let aligned = groups::aligned_tokens(&self.input.kv_cache_groups, self.input.block_size);
+        let aligned = kind::aligned_tokens(&self.input.kv_cache_groups, self.input.block_size);
         if self.has_kv_cache_groups() { aligned.unwrap_or(self.input.block_size) } else { self.input.block_size }
     }
 

@@ -75,13 +75,64 @@ pub struct Scheduled {
 }
 
 /// New blocks of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Blocks {
     /// Of the one group of layers there is; or none at all.
     One(Vec<u32>),
     /// By group of layers.
     ByGroup(Vec<Vec<u32>>),
+}
+
+impl<'de> Deserialize<'de> for Blocks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// A block, or those of a group.
+        enum Entry {
+            Block(u32),
+            Group(Vec<u32>),
+        }
+
+        impl<'de> Deserialize<'de> for Entry {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct EntryVisitor;
+                impl<'de> Visitor<'de> for EntryVisitor {
+                    type Value = Entry;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("u32, or an array of them for each group of layers")
+                    }
+
+                    fn visit_u64<E: Error>(self, number: u64) -> Result<Entry, E> {
+                        let block = u32::try_from(number);
+                        block.map(Entry::Block).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+                    }
+
+                    fn visit_seq<A: SeqAccess<'de>>(self, mut group: A) -> Result<Entry, A::Error> {
+                        let mut blocks = Vec::new();
+                        while let Some(block) = group.next_element()? {
+                            blocks.push(block);
+                        }
+                        Ok(Entry::Group(blocks))
+                    }
+                }
+                deserializer.deserialize_any(EntryVisitor)
+            }
+        }
+
+        let entries = Vec::<Entry>::deserialize(deserializer)?;
+        let (mut one, mut groups) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::Block(block) => one.push(block),
+                Entry::Group(blocks) => groups.push(blocks),
+            }
+        }
+        match (one.is_empty(), groups.is_empty()) {
+            (_, true) => Ok(Self::One(one)),
+            (true, false) => Ok(Self::ByGroup(groups)),
+            (false, false) => Err(D::Error::custom("blocks with and without a group of layers")),
+        }
+    }
 }
 
 /// Blocks that have left a window, in JSON `[request, group, [blocks]]`.

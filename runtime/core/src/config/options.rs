@@ -7,7 +7,7 @@
 
 use super::{ConfigError, EngineConfigInput, Policy, SchedulerRules};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
-use crate::kv::groups::KvCacheGroup;
+use crate::kv::groups::kind::KvCacheGroup;
 
 /// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -326,11 +326,7 @@ impl Engine {
         if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
-        let blocks = match &self.groups {
-            Some(groups) => groups.most_blocks(longest as u32),
-            None => longest.div_ceil(u64::from(self.config.block_size)),
-        };
-        if blocks > u64::from(self.pool.num_usable()) {
+        if self.config.most_blocks(longest as u32) > u64::from(self.pool.num_usable()) {
             return Err(RejectReason::ExceedsKvPool);
         }
         Ok(())

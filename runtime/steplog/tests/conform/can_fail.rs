@@ -10,6 +10,8 @@ use crate::recordings::{CaseCopy, with_text, with_value};
 const RICH: &str = "random-0.33/random-1-087";
 /// Aborts, and requests that are added together.
 const WITH_ABORTS: &str = "random-0.33/random-1-093";
+/// Full attention and windows, preemptions and hits.
+const GROUPS: &str = "groups/hybrid-3-095-0.33";
 /// A live engine with preemptions.
 const LIVE: &str = "vllm-cpu/burst-preempt";
 
@@ -17,7 +19,12 @@ const LIVE: &str = "vllm-cpu/burst-preempt";
 /// changed like that.
 #[track_caller]
 fn noticed(key: &'static str, edit: impl Fn(&mut Value) -> bool) {
-    let copy = CaseCopy::of(RICH);
+    noticed_in(RICH, key, edit);
+}
+
+#[track_caller]
+fn noticed_in(case: &str, key: &'static str, edit: impl Fn(&mut Value) -> bool) {
+    let copy = CaseCopy::of(case);
     let line = copy.edit_first("steps.jsonl", |line| with_value(line, key, &edit));
     let mismatch = copy.mismatch();
     assert_eq!((mismatch.field, mismatch.line), (key, line), "{mismatch}");
@@ -55,6 +62,41 @@ fn nothing_is_noticed_where_nothing_was_changed() {
     for case in [RICH, LIVE] {
         assert_eq!(CaseCopy::of(case).replay().expect("it can be replayed").mismatch, None);
     }
+}
+
+#[test]
+fn blocks_and_events_of_a_group() {
+    let has_groups = |entry: &Value| entry[4].get(1).is_some_and(|blocks| blocks.get(0).is_some());
+    noticed_in(GROUPS, "sched", row(|entry| has_groups(entry) && add_one(&mut entry[4][1][0])));
+    noticed_in(GROUPS, "sched", row(|entry| has_groups(entry) && swap(&mut entry[4])));
+    noticed_in(GROUPS, "win", |freed| add_one(&mut freed[0][0]));
+    noticed_in(GROUPS, "win", |freed| add_one(&mut freed[0][1]));
+    noticed_in(GROUPS, "win", |freed| add_one(&mut freed[0][2][0]));
+    noticed_in(GROUPS, "win", |freed| freed.as_array_mut().is_some_and(|freed| freed.pop().is_some()));
+    noticed_in(GROUPS, "ev", row(|event| event[0] == "S" && add_one(&mut event[3])));
+    noticed_in(GROUPS, "ev", row(|event| event[0] == "R" && add_one(&mut event[2])));
+}
+
+/// A window that is a token longer, another distance of what is kept, and a group less.
+#[test]
+fn settings_of_groups() {
+    let is_noticed = |case: &str, edit: &dyn Fn(&mut Value)| {
+        let copy = CaseCopy::of(case);
+        copy.edit_json("config.json", |file| {
+            edit(&mut file["config"]);
+            file["config"].as_object_mut().expect("an object").remove("effective");
+        });
+        assert!(copy.replay().expect("it can be replayed").mismatch.is_some(), "{case}");
+    };
+    for case in ["groups/window-1-003-0.33", "groups/local-1-029-0.33", GROUPS] {
+        is_noticed(case, &|config| {
+            let groups = config["groups"].as_array_mut().expect("groups");
+            let windows = groups.iter_mut().filter_map(|group| group.get_mut("window"));
+            windows.for_each(|window| *window = json!(window.as_u64().expect("a length") + 40));
+        });
+    }
+    is_noticed(GROUPS, &|config| config["retention"] = json!(null));
+    is_noticed(GROUPS, &|config| assert!(config["groups"].as_array_mut().expect("groups").pop().is_some()));
 }
 
 #[test]

@@ -48,6 +48,21 @@ fn the_random_cases() {
     }
 }
 
+/// Layers in groups: windows, chunks, blocks of several sizes.
+#[test]
+fn the_cases_with_groups_of_layers() {
+    let folder = group("groups");
+    assert_eq!(all_reproduced(&folder).len(), 20);
+    for kind in ["hybrid", "window", "windows", "sizes", "local"] {
+        let own = || cases(&folder).into_iter().filter(|case| case.to_string_lossy().contains(&format!("/{kind}-")));
+        let total = |name: &str| -> u64 {
+            own().map(|case| json_of(&case, "config.json")["stats"][name].as_u64().unwrap_or(0)).sum()
+        };
+        let has_freed = own().any(|case| text_of(&case, "steps.jsonl").contains("\"win\":"));
+        assert!(has_freed && total("preemptions") > 0 && total("hits") > 0, "{kind}");
+    }
+}
+
 /// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
@@ -89,7 +104,7 @@ fn the_recordings_beside_the_checkout() {
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
-    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2"] {
+    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups"] {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");
             let mut recorded = text.lines();

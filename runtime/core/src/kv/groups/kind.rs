@@ -127,6 +127,39 @@ impl FromStr for KvCacheGroup {
     }
 }
 
+/// Most groups of an engine.
+pub(crate) const MAX_GROUPS: usize = 64;
+
+/// The least common multiple of all block sizes; none if it is out of reach.
+pub(crate) fn aligned_tokens(groups: &[KvCacheGroup], block_size: u32) -> Option<u32> {
+    const MAX_ALIGNED_TOKENS: u32 = 1 << 24;
+    let sizes = groups.iter().map(|group| group.block_size.unwrap_or(block_size));
+    sizes.into_iter().try_fold(1u32, |multiple, size| {
+        let multiple = u64::from(multiple / gcd(multiple, size)) * u64::from(size);
+        u32::try_from(multiple).ok().filter(|multiple| *multiple <= MAX_ALIGNED_TOKENS)
+    })
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Blocks of all groups that a request of `tokens` tokens holds at once, at most, whose steps in
+/// flight have up to `in_flight_tokens` tokens.
+pub(crate) fn most_blocks(
+    groups: &[KvCacheGroup],
+    block_size: u32,
+    tokens: u32,
+    in_flight_tokens: u32,
+    max_model_len: u32,
+) -> u64 {
+    let of_group = |group: &KvCacheGroup| {
+        let size = group.block_size.unwrap_or(block_size);
+        tokens.div_ceil(size).min(group.kind.admission_cap(size, in_flight_tokens, max_model_len))
+    };
+    groups.iter().map(|group| u64::from(of_group(group))).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -90,16 +90,13 @@ pub(crate) struct KvGroups {
 }
 
 impl KvGroups {
-    /// Most groups of an engine.
-    pub(crate) const MAX_GROUPS: usize = 64;
-
     /// The groups of an engine; none where there is only full attention in blocks of the engine's
     /// size.
     pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         if config.kv_cache_groups.is_empty() {
             return None;
         }
-        let in_flight = config.max_num_batched_tokens.saturating_mul(config.max_steps_in_flight() as u32);
+        let in_flight = config.max_in_flight_tokens();
         let group_of = |group: &KvCacheGroup| {
             let block_size = group.block_size.unwrap_or(config.block_size);
             let admission_cap = group.kind.admission_cap(block_size, in_flight, config.max_model_len());
@@ -118,7 +115,7 @@ impl KvGroups {
             hits: vec![Vec::new(); groups.len()],
             kin,
             hash_block_size: config.block_size,
-            aligned_tokens: aligned_tokens(&config.kv_cache_groups, config.block_size).unwrap_or(config.block_size),
+            aligned_tokens: config.aligned_tokens(),
             retention_tokens: config.prefix_cache_retention_interval,
             max_model_len: config.max_model_len(),
             requests: Vec::new(),
@@ -136,11 +133,6 @@ impl KvGroups {
     /// Whether its one group decides alone (vLLM's `UnitaryKVCacheCoordinator`).
     fn is_unitary(&self) -> bool {
         self.groups.len() == 1
-    }
-
-    /// The blocks that a request of `tokens` tokens holds at once, at most.
-    pub(crate) fn most_blocks(&self, tokens: u32) -> u64 {
-        self.groups.iter().map(|group| u64::from(group.blocks_for(tokens).min(group.admission_cap))).sum()
     }
 
     fn tables(&self, id: RequestId) -> &[Table] {
@@ -307,18 +299,4 @@ impl KvGroups {
     pub(crate) fn forget_cache(&mut self) {
         self.inner_keys.clear();
     }
-}
-
-/// The least common multiple of all block sizes; none if it is out of reach.
-pub(crate) fn aligned_tokens(groups: &[KvCacheGroup], block_size: u32) -> Option<u32> {
-    const MAX_ALIGNED_TOKENS: u32 = 1 << 24;
-    let sizes = groups.iter().map(|group| group.block_size.unwrap_or(block_size));
-    sizes.into_iter().try_fold(1u32, |multiple, size| {
-        let multiple = u64::from(multiple / gcd(multiple, size)) * u64::from(size);
-        u32::try_from(multiple).ok().filter(|multiple| *multiple <= MAX_ALIGNED_TOKENS)
-    })
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
