@@ -124,6 +124,14 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ sliding_window: 4096 });",
         &["test.rhai:1:11", "`sliding_window` is not simulated", "full attention"],
     );
+    refused(
+        "engine(#{ kv_cache_groups: [\"full\", \"window:128\"] });",
+        &["invalid KV-cache group \"window:128\"", "expected full, sliding_window:TOKENS or chunked_local:TOKENS"],
+    );
+    refused(
+        "engine(#{ kv_cache_groups: [\"full\", \"sliding_window:128@24\"] });",
+        &["invalid `kv_cache_groups`: expected block sizes that are multiples of `block_size` (16), but one is 24"],
+    );
     refused("engine(#{ pipeline_parallel_size: 2 });", &["`pipeline_parallel_size` is not simulated", "one stage"]);
     refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
     refused(
