@@ -12,10 +12,10 @@ use vcr_scenario::OutFile;
 
 #[cfg(not(feature = "serve"))]
 use crate::absent::AbsentArgs as ServeArgs;
-#[cfg(not(feature = "live"))]
-use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 #[cfg(not(feature = "fit"))]
 use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
+#[cfg(not(feature = "live"))]
+use crate::absent::{AbsentArgs as KvBenchArgs, AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 use crate::check::{self, CheckArgs};
 use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 #[cfg(feature = "fit")]
@@ -29,6 +29,8 @@ use crate::help::{
     RUN_EXAMPLES, STEPS_EXAMPLES,
 };
 use crate::inspect::captures::args as captures;
+#[cfg(feature = "live")]
+use crate::inspect::kv_bench::{KV_BENCH_EXAMPLES, KvBenchArgs};
 use crate::inspect::pressure::{PRESSURE_EXAMPLES, PressureArgs};
 use crate::man::args::{self as man, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
@@ -197,6 +199,9 @@ pub(crate) enum InspectCommand {
     /// Show which limits bound the runs of reports: queue, active requests and KV over time.
     #[command(after_help = PRESSURE_EXAMPLES)]
     Pressure(PressureArgs),
+    /// Measure how fast KV moves between two processes.
+    #[cfg_attr(feature = "live", command(after_help = KV_BENCH_EXAMPLES))]
+    KvBench(KvBenchArgs),
 }
 
 #[cfg(feature = "live")]

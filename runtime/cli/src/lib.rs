@@ -149,5 +149,9 @@ fn inspect(command: &InspectCommand) -> Exit {
         InspectCommand::Conform(args) => inspect::conform(args),
         InspectCommand::Steps(args) => inspect::steps(args),
         InspectCommand::Pressure(args) => inspect::pressure::pressure(args),
+        #[cfg(feature = "live")]
+        InspectCommand::KvBench(args) => inspect::kv_bench::kv_bench(args),
+        #[cfg(not(feature = "live"))]
+        InspectCommand::KvBench(_) => absent::refused("vcr inspect kv-bench", "live"),
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
 /// All counts of an engine, always in the same order. Requests that ended are
 /// counted by their reason, which makes them no single count, and a maximum is
 /// none.
-pub(crate) fn counts(counters: &Counters) -> [Count; 30] {
+pub(crate) fn counts(counters: &Counters) -> [Count; 34] {
     // All by name, so that a new one is not forgotten here.
     let Counters {
         requests,
@@ -67,6 +67,10 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 30] {
         full,
         leases_expired,
         remote_kv_refused,
+        kv_loads,
+        kv_loads_failed,
+        kv_loads_recomputed,
+        kv_notices_stray,
         replayed,
         unmatched,
         routed,
@@ -113,6 +117,18 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 30] {
             "remote_kv_refused",
             "Requests whose prefill engine is not an allowed peer (--allow-remote-kv).",
             remote_kv_refused,
+        ),
+        whole("kv_loads", "Transfers of KV to this engine.", kv_loads),
+        whole("kv_loads_failed", "Transfers of KV to this engine that failed.", kv_loads_failed),
+        whole(
+            "kv_loads_recomputed",
+            "Requests whose prompt was computed here because its KV did not arrive.",
+            kv_loads_recomputed,
+        ),
+        whole(
+            "kv_notices_stray",
+            "Notices of decode engines for prompts that are not held: duplicates, or late ones.",
+            kv_notices_stray,
         ),
         whole("requests_replayed", "Requests that were answered from a capture.", replayed),
         whole("requests_unmatched", "Requests that were not in the capture.", unmatched),

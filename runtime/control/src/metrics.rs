@@ -50,7 +50,8 @@ impl Collector for EngineCollector {
         page.information()?;
         page.gauges()?;
         page.counters()?;
-        page.finished()
+        page.finished()?;
+        page.kv_transfers()
     }
 }
 
@@ -122,11 +123,101 @@ struct Page<'a, 'e> {
     snapshots: &'a [Snapshot],
 }
 
+/// A total of the transfers with one peer.
+struct PeerTotal {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    amount: fn(&vcr_live::PeerTotals) -> u64,
+}
+
+const PEER_TOTALS: [PeerTotal; 6] = [
+    PeerTotal {
+        name: "kv_transfers",
+        help: "Complete KV transfers that the engine started.",
+        unit: None,
+        amount: |peer| peer.transfers,
+    },
+    PeerTotal {
+        name: "kv_transfer_received",
+        help: "Bytes of KV pages that came from the peer.",
+        unit: Some(Unit::Bytes),
+        amount: |peer| peer.received_bytes,
+    },
+    PeerTotal {
+        name: "kv_transfer_sent",
+        help: "Bytes of KV pages that went to the peer.",
+        unit: Some(Unit::Bytes),
+        amount: |peer| peer.sent_bytes,
+    },
+    PeerTotal {
+        name: "kv_transfer_pages_received",
+        help: "KV pages, or parts of pages, that came from the peer.",
+        unit: None,
+        amount: |peer| peer.received_pages,
+    },
+    PeerTotal {
+        name: "kv_transfer_pages_sent",
+        help: "KV pages, or parts of pages, that went to the peer.",
+        unit: None,
+        amount: |peer| peer.sent_pages,
+    },
+    PeerTotal {
+        name: "kv_transfer_notices_sent",
+        help: "Notices that went to the peer.",
+        unit: None,
+        amount: |peer| peer.notices,
+    },
+];
+
 fn engine(snapshot: &Snapshot) -> (&'static str, String) {
     ("engine", snapshot.rank.to_string())
 }
 
 impl Page<'_, '_> {
+    /// Bytes, pages and times of KV that moves, by peer.
+    fn kv_transfers(&mut self) -> fmt::Result {
+        let snapshots = self.snapshots;
+        let peers = || {
+            snapshots.iter().flat_map(|snapshot| {
+                let of_plane = snapshot
+                    .plane
+                    .iter()
+                    .flat_map(|plane| plane.totals.peers().map(move |(name, totals)| (plane.name, name, totals)));
+                of_plane.map(move |(plane, name, totals)| {
+                    let labels = vec![engine(snapshot), ("plane", plane.to_owned()), ("peer", name.to_owned())];
+                    (labels, totals)
+                })
+            })
+        };
+        for total in &PEER_TOTALS {
+            let kind = MetricType::Counter;
+            let mut metric = self.encoder.encode_descriptor(total.name, total.help, total.unit.as_ref(), kind)?;
+            for (labels, totals) in peers() {
+                metric.encode_family(&labels)?.encode_counter(&(total.amount)(totals), NO_EXEMPLAR)?;
+            }
+        }
+        let help = "Time of complete KV transfers: in the queue for a connection, on a new connection, and moving.";
+        let unit = Some(&Unit::Seconds);
+        let mut metric = self.encoder.encode_descriptor("kv_transfer_time", help, unit, MetricType::Counter)?;
+        for (labels, totals) in peers() {
+            let phases = [("queue", totals.queue_ns), ("connect", totals.connect_ns), ("move", totals.move_ns)];
+            for (phase, ns) in phases {
+                let labels = [&labels[..], &[("phase", phase.to_owned())]].concat();
+                metric.encode_family(&labels)?.encode_counter(&seconds(ns), NO_EXEMPLAR)?;
+            }
+        }
+        let help = "KV transfers that failed, by kind.";
+        let mut metric = self.encoder.encode_descriptor("kv_transfer_failures", help, None, MetricType::Counter)?;
+        for (labels, totals) in peers() {
+            for (kind, count) in &totals.failures {
+                let labels = [&labels[..], &[("kind", kind.name().to_owned())]].concat();
+                metric.encode_family(&labels)?.encode_counter(count, NO_EXEMPLAR)?;
+            }
+        }
+        Ok(())
+    }
+
     fn information(&mut self) -> fmt::Result {
         let mut metric = self.encoder.encode_descriptor("build", "The program.", None, MetricType::Info)?;
         metric.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;

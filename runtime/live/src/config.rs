@@ -12,6 +12,7 @@ use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 use crate::faults::rule::FaultRule;
 use crate::kv_transfer::link::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
+use crate::kv_transfer::settings::{LoadFailurePolicy, PlaneSettings};
 use crate::playback::capture::ReplaySettings;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
@@ -182,6 +183,33 @@ pub struct TransferSettings {
     pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,
+    /// What carries KV; `None` moves nothing.
+    pub plane: Option<PlaneSettings>,
+    /// Time after which a transfer to this engine has failed.
+    pub load_timeout_ns: u64,
+    /// The fate of a request whose KV does not arrive.
+    pub load_failure: LoadFailurePolicy,
+}
+
+impl TransferSettings {
+    /// Settings of an engine that moves nothing, and whose transfers take no time.
+    #[must_use]
+    pub fn new(engine_id: impl Into<String>) -> Self {
+        Self {
+            engine_id: engine_id.into(),
+            side_channel_host: "127.0.0.1".to_owned(),
+            side_channel_port: 0,
+            allowed_peers: Vec::new(),
+            latency_ns: 0,
+            per_token_ns: 0,
+            std_dev_ns: 0,
+            shared_link: None,
+            lease_ns: 480_000_000_000,
+            plane: None,
+            load_timeout_ns: 120_000_000_000,
+            load_failure: LoadFailurePolicy::default(),
+        }
+    }
 }
 
 /// Limits of one engine.

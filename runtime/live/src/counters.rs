@@ -59,6 +59,14 @@ pub struct Counters {
     pub leases_expired: u64,
     /// Requests whose prefill engine is not an allowed peer.
     pub remote_kv_refused: u64,
+    /// Transfers of KV to this engine.
+    pub kv_loads: u64,
+    /// Those of them that failed.
+    pub kv_loads_failed: u64,
+    /// Requests whose prompt was computed here because of that.
+    pub kv_loads_recomputed: u64,
+    /// Notices of decode engines for prompts that are not held: duplicates, or late ones.
+    pub kv_notices_stray: u64,
     /// Requests that were answered from a capture.
     pub replayed: u64,
     /// Requests that were not in it.
@@ -110,6 +118,10 @@ impl Counters {
             full: self.full + other.full,
             leases_expired: self.leases_expired + other.leases_expired,
             remote_kv_refused: self.remote_kv_refused + other.remote_kv_refused,
+            kv_loads: self.kv_loads + other.kv_loads,
+            kv_loads_failed: self.kv_loads_failed + other.kv_loads_failed,
+            kv_loads_recomputed: self.kv_loads_recomputed + other.kv_loads_recomputed,
+            kv_notices_stray: self.kv_notices_stray + other.kv_notices_stray,
             replayed: self.replayed + other.replayed,
             unmatched: self.unmatched + other.unmatched,
             routed: self.routed + other.routed,

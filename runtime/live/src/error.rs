@@ -47,6 +47,12 @@ pub enum LiveError {
     /// A record of the capture that it replays cannot be read.
     #[error(transparent)]
     Replay(#[from] vcr_replay::ReplayError),
+    /// It has no memory for KV that moves.
+    #[error(transparent)]
+    Arena(#[from] vcr_transfer::ArenaError),
+    /// KV cannot be moved.
+    #[error(transparent)]
+    Transfer(#[from] vcr_transfer::TransferError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),

@@ -92,6 +92,8 @@ pub struct Snapshot {
     pub num_gpu_blocks: u32,
     /// Finished prompts whose blocks a decode engine has not fetched.
     pub num_held_prompts: usize,
+    /// What has carried KV since this frontend came, if anything does.
+    pub plane: Option<PlaneTotals>,
     /// Name of the latency model.
     pub latency: String,
     /// Divisor of all durations.
@@ -100,6 +102,15 @@ pub struct Snapshot {
     pub faults: Vec<String>,
     /// Its counts.
     pub counters: Counters,
+}
+
+/// What carries KV, and its totals by peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaneTotals {
+    /// The plane's name.
+    pub name: &'static str,
+    /// Its totals.
+    pub totals: vcr_transfer::Statistics,
 }
 
 /// How all engines of a process are ended.

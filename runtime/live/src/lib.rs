@@ -50,10 +50,12 @@ pub use config::{
 pub use counters::Counters;
 pub use error::LiveError;
 pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
-pub use handle::{Command, EngineState, EnginesHandle, Snapshot};
+pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};
 pub use kv_transfer::link::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
+pub use kv_transfer::settings::{LoadFailurePolicy, PlaneSettings, TransferFault, TransferTime};
 pub use playback::capture::ReplaySettings;
 pub use process::engines::LiveEngines;
 pub use token_list::{TokenList, TokenListError};
 pub use vcr_core::PluginContext;
+pub use vcr_transfer::PeerStatistics as PeerTotals;

@@ -2,6 +2,7 @@
 
 use hashbrown::HashTable;
 use vcr_core::RequestId;
+use vcr_transfer::Peer;
 use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -57,6 +58,8 @@ pub(crate) struct Extras {
     pub(crate) is_prefill_only: bool,
     /// Where its KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
+    /// Contents of its prompt's blocks, if they move.
+    pub(crate) contents: Vec<u64>,
     /// Names that go into the identity of its blocks.
     pub(crate) block_keys: Option<BlockKeys>,
     /// How its recorded answer ended.
@@ -70,10 +73,21 @@ pub(crate) struct Extras {
 /// The engine that holds a prompt's KV.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteKv {
-    /// The address of its side channel.
-    pub(crate) address: String,
+    /// Its side channel, and its name.
+    pub(crate) peer: Peer,
     /// Its own name for the request.
     pub(crate) request_id: String,
+    /// Its blocks, in the order of the prompt.
+    pub(crate) blocks: Vec<u32>,
+    /// Whether it writes them, instead of being read.
+    pub(crate) is_pushed: bool,
+}
+
+impl RemoteKv {
+    /// The address of its side channel.
+    pub(crate) fn address(&self) -> String {
+        format!("tcp://{}", self.peer)
+    }
 }
 
 /// Names that go into the identity of a request's blocks.

@@ -25,6 +25,7 @@ use crate::faults::active::Faults;
 use crate::faults::injector::Injector;
 use crate::handle::Shared;
 use crate::intake::frontend::Intake;
+use crate::kv_transfer::mover::Mover;
 use crate::kv_transfer::transfers::Transfers;
 use crate::lifecycle::{End, Lifecycle};
 use crate::playback::capture::CaptureLookup;
@@ -57,6 +58,8 @@ pub(crate) struct Links {
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     /// For a mixture of experts behind a coordinator.
     pub(crate) waves: Option<Arc<Waves>>,
+    /// What carries KV, if anything does.
+    pub(crate) mover: Option<Mover>,
 }
 
 /// State of an engine that outlives its frontends.
@@ -93,7 +96,7 @@ impl Server {
     /// An engine without requests.
     pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: Lasting) -> Self {
         let Plugins { latency, tokens, policy, injector } = plugins;
-        let Links { outputs, transport, peer_transport, shared, dispatcher, waves } = links;
+        let Links { outputs, transport, peer_transport, shared, dispatcher, waves, mover } = links;
         let Lasting { kv_events, faults, counters: base } = lasting;
         let config = Arc::clone(&context.config);
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
@@ -113,7 +116,7 @@ impl Server {
             ),
             player: Player::default(),
             captures: CaptureLookup::default(),
-            transfers: Transfers::new(&context, transport, peer_transport),
+            transfers: Transfers::new(&context, transport, peer_transport, mover, monotonic_ns()),
             routes: dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, context.index)),
             faults,
             injector: Injector::new(injector),
@@ -268,6 +271,7 @@ impl Server {
             self.intake.next_arrival_ns(),
             transfers.next_load_ns(),
             transfers.next_lease_end_ns(),
+            transfers.next_heartbeat_ns(),
             egress.outputs.next_delayed_ns().map(|due_ns| context.at_ns(due_ns)),
             next_fault_ns.map(|due_ns| context.at_ns(due_ns)),
         ];

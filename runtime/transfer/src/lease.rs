@@ -84,7 +84,8 @@ struct Lease<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoticeEffect<T> {
     /// The last reader is done: the blocks are free.
-    Released(T),
+    /// The request's name, and the item of its lease.
+    Released(String, T),
     /// Other readers are still to come.
     Counted,
     /// So many leases last longer.
@@ -180,7 +181,10 @@ impl<T> LeaseTable<T> {
         if lease.notices < readers.unwrap_or(1) {
             return NoticeEffect::Counted;
         }
-        self.remove(request).map_or(NoticeEffect::NotHeld, NoticeEffect::Released)
+        match self.remove(request) {
+            Some(item) => NoticeEffect::Released(request.to_owned(), item),
+            None => NoticeEffect::NotHeld,
+        }
     }
 
     /// A heartbeat never shortens a lease.
@@ -227,7 +231,7 @@ mod tests {
         assert_eq!(table.hold("a", 1, 0), None);
         let read = |table: &mut LeaseTable<u32>, text: &str| table.apply(&Notice::parse(text.as_bytes()), 5);
         assert_eq!(read(&mut table, "a:2"), NoticeEffect::Counted);
-        assert_eq!(read(&mut table, "a:2"), NoticeEffect::Released(1));
+        assert_eq!(read(&mut table, "a:2"), NoticeEffect::Released("a".to_owned(), 1));
         assert_eq!(read(&mut table, "a:2"), NoticeEffect::NotHeld);
         assert_eq!((table.len(), table.next_end_ns()), (0, None));
     }
@@ -237,8 +241,12 @@ mod tests {
         let mut table = table();
         table.hold("a:7", 1, 0);
         table.hold("b:c", 2, 0);
-        assert_eq!(table.apply(&Notice::parse(b"a:7"), 0), NoticeEffect::Released(1), "the bare name");
-        assert_eq!(table.apply(&Notice::parse(b"b:c:1"), 0), NoticeEffect::Released(2));
+        assert_eq!(
+            table.apply(&Notice::parse(b"a:7"), 0),
+            NoticeEffect::Released("a:7".to_owned(), 1),
+            "the bare name"
+        );
+        assert_eq!(table.apply(&Notice::parse(b"b:c:1"), 0), NoticeEffect::Released("b:c".to_owned(), 2));
     }
 
     #[test]

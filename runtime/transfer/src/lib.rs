@@ -20,6 +20,7 @@
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
 //! * [`Statistics`]: bytes, pages and times by peer.
+//! * [`bench`]: a measurement of the TCP plane between two processes.
 //!
 //! # The way of a prompt
 //!
@@ -42,6 +43,7 @@
 //!   agreed and held, and a mismatch ends the transfer with the reason, not the process.
 
 mod arena;
+pub mod bench;
 mod error;
 mod geometry;
 mod lease;

@@ -46,14 +46,16 @@ pub fn fill(slice: &mut [u8], first_word: u64) {
 pub fn first_wrong(slice: &[u8], first_word: u64) -> Option<usize> {
     let mut word = first_word;
     let mut words = slice.chunks_exact(8);
-    let mut is_equal = true;
+    let mut difference = 0;
     for bytes in &mut words {
+        let mut found = [0; 8];
+        found.copy_from_slice(bytes);
         // Without a branch for each word, so that the compiler can take several at once.
-        is_equal &= bytes == word.to_le_bytes();
+        difference |= u64::from_le_bytes(found) ^ word;
         word = word.wrapping_add(STEP);
     }
     let rest = words.remainder();
-    if is_equal && *rest == word.to_le_bytes()[..rest.len()] {
+    if difference == 0 && *rest == word.to_le_bytes()[..rest.len()] {
         return None;
     }
     let expected = |index: usize| {

@@ -3,6 +3,8 @@
 pub(crate) mod captures;
 mod conform;
 mod diff;
+#[cfg(feature = "live")]
+pub(crate) mod kv_bench;
 pub(crate) mod pressure;
 mod step;
 mod steps;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use vcr_live::{FaultRule, KvPeer};
+use vcr_live::FaultRule;
 use vcr_units as units;
 
 use super::control::ControlArgs;
@@ -11,6 +11,7 @@ use super::engine::EngineArgs;
 use super::guests::GuestArgs;
 use super::replay::ReplayArgs;
 use super::timing::TimingArgs;
+use super::transfer::TransferArgs;
 use crate::guest::config::guest_config;
 
 /// Options of `vcr play`, by topic.
@@ -237,40 +238,6 @@ pub(crate) struct EventArgs {
     /// Send block hashes as bytes, as vLLM with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0.
     #[arg(long)]
     pub(crate) kv_events_whole_digests: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Prefill and decode apart")]
-pub(crate) struct TransferArgs {
-    /// Host of the side channel for KV transfers.
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "VCR_SIDE_CHANNEL_HOST")]
-    pub(crate) side_channel_host: String,
-
-    /// Port of the side channel; the engine's number is added to it.
-    #[arg(long, value_name = "PORT", default_value_t = 5600, env = "VCR_SIDE_CHANNEL_PORT")]
-    pub(crate) side_channel_port: u16,
-
-    /// Allow requests to name prefill engines at these hosts (repeatable): an address or host name, a CIDR such as
-    /// 10.0.0.0/8, *.DOMAIN, or * for all. This machine and --side-channel-host are always allowed.
-    #[arg(long, value_name = "HOST|CIDR", env = "VCR_ALLOW_REMOTE_KV", value_delimiter = ',')]
-    pub(crate) allow_remote_kv: Vec<KvPeer>,
-
-    /// Fixed time of each KV transfer.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
-    pub(crate) kv_cache_transfer_latency: u64,
-
-    /// Time added by each transferred token.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
-    pub(crate) kv_cache_transfer_time_per_token: u64,
-
-    /// Standard deviation of the transfer time.
-    #[arg(long, alias = "kv-cache-transfer-latency-std-dev", value_name = "TIME", default_value = "0ms")]
-    #[arg(value_parser = crate::values::duration)]
-    pub(crate) kv_cache_transfer_time_std_dev: u64,
-
-    /// Time after which blocks that no decode engine fetched are freed.
-    #[arg(long, value_name = "TIME", default_value = "480s", value_parser = crate::values::duration)]
-    pub(crate) kv_lease: u64,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use vcr_core::host::Overheads;
 use vcr_core::{ACCEPTANCE_RATES, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
-    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings, TransferSettings,
+    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings,
 };
 use vcr_random::Distribution;
 use vcr_scenario::expression;
@@ -103,9 +103,9 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
         return Err(Unusable::new("--time-scale must be more than 0"));
     }
     let process = &args.process;
-    let transfer = &args.transfer;
     let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
+    let transfer = args.transfer.settings(&engine, &side.identity)?;
     Ok(LiveConfig {
         engine,
         policy,
@@ -123,17 +123,7 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             log_requests: process.log_requests,
         },
         kv_events: kv_events(&args.events, &args.ranks, &side.model_name, &args.engine)?,
-        transfer: TransferSettings {
-            engine_id: args.ranks.engine_id.clone(),
-            side_channel_host: transfer.side_channel_host.clone(),
-            side_channel_port: transfer.side_channel_port,
-            allowed_peers: transfer.allow_remote_kv.clone(),
-            latency_ns: transfer.kv_cache_transfer_latency,
-            per_token_ns: transfer.kv_cache_transfer_time_per_token,
-            std_dev_ns: transfer.kv_cache_transfer_time_std_dev,
-            shared_link: None,
-            lease_ns: transfer.kv_lease,
-        },
+        transfer,
         faults: faults(&args.faults)?,
         injector: injector(args, guests)?,
         placements: None,

@@ -8,6 +8,7 @@ pub(crate) mod guests;
 mod latency;
 pub(crate) mod replay;
 mod timing;
+mod transfer;
 pub(crate) mod unusable;
 
 use vcr_control::Listeners;
@@ -56,7 +57,10 @@ pub(crate) fn ended(served: Result<(), LiveError>, replayed: Result<Exit, unusab
             print_error(&with_causes(&error), hint(&error));
             match error {
                 // An address that cannot be used was given by the user.
-                LiveError::Link(_) | LiveError::DataParallelSize { .. } => Exit::BadInput,
+                LiveError::Link(_)
+                | LiveError::DataParallelSize { .. }
+                | LiveError::Arena(_)
+                | LiveError::Transfer(_) => Exit::BadInput,
                 _ => Exit::Fault,
             }
         }
@@ -70,6 +74,8 @@ fn hint(error: &LiveError) -> Option<&'static str> {
              open files (ulimit -n)",
         ),
         LiveError::DataParallelSize { .. } => Some("give --data-parallel-size as the frontend has it"),
+        LiveError::Arena(_) => Some("give smaller blocks (--kv-block-bytes), or fewer (--num-gpu-blocks)"),
+        LiveError::Transfer(_) => Some("see --kv-transfer, --kv-transfer-listen and --side-channel-port"),
         LiveError::Thread(_) => Some("start fewer engines in this process (--data-parallel-size)"),
         _ => None,
     }

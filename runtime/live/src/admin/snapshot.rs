@@ -5,13 +5,14 @@ use vcr_wire::VllmMinor;
 use crate::admin::Admin;
 use crate::counters::Counters;
 use crate::egress::stats::usage;
-use crate::handle::EngineState;
+use crate::handle::{EngineState, PlaneTotals};
 use crate::serving::Serving;
 
 impl Admin {
     /// Counts of this frontend and of earlier ones.
     pub(crate) fn all_counters(&self, serving: &Serving) -> Counters {
         let stats = serving.stepper.engine().stats();
+        let transfers = serving.transfers.counts();
         let own = Counters {
             preemptions: stats.preemptions,
             prefix_queries: stats.prefix.queried_tokens,
@@ -20,6 +21,9 @@ impl Admin {
             accepted_tokens: stats.spec_decode.num_accepted_tokens,
             messages: serving.egress.outputs.messages(),
             message_bytes: serving.egress.outputs.bytes(),
+            kv_loads: transfers.loads,
+            kv_loads_failed: transfers.failures,
+            kv_notices_stray: transfers.stray_notices,
             ..serving.counters
         };
         // Faults and the publisher of KV events outlive a frontend.
@@ -49,6 +53,7 @@ impl Admin {
             snapshot.is_sleeping = self.pauses.is_asleep();
             snapshot.kv_cache_usage = usage(stepper.engine());
             snapshot.num_held_prompts = serving.transfers.num_held();
+            snapshot.plane = serving.transfers.statistics().map(|(name, totals)| PlaneTotals { name, totals });
             stepper.latency_name().clone_into(&mut snapshot.latency);
             snapshot.time_scale = stepper.time_scale();
             snapshot.faults.clear();

@@ -5,6 +5,7 @@ use vcr_random::Stream;
 use vcr_wire::FinishReason;
 
 use crate::faults::rule::{FaultKind, FaultRule};
+use crate::kv_transfer::settings::TransferFault;
 
 /// The properties of a request that rules match.
 pub(crate) struct ArrivedRequest<'a> {
@@ -257,6 +258,20 @@ impl Faults {
             }
         }
         lost
+    }
+
+    /// The fault of a transfer of KV that starts now.
+    pub(crate) fn kv_transfer(&mut self, now_ns: u64) -> Option<TransferFault> {
+        let mut chosen = None;
+        for active in &mut self.active {
+            if let FaultKind::KvTransfer(fault) = active.rule.kind
+                && active.fires(now_ns)
+            {
+                self.injected += 1;
+                chosen = chosen.or(Some(fault));
+            }
+        }
+        chosen
     }
 
     /// Whether this utility call fails.

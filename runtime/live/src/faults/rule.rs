@@ -7,6 +7,8 @@ use std::str::FromStr;
 use vcr_units as units;
 use vcr_wire::FinishReason;
 
+use crate::kv_transfer::settings::TransferFault;
+
 /// A fault with its occasions and requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
@@ -85,6 +87,8 @@ pub enum FaultKind {
     },
     /// A batch of KV events is lost.
     KvEventLoss,
+    /// A transfer of KV to the engine fails, or is slow.
+    KvTransfer(TransferFault),
     /// A utility call fails.
     UtilityFailure {
         /// The method; `None` is any.
@@ -113,6 +117,9 @@ pub struct FaultRuleError {
     reason: String,
 }
 
+/// The key of a value that has no name: `kv-transfer:drop` is short for `kv-transfer:mode=drop`.
+const MODE: &str = "mode";
+
 /// All kinds, with the keys that only they have.
 const KINDS: &[(&str, &[&str])] = &[
     ("slow-start", &["by"]),
@@ -127,6 +134,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("corrupt", &[]),
     ("slow-socket", &["bandwidth"]),
     ("kv-event-loss", &[]),
+    ("kv-transfer", &[MODE, "by", "bandwidth"]),
     ("utility-failure", &["method"]),
 ];
 
@@ -140,6 +148,7 @@ impl FaultRule {
   crash[:restart=5s,after=TOKENS]   dead[:restart=5s,after=TOKENS]
   drop  duplicate  corrupt  late:by=20ms  reorder:by=20ms  slow-socket:bandwidth=1MB/s
   kv-event-loss  utility-failure[:method=NAME]
+  kv-transfer:drop  kv-transfer:corrupt  kv-transfer:refuse  kv-transfer:slow,by=20ms  kv-transfer:slow,bandwidth=1MB/s
 and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
   request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
@@ -191,8 +200,10 @@ impl<'a> Keys<'a> {
             return Err(keys.error(format!("there is no `{}`; known are {}", keys.kind, names.join(", "))));
         };
         for pair in rest.split(',').filter(|pair| !pair.trim().is_empty()) {
-            let Some((key, value)) = pair.split_once('=') else {
-                return Err(keys.error(format!("`{}` must be written KEY=VALUE", pair.trim())));
+            let (key, value) = match pair.split_once('=') {
+                Some(pair) => pair,
+                None if own.contains(&MODE) && keys.pairs.is_empty() => (MODE, pair),
+                None => return Err(keys.error(format!("`{}` must be written KEY=VALUE", pair.trim()))),
             };
             let key = key.trim();
             if !own.contains(&key) && !COMMON_KEYS.contains(&key) {
@@ -255,9 +266,40 @@ impl<'a> Keys<'a> {
                 FaultKind::SlowSocket { bytes_per_s }
             }
             "kv-event-loss" => FaultKind::KvEventLoss,
+            "kv-transfer" => FaultKind::KvTransfer(self.transfer_fault()?),
             "utility-failure" => FaultKind::UtilityFailure { method: self.text("method").map(str::to_owned) },
             _ => unreachable!("kinds are checked when the text is split"),
         })
+    }
+}
+
+impl Keys<'_> {
+    fn transfer_fault(&self) -> Result<TransferFault, FaultRuleError> {
+        let by_ns = self.get("by", units::duration_ns)?;
+        let bytes_per_s = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
+        let mode = self.text(MODE);
+        let fault = match mode {
+            Some("drop") => TransferFault::Drop,
+            Some("corrupt") => TransferFault::Corrupt,
+            Some("refuse") => TransferFault::Refuse,
+            Some("slow") if by_ns.is_none() && bytes_per_s.is_none() => {
+                return Err(self.error("`kv-transfer:slow` needs `by` or `bandwidth`"));
+            }
+            Some("slow") if bytes_per_s == Some(0) => {
+                return Err(self.error("`bandwidth` must be more than 0; `kv-transfer:drop` loses everything"));
+            }
+            Some("slow") => return Ok(TransferFault::Slow { by_ns: by_ns.unwrap_or(0), bytes_per_s }),
+            other => {
+                let given = other.map_or_else(|| "nothing".to_owned(), |other| format!("`{other}`"));
+                return Err(
+                    self.error(format!("`kv-transfer` is followed by {given}: expected drop, slow, corrupt or refuse"))
+                );
+            }
+        };
+        if by_ns.is_some() || bytes_per_s.is_some() {
+            return Err(self.error("`by` and `bandwidth` are for `kv-transfer:slow`"));
+        }
+        Ok(fault)
     }
 }
 
@@ -337,6 +379,11 @@ mod tests {
         assert_eq!(stall.kind, FaultKind::Stall { for_ns: 1_500_000_000, after_tokens: None });
         assert_eq!((stall.window_ns, stall.count), ((10_000_000_000, u64::MAX), 1));
         assert!(!stall.is_for_requests());
+
+        let dropped = rule("kv-transfer:drop,rate=0.5,nth=2");
+        assert_eq!((dropped.kind, dropped.rate, dropped.nth), (FaultKind::KvTransfer(TransferFault::Drop), 0.5, 2));
+        let slow = TransferFault::Slow { by_ns: 20_000_000, bytes_per_s: None };
+        assert_eq!(rule("kv-transfer:slow,by=20ms").kind, FaultKind::KvTransfer(slow));
         assert_eq!(stall.to_string(), "stall:for=1.5s,at=10s");
     }
 
@@ -355,6 +402,12 @@ mod tests {
             ("stall:for=1s,at=1s,from=2s", "give one of them"),
             ("error:prompt=a..b", "must be a number of tokens"),
             ("slow-socket:bandwidth=0MB/s", "must be more than 0"),
+            ("kv-transfer", "is followed by nothing: expected drop, slow, corrupt or refuse"),
+            ("kv-transfer:lose", "is followed by `lose`: expected drop, slow, corrupt or refuse"),
+            ("kv-transfer:slow", "`kv-transfer:slow` needs `by` or `bandwidth`"),
+            ("kv-transfer:slow,bandwidth=0MB/s", "must be more than 0"),
+            ("kv-transfer:drop,by=1ms", "are for `kv-transfer:slow`"),
+            ("kv-transfer:rate=1,drop", "`drop` must be written KEY=VALUE"),
         ] {
             let error = text.parse::<FaultRule>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");

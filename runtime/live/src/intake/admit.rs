@@ -8,7 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::answers::embedding::EmbeddingSpace;
 use crate::faults::active::{ArrivedRequest, EngineFault};
 use crate::faults::injector::InjectorEvent;
-use crate::kv_transfer::transfers::KvParams;
+use crate::kv_transfer::content::block_contents;
+use crate::kv_transfer::params::KvParams;
 use crate::playback::capture::Script;
 use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
 use crate::serving::Serving;
@@ -71,6 +72,9 @@ pub(crate) fn admit(
         KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
         role => role,
     };
+    let block_size = serving.stepper.engine().config().block_size;
+    let moves = serving.transfers.moves_bytes() && kv_role != KvRole::Local;
+    let contents = if moves { block_contents(&prompt, block_size, salt, &marks) } else { Vec::new() };
     let max_tokens = match script {
         Some(script) => script.end.after_tokens,
         None if is_pooling => 0,
@@ -96,8 +100,9 @@ pub(crate) fn admit(
         is_prefill_only: kv_role == KvRole::Source,
         remote: match kv {
             KvParams::PrefillElsewhere(remote) => Some(remote),
-            _ => None,
+            KvParams::DecodeElsewhere | KvParams::Incomplete(_) | KvParams::Refused(_) | KvParams::Local => None,
         },
+        contents,
         block_keys: (serving.egress.has_kv_events() && !block_keys.is_empty()).then_some(block_keys),
         recorded_end: script.map(|script| script.end.clone()),
         failure: None,
@@ -105,7 +110,6 @@ pub(crate) fn admit(
     };
     // A recorded answer ends where it ended.
     let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
-    let block_size = serving.stepper.engine().config().block_size;
     let prompt = if serving.egress.has_kv_events() {
         if marks.is_empty() {
             Prompt::of_tokens(prompt, block_size, salt)

@@ -1,5 +1,10 @@
 //! KV transfers between prefill and decode engines.
 
+pub(crate) mod content;
 pub(crate) mod link;
+pub(crate) mod mover;
+pub(crate) mod params;
 pub(crate) mod peers;
+pub(crate) mod push;
+pub(crate) mod settings;
 pub(crate) mod transfers;

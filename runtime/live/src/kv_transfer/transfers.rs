@@ -1,72 +1,69 @@
-//! Simulated KV transfers between prefill and decode engines.
+//! KV transfers between prefill and decode engines.
 //!
-//! The parameters are those of vLLM's NIXL connector. The prefill engine holds
-//! a finished prompt's blocks until a decode engine notifies it, or until their
-//! lease expires; the decode engine waits for the simulated duration.
+//! The parameters are those of vLLM's NIXL connector. The prefill engine holds a finished prompt's blocks until
+//! a decode engine notifies it, or until their lease ends; the decode engine waits as long as the transfer
+//! takes: a modelled time, or that of the bytes, if a plane moves them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use vcr_core::RequestId;
+use vcr_core::plan::RemoteLoad;
 use vcr_core::seed::derive;
 use vcr_random::Stream;
+use vcr_transfer::{ErrorKind, Held, LeaseTable, Moved, Notice, NoticeEffect, Peer, Statistics, TransferError};
 use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 
 use crate::config::TransferSettings;
 use crate::context::Context;
+use crate::kv_transfer::mover::{HeldRequest, LoadPages, Mover, MoverEvent};
+use crate::kv_transfer::params::HeldPrompt;
 use crate::kv_transfer::peers::{AllowedPeers, PeerSockets};
+use crate::kv_transfer::push::PushRegistration;
+use crate::kv_transfer::settings::{TransferFault, TransferTime};
 use crate::requests::RemoteKv;
 
-/// The place of a request's KV, by its `kv_transfer_params`.
-#[derive(Clone, Debug)]
-pub(crate) enum KvParams {
-    /// A decode engine will fetch it.
-    DecodeElsewhere,
-    /// A prefill engine holds it.
-    PrefillElsewhere(RemoteKv),
-    /// A prefill engine should hold it, but these keys are missing.
-    Incomplete(Vec<&'static str>),
-    /// A prefill engine at this host, which requests may not name.
-    Refused(String),
-    /// This engine only.
-    Local,
+/// A transfer to this engine that is to start.
+pub(crate) struct LoadRequest<'a> {
+    pub(crate) tag: u64,
+    pub(crate) missing_tokens: u32,
+    pub(crate) fault: Option<TransferFault>,
+    /// What moves, if anything does and it can.
+    pub(crate) pages: Result<Option<LoadPages<'a>>, TransferError>,
 }
 
-impl KvParams {
-    pub(crate) fn of(params: &Value, allowed: &AllowedPeers) -> Self {
-        let is_set = |key: &str| params.get(key).and_then(Value::as_bool) == Some(true);
-        if is_set("do_remote_prefill") {
-            return Self::remote(params, allowed);
-        }
-        if is_set("do_remote_decode") { Self::DecodeElsewhere } else { Self::Local }
-    }
-
-    fn remote(params: &Value, allowed: &AllowedPeers) -> Self {
-        const NEEDED: [&str; 5] =
-            ["remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"];
-        let get = |key: &str| params.get(key).filter(|value| **value != Value::Nil);
-        let missing: Vec<_> = NEEDED.into_iter().filter(|key| get(key).is_none()).collect();
-        let host = get("remote_host").and_then(Value::as_str);
-        let port = get("remote_port").and_then(Value::as_u64);
-        let request_id = get("remote_request_id").and_then(Value::as_str);
-        match (host, port, request_id) {
-            (Some(host), Some(_), Some(_)) if missing.is_empty() && !allowed.contains(host) => {
-                Self::Refused(host.to_owned())
-            }
-            (Some(host), Some(port), Some(request_id)) if missing.is_empty() => Self::PrefillElsewhere(RemoteKv {
-                address: format!("tcp://{host}:{port}"),
-                request_id: request_id.to_owned(),
-            }),
-            _ => Self::Incomplete(missing),
-        }
-    }
+/// A transfer to this engine.
+struct Load {
+    /// The mover's number, as long as bytes move.
+    id: Option<u64>,
+    modelled_ns: u64,
+    /// No earlier than this, by a fault.
+    not_before_ns: u64,
+    failure: Option<TransferError>,
 }
 
-/// Held blocks of a finished prompt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+/// The end of a transfer to this engine.
+pub(crate) struct LoadEnd {
+    pub(crate) tag: u64,
+    pub(crate) failure: Option<TransferError>,
+    /// Whether the plane itself has notified the prefill engine, or will.
+    pub(crate) is_notified: bool,
+}
+
+/// Blocks that are free again.
+pub(crate) struct Released {
     pub(crate) core: RequestId,
-    pub(crate) until_ns: u64,
+    /// Whether their lease ended before a decode engine came.
+    pub(crate) is_expired: bool,
+}
+
+/// Counts of one engine's transfers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TransferCounts {
+    pub(crate) loads: u64,
+    pub(crate) failures: u64,
+    /// Notices for prompts that are not held.
+    pub(crate) stray_notices: u64,
 }
 
 /// One engine's part in transfers.
@@ -76,41 +73,64 @@ pub(crate) struct Transfers {
     engine_id: String,
     port: u16,
     transport: Transport,
-    /// Notices of decode engines, once a prompt was held.
+    /// Notices of decode engines, once a prompt was held; a plane has its own.
     notices: Option<NoticeBoard>,
     allowed: AllowedPeers,
     peers: PeerSockets,
-    /// By the request's internal name.
-    held: HashMap<String, Held>,
-    /// The earliest end of a lease; possibly of one that is released already.
-    next_lease_end_ns: Option<u64>,
-    /// Transfers to this engine: their ends, and the tags of the requests.
-    loads: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Kept for its memory.
-    released: Vec<(RequestId, bool)>,
+    mover: Option<Mover>,
+    leases: LeaseTable<HeldRequest>,
+    loads: HashMap<u64, Load>,
+    /// Ends of transfers to this engine, by time.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Transfers that a step has started, and nobody has looked at.
+    announced: Vec<RemoteLoad>,
+    next_heartbeat_ns: Option<u64>,
+    counts: TransferCounts,
+    /// Kept for their memory.
+    released: Vec<Released>,
+    news: Vec<MoverEvent>,
     draws: Stream,
+}
+
+/// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
+const EXTENSION_THIRDS: u64 = 2;
+const HEARTBEATS_PER_LEASE: u64 = 6;
+
+/// The name of an engine among its peers.
+pub(crate) fn engine_name(settings: &TransferSettings, rank: u16, ranks: u16) -> String {
+    if ranks > 1 { format!("{}_dp{rank}", settings.engine_id) } else { settings.engine_id.clone() }
 }
 
 impl Transfers {
     /// `peer_transport` is for connections to other engines alone.
-    pub(crate) fn new(context: &Context, transport: Transport, peer_transport: Transport) -> Self {
+    pub(crate) fn new(
+        context: &Context,
+        transport: Transport,
+        peer_transport: Transport,
+        mover: Option<Mover>,
+        now_ns: u64,
+    ) -> Self {
         let (settings, rank) = (&context.config.transfer, context.rank);
-        let ranks = context.config.identity.num_ranks;
         let seed = derive(context.config.seed, "live.transfers", rank.into());
-        let engine_id = if ranks > 1 { format!("{}_dp{rank}", settings.engine_id) } else { settings.engine_id.clone() };
+        let next_heartbeat_ns = mover.as_ref().map(|_| now_ns.saturating_add(settings.lease_ns / HEARTBEATS_PER_LEASE));
         Self {
             settings: settings.clone(),
             rank,
-            engine_id,
-            port: settings.side_channel_port.wrapping_add(rank),
+            engine_id: engine_name(settings, rank, context.config.identity.num_ranks),
+            port: mover.as_ref().map_or(settings.side_channel_port.wrapping_add(rank), Mover::port),
             transport,
             notices: None,
             allowed: AllowedPeers::new(&settings.side_channel_host, &settings.allowed_peers),
             peers: PeerSockets::new(peer_transport),
-            held: HashMap::new(),
-            next_lease_end_ns: None,
-            loads: BinaryHeap::new(),
+            leases: LeaseTable::new(settings.lease_ns, settings.lease_ns / 3 * EXTENSION_THIRDS),
+            mover,
+            loads: HashMap::new(),
+            ends: BinaryHeap::new(),
+            announced: Vec::new(),
+            next_heartbeat_ns,
+            counts: TransferCounts::default(),
             released: Vec::new(),
+            news: Vec::new(),
             draws: Stream::new(seed, "live.transfers"),
         }
     }
@@ -120,42 +140,131 @@ impl Transfers {
         &self.allowed
     }
 
+    /// Whether bytes move, so that contents of blocks matter.
+    pub(crate) fn moves_bytes(&self) -> bool {
+        self.mover.is_some()
+    }
+
     /// Where notices of decode engines arrive.
     pub(crate) fn notices(&self) -> Option<&NoticeBoard> {
         self.notices.as_ref()
     }
 
     pub(crate) fn num_held(&self) -> usize {
-        self.held.len()
+        self.leases.len()
+    }
+
+    pub(crate) fn counts(&self) -> TransferCounts {
+        self.counts
+    }
+
+    /// The plane's name and totals, if there is one.
+    pub(crate) fn statistics(&self) -> Option<(&'static str, Statistics)> {
+        self.mover.as_ref().map(Mover::statistics)
+    }
+
+    /// A step has reserved blocks for a transfer, which [`Transfers::start_load`] is to start.
+    pub(crate) fn announce(&mut self, load: RemoteLoad) {
+        self.announced.push(load);
+    }
+
+    /// The transfers that are to start.
+    pub(crate) fn take_announced(&mut self) -> Vec<RemoteLoad> {
+        std::mem::take(&mut self.announced)
     }
 
     /// Starts to move the KV of a request to this engine.
-    pub(crate) fn start_load(&mut self, tag: u64, tokens: u32, time_scale: f64, now_ns: u64) {
-        if let Some(link) = &self.settings.shared_link {
-            return link.start(self.rank, tag, tokens, now_ns);
+    pub(crate) fn start_load(&mut self, request: LoadRequest<'_>, time_scale: f64, now_ns: u64) {
+        let LoadRequest { tag, missing_tokens, fault, pages } = request;
+        self.counts.loads += 1;
+        let duration_ns = self.duration_ns(missing_tokens) as f64 / time_scale;
+        let modelled_ns = now_ns.saturating_add(duration_ns as u64);
+        let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, failure: None };
+        let fail = |kind, message: &str| TransferError::new(kind, format!("KV transfer: {message}"));
+        let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs.len() as u64)
+            * self.mover.as_ref().map_or(0, |mover| mover.settings().geometry.block_bytes());
+        let mut end_ns = None;
+        match fault {
+            Some(TransferFault::Refuse) => {
+                load.failure = Some(fail(ErrorKind::Refused, "a fault refuses it"));
+                end_ns = Some(now_ns);
+            }
+            Some(TransferFault::Drop) => {
+                load.failure = Some(fail(ErrorKind::TimedOut, "a fault drops it, and its time is over"));
+                end_ns = Some(now_ns.saturating_add(self.settings.load_timeout_ns));
+            }
+            Some(TransferFault::Slow { by_ns, bytes_per_s }) => {
+                let takes_ns = bytes_per_s.map_or(0, |bytes_per_s| {
+                    let ns = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
+                    u64::try_from(ns).unwrap_or(u64::MAX)
+                });
+                load.not_before_ns = now_ns.saturating_add(by_ns.max(takes_ns));
+            }
+            Some(TransferFault::Corrupt) if self.mover.is_none() => {
+                load.failure = Some(fail(ErrorKind::Corrupt, "a fault corrupts it"));
+            }
+            Some(TransferFault::Corrupt) | None => {}
         }
-        let duration_ns = self.duration_ns(tokens) as f64 / time_scale;
-        self.loads.push(Reverse((now_ns.saturating_add(duration_ns as u64), tag)));
+        // A link that engines share has its own times, and moves no bytes.
+        let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none());
+        if let Some(link) = link {
+            link.start(self.rank, tag, missing_tokens, now_ns);
+            self.loads.insert(tag, load);
+            return;
+        }
+        let modelled_end_ns = load.modelled_ns.max(load.not_before_ns);
+        if end_ns.is_none() {
+            match (pages, &mut self.mover) {
+                (Err(error), _) => {
+                    load.failure = Some(error);
+                    end_ns = Some(now_ns);
+                }
+                (Ok(Some(pages)), Some(mover)) => {
+                    let pages = LoadPages { corrupts: fault == Some(TransferFault::Corrupt), ..pages };
+                    load.id = Some(mover.load(tag, pages));
+                    end_ns = (mover.settings().time == TransferTime::Modelled).then_some(modelled_end_ns);
+                }
+                (Ok(_), _) => end_ns = Some(modelled_end_ns),
+            }
+        }
+        self.loads.insert(tag, load);
+        if let Some(end_ns) = end_ns {
+            self.ends.push(Reverse((end_ns, tag)));
+        }
     }
 
-    /// A request whose KV has arrived by now.
-    pub(crate) fn next_loaded(&mut self, now_ns: u64) -> Option<u64> {
+    /// A transfer that has ended by now.
+    pub(crate) fn next_end(&mut self, now_ns: u64) -> Option<LoadEnd> {
         if let Some(link) = &self.settings.shared_link {
-            return link.next_arrived(self.rank, now_ns);
+            while let Some(tag) = link.next_arrived(self.rank, now_ns) {
+                self.ends.push(Reverse((now_ns, tag)));
+            }
         }
-        let &Reverse((due_ns, tag)) = self.loads.peek()?;
-        (due_ns <= now_ns).then(|| {
-            self.loads.pop();
-            tag
-        })
+        loop {
+            let &Reverse((end_ns, tag)) = self.ends.peek()?;
+            if end_ns > now_ns {
+                return None;
+            }
+            self.ends.pop();
+            let Some(load) = self.loads.remove(&tag) else { continue };
+            self.counts.failures += u64::from(load.failure.is_some());
+            let is_notified = self.mover.is_some() && load.failure.is_none();
+            return Some(LoadEnd { tag, failure: load.failure, is_notified });
+        }
     }
 
-    /// When the next transfer ends; on a shared link it may end later.
+    /// When the next transfer ends, as far as that is known; on a shared link it may end later.
     pub(crate) fn next_load_ns(&self) -> Option<u64> {
-        if let Some(link) = &self.settings.shared_link {
-            return link.next_arrival_ns(self.rank);
+        let on_link = self.settings.shared_link.as_ref().and_then(|link| link.next_arrival_ns(self.rank));
+        self.ends.peek().map(|Reverse((end_ns, _))| *end_ns).into_iter().chain(on_link).min()
+    }
+
+    /// Gives the transfer of a request up: it is gone, and its blocks will be used otherwise.
+    pub(crate) fn cancel(&mut self, tag: u64) {
+        let id = self.loads.remove(&tag).and_then(|load| load.id);
+        if let (Some(id), Some(mover)) = (id, &mut self.mover) {
+            mover.cancel(id);
         }
-        self.loads.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 
     /// The duration of moving N tokens.
@@ -174,78 +283,196 @@ impl Transfers {
     /// # Errors
     /// When the side channel's address is in use.
     pub(crate) fn hold(&mut self, finished: &Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
-        if self.notices.is_none() {
+        if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
             self.notices = Some(NoticeBoard::bind(&self.transport, &address)?);
         }
-        let until_ns = now_ns.saturating_add(self.settings.lease_ns);
-        self.held.insert(finished.id.to_owned(), Held { core: finished.core, until_ns });
-        self.next_lease_end_ns = Some(self.next_lease_end_ns.map_or(until_ns, |next_ns| next_ns.min(until_ns)));
-        Ok(self.params(finished))
+        let mut blocks = Vec::new();
+        if let Some(mover) = &mut self.mover {
+            let held = |(block, content): (&u32, &u64)| Held { block: *block, content: *content };
+            blocks.extend(finished.blocks.iter().zip(finished.contents).map(held));
+            mover.hold(finished.id, blocks.clone());
+        }
+        let held = HeldRequest { core: finished.core, blocks };
+        if let Some(before) = self.leases.hold(finished.id, held, now_ns) {
+            // Names are not used twice at once, so nobody else frees them.
+            self.released.push(Released { core: before.core, is_expired: true });
+        }
+        let (generation, is_pushed) =
+            self.mover.as_ref().map_or((0, false), |mover| (mover.generation(), mover.settings().is_pushed));
+        let prompt = HeldPrompt {
+            id: finished.id,
+            engine_id: &self.engine_id,
+            host: &self.settings.side_channel_host,
+            port: self.port,
+            blocks: finished.blocks,
+            num_tokens: finished.num_tokens,
+            cached_tokens: finished.cached_tokens,
+            tensor_parallel_size: finished.tensor_parallel_size,
+            generation,
+            is_pushed,
+        };
+        Ok(prompt.params(finished.version))
     }
 
-    /// The parameters of the NIXL connector of the frontend's version.
-    fn params(&self, finished: &Finished<'_>) -> Value {
-        let text = |text: &str| Value::Str(text.to_owned());
-        let blocks = finished.blocks.iter().map(|block| Value::from(u64::from(*block))).collect();
-        let mut pairs = vec![
-            ("do_remote_prefill", Value::Bool(true)),
-            ("do_remote_decode", Value::Bool(false)),
-            ("remote_block_ids", Value::Array(vec![Value::Array(blocks)])),
-            ("remote_engine_id", text(&self.engine_id)),
-            ("remote_request_id", text(finished.id)),
-            ("remote_host", text(&self.settings.side_channel_host)),
-            ("remote_port", Value::from(u64::from(self.port))),
-            ("tp_size", Value::from(u64::from(finished.tensor_parallel_size))),
-            ("remote_num_tokens", Value::from(u64::from(finished.num_tokens))),
-            ("remote_blocks_expiry_time", Value::Nil),
-        ];
-        let by_version = [
-            ("transfer_mode", text("pull")),
-            ("dcp_size", Value::from(1u64)),
-            ("pp_size", Value::from(1u64)),
-            ("remote_prefill_cached_tokens", Value::from(u64::from(finished.cached_tokens))),
-            ("remote_registration_generation", Value::from(0u64)),
-        ];
-        let known = &finished.version.rules().kv_transfer_keys;
-        pairs.extend(by_version.into_iter().filter(|(key, _)| known.iter().any(|other| other == key)));
-        Value::Map(pairs.into_iter().map(|(key, value)| (text(key), value)).collect())
-    }
-
-    /// Notifies the prefill engine that its KV has been read.
+    /// Notifies the prefill engine that its KV has been read, or is not wanted any more.
     ///
     /// # Errors
     /// When the address cannot be used, or there are no more sockets.
     pub(crate) fn notify(&mut self, remote: &RemoteKv) -> Result<(), LinkError> {
-        self.peers.send(&remote.address, &remote.request_id)
+        match &mut self.mover {
+            Some(mover) => {
+                mover.notify(&remote.peer, Notice::read(&remote.request_id, 1));
+                Ok(())
+            }
+            None => self.peers.send(&remote.address(), &remote.request_id),
+        }
     }
 
-    /// Finished prompts whose blocks are free again: fetched, or, if true, their
-    /// lease expired.
+    /// Takes what has come from peers since the last call: the finished prompts whose blocks are free again, and whether
+    /// there was anything at all.
     ///
     /// # Errors
     /// When the library fails.
-    pub(crate) fn released(&mut self, now_ns: u64) -> Result<&[(RequestId, bool)], LinkError> {
-        self.released.clear();
+    pub(crate) fn receive(&mut self, now_ns: u64) -> Result<(Vec<Released>, bool), LinkError> {
+        let mut released = std::mem::take(&mut self.released);
+        let mut is_news = false;
         if let Some(notices) = &self.notices {
-            while let Some(id) = notices.try_receive()? {
-                if let Some(held) = self.held.remove(&id) {
-                    self.released.push((held.core, false));
+            while let Some(text) = notices.try_receive()? {
+                let notice = Notice::Read { request: &text, readers: None };
+                released.extend(apply(&mut self.leases, &notice, &mut self.counts, now_ns).map(|(_, held)| held));
+            }
+        }
+        if let Some(mover) = &mut self.mover {
+            let mut news = std::mem::take(&mut self.news);
+            mover.poll(&mut news);
+            is_news = !news.is_empty();
+            for event in news.drain(..) {
+                self.handle(event, now_ns, &mut released);
+            }
+            self.news = news;
+        }
+        for (request, held) in self.leases.expire(now_ns) {
+            if let Some(mover) = &mut self.mover {
+                mover.release(&request);
+            }
+            released.push(Released { core: held.core, is_expired: true });
+        }
+        is_news |= !released.is_empty();
+        Ok((released, is_news))
+    }
+
+    fn handle(&mut self, event: MoverEvent, now_ns: u64, released: &mut Vec<Released>) {
+        match event {
+            MoverEvent::Loaded { tag, outcome } => self.finish_move(tag, outcome, now_ns),
+            MoverEvent::Pushed { request } => {
+                if let (Some(held), Some(mover)) = (self.leases.remove(&request), &mut self.mover) {
+                    mover.release(&request);
+                    released.push(Released { core: held.core, is_expired: false });
+                }
+            }
+            MoverEvent::Notice(text) => {
+                let notice = Notice::parse(&text);
+                if let Notice::PushRegistration(registration) = notice {
+                    self.register_push(registration, now_ns);
+                    return;
+                }
+                let freed = apply(&mut self.leases, &notice, &mut self.counts, now_ns);
+                if let (Some((request, held)), Some(mover)) = (freed, &mut self.mover) {
+                    mover.release(&request);
+                    released.push(held);
                 }
             }
         }
-        if self.next_lease_end_ns.is_some_and(|end_ns| end_ns <= now_ns) {
-            let mut expired: Vec<_> = self.held.extract_if(|_, held| held.until_ns <= now_ns).collect();
-            expired.sort_by(|one, other| one.0.cmp(&other.0));
-            self.released.extend(expired.into_iter().map(|(_, held)| (held.core, true)));
-            self.next_lease_end_ns = self.held.values().map(|held| held.until_ns).min();
-        }
-        Ok(&self.released)
     }
 
-    /// When a lease may end.
+    fn register_push(&mut self, registration: &[u8], now_ns: u64) {
+        let Some(mover) = &mut self.mover else { return };
+        match PushRegistration::decode(registration) {
+            Ok(registration) if self.allowed.contains(&registration.host) => {
+                let held = self.leases.get(&registration.request).map(|held| held.blocks.clone());
+                mover.register_push(registration, held.as_deref(), now_ns);
+            }
+            Ok(registration) => {
+                let host = registration.host;
+                tracing::warn!("a push to `{host}` is refused: it is not an allowed KV peer (see --allow-remote-kv)");
+            }
+            Err(error) => tracing::warn!("a push registration cannot be read: {error}"),
+        }
+    }
+
+    /// The bytes of a transfer are here and right, or will never be.
+    fn finish_move(&mut self, tag: u64, outcome: Result<Moved, TransferError>, now_ns: u64) {
+        let time = self.mover.as_ref().map_or(TransferTime::Real, |mover| mover.settings().time);
+        let Some(load) = self.loads.get_mut(&tag) else {
+            // By the modelled time it had ended before.
+            if let Err(error) = outcome {
+                self.counts.failures += 1;
+                tracing::warn!(kind = %error.kind, "KV that was counted as here did not arrive: {error}");
+            }
+            return;
+        };
+        load.id = None;
+        let end_ns = match outcome {
+            Err(error) => {
+                load.failure = Some(error);
+                now_ns
+            }
+            Ok(_) if time == TransferTime::Modelled => return,
+            Ok(_) if time == TransferTime::SlowerOf => load.modelled_ns.max(load.not_before_ns),
+            Ok(_) => load.not_before_ns,
+        };
+        self.ends.push(Reverse((end_ns, tag)));
+    }
+
+    /// When something must be done although nobody calls.
     pub(crate) fn next_lease_end_ns(&self) -> Option<u64> {
-        self.next_lease_end_ns
+        self.leases.next_end_ns()
+    }
+
+    /// When heartbeats are due.
+    pub(crate) fn next_heartbeat_ns(&self) -> Option<u64> {
+        self.next_heartbeat_ns
+    }
+
+    /// Sends heartbeats for requests that wait for KV, if they are due.
+    pub(crate) fn send_heartbeats<'a>(&mut self, waiting: impl Iterator<Item = &'a RemoteKv>, now_ns: u64) {
+        let (Some(due_ns), Some(mover)) = (self.next_heartbeat_ns, &mut self.mover) else { return };
+        if due_ns > now_ns {
+            return;
+        }
+        let interval_ns = (self.settings.lease_ns / HEARTBEATS_PER_LEASE).max(1_000_000);
+        self.next_heartbeat_ns = Some(now_ns.saturating_add(interval_ns));
+        let mut by_peer: BTreeMap<(String, u16), (&Peer, Vec<&str>)> = BTreeMap::new();
+        for remote in waiting {
+            let of_peer = by_peer.entry((remote.peer.host.clone(), remote.peer.port));
+            of_peer.or_insert_with(|| (&remote.peer, Vec::new())).1.push(&remote.request_id);
+        }
+        for (peer, requests) in by_peer.into_values() {
+            for some in requests.chunks(HEARTBEAT_REQUESTS) {
+                mover.notify(peer, Notice::heartbeat(some.iter().copied()));
+            }
+        }
+    }
+}
+
+/// Requests in one heartbeat: far below the longest notice.
+const HEARTBEAT_REQUESTS: usize = 64;
+
+/// Applies a notice to the leases, and returns the prompt that it frees.
+fn apply(
+    leases: &mut LeaseTable<HeldRequest>,
+    notice: &Notice<'_>,
+    counts: &mut TransferCounts,
+    now_ns: u64,
+) -> Option<(String, Released)> {
+    match leases.apply(notice, now_ns) {
+        NoticeEffect::Released(request, held) => Some((request, Released { core: held.core, is_expired: false })),
+        NoticeEffect::NotHeld => {
+            counts.stray_notices += 1;
+            None
+        }
+        NoticeEffect::Counted | NoticeEffect::Extended(_) | NoticeEffect::None => None,
     }
 }
 
@@ -254,6 +481,8 @@ pub(crate) struct Finished<'a> {
     pub(crate) id: &'a str,
     pub(crate) core: RequestId,
     pub(crate) blocks: &'a [u32],
+    /// Contents of the prompt's blocks, if bytes move.
+    pub(crate) contents: &'a [u64],
     pub(crate) num_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) tensor_parallel_size: u32,

@@ -12,7 +12,7 @@ use crate::config::LiveConfig;
 use crate::egress::waves::Waves;
 use crate::error::LiveError;
 use crate::handle::{Ends, EnginesHandle, Shared, Snapshot};
-use crate::process::rank::Rank;
+use crate::process::rank::{Rank, start_mover};
 use crate::routing::dispatcher::Dispatcher;
 
 /// Engines that share a context of ZeroMQ. It takes 1,023 sockets, of which each
@@ -87,6 +87,16 @@ impl LiveEngines {
             let local = sink
                 .map(|sink| LocalLink::new(number, waiter.waker(), config.limits.max_waiting_messages, sink.clone()));
             links.extend(local.clone());
+            let mover = start_mover(&config, number, waiter.waker());
+            let mover = match mover {
+                Ok(mover) => mover,
+                Err(error) => {
+                    engines.handle.fail();
+                    // The errors of the others follow from this one.
+                    _ = engines.wait();
+                    return Err(error);
+                }
+            };
             let rank = Rank {
                 config: Arc::clone(&config),
                 transport: transport.clone(),
@@ -95,6 +105,7 @@ impl LiveEngines {
                 waves: Arc::clone(&waves),
                 dispatcher: dispatcher.clone(),
                 waiter,
+                mover,
                 local,
                 index,
             };

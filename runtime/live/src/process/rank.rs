@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vcr_core::seed::derive;
 use vcr_wire::{
     EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, Init, KvEventPublisher, LinkError, LocalLink,
-    ReadyResponse, Transport, Value, Waiter,
+    ReadyResponse, Transport, Value, Waiter, Waker,
 };
 
 use crate::config::{Identity, LiveConfig};
@@ -20,6 +20,8 @@ use crate::egress::waves::Waves;
 use crate::error::LiveError;
 use crate::faults::active::Faults;
 use crate::handle::{EngineState, Shared};
+use crate::kv_transfer::mover::Mover;
+use crate::kv_transfer::transfers::engine_name;
 use crate::lifecycle::End;
 use crate::process::waiting;
 use crate::routing::dispatcher::Dispatcher;
@@ -39,6 +41,8 @@ pub(crate) struct Rank {
     pub(crate) waves: Arc<Waves>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     pub(crate) waiter: Waiter,
+    /// What carries KV for its first frontend, if anything does.
+    pub(crate) mover: Option<Mover>,
     /// The link to a frontend in this process, if there is one.
     pub(crate) local: Option<LocalLink>,
     pub(crate) index: usize,
@@ -88,10 +92,14 @@ impl Rank {
             self.state(EngineState::Connecting);
             // Before the frontend counts on this engine: they may fail.
             let plugins = self.plugins()?;
+            let mover = match self.mover.take() {
+                Some(mover) => Some(mover),
+                None => start_mover(&self.config, self.number(), self.waiter.waker())?,
+            };
             let Some(link) = self.connect(&mut lasting)? else { return Ok(()) };
             let EngineLink { init, mut inputs, outputs } = link;
             let context = Context::new(Arc::clone(&self.config), self.index);
-            let mut server = Server::new(context, self.links(&init, outputs), plugins, lasting);
+            let mut server = Server::new(context, self.links(&init, outputs, mover), plugins, lasting);
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
             // A bug must not leave a frontend waiting, either.
             let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -258,7 +266,7 @@ impl Rank {
         })
     }
 
-    fn links(&self, init: &Init, outputs: EngineOutputs) -> Links {
+    fn links(&self, init: &Init, outputs: EngineOutputs, mover: Option<Mover>) -> Links {
         Links {
             outputs,
             transport: self.transport.clone(),
@@ -266,6 +274,7 @@ impl Rank {
             shared: Arc::clone(&self.shared),
             dispatcher: self.dispatcher.clone(),
             waves: self.waves(init),
+            mover,
         }
     }
 
@@ -279,6 +288,17 @@ impl Rank {
         let is_moe = has_settings || addresses.frontend_stats_publish_address.is_none();
         self.config.identity.is_moe.unwrap_or(is_moe).then(|| Arc::clone(&self.waves))
     }
+}
+
+/// Starts what carries KV, if anything does.
+///
+/// # Errors
+/// When the memory is too small, or the address is in use.
+pub(crate) fn start_mover(config: &LiveConfig, rank: u16, waker: Waker) -> Result<Option<Mover>, LiveError> {
+    let transfer = &config.transfer;
+    let Some(settings) = &transfer.plane else { return Ok(None) };
+    let engine_id = engine_name(transfer, rank, config.identity.num_ranks);
+    Mover::start(settings, transfer, engine_id, rank, Arc::new(move || waker.wake())).map(Some)
 }
 
 /// Compares the engines of this process with those of the frontend, where it

@@ -142,6 +142,7 @@ impl Serving {
         }
         let request = self.requests.remove(tag)?;
         if let Some(remote) = request.extras.as_ref().and_then(|extras| extras.remote.as_ref()) {
+            self.transfers.cancel(tag);
             self.release_remote(remote);
         }
         self.tokens.end(tag);

@@ -6,6 +6,7 @@
 
 mod ends;
 mod faults;
+mod loads;
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::kv_transfer::transfers::Transfers;
 use crate::lifecycle::Lifecycle;
 use crate::playback::capture::CaptureLookup;
 use crate::playback::player::Player;
-use crate::requests::{RemoteKv, Requests};
+use crate::requests::Requests;
 use crate::routing::routes::Routes;
 use crate::stepping::output::OutputParts;
 use crate::stepping::results::StepResults;
@@ -99,7 +100,9 @@ impl Serving {
     /// # Errors
     /// When the policy or the latency model fails.
     pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)
+        self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)?;
+        self.start_loads(now_ns);
+        Ok(())
     }
 
     /// Applies the oldest step, if it has ended.
@@ -219,47 +222,6 @@ impl Serving {
             self.gather_cache_events();
         }
         is_reset
-    }
-
-    /// Finishes transfers to this engine, and frees blocks that other engines
-    /// have fetched or whose lease has expired.
-    ///
-    /// # Errors
-    /// When the library fails.
-    pub(crate) fn finish_transfers(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        while let Some(tag) = self.transfers.next_loaded(now_ns) {
-            self.snapshot.mark_stale();
-            // If it was aborted in the meantime, its blocks are free already.
-            let Some(request) = self.requests.get_mut(tag) else { continue };
-            let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
-            self.stepper.finish_load(request.core);
-            if let Some(remote) = remote {
-                self.release_remote(&remote);
-            }
-        }
-        for &(request, is_expired) in self.transfers.released(now_ns)? {
-            self.stepper.release_held_kv(request);
-            self.snapshot.mark_stale();
-            self.counters.leases_expired += u64::from(is_expired);
-            if is_expired {
-                tracing::warn!(
-                    rank = self.context.rank,
-                    "no decode engine fetched a prompt's KV in time; its blocks are freed"
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the prefill engine of a request free its blocks.
-    fn release_remote(&mut self, remote: &RemoteKv) {
-        if let Err(error) = self.transfers.notify(remote) {
-            tracing::warn!(
-                rank = self.context.rank,
-                address = remote.address,
-                "the prefill engine cannot be notified and holds its blocks until their lease ends: {error}"
-            );
-        }
     }
 
     /// Leaves the other engines: requests delegated to them are aborted, and

@@ -79,6 +79,7 @@ impl OutputParts<'_> {
                     id: &request.id,
                     core,
                     blocks: engine.block_table(core),
+                    contents: &extras.contents,
                     num_tokens: request.prompt_tokens + request.output_tokens,
                     cached_tokens: request.local_cached_tokens + request.external_tokens,
                     tensor_parallel_size: self.context.config.identity.tensor_parallel_size,

@@ -171,6 +171,12 @@ impl Stepper {
         self.may_decide = true;
     }
 
+    /// The KV of a request will not arrive: its prompt is computed here.
+    pub(crate) fn fail_load(&mut self, request: RequestId) {
+        self.engine.remote_kv_failed(request);
+        self.may_decide = true;
+    }
+
     /// Frees the held blocks of a finished prompt.
     pub(crate) fn release_held_kv(&mut self, request: RequestId) {
         self.engine.release_held_kv(request);
@@ -362,7 +368,7 @@ impl Stepper {
                 request.local_cached_tokens = load.cached_tokens;
                 request.external_tokens = load.missing_tokens;
             }
-            transfers.start_load(load.tag, load.missing_tokens, self.time_scale, now_ns);
+            transfers.announce(*load);
         }
         if plan.scheduled.is_empty() {
             // A step that only preempted has made room for another one.

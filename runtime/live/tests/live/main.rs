@@ -5,6 +5,7 @@ mod kv_events;
 mod limits;
 mod overheads;
 mod pauses;
+mod planes;
 mod replay;
 mod requests;
 mod routers;
@@ -76,17 +77,7 @@ fn config() -> LiveConfig {
         seed: 7,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,
-        transfer: TransferSettings {
-            engine_id: "test".to_owned(),
-            side_channel_host: "127.0.0.1".to_owned(),
-            side_channel_port: 0,
-            allowed_peers: Vec::new(),
-            latency_ns: 0,
-            per_token_ns: 0,
-            std_dev_ns: 0,
-            shared_link: None,
-            lease_ns: 60_000_000_000,
-        },
+        transfer: TransferSettings { lease_ns: 60_000_000_000, ..TransferSettings::new("test") },
         faults: Vec::new(),
         injector: None,
         placements: None,
@@ -175,6 +166,20 @@ impl Bench {
                 one.tokens.extend_from_slice(&output.new_token_ids);
                 one.finish = output.finish_reason;
                 one.outputs.push(output);
+            }
+        }
+        all
+    }
+
+    /// As [`Bench::collect`], passing over outputs of other requests.
+    fn collect_some(&self, ids: &[&str]) -> Vec<Collected> {
+        let mut all: Vec<_> = ids.iter().map(|id| Collected { id: (*id).to_owned(), ..Collected::default() }).collect();
+        while all.iter().any(|one| one.finish.is_none()) {
+            for output in self.next().outputs {
+                if let Some(one) = all.iter_mut().find(|one| one.id == output.request_id) {
+                    one.finish = output.finish_reason;
+                    one.outputs.push(output);
+                }
             }
         }
         all

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn with_kv(id: &str, prompt: &[u32], max_tokens: u32, kv: Value) -> Request {
+pub(super) fn with_kv(id: &str, prompt: &[u32], max_tokens: u32, kv: Value) -> Request {
     let extra_args = Some(Value::Map(vec![("kv_transfer_params".into(), kv)]));
     Request::Add(Box::new(request(id, prompt, SamplingParams { extra_args, ..params(max_tokens) })))
 }
@@ -11,7 +11,7 @@ fn map(pairs: &[(&str, Value)]) -> Value {
     Value::Map(pairs.iter().map(|(key, value)| ((*key).into(), value.clone())).collect())
 }
 
-fn prefill_only() -> Value {
+pub(super) fn prefill_only() -> Value {
     map(&[("do_remote_decode", true.into()), ("do_remote_prefill", false.into())])
 }
 

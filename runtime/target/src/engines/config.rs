@@ -97,15 +97,12 @@ fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port: u16) -> Tr
         u64::try_from(ns).ok()
     });
     TransferSettings {
-        engine_id: role.name().to_owned(),
-        side_channel_host: "127.0.0.1".to_owned(),
         side_channel_port: port,
-        allowed_peers: Vec::new(),
         latency_ns: link.map_or(0, |link| link.latency_ns),
         per_token_ns: per_token_ns.unwrap_or(0),
-        std_dev_ns: 0,
         shared_link,
         lease_ns: LEASE_NS,
+        ..TransferSettings::new(role.name())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, TransferError};
 use crate::geometry::{Geometry, Piece};
 use crate::plane::{BlockPair, Held, Peer, Transfer};
 use crate::statistics::{Direction, Moved};
-use crate::tcp::frame::{Introduction, MAX_NAME_BYTES, Message};
+use crate::tcp::frame::{Introduction, MAX_NAME_BYTES, MAX_NOTICE_BYTES, Message};
 use crate::tcp::link::{Link, LinkError, Received};
 use crate::tcp::server::wrong_byte;
 use crate::tcp::shared::{Shared, nanoseconds};
@@ -204,6 +204,10 @@ impl PeerQueue {
     }
 
     pub(super) fn notify(self: &Arc<Self>, shared: &Arc<Shared>, notice: Vec<u8>) {
+        if notice.len() > MAX_NOTICE_BYTES {
+            tracing::warn!(peer = self.name, bytes = notice.len(), "a KV notice is too long and is dropped");
+            return;
+        }
         let mut state = self.lock();
         if state.notices.len() < MAX_NOTICES {
             state.notices.push_back(notice);
@@ -408,7 +412,7 @@ impl<'a> Stream<'a> {
     }
 
     fn run(&mut self) {
-        lower_priority();
+        lower_priority(self.shared.settings.niceness);
         let mut connection: Option<Connection> = None;
         while self.queue.wait(self.shared) {
             if connection.as_mut().is_some_and(|connection| connection.link.is_stale()) {
@@ -606,7 +610,6 @@ impl<'a> Stream<'a> {
         Ok(match (received, wrong) {
             (Received::Whole, None) | (Received::Discarded, _) => None,
             (Received::Whole, Some((span, offset))) => error(ErrorKind::Corrupt, wrong_byte(&span, offset)),
-            (Received::Damaged, _) => error(ErrorKind::Corrupt, "the CRC of the pages is wrong".to_owned()),
             (Received::Failed(kind), _) => error(kind, "the blocks were freed while they were read".to_owned()),
         })
     }

@@ -192,11 +192,9 @@ impl Header {
     }
 }
 
-/// The end of a sequence of pages.
+/// The end of a sequence of pages. It has no checksum: the receiver compares every byte with the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// CRC-32 of the bytes that were sent.
-    pub crc: u32,
     /// Why they mean nothing, if so: the blocks were freed meanwhile.
     pub failure: Option<ErrorKind>,
 }
@@ -206,8 +204,7 @@ impl Trailer {
     #[must_use]
     pub fn encode(&self) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
-        bytes[..4].copy_from_slice(&self.crc.to_le_bytes());
-        bytes[4] = self.failure.map_or(0, |kind| kind.code() + 1);
+        bytes[0] = self.failure.map_or(0, |kind| kind.code() + 1);
         bytes
     }
 
@@ -216,12 +213,11 @@ impl Trailer {
     /// # Errors
     /// When it names no known failure.
     pub fn decode(bytes: &[u8; TRAILER_BYTES]) -> Result<Self, DecodeError> {
-        let crc = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let failure = match bytes[4] {
+        let failure = match bytes[0] {
             0 => None,
             code => Some(ErrorKind::from_code(code - 1).ok_or(DecodeError::Malformed("trailer"))?),
         };
-        Ok(Self { crc, failure })
+        Ok(Self { failure })
     }
 }
 
@@ -520,7 +516,7 @@ mod tests {
         for message in examples() {
             assert_eq!(read(&message.encode()).as_ref(), Ok(&message));
         }
-        for trailer in [Trailer { crc: 7, failure: None }, Trailer { crc: 8, failure: Some(ErrorKind::NotHeld) }] {
+        for trailer in [Trailer { failure: None }, Trailer { failure: Some(ErrorKind::NotHeld) }] {
             assert_eq!(Trailer::decode(&trailer.encode()), Ok(trailer));
         }
     }

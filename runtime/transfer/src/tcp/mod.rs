@@ -40,6 +40,8 @@ pub struct TcpSettings {
     pub patience: Duration,
     /// Time after which a connection without work is closed.
     pub idle_timeout: Duration,
+    /// By how much threads that move bytes are nicer than others, so that an engine's own thread goes first.
+    pub niceness: u8,
 }
 
 impl Default for TcpSettings {
@@ -51,6 +53,7 @@ impl Default for TcpSettings {
             connect_timeout: Duration::from_secs(5),
             patience: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
+            niceness: 5,
         }
     }
 }
@@ -90,7 +93,7 @@ impl TcpPlane {
         let server = Server::start(listener, &shared)?;
         let for_thread = Arc::clone(&shared);
         let keep_house = move || {
-            lower_priority();
+            lower_priority(for_thread.settings.niceness);
             for_thread.keep_house();
         };
         let mut plane = Self { shared, port, peers: HashMap::new(), server, housekeeper: None };
@@ -167,8 +170,10 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     })
 }
 
-/// Lets the engine's own thread go first where processors are short.
-fn lower_priority() {
-    // Of this thread alone, on Linux. Best effort.
-    _ = rustix::process::setpriority_process(None, 10);
+/// Lets other threads go first where processors are short.
+fn lower_priority(niceness: u8) {
+    if niceness > 0 {
+        // Of this thread alone, on Linux. Best effort.
+        _ = rustix::process::setpriority_process(None, niceness.into());
+    }
 }

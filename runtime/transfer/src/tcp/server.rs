@@ -83,7 +83,7 @@ fn start_connection(
     let (shared, count) = (Arc::clone(shared), Arc::clone(count));
     let is_over = count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS;
     let serve = move || {
-        lower_priority();
+        lower_priority(shared.settings.niceness);
         let served = Link::new(stream, Arc::clone(&shared.stop))
             .map_err(LinkError::Io)
             .and_then(|link| Connection { link, shared: &shared, peer: String::new() }.serve(is_over));
@@ -229,7 +229,6 @@ impl Connection<'_> {
         let problem = match (received, wrong) {
             (Received::Whole, None) => None,
             (Received::Whole, Some((span, offset))) => Some((ErrorKind::Corrupt, wrong_byte(&span, offset))),
-            (Received::Damaged, _) => Some((ErrorKind::Corrupt, "the CRC of the pages is wrong".to_owned())),
             (Received::Discarded, _) => {
                 Some((ErrorKind::NotHeld, format!("transfer `{request}` is not expected any more")))
             }

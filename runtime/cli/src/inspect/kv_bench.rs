@@ -1,0 +1,211 @@
+//! `vcr inspect kv-bench`: how fast KV moves between two processes, beside a plain stream of bytes.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use vcr_transfer::bench::{BenchSize, Repetition, Responder, measure};
+use vcr_transfer::tcp::TcpSettings;
+use vcr_transfer::{ErrorKind, TransferError};
+use vcr_units as units;
+
+use crate::exit::{Exit, print_error, printed};
+
+pub(crate) const KV_BENCH_EXAMPLES: &str = "Examples:
+  vcr inspect kv-bench                                          # two processes on this machine
+  vcr inspect kv-bench --total 1MiB --page 16KiB --repeat 50
+  vcr inspect kv-bench --listen 0.0.0.0:5600                    # on one host,
+  vcr inspect kv-bench --connect 10.0.0.7:5600 --json           # and on another, with the same sizes
+
+Exit codes:
+  0  all bytes arrived and are right
+  2  bad usage, an address that cannot be used, or a wrong byte";
+
+/// Options of `vcr inspect kv-bench`.
+#[derive(Debug, Args)]
+pub(crate) struct KvBenchArgs {
+    /// Bytes of a transfer.
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = units::bytes)]
+    total: u64,
+
+    /// Bytes of a page.
+    #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = units::bytes)]
+    page: u64,
+
+    /// Connections.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    streams: u64,
+
+    /// Transfers that are measured, after one that is not.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    repeat: u32,
+
+    /// Answer another process at this address, and plain streams at the next port, until a signal.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["connect", "repeat"])]
+    listen: Option<String>,
+
+    /// Measure against a process that listens at this address.
+    #[arg(long, value_name = "HOST:PORT")]
+    connect: Option<String>,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The line that a process prints once it listens.
+#[derive(Debug, Serialize, Deserialize)]
+struct Listening {
+    host: String,
+    port: u16,
+    plain_port: u16,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    total_bytes: u64,
+    page_bytes: u32,
+    pages: u64,
+    streams: u64,
+    transfer_ms: Vec<f64>,
+    plain_ms: Vec<f64>,
+    median_transfer_ms: f64,
+    median_plain_ms: f64,
+    transfer_gb_per_s: f64,
+    plain_gb_per_s: f64,
+    /// The share of the plain stream's rate that the transfer reaches.
+    share_of_plain: f64,
+}
+
+pub(crate) fn kv_bench(args: &KvBenchArgs) -> Exit {
+    let Ok(page_bytes) = u32::try_from(args.page) else {
+        print_error(&format!("invalid --page {}: expected less than 4 GiB", args.page), None);
+        return Exit::BadInput;
+    };
+    let size = BenchSize { total_bytes: args.total, page_bytes };
+    let done = match (&args.listen, &args.connect) {
+        (Some(address), _) => address_of("--listen", address).and_then(|address| listen(size, address)),
+        (None, Some(address)) => address_of("--connect", address).and_then(|(host, port)| {
+            let plain_port =
+                port.checked_add(1).ok_or_else(|| failed("--connect: the next port is that of plain streams"))?;
+            report(args, size, (&host, port, plain_port))
+        }),
+        (None, None) => both(args, size),
+    };
+    match done {
+        Ok(exit) => exit,
+        Err(error) => {
+            let is_mismatch = error.kind == ErrorKind::Mismatch;
+            print_error(&error, is_mismatch.then_some("give both processes the same --total and --page"));
+            Exit::BadInput
+        }
+    }
+}
+
+fn failed(message: impl Into<String>) -> TransferError {
+    TransferError::new(ErrorKind::Local, message)
+}
+
+fn address_of(option: &str, text: &str) -> Result<(String, u16), TransferError> {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+    let parts = parts.filter(|(host, _)| !host.is_empty());
+    parts.ok_or_else(|| failed(format!("invalid {option} `{text}`: expected HOST:PORT")))
+}
+
+fn listen(size: BenchSize, (host, port): (String, u16)) -> Result<Exit, TransferError> {
+    let settings = TcpSettings { host: host.clone(), port, ..TcpSettings::default() };
+    let responder = Responder::start(size, settings, vcr_input::memory::limit())?;
+    let listening = Listening { host, port: responder.port(), plain_port: responder.plain_port() };
+    let line = serde_json::to_string(&listening).unwrap_or_default();
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| failed(error.to_string()))?;
+    drop(out);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Ends the other process however this one ends.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn both(args: &KvBenchArgs, size: BenchSize) -> Result<Exit, TransferError> {
+    let start = |error: io::Error| failed(format!("cannot start the other process: {error}"));
+    let program = std::env::current_exe().map_err(start)?;
+    let (total, page) = (format!("{}B", size.total_bytes), format!("{}B", size.page_bytes));
+    let arguments = ["inspect", "kv-bench", "--listen", "127.0.0.1:0", "--total", &total, "--page", &page];
+    let child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut other = Other(child.map_err(start)?);
+    let mut line = String::new();
+    if let Some(stdout) = other.0.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(start)?;
+    }
+    let listening: Listening =
+        serde_json::from_str(&line).map_err(|_| failed("the other process ended before it listened; see above"))?;
+    report(args, size, (&listening.host, listening.port, listening.plain_port))
+}
+
+fn report(args: &KvBenchArgs, size: BenchSize, address: (&str, u16, u16)) -> Result<Exit, TransferError> {
+    let settings = TcpSettings { streams: args.streams as usize, ..TcpSettings::default() };
+    let limits = (args.repeat, vcr_input::memory::limit());
+    let measured = measure(size, address, settings, limits, |_| ())?;
+    let summary = summary(args, size, &measured);
+    let mut out = anstream::stdout().lock();
+    let written = if args.json { write_json(&mut out, &summary) } else { write_table(&mut out, &summary) };
+    Ok(printed(written, Exit::Passed))
+}
+
+fn summary(args: &KvBenchArgs, size: BenchSize, measured: &[Repetition]) -> Summary {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let transfer_ms: Vec<f64> = measured.iter().map(|one| ms(one.transfer_ns)).collect();
+    let plain_ms: Vec<f64> = measured.iter().map(|one| ms(one.plain_ns)).collect();
+    let (transfer, plain) = (median(&transfer_ms), median(&plain_ms));
+    let gb_per_s = |ms: f64| size.total_bytes as f64 / (ms.max(1e-6) * 1e6);
+    Summary {
+        total_bytes: size.total_bytes,
+        page_bytes: size.page_bytes,
+        pages: measured.first().map_or(0, |one| one.moved.pages),
+        streams: args.streams,
+        median_transfer_ms: transfer,
+        median_plain_ms: plain,
+        transfer_gb_per_s: gb_per_s(transfer),
+        plain_gb_per_s: gb_per_s(plain),
+        share_of_plain: plain / transfer.max(1e-6),
+        transfer_ms,
+        plain_ms,
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn write_json(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, summary)?;
+    writeln!(out)
+}
+
+fn write_table(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
+    let bytes = |bytes: u64| units::format_bytes(bytes as f64);
+    writeln!(
+        out,
+        "{} in {} pages of {}, {} stream(s), median of {}, every byte compared",
+        bytes(summary.total_bytes),
+        summary.pages,
+        bytes(summary.page_bytes.into()),
+        summary.streams,
+        summary.transfer_ms.len()
+    )?;
+    writeln!(out, "  KV transfer   {:>10.3} ms  {:>7.2} GB/s", summary.median_transfer_ms, summary.transfer_gb_per_s)?;
+    writeln!(out, "  plain stream  {:>10.3} ms  {:>7.2} GB/s", summary.median_plain_ms, summary.plain_gb_per_s)?;
+    writeln!(out, "  share         {:>10.2}", summary.share_of_plain)
+}

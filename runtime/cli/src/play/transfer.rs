@@ -1,0 +1,277 @@
+//! Options of KV transfers: the modelled ones, and those whose bytes move.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use vcr_core::EngineConfig;
+use vcr_live::{Identity, KvPeer, LoadFailurePolicy, PlaneSettings, TransferSettings, TransferTime};
+use vcr_transfer::tcp::{TcpPlane, TcpSettings};
+use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, PlaneFactory};
+use vcr_units as units;
+use vcr_wire::Dtype;
+
+use super::unusable::Unusable;
+
+/// What carries KV between engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlaneArg {
+    /// Nothing: transfers take a modelled time.
+    None,
+    /// TCP, in vcr's own protocol.
+    Tcp,
+}
+
+/// The time that a transfer takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TimeArg {
+    Real,
+    Modelled,
+    SlowerOf,
+}
+
+/// Which engine moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeArg {
+    /// The decode engine reads.
+    Pull,
+    /// The prefill engine writes.
+    Push,
+}
+
+/// The fate of a request whose KV does not arrive.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FailureArg {
+    Fail,
+    Recompute,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefill and decode apart")]
+pub(crate) struct TransferArgs {
+    /// Host of the side channel for KV transfers.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "VCR_SIDE_CHANNEL_HOST")]
+    pub(crate) side_channel_host: String,
+
+    /// Port of the side channel; the engine's number is added to it.
+    #[arg(long, value_name = "PORT", default_value_t = 5600, env = "VCR_SIDE_CHANNEL_PORT")]
+    pub(crate) side_channel_port: u16,
+
+    /// Allow requests to name prefill engines at these hosts (repeatable): an address or host name, a CIDR such as
+    /// 10.0.0.0/8, *.DOMAIN, or * for all. This machine and --side-channel-host are always allowed.
+    #[arg(long, value_name = "HOST|CIDR", env = "VCR_ALLOW_REMOTE_KV", value_delimiter = ',')]
+    pub(crate) allow_remote_kv: Vec<KvPeer>,
+
+    /// Fixed time of each KV transfer.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
+    pub(crate) kv_cache_transfer_latency: u64,
+
+    /// Time added by each transferred token.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
+    pub(crate) kv_cache_transfer_time_per_token: u64,
+
+    /// Standard deviation of the transfer time.
+    #[arg(long, alias = "kv-cache-transfer-latency-std-dev", value_name = "TIME", default_value = "0ms")]
+    #[arg(value_parser = crate::values::duration)]
+    pub(crate) kv_cache_transfer_time_std_dev: u64,
+
+    /// Time after which blocks that no decode engine fetched are freed
+    /// [default: 480s; 30s and heartbeats if KV moves].
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
+    pub(crate) kv_lease: Option<u64>,
+
+    /// Carrier of KV bytes between engines, the same at both ends.
+    #[arg(long, value_enum, default_value = "none", env = "VCR_KV_TRANSFER")]
+    pub(crate) kv_transfer: PlaneArg,
+
+    /// Duration of a transfer: that of the bytes, the modelled one, or the longer one of both.
+    #[arg(long, value_enum, default_value = "slower-of")]
+    pub(crate) kv_transfer_time: TimeArg,
+
+    /// Engine that moves the bytes, as the prefill engine announces it: decode reads, or prefill writes.
+    #[arg(long, value_enum, default_value = "pull")]
+    pub(crate) kv_transfer_mode: ModeArg,
+
+    /// Address to listen at for KV transfers; the engine's number is added to the port
+    /// [default: --side-channel-host and --side-channel-port].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) kv_transfer_listen: Option<String>,
+
+    /// Connections to each peer.
+    #[arg(long, value_name = "N", default_value_t = TcpSettings::default().streams as u64)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) kv_transfer_streams: u64,
+
+    /// Time after which a KV transfer has failed.
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = crate::values::duration)]
+    pub(crate) kv_transfer_timeout: u64,
+
+    /// Fate of a request whose KV does not arrive: an error, or its prompt is computed here.
+    #[arg(long, value_enum, default_value = "fail")]
+    pub(crate) kv_load_failure_policy: FailureArg,
+
+    /// Bytes of a KV block over all layers, heads and tensor-parallel ranks [default: by --kv-shape].
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub(crate) kv_block_bytes: Option<u64>,
+
+    /// Shape of the model's KV: layers x KV heads x head size.
+    #[arg(long, value_name = "LxHxS", default_value = "32x8x128", value_parser = shape)]
+    pub(crate) kv_shape: KvShape,
+}
+
+/// The shape of a model's KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvShape {
+    layers: u32,
+    heads: u32,
+    head_size: u32,
+}
+
+fn shape(text: &str) -> Result<KvShape, String> {
+    let numbers: Vec<_> =
+        text.split('x').map(|number| number.trim().parse::<u32>().ok().filter(|it| *it > 0)).collect();
+    match numbers[..] {
+        [Some(layers), Some(heads), Some(head_size)] => Ok(KvShape { layers, heads, head_size }),
+        _ => Err("expected layers x KV heads x head size, such as 32x8x128".to_owned()),
+    }
+}
+
+/// The lease of prompts where nothing moves: vLLM's before it had heartbeats.
+const LEASE_WITHOUT_HEARTBEATS_NS: u64 = 480_000_000_000;
+/// vLLM's `kv_lease_duration`.
+const LEASE_NS: u64 = 30_000_000_000;
+
+impl TransferArgs {
+    /// The settings of transfers of engines with this configuration.
+    pub(crate) fn settings(&self, engine: &EngineConfig, engines: &Identity) -> Result<TransferSettings, Unusable> {
+        let plane = match self.kv_transfer {
+            PlaneArg::None => None,
+            PlaneArg::Tcp => Some(self.plane(engine, engines, tcp(self.tcp_settings(engines)?))?),
+        };
+        let lease_ns = if plane.is_some() { LEASE_NS } else { LEASE_WITHOUT_HEARTBEATS_NS };
+        Ok(TransferSettings {
+            engine_id: engines.instance_id.clone(),
+            side_channel_host: self.side_channel_host.clone(),
+            side_channel_port: self.side_channel_port,
+            allowed_peers: self.allow_remote_kv.clone(),
+            latency_ns: self.kv_cache_transfer_latency,
+            per_token_ns: self.kv_cache_transfer_time_per_token,
+            std_dev_ns: self.kv_cache_transfer_time_std_dev,
+            shared_link: None,
+            lease_ns: self.kv_lease.unwrap_or(lease_ns),
+            plane,
+            load_timeout_ns: self.kv_transfer_timeout,
+            load_failure: match self.kv_load_failure_policy {
+                FailureArg::Fail => LoadFailurePolicy::Fail,
+                FailureArg::Recompute => LoadFailurePolicy::Recompute,
+            },
+        })
+    }
+
+    fn plane(
+        &self,
+        engine: &EngineConfig,
+        engines: &Identity,
+        factory: PlaneFactory,
+    ) -> Result<PlaneSettings, Unusable> {
+        let geometry = self.geometry(engine, engines)?;
+        let num_engines = u64::from(engines.num_ranks);
+        let limit_bytes = vcr_input::memory::limit();
+        if let Some(limit_bytes) =
+            limit_bytes.filter(|limit| geometry.total_bytes().saturating_mul(num_engines) > *limit)
+        {
+            let format = |bytes: u64| units::format_bytes(bytes as f64);
+            return Err(Unusable {
+                message: format!(
+                    "the KV of {num_engines} engine(s) with {} blocks of {} takes {}, but this process may use {}",
+                    geometry.blocks(),
+                    format(geometry.block_bytes()),
+                    format(geometry.total_bytes().saturating_mul(num_engines)),
+                    format(limit_bytes)
+                ),
+                hint: Some("give smaller blocks (--kv-block-bytes), or fewer (--num-gpu-blocks)".to_owned()),
+            });
+        }
+        Ok(PlaneSettings {
+            factory,
+            geometry,
+            memory_limit_bytes: limit_bytes.map(|limit| limit / num_engines.max(1)),
+            time: match self.kv_transfer_time {
+                TimeArg::Real => TransferTime::Real,
+                TimeArg::Modelled => TransferTime::Modelled,
+                TimeArg::SlowerOf => TransferTime::SlowerOf,
+            },
+            is_pushed: self.kv_transfer_mode == ModeArg::Push,
+        })
+    }
+
+    /// The sizes of an engine's KV.
+    fn geometry(&self, engine: &EngineConfig, engines: &Identity) -> Result<Geometry, Unusable> {
+        let KvShape { layers, heads, head_size } = self.kv_shape;
+        let element_bytes = match engines.dtype {
+            Dtype::Float16 | Dtype::Bfloat16 => 2,
+            Dtype::Float32 => 4,
+        };
+        let slice_bytes = engine.block_size.checked_mul(head_size).and_then(|size| size.checked_mul(element_bytes));
+        let input = GeometryInput {
+            layers,
+            kv_heads: heads,
+            slice_bytes: slice_bytes.unwrap_or(u32::MAX),
+            ranks: engines.tensor_parallel_size,
+            blocks: engine.num_gpu_blocks,
+            block_tokens: engine.block_size,
+            order: HeadOrder::HeadsFirst,
+        };
+        let input = match self.kv_block_bytes {
+            Some(block_bytes) => input.with_block_bytes(block_bytes),
+            None => Ok(input),
+        };
+        input.and_then(Geometry::new).map_err(|error| Unusable {
+            message: error.to_string(),
+            hint: Some("see --kv-block-bytes, --kv-shape and --tensor-parallel-size".to_owned()),
+        })
+    }
+
+    fn tcp_settings(&self, engines: &Identity) -> Result<TcpSettings, Unusable> {
+        let (host, port) = match &self.kv_transfer_listen {
+            None => (self.side_channel_host.clone(), self.side_channel_port),
+            Some(address) => {
+                let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+                let (host, port) = parts.filter(|(host, _)| !host.is_empty()).ok_or_else(|| {
+                    Unusable::new(format!("invalid --kv-transfer-listen `{address}`: expected HOST:PORT"))
+                })?;
+                (host.to_owned(), port)
+            }
+        };
+        let last = u32::from(port) + u32::from(engines.first_rank) + u32::from(engines.num_ranks) - 1;
+        if port > 0 && last > u32::from(u16::MAX) {
+            return Err(Unusable::new(format!(
+                "the ports of KV transfers are {port} to {last}, and the last one is 65535"
+            )));
+        }
+        Ok(TcpSettings {
+            host,
+            port,
+            streams: self.kv_transfer_streams as usize,
+            patience: Duration::from_nanos(self.kv_transfer_timeout).min(TcpSettings::default().patience),
+            ..TcpSettings::default()
+        })
+    }
+}
+
+fn tcp(settings: TcpSettings) -> PlaneFactory {
+    Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_layers_heads_and_sizes() {
+        assert_eq!(shape("32x8x128"), Ok(KvShape { layers: 32, heads: 8, head_size: 128 }));
+        for text in ["", "32", "32x8", "32x0x128", "axbxc", "1x2x3x4"] {
+            assert!(shape(text).is_err(), "{text}");
+        }
+    }
+}

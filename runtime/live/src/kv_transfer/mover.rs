@@ -1,0 +1,264 @@
+//! The plane of one engine: transfers whose bytes really move, by the numbers that the plane has for them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use vcr_core::RequestId;
+use vcr_transfer::{
+    Arena, BlockPair, Direction, Expected, Held, Hold, Moved, Notice, Peer, Plane, PlaneContext, PlaneEvent,
+    Statistics, Transfer, TransferError, Wake,
+};
+
+use crate::config::TransferSettings;
+use crate::error::LiveError;
+use crate::kv_transfer::push::PushRegistration;
+use crate::kv_transfer::settings::PlaneSettings;
+use crate::requests::RemoteKv;
+
+/// Blocks to load: here, at the prefill engine, and what is in them.
+pub(crate) struct LoadPages<'a> {
+    pub(crate) remote: &'a RemoteKv,
+    /// The first block that is missing here, by its place in the prompt.
+    pub(crate) first_block: usize,
+    pub(crate) pairs: Vec<BlockPair>,
+    pub(crate) corrupts: bool,
+}
+
+/// News for the engine.
+pub(crate) enum MoverEvent {
+    /// The load of this request's KV has ended.
+    Loaded { tag: u64, outcome: Result<Moved, TransferError> },
+    /// A pushed prompt was written.
+    Pushed { request: String },
+    /// A peer's notice, for the leases.
+    Notice(Vec<u8>),
+}
+
+/// Pushes that wait for their prompt at once; more are refused.
+const MAX_WAITING_PUSHES: usize = 65_536;
+
+/// A push that came before its prompt was finished.
+struct WaitingPush {
+    registration: PushRegistration,
+    until_ns: u64,
+}
+
+/// The plane of one engine.
+pub(crate) struct Mover {
+    plane: Box<dyn Plane>,
+    settings: PlaneSettings,
+    /// Time after which a transfer has failed.
+    timeout: Duration,
+    engine_id: String,
+    /// The host by which peers find this engine.
+    host: String,
+    generation: u64,
+    last_id: u64,
+    /// Tags of requests whose KV moves to this engine.
+    loads: HashMap<u64, u64>,
+    /// Requests whose KV is written to other engines.
+    pushes: HashMap<u64, String>,
+    waiting_pushes: HashMap<String, WaitingPush>,
+    /// Kept for its memory.
+    events: Vec<PlaneEvent>,
+}
+
+impl Mover {
+    /// Maps the memory and starts the plane.
+    ///
+    /// # Errors
+    /// When the memory is too small, or the plane cannot start.
+    pub(crate) fn start(
+        settings: &PlaneSettings,
+        transfer: &TransferSettings,
+        engine_id: String,
+        rank: u16,
+        wake: Wake,
+    ) -> Result<Self, LiveError> {
+        let arena = Arena::new(settings.geometry, settings.memory_limit_bytes)?;
+        // Later than any earlier start at this address.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let generation = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX).max(1);
+        let context = PlaneContext { engine_id: engine_id.clone(), rank, generation, arena: Arc::new(arena), wake };
+        let plane = (settings.factory)(context)?;
+        tracing::info!(
+            rank,
+            plane = plane.name(),
+            port = plane.port(),
+            arena_bytes = settings.geometry.total_bytes(),
+            block_bytes = settings.geometry.block_bytes(),
+            "KV moves between engines"
+        );
+        Ok(Self {
+            plane,
+            settings: settings.clone(),
+            timeout: Duration::from_nanos(transfer.load_timeout_ns),
+            engine_id,
+            host: transfer.side_channel_host.clone(),
+            generation,
+            last_id: 0,
+            loads: HashMap::new(),
+            pushes: HashMap::new(),
+            waiting_pushes: HashMap::new(),
+            events: Vec::new(),
+        })
+    }
+
+    pub(crate) fn settings(&self) -> &PlaneSettings {
+        &self.settings
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.plane.port()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The plane's name and totals.
+    pub(crate) fn statistics(&self) -> (&'static str, Statistics) {
+        (self.plane.name(), self.plane.statistics())
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Lets peers read a finished prompt, or starts the push that waits for it.
+    pub(crate) fn hold(&mut self, request: &str, blocks: Vec<Held>) {
+        let waiting = self.waiting_pushes.remove(request);
+        let contents = waiting.is_some().then(|| blocks.clone());
+        self.plane.hold(Hold { request: request.to_owned(), blocks });
+        if let (Some(waiting), Some(blocks)) = (waiting, contents) {
+            self.push(&waiting.registration, &blocks);
+        }
+    }
+
+    /// Ends a hold.
+    pub(crate) fn release(&mut self, request: &str) {
+        self.plane.release(request);
+    }
+
+    /// Starts to move the KV of a request to this engine.
+    pub(crate) fn load(&mut self, tag: u64, pages: LoadPages<'_>) -> u64 {
+        let (id, timeout) = (self.next_id(), self.timeout);
+        self.loads.insert(id, tag);
+        let LoadPages { remote, first_block, pairs, corrupts } = pages;
+        if !remote.is_pushed {
+            self.plane.start(Transfer {
+                id,
+                direction: Direction::Read,
+                peer: remote.peer.clone(),
+                request: remote.request_id.clone(),
+                blocks: pairs,
+                notice: Some(Notice::read(&remote.request_id, 1)),
+                timeout,
+                corrupts,
+            });
+            return id;
+        }
+        let transfer = format!("{}-{id}", self.generation);
+        let registration = PushRegistration {
+            request: remote.request_id.clone(),
+            transfer: transfer.clone(),
+            engine_id: self.engine_id.clone(),
+            host: self.host.clone(),
+            port: self.plane.port(),
+            generation: self.generation,
+            first_block: first_block as u32,
+            blocks: pairs.iter().map(|pair| pair.local).collect(),
+        };
+        let blocks = pairs.iter().map(|pair| Held { block: pair.local, content: pair.content }).collect();
+        self.plane.expect(Expected { id, peer: remote.peer.clone(), request: transfer, blocks, timeout, corrupts });
+        self.plane.notify(&remote.peer, Notice::push_registration(&registration.encode()));
+        id
+    }
+
+    /// Ends a load; it changes no block from now on.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if self.loads.remove(&id).is_some() {
+            self.plane.cancel(id);
+        }
+    }
+
+    /// Sends a notice.
+    pub(crate) fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
+        self.plane.notify(peer, notice);
+    }
+
+    /// Writes a prompt's blocks to the engine that registered for them; later, if they are not held yet.
+    pub(crate) fn register_push(&mut self, registration: PushRegistration, blocks: Option<&[Held]>, now_ns: u64) {
+        match blocks {
+            Some(blocks) => self.push(&registration, blocks),
+            None => {
+                self.waiting_pushes.retain(|_, waiting| waiting.until_ns > now_ns);
+                if self.waiting_pushes.len() < MAX_WAITING_PUSHES {
+                    let until_ns = now_ns.saturating_add(self.timeout.as_nanos() as u64);
+                    let request = registration.request.clone();
+                    self.waiting_pushes.insert(request, WaitingPush { registration, until_ns });
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, registration: &PushRegistration, held: &[Held]) {
+        let wanted = held.get(registration.first_block as usize..).unwrap_or_default();
+        if wanted.len() != registration.blocks.len() {
+            // The reader's deadline ends it.
+            tracing::warn!(
+                request = registration.request,
+                "a decode engine wants {} blocks from the {}th on, but the prompt has {}",
+                registration.blocks.len(),
+                registration.first_block,
+                held.len()
+            );
+            return;
+        }
+        let pair =
+            |(held, remote): (&Held, &u32)| BlockPair { local: held.block, remote: *remote, content: held.content };
+        let (id, timeout) = (self.next_id(), self.timeout);
+        self.pushes.insert(id, registration.request.clone());
+        self.plane.start(Transfer {
+            id,
+            direction: Direction::Write,
+            peer: registration.peer(),
+            request: registration.transfer.clone(),
+            blocks: wanted.iter().zip(&registration.blocks).map(pair).collect(),
+            notice: None,
+            timeout,
+            corrupts: false,
+        });
+    }
+
+    /// Takes what has happened since the last call.
+    pub(crate) fn poll(&mut self, news: &mut Vec<MoverEvent>) {
+        let mut events = std::mem::take(&mut self.events);
+        self.plane.poll(&mut events);
+        for event in events.drain(..) {
+            match event {
+                PlaneEvent::Notice(notice) => news.push(MoverEvent::Notice(notice)),
+                PlaneEvent::Finished { id, outcome } => {
+                    if let Some(tag) = self.loads.remove(&id) {
+                        news.push(MoverEvent::Loaded { tag, outcome });
+                    } else if let Some(request) = self.pushes.remove(&id) {
+                        match outcome {
+                            Ok(_) => news.push(MoverEvent::Pushed { request }),
+                            Err(error) => tracing::warn!(request, kind = %error.kind, "a push failed: {error}"),
+                        }
+                    }
+                }
+            }
+        }
+        self.events = events;
+    }
+}
+
+/// A finished prompt as its lease knows it.
+pub(crate) struct HeldRequest {
+    pub(crate) core: RequestId,
+    /// Blocks and contents; empty where nothing moves.
+    pub(crate) blocks: Vec<Held>,
+}

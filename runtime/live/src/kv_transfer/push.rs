@@ -1,0 +1,43 @@
+//! The registration by which a decode engine asks for its blocks to be written.
+//!
+//! It follows `PUSH_REG:` in a notice. vLLM's own registration is that of its push connector, in msgpack; this one is
+//! JSON and between engines of vcr alone.
+
+use serde::{Deserialize, Serialize};
+use vcr_transfer::Peer;
+
+/// Blocks of a decode engine, in the order of the prompt's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PushRegistration {
+    /// The prefill engine's name of the prompt.
+    pub(crate) request: String,
+    /// The decode engine's name of the transfer.
+    pub(crate) transfer: String,
+    pub(crate) engine_id: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) generation: u64,
+    /// The first block of the prompt that is wanted, by its place.
+    pub(crate) first_block: u32,
+    pub(crate) blocks: Vec<u32>,
+}
+
+impl PushRegistration {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads a registration of a peer.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        Peer {
+            host: self.host.clone(),
+            port: self.port,
+            engine_id: self.engine_id.clone(),
+            generation: Some(self.generation),
+        }
+    }
+}

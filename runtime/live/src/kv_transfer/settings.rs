@@ -1,0 +1,67 @@
+//! Settings of transfers whose bytes really move.
+
+use std::fmt;
+
+use vcr_transfer::{Geometry, PlaneFactory};
+
+/// What carries KV, and between which memories.
+#[derive(Clone)]
+pub struct PlaneSettings {
+    /// Makes the plane of an engine.
+    pub factory: PlaneFactory,
+    /// Sizes of an engine's KV.
+    pub geometry: Geometry,
+    /// The largest arena of an engine.
+    pub memory_limit_bytes: Option<u64>,
+    /// Which time a transfer takes.
+    pub time: TransferTime,
+    /// Whether the prefill engine writes, instead of the decode engine reading.
+    pub is_pushed: bool,
+}
+
+impl fmt::Debug for PlaneSettings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { geometry, time, is_pushed, .. } = self;
+        write!(out, "PlaneSettings {{ {geometry:?}, {time:?}, is_pushed: {is_pushed} }}")
+    }
+}
+
+/// The time that a transfer takes, where bytes move and a time is modelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferTime {
+    /// That of the bytes.
+    Real,
+    /// The modelled one; the bytes move besides.
+    Modelled,
+    /// The longer one of both.
+    #[default]
+    SlowerOf,
+}
+
+/// The fate of a request whose KV does not arrive (vLLM's `kv_load_failure_policy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadFailurePolicy {
+    /// It ends with an error.
+    #[default]
+    Fail,
+    /// Its prompt is computed here.
+    Recompute,
+}
+
+/// A fault of one KV transfer to this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferFault {
+    /// Nothing arrives, until the transfer's time is over.
+    Drop,
+    /// A byte is changed.
+    Corrupt,
+    /// The peer refuses.
+    Refuse,
+    /// It takes longer.
+    Slow {
+        /// Nanoseconds that it takes at least.
+        by_ns: u64,
+        /// Its bandwidth, in bytes per second.
+        bytes_per_s: Option<u64>,
+    },
+}

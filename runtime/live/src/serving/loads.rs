@@ -1,0 +1,142 @@
+//! Transfers of KV to this engine and from it.
+
+use vcr_core::plan::RemoteLoad;
+use vcr_transfer::{BlockPair, ErrorKind, TransferError};
+use vcr_wire::{FinishReason, RequestError};
+
+use crate::error::LiveError;
+use crate::kv_transfer::mover::LoadPages;
+use crate::kv_transfer::settings::LoadFailurePolicy;
+use crate::kv_transfer::transfers::{LoadEnd, LoadRequest};
+use crate::requests::RemoteKv;
+use crate::serving::Serving;
+
+/// A request whose KV has not arrived ends with this code.
+const LOAD_FAILED: &str = "kv_load_failed";
+
+impl Serving {
+    /// Starts the transfers for which the last steps have reserved blocks.
+    pub(super) fn start_loads(&mut self, now_ns: u64) {
+        for load in self.transfers.take_announced() {
+            let fault = self.faults.kv_transfer(self.context.since_start_ns(now_ns));
+            let pages = match self.requests.get(load.tag).and_then(|request| request.extras.as_deref()) {
+                Some(extras) if self.transfers.moves_bytes() => {
+                    let (engine, remote) = (self.stepper.engine(), extras.remote.as_ref());
+                    let blocks = engine.block_table(load.request);
+                    let block_size = engine.config().block_size;
+                    remote.map(|remote| missing_pages(&load, blocks, &extras.contents, remote, block_size)).transpose()
+                }
+                _ => Ok(None),
+            };
+            let request = LoadRequest { tag: load.tag, missing_tokens: load.missing_tokens, fault, pages };
+            self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
+        }
+    }
+
+    /// Finishes transfers to this engine, and frees blocks that other engines
+    /// have fetched or whose lease has expired.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn finish_transfers(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let (released, is_news) = self.transfers.receive(now_ns)?;
+        if is_news {
+            self.snapshot.mark_stale();
+        }
+        while let Some(end) = self.transfers.next_end(now_ns) {
+            self.snapshot.mark_stale();
+            self.finish_load(end, now_ns)?;
+        }
+        for released in released {
+            self.stepper.release_held_kv(released.core);
+            self.counters.leases_expired += u64::from(released.is_expired);
+            if released.is_expired {
+                tracing::warn!(
+                    rank = self.context.rank,
+                    "no decode engine fetched a prompt's KV in time; its blocks are freed"
+                );
+            }
+        }
+        let waiting = self.requests.iter().filter_map(|request| request.extras.as_ref()?.remote.as_ref());
+        self.transfers.send_heartbeats(waiting, now_ns);
+        Ok(())
+    }
+
+    fn finish_load(&mut self, end: LoadEnd, now_ns: u64) -> Result<(), LiveError> {
+        // If it was aborted in the meantime, its blocks are free already.
+        let Some(request) = self.requests.get_mut(end.tag) else { return Ok(()) };
+        let Some(error) = end.failure else {
+            let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+            self.stepper.finish_load(request.core);
+            if let Some(remote) = remote.filter(|_| !end.is_notified) {
+                self.release_remote(&remote);
+            }
+            return Ok(());
+        };
+        let policy = self.context.config.transfer.load_failure;
+        tracing::warn!(
+            rank = self.context.rank,
+            request = &*request.id,
+            kind = %error.kind,
+            policy = if policy == LoadFailurePolicy::Fail { "fail" } else { "recompute" },
+            "KV did not arrive: {error}"
+        );
+        match policy {
+            LoadFailurePolicy::Recompute => {
+                request.external_tokens = 0;
+                let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+                if let Some(core) = request.core {
+                    self.stepper.fail_load(core);
+                }
+                self.counters.kv_loads_recomputed += 1;
+                if let Some(remote) = remote {
+                    self.release_remote(&remote);
+                }
+                Ok(())
+            }
+            LoadFailurePolicy::Fail => {
+                let failure =
+                    RequestError { code: LOAD_FAILED.to_owned(), message: error.to_string(), retryable: true };
+                let Some(request) = self.drop_request(end.tag, FinishReason::Error) else { return Ok(()) };
+                self.egress.set_owes_stats(true);
+                let outputs = &mut self.egress.outputs;
+                outputs.send_finish(request.client, &[&request.id], FinishReason::Error, Some(&failure), now_ns)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets the prefill engine of a request free its blocks.
+    pub(super) fn release_remote(&mut self, remote: &RemoteKv) {
+        if let Err(error) = self.transfers.notify(remote) {
+            tracing::warn!(
+                rank = self.context.rank,
+                address = remote.address(),
+                "the prefill engine cannot be notified and holds its blocks until their lease ends: {error}"
+            );
+        }
+    }
+}
+
+/// The blocks that a transfer is to bring: exactly those of the prompt that the cache here lacks.
+fn missing_pages<'a>(
+    load: &RemoteLoad,
+    blocks: &[u32],
+    contents: &[u64],
+    remote: &'a RemoteKv,
+    block_tokens: u32,
+) -> Result<LoadPages<'a>, TransferError> {
+    let first_block = (load.cached_tokens / block_tokens) as usize;
+    if remote.blocks.len() < contents.len() {
+        let message = format!(
+            "KV peer {}: remote_block_ids has {} blocks, but the prompt has {}",
+            remote.peer,
+            remote.blocks.len(),
+            contents.len()
+        );
+        return Err(TransferError::new(ErrorKind::Mismatch, message));
+    }
+    let pairs = blocks.iter().zip(&remote.blocks).zip(contents).skip(first_block);
+    let pairs = pairs.map(|((&local, &remote), &content)| BlockPair { local, remote, content }).collect();
+    Ok(LoadPages { remote, first_block, pairs, corrupts: false })
+}
