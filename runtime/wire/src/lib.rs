@@ -60,8 +60,8 @@ pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
     FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, LocalEvent,
     LocalLink, LocalLinkError, LocalSink, MessageDamage, MetadataRequest, NoticeBoard, NoticeSender, Passed, Received,
-    Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Transport, WaitHook, Waiter, WaitsFor,
-    WakeUp, Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns, unresolved_host,
+    Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Timer, Transport, WaitHook, Waiter,
+    WaitsFor, WakeUp, Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns, unresolved_host,
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use nixl::{Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery};

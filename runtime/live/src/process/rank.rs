@@ -67,8 +67,9 @@ impl Rank {
 
     /// Runs until a shutdown, or until the engine cannot go on.
     pub(crate) fn live(mut self) -> Result<(), LiveError> {
-        // Best effort: without it waits may end some fifty microseconds late.
-        _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        // Best effort: without it waits may end some fifty microseconds late on Linux.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let result = self.serve_frontends();
         // Whoever waits for an answer must hear that none comes.
         self.close_local();

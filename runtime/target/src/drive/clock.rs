@@ -1,13 +1,7 @@
 //! The clock of a run in real time, and an alarm that is not late.
 
-use std::os::fd::OwnedFd;
-
-use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use tokio::io::unix::AsyncFd;
-use vcr_wire::monotonic_ns;
+use vcr_wire::{Timer, monotonic_ns};
 
 /// Nanoseconds since the start of a run.
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +29,14 @@ impl Clock {
 /// are due at any time.
 pub(crate) struct Alarm {
     clock: Clock,
-    timer: AsyncFd<OwnedFd>,
+    timer: AsyncFd<Timer>,
 }
 
 impl Alarm {
     /// An alarm on the runtime that this is called in.
-    #[expect(deprecated, reason = "what replaces it is unsafe; an OwnedFd is a descriptor as long as it lives")]
+    #[expect(deprecated, reason = "what replaces it is unsafe; a Timer has its descriptor as long as it lives")]
     pub(crate) fn new(clock: Clock) -> std::io::Result<Self> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Ok(Self { clock, timer: AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)? })
+        Ok(Self { clock, timer: AsyncFd::new(Timer::new()?)? })
     }
 
     /// Waits until an instant of the run; not at all if it has passed.
@@ -51,22 +44,13 @@ impl Alarm {
         if at_ns <= self.clock.now_ns() {
             return Ok(());
         }
-        let at_ns = self.clock.origin_ns + at_ns;
-        let value = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as _ };
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(
-            self.timer.get_ref(),
-            TimerfdTimerFlags::ABSTIME,
-            &Itimerspec { it_interval: never, it_value: value },
-        )?;
+        self.timer.get_ref().set(self.clock.origin_ns + at_ns)?;
         loop {
             let mut ready = self.timer.readable().await?;
-            let mut count = [0; 8];
-            match rustix::io::read(self.timer.get_ref(), &mut count) {
-                Ok(_) => return Ok(()),
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                Err(error) => return Err(error.into()),
+            if self.timer.get_ref().take_alarm()? {
+                return Ok(());
             }
+            ready.clear_ready();
         }
     }
 }

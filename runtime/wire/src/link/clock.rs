@@ -1,4 +1,4 @@
-//! The clock of waiting and of timestamps.
+//! The clock of all links.
 
 use rustix::time::{ClockId, clock_gettime};
 

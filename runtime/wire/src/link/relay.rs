@@ -131,7 +131,9 @@ impl Relay {
     fn wait(&mut self, items: &mut Vec<PollItem<'static>>) -> Result<(), LinkError> {
         let readable = |fd| PollItem::from_fd(fd, zmq::POLLIN);
         items.clear();
-        items.extend([readable(self.waker.fd()), readable(self.pipes.fd())]);
+        items.push(readable(self.waker.fd()));
+        items.extend(self.pipes.items());
+        let first_inlet = items.len();
         let is_left = self.inlets().fold(false, |is_left, inlet| {
             items.push(readable(inlet.fd));
             is_left || inlet.may_have_message
@@ -145,7 +147,7 @@ impl Relay {
         if items[0].is_readable() {
             self.waker.take_call();
         }
-        for (inlet, item) in self.inlets().zip(&items[2..]) {
+        for (inlet, item) in self.inlets().zip(&items[first_inlet..]) {
             inlet.may_have_message |= item.is_readable();
         }
         Ok(())

@@ -6,12 +6,10 @@
 
 use std::io::{self, ErrorKind};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
-
 use super::clock::monotonic_ns;
 use super::relay_tap::{Passed, RelayPath, RelayTap};
 use super::stream::Stream;
+use super::system::{Interest, Poller};
 use super::zmtp::Zmtp;
 
 /// Bytes read at once, and so the most that waits for a slow peer.
@@ -63,8 +61,8 @@ struct Side {
     stream: Stream,
     /// Bytes from the other side that could not be written yet.
     pending: Vec<u8>,
-    /// The registered events.
-    flags: EventFlags,
+    /// What it is watched for.
+    interest: Interest,
     /// Follows what comes from here.
     messages: Option<(RelayPath, Zmtp)>,
 }
@@ -73,16 +71,16 @@ impl Pipe {
     pub(super) fn new(lane: u64, rank: u32, purpose: Purpose, engine: Stream, frontend: Stream) -> Self {
         let side = |stream, end| {
             let messages = purpose.path(end).map(|path| (path, Zmtp::new()));
-            Side { stream, pending: Vec::new(), flags: EventFlags::IN, messages }
+            Side { stream, pending: Vec::new(), interest: Interest::READ, messages }
         };
         let sides = [side(engine, End::Engine), side(frontend, End::Frontend)];
         Self { lane, rank, purpose, sides, closed: None }
     }
 
     /// Listens on both ends, by the names `key` and `key + 1`.
-    pub(super) fn watch(&self, epoll: &OwnedFd, key: u64) -> io::Result<()> {
+    pub(super) fn watch(&self, poller: &mut Poller, key: u64) -> io::Result<()> {
         for (side, key) in self.sides.iter().zip(key..) {
-            epoll::add(epoll, &side.stream, EventData::new_u64(key), side.flags)?;
+            poller.add(&side.stream, key, side.interest)?;
         }
         Ok(())
     }
@@ -91,7 +89,7 @@ impl Pipe {
     /// connection, once everything that it had sent was handed on.
     pub(super) fn pump(
         &mut self,
-        epoll: &OwnedFd,
+        poller: &mut Poller,
         key: u64,
         buffer: &mut [u8],
         tap: &mut impl RelayTap,
@@ -113,13 +111,13 @@ impl Pipe {
             return Ok(self.closed);
         }
         let is_open = self.closed.is_none();
-        let wanted = |own: &Side, other: &Side| {
-            let read = if is_open && other.pending.is_empty() { EventFlags::IN } else { EventFlags::empty() };
-            read | if own.pending.is_empty() { EventFlags::empty() } else { EventFlags::OUT }
+        let wanted = |own: &Side, other: &Side| Interest {
+            read: is_open && other.pending.is_empty(),
+            write: !own.pending.is_empty(),
         };
-        let flags = [wanted(engine, frontend), wanted(frontend, engine)];
-        for ((side, flags), key) in [engine, frontend].into_iter().zip(flags).zip(key..) {
-            side.listen_for(flags, epoll, key)?;
+        let interests = [wanted(engine, frontend), wanted(frontend, engine)];
+        for ((side, interest), key) in [engine, frontend].into_iter().zip(interests).zip(key..) {
+            side.listen_for(interest, poller, key)?;
         }
         Ok(None)
     }
@@ -131,16 +129,15 @@ impl Pipe {
 }
 
 impl Side {
-    fn listen_for(&mut self, flags: EventFlags, epoll: &OwnedFd, key: u64) -> io::Result<()> {
-        let before = std::mem::replace(&mut self.flags, flags);
-        let data = EventData::new_u64(key);
-        match (before.is_empty(), flags.is_empty()) {
-            _ if before == flags => {}
-            (true, _) => epoll::add(epoll, &self.stream, data, flags)?,
+    fn listen_for(&mut self, interest: Interest, poller: &mut Poller, key: u64) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.interest, interest);
+        match (before.is_empty(), interest.is_empty()) {
+            _ if before == interest => {}
+            (true, _) => poller.add(&self.stream, key, interest)?,
             // The end of a connection is reported even to those who listen for
             // nothing, again and again.
-            (false, true) => epoll::delete(epoll, &self.stream)?,
-            (false, false) => epoll::modify(epoll, &self.stream, data, flags)?,
+            (false, true) => poller.remove(&self.stream, key)?,
+            (false, false) => poller.change(&self.stream, key, interest)?,
         }
         Ok(())
     }
@@ -204,8 +201,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::thread;
 
-    use rustix::event::epoll::CreateFlags;
-
     use super::*;
     use crate::link::relay_tap::RelayNotice;
 
@@ -228,8 +223,8 @@ mod tests {
     fn a_slow_reader_gets_all() {
         let ((mut engine, ours), (mut frontend, theirs)) = (end(), end());
         let mut pipe = Pipe::new(0, 0, Purpose::Output { client: 0 }, ours, theirs);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("the system has one");
-        pipe.watch(&epoll, 0).expect("both can be watched");
+        let mut poller = Poller::new().expect("the system has one");
+        pipe.watch(&mut poller, 0).expect("both can be watched");
         let bytes: Vec<u8> = (0..8_u32 << 20).map(|index| (index % 251) as u8).collect();
         let sent = bytes.clone();
         let sending = thread::spawn(move || engine.write_all(&sent).expect("somebody reads"));
@@ -245,9 +240,8 @@ mod tests {
         });
         let mut buffer = vec![0; BUFFER_BYTES];
         let closed = loop {
-            let mut events = Vec::with_capacity(4);
-            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).expect("it waits");
-            if let Some(closed) = pipe.pump(&epoll, 0, &mut buffer, &mut Deaf).expect("it works") {
+            zmq::poll(&mut poller.items(), -1).expect("it waits");
+            if let Some(closed) = pipe.pump(&mut poller, 0, &mut buffer, &mut Deaf).expect("it works") {
                 break closed;
             }
             assert!(

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::OwnedFd;
 
 use super::clock::monotonic_ns;
 use super::handshake::DataAddress;
 use super::relay_pipe::{BUFFER_BYTES, End, Pipe, Purpose};
 use super::relay_tap::{RelayNotice, RelayTap};
 use super::stream::{Listener, Stream};
+use super::system::{Interest, Poller};
 use super::waker::Waker;
 use crate::handshake::Addresses;
 
@@ -22,7 +18,7 @@ use crate::handshake::Addresses;
 const EVENTS: usize = 64;
 
 /// Time for which a listener is not watched after the system refused what a
-/// connection needs: epoll shows a waiting connection again at once, and the relay
+/// connection needs: a waiting connection shows again at once, and the relay
 /// would spin.
 const PAUSE_NS: u64 = 1_000_000_000;
 
@@ -53,7 +49,7 @@ struct PendingConnection {
 /// Listeners and pipes, by the names under which they are watched: a pipe has its
 /// own and the next one.
 pub(super) struct Pipes {
-    epoll: OwnedFd,
+    poller: Poller,
     listeners: BTreeMap<u64, RankListener>,
     pipes: BTreeMap<u64, Pipe>,
     next_key: u64,
@@ -65,12 +61,12 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    /// None yet. `waker` is called when there is something to do that `fd` does
+    /// None yet. `waker` is called when there is something to do that `items` do
     /// not show.
     pub(super) fn new(waker: Waker) -> io::Result<Self> {
         let (pending_sender, pending) = channel();
         Ok(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            poller: Poller::new()?,
             listeners: BTreeMap::new(),
             pipes: BTreeMap::new(),
             next_key: 0,
@@ -81,9 +77,9 @@ impl Pipes {
         })
     }
 
-    /// Readable when something can be moved.
-    pub(super) fn fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+    /// What shows that something can be moved.
+    pub(super) fn items(&self) -> Vec<zmq::PollItem<'static>> {
+        self.poller.items()
     }
 
     /// Listens for an engine in place of everything that its frontend names.
@@ -94,7 +90,7 @@ impl Pipes {
             let (listener, address) = Listener::bind(at, &format!("{lane}-{name}"))?;
             let key = self.next_key;
             self.next_key += 2;
-            epoll::add(&self.epoll, &listener, EventData::new_u64(key), EventFlags::IN)?;
+            self.poller.add(&listener, key, Interest::READ)?;
             let (paused_until_ns, is_failing, frontend) = (None, false, frontend.clone());
             let listener = RankListener { lane, rank, purpose, listener, frontend, paused_until_ns, is_failing };
             self.listeners.insert(key, listener);
@@ -115,8 +111,13 @@ impl Pipes {
 
     /// Forgets everything of an engine that is there no more.
     pub(super) fn close(&mut self, lane: u64) {
-        self.listeners.retain(|_, listeners| listeners.lane != lane);
-        self.pipes.retain(|_, pipe| pipe.lane != lane);
+        for (key, _) in self.listeners.extract_if(.., |_, listener| listener.lane == lane) {
+            self.poller.forget(key);
+        }
+        for (key, _) in self.pipes.extract_if(.., |_, pipe| pipe.lane == lane) {
+            self.poller.forget(key);
+            self.poller.forget(key + 1);
+        }
     }
 
     /// Moves what has come in.
@@ -125,14 +126,9 @@ impl Pipes {
             self.join(pending, tap)?;
         }
         self.watch_again(monotonic_ns())?;
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for event in &events {
-            let key = event.data.u64();
+        let mut ready = Vec::with_capacity(EVENTS);
+        self.poller.ready(&mut ready, EVENTS)?;
+        for key in ready {
             if self.listeners.contains_key(&key) {
                 self.accept(key, tap)?;
             } else {
@@ -179,14 +175,14 @@ impl Pipes {
             tap.noticed(listener.rank, monotonic_ns(), RelayNotice::Refused { reason });
         }
         listener.paused_until_ns = Some(monotonic_ns() + PAUSE_NS);
-        Ok(epoll::delete(&self.epoll, &listener.listener)?)
+        self.poller.remove(&listener.listener, key)
     }
 
     /// Watches the listeners again whose pause is over.
     fn watch_again(&mut self, now_ns: u64) -> io::Result<()> {
         for (key, listener) in &mut self.listeners {
             if listener.paused_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
-                epoll::add(&self.epoll, &listener.listener, EventData::new_u64(*key), EventFlags::IN)?;
+                self.poller.add(&listener.listener, *key, Interest::READ)?;
                 listener.paused_until_ns = None;
             }
         }
@@ -218,7 +214,7 @@ impl Pipes {
         let key = self.next_key;
         self.next_key += 2;
         let pipe = Pipe::new(lane, rank, purpose, engine, frontend);
-        pipe.watch(&self.epoll, key)?;
+        pipe.watch(&mut self.poller, key)?;
         self.pipes.insert(key, pipe);
         Ok(())
     }
@@ -226,7 +222,7 @@ impl Pipes {
     fn move_bytes(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
         // What belonged to a pipe that has just ended.
         let Some(pipe) = self.pipes.get_mut(&key) else { return Ok(()) };
-        let Some(closed) = pipe.pump(&self.epoll, key, &mut self.buffer, tap)? else { return Ok(()) };
+        let Some(closed) = pipe.pump(&mut self.poller, key, &mut self.buffer, tap)? else { return Ok(()) };
         if pipe.is_foreign() {
             let reason = "a connection speaks no ZMTP 3: what passed on it was not recorded".to_owned();
             tap.noticed(pipe.rank, monotonic_ns(), RelayNotice::Refused { reason });
@@ -241,6 +237,8 @@ impl Pipes {
             }
             _ => {}
         }
+        self.poller.forget(key);
+        self.poller.forget(key + 1);
         self.pipes.remove(&key);
         Ok(())
     }
@@ -273,12 +271,11 @@ mod tests {
         }
     }
 
-    /// Whether epoll shows anything.
+    /// Whether anything is ready.
     fn is_shown(pipes: &Pipes) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut events = Vec::with_capacity(EVENTS);
-        epoll::wait(&pipes.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)).expect("it can be watched");
-        !events.is_empty()
+        let mut ready = Vec::new();
+        pipes.poller.ready(&mut ready, EVENTS).expect("it can be watched");
+        !ready.is_empty()
     }
 
     /// A process without free file descriptors must not spin on a connection that
@@ -286,7 +283,7 @@ mod tests {
     #[test]
     fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut pipes = Pipes::new(Waker::new().expect("an eventfd")).expect("an epoll");
+        let mut pipes = Pipes::new(Waker::new().expect("a bell")).expect("a poller");
         let nowhere = format!("ipc://{}/nowhere", folder.path().display());
         let theirs =
             Addresses { inputs: vec![nowhere.clone()], outputs: vec![nowhere.clone()], ..Addresses::default() };

@@ -1,18 +1,15 @@
 //! Waiting for messages, for other threads and for an instant.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
+use std::io;
+use std::os::fd::AsRawFd;
 
 use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::inputs::EngineInputs;
 use super::kv_publisher::KvEventPublisher;
 use super::notices::NoticeBoard;
+use super::system::Timer;
 use super::waker::Waker;
 
 /// Steps without any duration follow each other within microseconds; a look at
@@ -25,7 +22,7 @@ const LOOK_INTERVAL_NS: u64 = 50_000;
 /// system's `poll` may be late by the slack of timers; a timer of the system
 /// is neither.
 pub struct Waiter {
-    timer: OwnedFd,
+    timer: Timer,
     /// The last setting of the timer.
     timer_ns: Cell<u64>,
     /// When the descriptors were looked at last.
@@ -40,9 +37,7 @@ impl Waiter {
     ///
     /// When the system has no more descriptors.
     pub fn new() -> Result<Self, LinkError> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(LinkError::system::<Errno>("make a timer"))?;
+        let timer = Timer::new().map_err(LinkError::system::<io::Error>("make a timer"))?;
         Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
     }
 
@@ -124,10 +119,6 @@ impl Waiter {
             // It has not gone off, or the instant would have passed.
             return Ok(());
         }
-        let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
-        let alarm = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &alarm)
-            .map(|_| ())
-            .map_err(LinkError::system::<Errno>("set a timer"))
+        self.timer.set(at_ns).map_err(LinkError::system::<io::Error>("set a timer"))
     }
 }
