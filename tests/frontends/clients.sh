@@ -11,6 +11,8 @@
 #   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
 #   browser   Playwright, for Debian's Chromium    150 MB, 10 s
 #   deploy    Helm, kubectl, Kubernetes' schemas   450 MB, 40 s
+#   moto      A server with the protocol of S3     140 MB, 15 s
+#   site      mdBook                                38 MB, 5 s
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
 #   dynamo    NVIDIA Dynamo's frontend             350 MB, 30 s
@@ -24,7 +26,7 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router dynamo python ray
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router dynamo python ray moto site
 
 mkdir -p "$target"
 for name in "$@"; do

@@ -23,9 +23,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-guest-harness", &[]),
     ("vcr-guest-sdk", &[]),
     ("vcr-structured", &["vcr-guest-sdk"]),
-    ("vcr-output", &[]),
     ("vcr-units", &[]),
     ("vcr-input", &["vcr-units"]),
+    ("vcr-output", &["vcr-input"]),
+    ("vcr-store", &["vcr-input", "vcr-output", "vcr-units"]),
     ("vcr-trace", &["vcr-finish-reason", "vcr-input"]),
     ("vcr-registry", &["vcr-input"]),
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
@@ -135,6 +136,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-report",
             "vcr-scenario",
             "vcr-steplog",
+            "vcr-store",
             "vcr-tables",
             "vcr-target",
             "vcr-text",
@@ -155,6 +157,8 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("wasmtime-wasi", "vcr-guest"),
     ("docker_credential", "vcr-registry"),
     ("oci-client", "vcr-registry"),
+    ("hf-hub", "vcr-store"),
+    ("object_store", "vcr-store"),
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
     ("arrow-array", "vcr-python"),
@@ -180,9 +184,9 @@ const FEW_USERS: &[(&str, &[&str])] = &[
     ("parquet", &["vcr-import", "vcr-tables"]),
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
     ("prost", &["vcr-frontend", "vcr-import"]),
-    ("rustls", &["vcr-frontend", "vcr-registry", "vcr-target"]),
+    ("rustls", &["vcr-frontend", "vcr-registry", "vcr-store", "vcr-target"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
-    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-target"]),
+    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-store", "vcr-target"]),
 ];
 
 /// A crate of the workspace.
@@ -277,6 +281,20 @@ fn heavy_dependencies_have_one_user() {
             assert!(!needs || may, "{} may not use {dependency}, only {} may", package.name, users.join(", "));
         }
     }
+}
+
+/// cargo-deny checks in every build what cargo-about refuses at a release.
+#[test]
+fn licences_are_accepted_by_both_tools() {
+    let list = |file: &str, key: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(root().join(file)).expect("the file is text");
+        let (_, rest) = text.split_once(&format!("{key} = [")).expect("it has a list");
+        let (list, _) = rest.split_once(']').expect("the list ends");
+        list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    };
+    let accepted = list("about.toml", "accepted");
+    assert_eq!(accepted, list("deny.toml", "allow"));
+    assert!(accepted.len() > 5, "{accepted:?}");
 }
 
 /// The packages of a `cargo tree`, each with its version and features.

@@ -287,6 +287,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// The scenario, a Rhai script, or a pack of one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
     /// Set a parameter that the scenario reads with param("KEY", default).
@@ -372,6 +373,7 @@ pub(crate) struct RunArgs {
 pub(crate) struct ConformArgs {
     /// Recordings, or folders of recordings.
     #[arg(required = true, value_name = "PATH")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Print the reports as JSON.
@@ -387,6 +389,7 @@ pub(crate) struct ConformArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StepsArgs {
     /// A step log, or the folder that its steps.jsonl lies in.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) log: PathBuf,
 
     /// Show step N in full, and why it is as it is.
@@ -395,6 +398,7 @@ pub(crate) struct StepsArgs {
 
     /// Compare with another log, step by step.
     #[arg(long, value_name = "OTHER", conflicts_with_all = ["from", "limit"])]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) diff: Option<PathBuf>,
 
     /// Only this engine.

@@ -41,7 +41,7 @@ pub(crate) struct PullArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PushArgs {
     /// The component.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = crate::values::InputPath)]
     file: PathBuf,
 
     /// Where to: oci://registry/repository:tag.

@@ -65,6 +65,8 @@ pub fn main() -> ExitCode {
 /// process from then on, and a second one ends it.
 pub fn command(words: Vec<OsString>) -> Exit {
     vcr_input::on_notice(|text| exit::tell(format_args!("{text}")));
+    #[cfg(feature = "store")]
+    vcr_store::Store::install();
     let cli = match words::parsed(words) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {

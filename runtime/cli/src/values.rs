@@ -1,7 +1,40 @@
 //! Values of options that several commands take.
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+
+/// The path of an input; of a URL, that of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InputPath;
+
+impl TypedValueParser for InputPath {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<PathBuf, clap::Error> {
+        if value.is_empty() {
+            let text = "invalid path: expected a name, got nothing";
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, text).with_cmd(command));
+        }
+        match vcr_input::remote::local(Path::new(value)) {
+            Ok(path) => Ok(path.into_owned()),
+            // Without the value, which may have a secret.
+            Err(error) => {
+                let text = format!("{}\n", vcr_input::remote::refusal(&error));
+                Err(clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(command))
+            }
+        }
+    }
+}
 
 /// A time to wait, more than none.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {

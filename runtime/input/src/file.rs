@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vcr_units::format_bytes;
 
+use crate::remote;
+
 /// The time after which waiting for the writer of a FIFO is reported.
 const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -22,7 +24,14 @@ pub fn on_notice(show: fn(&str)) {
     let _ = NOTICE.set(show);
 }
 
-/// Opens a regular file, or a pipe, for reading.
+/// Shows a notice to the person who waits, if anything shows them.
+pub fn notice(text: &str) {
+    if let Some(show) = NOTICE.get() {
+        show(text);
+    }
+}
+
+/// Opens a regular file, or a pipe, for reading; of a URL its copy ([`remote`]).
 ///
 /// A FIFO is waited for until it has a writer; if that takes longer than a
 /// second, a notice says so.
@@ -31,6 +40,7 @@ pub fn on_notice(show: fn(&str)) {
 /// Those of the file, and [`ErrorKind::InvalidInput`] or
 /// [`ErrorKind::IsADirectory`] for what is neither a regular file nor a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
+    let path = &*remote::local(path)?;
     let kind = fs::metadata(path)?.file_type();
     if kind.is_fifo() {
         return open_fifo(path);
@@ -73,9 +83,7 @@ fn open_fifo(path: &Path) -> io::Result<File> {
         }
     };
     if !is_ready(Some(&SILENT_WAIT))? {
-        if let Some(show) = NOTICE.get() {
-            show(&format!("waiting for a writer of FIFO `{}`", path.display()));
-        }
+        notice(&format!("waiting for a writer of FIFO `{}`", path.display()));
         is_ready(None)?;
     }
     // From here on an empty pipe with a writer blocks, instead of being an error.

@@ -4,7 +4,8 @@
 //! What is read here was written by others and may be anything: a device
 //! without an end, a FIFO without a writer, an archive that unpacks to a
 //! thousand times its size, a line of ten gigabytes. Every limit is one of the
-//! constants of this file or the process's memory limit ([`memory`]).
+//! constants of this file or the process's memory limit ([`memory`]). What is at a URL is read
+//! as a copy on disk ([`remote`]).
 //!
 //! This crate knows no format but that of gzip and of zstd, and prints nothing:
 //! [`on_notice`] gets notices for a person who waits.
@@ -12,9 +13,10 @@
 mod file;
 mod lines;
 pub mod memory;
+pub mod remote;
 mod unpack;
 
-pub use file::{is_regular, on_notice, open, read_bytes, read_text};
+pub use file::{is_regular, notice, on_notice, open, read_bytes, read_text};
 pub use lines::{LineCap, LineError, Lines};
 pub use unpack::{Packing, Unpacked};
 

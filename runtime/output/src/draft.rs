@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::{Builder, TempPath};
 
 use crate::error::OutputError;
+use crate::remote::{shown, upload_of};
 use crate::{Claim, make_parents, write_error};
 
 /// All drafts of this process, files and folders: what a signal that ends it at
@@ -81,7 +82,11 @@ impl OutputFile {
             let file = File::options().write(true).open(&claim.path).map_err(failed)?;
             return Ok(Self { file, claim, draft: None });
         }
-        let (file, path) = make_draft(&claim.place).map_err(failed)?.into_parts();
+        let draft = match claim.is_remote {
+            true => make_spooled(&claim.path),
+            false => make_draft(&claim.place),
+        };
+        let (file, path) = draft.map_err(failed)?.into_parts();
         let draft = Draft { _registered: Registered::new(&path), path };
         Ok(Self { file, claim, draft: Some(draft) })
     }
@@ -101,6 +106,9 @@ impl OutputFile {
     pub fn commit(self) -> Result<(), OutputError> {
         let Self { claim, draft: Some(draft), .. } = self else { return Ok(()) };
         let Draft { path, _registered } = draft;
+        if claim.is_remote {
+            return upload(path, &claim);
+        }
         undisturbed(|| match claim.replaces {
             true => path.persist(&claim.place).map_err(|refused| write_error(&claim.path, refused.error)),
             false => path.persist_noclobber(&claim.place).map_err(|refused| match refused.error.kind() {
@@ -122,6 +130,31 @@ impl OutputFile {
         written.map_err(|source| write_error(&self.claim.path, source))?;
         self.commit()
     }
+}
+
+/// Uploads a draft. What the store does not take is kept: it may have taken hours to make.
+fn upload(draft: TempPath, claim: &Claim) -> Result<(), OutputError> {
+    let uploaded = upload_of(&claim.path).and_then(|upload| match upload {
+        Some((upload, url)) => upload.upload(&draft, url, claim.replaces),
+        None => Ok(()),
+    });
+    let Err(source) = uploaded else { return Ok(()) };
+    let path = shown(&claim.path);
+    Err(match (source.kind(), draft.keep()) {
+        (io::ErrorKind::AlreadyExists, _) => OutputError::Exists { path },
+        (_, Ok(kept)) => OutputError::NotUploaded { path, kept, source },
+        (_, Err(_)) => OutputError::Write { path, source },
+    })
+}
+
+/// A file on its way to a store.
+pub(crate) fn make_spooled(path: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let spool = match upload_of(path)? {
+        Some((upload, _)) => upload.spool()?,
+        None => std::env::temp_dir(),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Builder::new().suffix(&format!("-{name}")).tempfile_in(spool)
 }
 
 /// A file beside its place.

@@ -56,6 +56,16 @@ pub enum OutputError {
         /// The system's message.
         source: io::Error,
     },
+    /// The file cannot be uploaded.
+    #[error("cannot upload `{path}`: {source}; the file is kept as `{kept}`")]
+    NotUploaded {
+        /// The output.
+        path: PathBuf,
+        /// The complete file.
+        kept: PathBuf,
+        /// The store's message.
+        source: io::Error,
+    },
     /// The file cannot be written.
     #[error("cannot write `{path}`: {source}")]
     Write {
@@ -75,7 +85,7 @@ impl OutputError {
             Self::IsInput { .. } | Self::IsOutput { .. } | Self::Twice { .. } => Some("name another output"),
             Self::IsFolder { .. } => Some("name a file in it"),
             Self::NotAFolder { .. } => Some("name another folder; one that does not exist is made"),
-            Self::Folder { .. } | Self::Write { .. } => None,
+            Self::Folder { .. } | Self::Write { .. } | Self::NotUploaded { .. } => None,
         }
     }
 

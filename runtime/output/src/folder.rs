@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir};
 
-use crate::draft::{Registered, make_draft, undisturbed};
+use vcr_input::remote;
+
+use crate::draft::{Registered, make_draft, make_spooled, undisturbed};
 use crate::error::OutputError;
+use crate::remote::{shown, upload_of};
 use crate::{make_folders, write_error};
 
 /// The file that marks a folder: a headline, then the names of files that later
@@ -41,13 +44,17 @@ struct Drafts {
 
 impl OutputFolder {
     pub(crate) fn open(path: &Path) -> Result<Self, OutputError> {
-        make_folders(path, path)?;
-        let marker = fs::read_to_string(path.join(MARKER)).unwrap_or_default();
+        let marker = if remote::url(path).is_some() {
+            marker_at(path).map_err(|source| folder_error(&shown(path), source))?
+        } else {
+            make_folders(path, path)?;
+            remove_abandoned(path);
+            fs::read_to_string(path.join(MARKER)).unwrap_or_default()
+        };
         let marked = match marker.split_once('\n') {
             Some((HEADLINE, names)) => names.lines().map(str::to_owned).collect(),
             _ => Vec::new(),
         };
-        remove_abandoned(path);
         Ok(Self { path: path.to_owned(), marked, drafts: None })
     }
 
@@ -61,13 +68,18 @@ impl OutputFolder {
         self.marked.iter().any(|marked| marked == name)
     }
 
-    /// The folder for drafts, on the same disk.
+    /// The folder for drafts, on the same disk unless the folder is at a URL.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn drafts(&mut self) -> Result<&Path, OutputError> {
         if self.drafts.is_none() {
-            let made = Builder::new().prefix(DRAFTS).tempdir_in(&self.path).and_then(|folder| {
+            let parent = match upload_of(&self.path) {
+                Ok(Some((upload, _))) => upload.spool(),
+                Ok(None) => Ok(self.path.clone()),
+                Err(source) => Err(source),
+            };
+            let made = parent.and_then(|parent| Builder::new().prefix(DRAFTS).tempdir_in(parent)).and_then(|folder| {
                 let lock = File::open(folder.path())?;
                 // Some network filesystems have no locks; there it stays unlocked.
                 let _ = lock.try_lock_shared();
@@ -88,17 +100,13 @@ impl OutputFolder {
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
-        undisturbed(|| {
+        self.undisturbed(|| {
             // The marker comes first: what has no name yet may be listed, but no
             // file of ours may be left that is not.
             self.mark(names().chain(old()))?;
             self.rename(files)?;
             for stale in old() {
-                let place = self.path.join(stale);
-                match fs::remove_file(&place) {
-                    Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(write_error(&place, source)),
-                    _ => {}
-                }
+                self.remove(stale)?;
             }
             self.mark(names())
         })
@@ -111,28 +119,68 @@ impl OutputFolder {
     pub fn commit_beside(self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let old = self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
-        undisturbed(|| {
+        self.undisturbed(|| {
             self.mark(old.chain(files.iter().map(|(name, _)| *name)))?;
             self.rename(files)
         })
     }
 
+    /// Does `work` while no signal removes drafts; uploads take too long to hold one up.
+    fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
+        if remote::url(&self.path).is_some() { work() } else { undisturbed(work) }
+    }
+
     fn rename(&self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
-        for (name, draft) in files {
-            let place = self.path.join(name);
-            fs::rename(draft, &place).map_err(|source| write_error(&place, source))?;
+        files.iter().try_for_each(|(name, draft)| self.place(draft, name))
+    }
+
+    /// Gives a draft its name.
+    fn place(&self, draft: &Path, name: &str) -> Result<(), OutputError> {
+        let place = self.path.join(name);
+        let placed = upload_of(&place).and_then(|upload| match upload {
+            Some((upload, url)) => upload.upload(draft, url, true),
+            None => fs::rename(draft, &place),
+        });
+        placed.map_err(|source| write_error(&shown(&place), source))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), OutputError> {
+        let place = self.path.join(name);
+        let removed = upload_of(&place).and_then(|upload| match upload {
+            Some((upload, url)) => upload.remove(url),
+            None => fs::remove_file(&place),
+        });
+        match removed {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(write_error(&shown(&place), source)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn mark<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<(), OutputError> {
         let place = self.path.join(MARKER);
         let lines: String = std::iter::once(HEADLINE).chain(names).map(|line| format!("{line}\n")).collect();
-        let written = make_draft(&place).and_then(|mut draft| {
+        let is_remote = remote::url(&place).is_some();
+        let made = if is_remote { make_spooled(&place) } else { make_draft(&place) };
+        let written = made.and_then(|mut draft| {
             draft.write_all(lines.as_bytes())?;
-            draft.persist(&place).map_err(|refused| refused.error)
+            Ok(draft)
         });
-        written.map(drop).map_err(|source| write_error(&place, source))
+        let draft = written.map_err(|source| write_error(&shown(&place), source))?;
+        if is_remote {
+            return self.place(draft.path(), MARKER);
+        }
+        draft.persist(&place).map(drop).map_err(|refused| write_error(&place, refused.error))
+    }
+}
+
+/// The marker of a folder at a URL; empty if there is none.
+fn marker_at(folder: &Path) -> io::Result<String> {
+    // Asked for first, so that a build without network says so.
+    let _ = upload_of(folder)?;
+    match remote::local(&folder.join(MARKER)) {
+        Ok(copy) => fs::read_to_string(copy),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
     }
 }
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use vcr_input::remote;
+
 /// A path, and what it leads to.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -17,6 +19,10 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn at(path: &Path) -> Self {
+        // A copy is the object itself here.
+        if let Some(url) = remote::origin(path).or_else(|| remote::url(path).map(PathBuf::from)) {
+            return Self { path: url.clone(), id: None, is_file: true, place: url };
+        }
         let there = fs::metadata(path).ok();
         Self {
             path: path.to_owned(),

@@ -10,12 +10,15 @@
 //!   its place, removed when the command fails or is stopped.
 //! * Missing parent folders are made.
 //!
-//! Devices, pipes and sockets are written as they are: there is nothing to lose.
+//! Devices, pipes and sockets are written as they are: there is nothing to lose. An output at a
+//! URL has its draft on disk, and gets its name by an upload; what cannot be uploaded is kept.
 
 mod draft;
 mod error;
 mod folder;
 mod identity;
+mod remote;
+mod uploads;
 
 use std::fs;
 use std::io;
@@ -25,6 +28,9 @@ pub use draft::{OutputFile, remove_drafts};
 pub use error::OutputError;
 pub use folder::{MARKER, OutputFolder};
 use identity::Known;
+use remote::shown;
+pub use remote::{Upload, set_upload, upload_of};
+pub use uploads::Uploads;
 
 /// The inputs and outputs of one command.
 #[derive(Debug, Default)]
@@ -44,6 +50,8 @@ pub(crate) struct Claim {
     pub(crate) is_special: bool,
     /// Whether a file may be there when it is complete.
     pub(crate) replaces: bool,
+    /// Whether it is a URL.
+    pub(crate) is_remote: bool,
 }
 
 impl Outputs {
@@ -83,6 +91,9 @@ impl Outputs {
     pub fn check(&mut self, path: &Path) -> Result<bool, OutputError> {
         let claim = self.claim(path, self.force)?;
         make_parents(&claim)?;
+        if claim.is_remote {
+            return is_there(path);
+        }
         Ok(!claim.is_special && claim.path.symlink_metadata().is_ok())
     }
 
@@ -94,13 +105,16 @@ impl Outputs {
     pub fn folder(&mut self, path: &Path, names: &[&'static str]) -> Result<OutputFolder, OutputError> {
         let folder = OutputFolder::open(path)?;
         for name in names {
-            self.claim(&path.join(name), self.force || folder.is_marked(name))?;
+            self.claim(&folder.path().join(name), self.force || folder.is_marked(name))?;
         }
         Ok(folder)
     }
 
     fn claim(&mut self, path: &Path, replaces: bool) -> Result<Claim, OutputError> {
         let output = Known::at(path);
+        if vcr_input::remote::url(path).is_some() {
+            return self.claim_remote(output, replaces);
+        }
         let there = fs::metadata(path);
         let is_special = there.as_ref().is_ok_and(|there| !there.is_file() && !there.is_dir());
         if there.as_ref().is_ok_and(fs::Metadata::is_dir) || path.file_name().is_none() {
@@ -119,14 +133,43 @@ impl Outputs {
         }
         let place = output.place.clone();
         self.claimed.push(output);
-        Ok(Claim { path: path.to_owned(), place, is_special, replaces })
+        Ok(Claim { path: path.to_owned(), place, is_special, replaces, is_remote: false })
     }
+
+    fn claim_remote(&mut self, output: Known, replaces: bool) -> Result<Claim, OutputError> {
+        let path = shown(&output.path);
+        if let Some(input) = self.inputs.iter().find(|input| input.is(&output)) {
+            return Err(OutputError::IsInput { path, input: input.path.clone() });
+        }
+        if self.claimed.iter().any(|other| other.is(&output)) {
+            return Err(OutputError::Twice { path });
+        }
+        let is_there = is_there(&output.path)?;
+        if is_there && !replaces {
+            return Err(OutputError::Exists { path });
+        }
+        let claim = Claim {
+            path: output.path.clone(),
+            place: output.place.clone(),
+            is_special: false,
+            replaces,
+            is_remote: true,
+        };
+        self.claimed.push(output);
+        Ok(claim)
+    }
+}
+
+/// Whether there is an object at a URL.
+fn is_there(path: &Path) -> Result<bool, OutputError> {
+    let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(false), |(upload, url)| upload.exists(url)));
+    asked.map_err(|source| write_error(&shown(path), source))
 }
 
 /// Makes the folders above a file.
 pub(crate) fn make_parents(claim: &Claim) -> Result<(), OutputError> {
     match claim.place.parent() {
-        Some(parent) if !claim.is_special => make_folders(parent, &claim.path),
+        Some(parent) if !claim.is_special && !claim.is_remote => make_folders(parent, &claim.path),
         _ => Ok(()),
     }
 }

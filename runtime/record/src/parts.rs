@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vcr_output::Outputs;
+use vcr_output::{Outputs, Uploads, upload_of};
 use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord, StepRecord};
 
 use crate::error::RecordError;
@@ -30,8 +30,11 @@ impl Rotation {
 
 /// The files, one after the other. The first one is made when there is
 /// something to write, so that its first line can say who serves.
+///
+/// At a URL each file is written to disk, and uploaded when it is complete.
 pub(crate) struct Parts {
     path: PathBuf,
+    uploads: Option<Uploads>,
     rotation: Rotation,
     meta: CaptureMeta,
     open: Option<Open>,
@@ -63,15 +66,22 @@ impl Parts {
             if !outputs.check(&old)? {
                 break;
             }
-            fs::remove_file(&old).map_err(|source| RecordError::Write { path: old.clone(), source })?;
+            let removed = upload_of(&old).and_then(|upload| match upload {
+                Some((upload, url)) => upload.remove(url),
+                None => fs::remove_file(&old),
+            });
+            removed.map_err(|source| RecordError::Write { path: old.clone(), source })?;
             if !rotation.is_wanted() {
                 break;
             }
         }
-        // Better now than when the first engine has come.
-        drop(fs::File::create_new(path).map_err(write)?);
-        fs::remove_file(path).map_err(write)?;
-        Ok(Self { path: path.to_owned(), rotation, meta, open: None, begun: 0 })
+        let uploads = Uploads::start(path)?;
+        if uploads.is_none() {
+            // Better now than when the first engine has come.
+            drop(fs::File::create_new(path).map_err(write)?);
+            fs::remove_file(path).map_err(write)?;
+        }
+        Ok(Self { path: path.to_owned(), uploads, rotation, meta, open: None, begun: 0 })
     }
 
     /// The next file's meta line.
@@ -128,7 +138,14 @@ impl Parts {
         let requests = self.open()?.requests;
         self.write(&CaptureLine::End(CaptureEnd { at_ns, requests, unfinished, continues }))?;
         let Some(Open { writer, path, .. }) = self.open.take() else { return Ok(()) };
-        writer.finish().map_err(|source| RecordError::Write { path, source })
+        writer.finish().map_err(|source| RecordError::Write { path: path.clone(), source })?;
+        if let Some(uploads) = &self.uploads {
+            uploads.add(path, part_path(&self.path, self.begun - 1));
+        }
+        match self.uploads.take_if(|_| !continues) {
+            Some(uploads) => Ok(uploads.finish()?),
+            None => Ok(()),
+        }
     }
 
     /// Hands on what was written, unless that was done a moment ago.
@@ -143,7 +160,11 @@ impl Parts {
 
     fn open(&mut self) -> Result<&mut Open, RecordError> {
         if self.open.is_none() {
-            let path = part_path(&self.path, self.begun);
+            let named = part_path(&self.path, self.begun);
+            let path = match &self.uploads {
+                Some(uploads) => uploads.folder().join(named.file_name().unwrap_or_default()),
+                None => named,
+            };
             let meta = CaptureMeta { part: self.begun, ..self.meta.clone() };
             let writer = CaptureWriter::create(&path, meta)
                 .map_err(|source| RecordError::Write { path: path.clone(), source })?;

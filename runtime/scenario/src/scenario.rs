@@ -187,7 +187,9 @@ impl Scenario {
 }
 
 /// Relative paths in a script start at its folder.
+/// Where relative paths of a script begin; those of a copy are at its URL.
 fn folder(path: &Path) -> PathBuf {
+    let path = vcr_input::remote::origin(path).unwrap_or_else(|| path.to_owned());
     path.parent().unwrap_or(Path::new("")).to_owned()
 }
 

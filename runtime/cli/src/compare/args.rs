@@ -25,9 +25,11 @@ lengths, else by their order. Whether a higher or a lower value is worse is know
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
     /// The reference: a folder of `vcr run --out`, a capture, or anything that converts to one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) reference: PathBuf,
 
     /// What is compared with it, of the same kinds.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) compared: PathBuf,
 
     /// Compare this run only, where a report has several.
@@ -59,6 +61,7 @@ pub(crate) struct ResamplingArgs {
 pub(crate) struct BaselineArgs {
     /// Compare the runs with those of an earlier `vcr run --out DIR`, or with a capture.
     #[arg(long, value_name = "DIR")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) baseline: Option<PathBuf>,
 
     /// End with exit code 1 if a figure is worse than the baseline's by more, such as ttft.p99=5% (repeatable).

@@ -92,6 +92,7 @@ pub(crate) struct PriorArgs {
 pub(crate) struct FitArgs {
     /// Captures or tables of requests.
     #[arg(required = true, value_name = "INPUT")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) inputs: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -100,6 +101,7 @@ pub(crate) struct FitArgs {
     /// Step log of the engine while it served the input, one for each input: of vcr, of live_log.py, or a table of
     /// steps. Steps are then priced by their own times.
     #[arg(long, value_name = "FILE", help_heading = "Input")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) steps: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -144,18 +146,22 @@ pub(crate) struct CalibrateArgs {
     /// The model file, then captures or tables of requests, or folders of them. Without a model: --fit with
     /// --predict, or --leave-one-out.
     #[arg(value_name = "MODEL INPUT")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) inputs: Vec<PathBuf>,
 
     /// Fit a model to these inputs first.
     #[arg(long, value_name = "INPUT", num_args = 1.., requires = "predict", conflicts_with_all = ["inputs", "leave_one_out"])]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) fit: Vec<PathBuf>,
 
     /// Judge the fitted model on these inputs.
     #[arg(long, value_name = "INPUT", num_args = 1.., requires = "fit")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) predict: Vec<PathBuf>,
 
     /// Fit to all inputs of a folder but one, and predict that one; for each in turn.
     #[arg(long, value_name = "FOLDER", conflicts_with = "inputs")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) leave_one_out: Option<PathBuf>,
 
     #[command(flatten)]
@@ -174,6 +180,7 @@ pub(crate) struct CalibrateArgs {
 
     /// Limits in a TOML file: a table `gates` with entries such as "ttft p50" = "< 10%".
     #[arg(long, value_name = "FILE", help_heading = "Gates")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) gates: Option<PathBuf>,
 
     /// Write a page with tables and figures.

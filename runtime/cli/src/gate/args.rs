@@ -80,6 +80,7 @@ pub(crate) struct MirrorArgs {
 pub(crate) struct GateArgs {
     /// Limits, in TOML [default: those of --print-policy].
     #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(super) policy: Option<PathBuf>,
 
     /// Observations of the old, or anything that vcr mirror reads.

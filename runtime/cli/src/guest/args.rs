@@ -89,6 +89,7 @@ pub(crate) struct BuildArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VocabularyArgs {
     /// The tokenizer.json of a model.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: PathBuf,
 
     /// Write to a file instead of standard output.
@@ -123,6 +124,7 @@ pub(crate) struct NewArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The file.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) path: PathBuf,
 
     /// Print JSON instead of a table.
@@ -134,6 +136,7 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The component.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) path: PathBuf,
 
     /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it

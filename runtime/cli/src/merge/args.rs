@@ -17,6 +17,7 @@ pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
 pub(crate) struct MergeArgs {
     /// Files that --shard has written, or folders of them.
     #[arg(required = true, value_name = "FILE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) files: Vec<PathBuf>,
 
     /// Table to write: .csv, .json or .parquet.

@@ -35,6 +35,7 @@ pub(crate) const INSPECT_EXAMPLES: &str = with_plain_exit_codes!(
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
     /// The scenario, a Rhai script.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
     /// The pack to write [default: the scenario's name with .vcr].
@@ -75,6 +76,7 @@ pub(crate) struct PackArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UnpackArgs {
     /// The pack.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) pack: PathBuf,
 
     /// The folder to make [default: the pack's name without .vcr].
@@ -86,6 +88,7 @@ pub(crate) struct UnpackArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InspectPackArgs {
     /// The pack.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) pack: PathBuf,
 
     /// Print its manifest as JSON.

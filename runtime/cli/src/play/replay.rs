@@ -17,14 +17,17 @@ use crate::exit::Exit;
 pub(crate) struct ReplayArgs {
     /// Play back this capture: its tokens at its times.
     #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["replay_tokens", "replay_steps"])]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) replay: Option<PathBuf>,
 
     /// Play back the tokens of this capture in steps of the latency model.
     #[arg(long, value_name = "CAPTURE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) replay_tokens: Option<PathBuf>,
 
     /// Play back the times of this capture.
     #[arg(long, value_name = "CAPTURE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) replay_steps: Option<PathBuf>,
 
     /// Source of the times [default: recorded; model if a latency is given].

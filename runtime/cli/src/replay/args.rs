@@ -39,6 +39,7 @@ JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 pub(crate) struct ReplayArgs {
     /// Trace to replay; several files with --trace-format dynamo.
     #[arg(value_name = "TRACE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) trace_files: Vec<PathBuf>,
 
     #[command(flatten)]

@@ -51,6 +51,7 @@ pub(crate) struct QuestionArgs {
 pub(crate) struct SeveralArgs {
     /// Further scenarios, or packs.
     #[arg(value_name = "FILE", conflicts_with_all = ["search", "sweeps", "repeat", "requests"])]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) more_files: Vec<PathBuf>,
 
     /// Scenarios that run at the same time.

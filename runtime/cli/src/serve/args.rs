@@ -64,6 +64,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
 pub(crate) struct ServerArgs {
     /// Folder of a model, or of its snapshot in a Hugging Face cache [default: a built-in tokenizer].
     #[arg(value_name = "MODEL")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) model: Option<PathBuf>,
 
     /// Address to listen on.
@@ -96,10 +97,12 @@ pub(crate) struct ServerArgs {
 
     /// YAML file of options, by their names; flags and environment variables come before it.
     #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) config: Option<PathBuf>,
 
     /// YAML file of llm-d-inference-sim, whose settings are read as options of this command.
     #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) llm_d_config: Option<PathBuf>,
 
     /// Print every option with its value and where that comes from, and end.

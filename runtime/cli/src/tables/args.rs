@@ -75,6 +75,7 @@ pub(crate) enum TablesCommand {
 pub(crate) struct DataArgs {
     /// The package aiconfigurator-core: its folder, or the virtual environment that has it.
     #[arg(long, value_name = "DIR", env = vcr_tables::DATA_VARIABLE)]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) data: Option<PathBuf>,
 }
 
@@ -195,6 +196,7 @@ pub(crate) struct PriceArgs {
 
     /// The steps, a JSON object a line; - for standard input.
     #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) steps: PathBuf,
 
     /// Add the time of each operator.

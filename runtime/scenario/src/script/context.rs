@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use vcr_cluster::Report;
 use vcr_compare::Compared;
+use vcr_input::remote;
 
 use crate::assertion::AssertionResult;
 use crate::assertion::draws::Watched;
@@ -62,6 +63,8 @@ pub(crate) struct State {
     /// Whether the script has read a result that is not there, in a check: what it does
     /// from then on may not be what it does in truth.
     pub(crate) has_read_results: bool,
+    /// URLs that cannot be fetched, and why.
+    pub(crate) unreadable: BTreeMap<PathBuf, String>,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,
     /// What the searches under way try now, the innermost last, as names of runs say it.
@@ -134,13 +137,30 @@ impl Context {
         self.is_check
     }
 
-    /// A path of the script as seen from the process.
+    /// A path of the script as seen from the process; of a URL that of a copy. One that cannot
+    /// be fetched is refused by [`reads`](Self::reads).
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
-        self.options.files_by_name.get(path).cloned().unwrap_or_else(|| self.folder.join(Path::new(path)))
+        if let Some(file) = self.options.files_by_name.get(path) {
+            return file.clone();
+        }
+        let path = match remote::url(Path::new(path)) {
+            Some(url) => PathBuf::from(url),
+            None => self.folder.join(path),
+        };
+        match remote::local(&path) {
+            Ok(local) => local.into_owned(),
+            Err(error) => {
+                self.state().unreadable.insert(path.clone(), remote::refusal(&error));
+                path
+            }
+        }
     }
 
-    /// Refuses to read a file that the outputs will replace.
+    /// Refuses to read a file that the outputs will replace, or that cannot be fetched.
     pub(crate) fn reads(&self, path: &Path) -> Result<(), Thrown> {
+        if let Some(reason) = self.state().unreadable.get(path) {
+            return Err(Thrown::input(reason.clone()));
+        }
         let Some(outputs) = &mut self.state().outputs else { return Ok(()) };
         outputs.reads(path).map_err(|error| Thrown::from(&error))
     }

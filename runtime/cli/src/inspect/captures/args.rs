@@ -73,10 +73,12 @@ pub(crate) struct InputArgs {
 
     /// The tokenizer.json that turns a data set into tokens.
     #[arg(long, value_name = "FILE", help_heading = "Input")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) tokenizer: Option<PathBuf>,
 
     /// The workload of an LLMServingSim run [default: the one it names, if it lies beside it].
     #[arg(long, value_name = "FILE", help_heading = "Input")]
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) workload: Option<PathBuf>,
 
     /// Read only this run of a requests.jsonl of several runs.
@@ -112,6 +114,7 @@ impl InputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SummarizeArgs {
     /// A capture, or anything that can be converted to one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
@@ -134,6 +137,7 @@ pub(crate) struct SummarizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
     /// What to convert: a file, or the folder of a run of LLMServingSim.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
     /// The file to write, or - for standard output; .gz and .zst pack captures.
@@ -161,6 +165,7 @@ pub(crate) struct ConvertArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PerfettoArgs {
     /// A capture, or anything that can be converted to one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
     /// The file to write, or - for standard output.
@@ -183,9 +188,11 @@ pub(crate) struct PerfettoArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
     /// The first capture, or anything that can be converted to one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) left: PathBuf,
 
     /// The second one.
+    #[arg(value_parser = crate::values::InputPath)]
     pub(crate) right: PathBuf,
 
     #[command(flatten)]

@@ -1,0 +1,136 @@
+//! Inputs at URLs, such as `s3://BUCKET/KEY`: read as copies on disk.
+//!
+//! Commands make copies of what they are given before they read it, by [`local`]; everything
+//! below them reads files. What makes copies is set by the program ([`set_fetch`]), so that this
+//! crate knows no network.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The schemes of URLs that inputs and outputs may have.
+pub const SCHEMES: [&str; 6] = ["az", "gs", "hf", "http", "https", "s3"];
+
+/// Makes copies of objects.
+pub trait Fetch: Send + Sync {
+    /// The path of a copy of the object at `url`, or of a folder of objects where it ends with
+    /// `/`. The suffix of its name is that of the URL.
+    ///
+    /// # Errors
+    /// When it cannot be read, without credentials in the text.
+    fn fetch(&self, url: &str) -> io::Result<PathBuf>;
+}
+
+static FETCH: OnceLock<Box<dyn Fetch>> = OnceLock::new();
+
+/// URLs of copies by their paths, and paths by URLs: one command sees one state of an object.
+#[derive(Default)]
+struct Copies {
+    urls: BTreeMap<PathBuf, String>,
+    paths: BTreeMap<String, PathBuf>,
+}
+
+static COPIES: Mutex<Option<Copies>> = Mutex::new(None);
+
+fn copies() -> MutexGuard<'static, Option<Copies>> {
+    COPIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets what fetches objects, once for the process. Without it URLs are refused.
+pub fn set_fetch(fetch: Box<dyn Fetch>) {
+    // The first one stays.
+    let _ = FETCH.set(fetch);
+}
+
+/// The URL that a path is, if it is one.
+#[must_use]
+pub fn url(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    let (scheme, _) = text.split_once("://")?;
+    SCHEMES.contains(&scheme).then_some(text)
+}
+
+/// The path itself, or that of a copy if it is a URL. The object of a URL is fetched once in a
+/// process.
+///
+/// # Errors
+/// When it cannot be fetched, or the build has no network.
+pub fn local(path: &Path) -> io::Result<Cow<'_, Path>> {
+    let Some(url) = url(path) else { return Ok(Cow::Borrowed(path)) };
+    if let Some(copy) = copies().as_ref().and_then(|copies| copies.paths.get(url)) {
+        return Ok(Cow::Owned(copy.clone()));
+    }
+    let fetch = FETCH.get().ok_or_else(|| not_built(url))?;
+    let copy = fetch.fetch(url)?;
+    let mut copies = copies();
+    let copies = copies.get_or_insert_default();
+    copies.urls.insert(copy.clone(), url.to_owned());
+    copies.paths.insert(url.to_owned(), copy.clone());
+    Ok(Cow::Owned(copy))
+}
+
+/// The URL of which a path is a copy.
+#[must_use]
+pub fn origin(path: &Path) -> Option<PathBuf> {
+    Some(copies().as_ref()?.urls.get(path)?.into())
+}
+
+/// The error of a build that cannot reach `url`.
+#[must_use]
+pub fn not_built(url: &str) -> io::Error {
+    let url = without_secrets(url);
+    let text =
+        format!("this build of vcr lacks the feature `store`, which `{url}` needs; build it with --features full");
+    io::Error::new(ErrorKind::Unsupported, text)
+}
+
+/// What a command says of an input that [`local`] refuses.
+#[must_use]
+pub fn refusal(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::Unsupported | ErrorKind::InvalidInput => error.to_string(),
+        _ => format!("cannot read {error}"),
+    }
+}
+
+/// A URL without what may be a secret: user, password and query.
+#[must_use]
+pub fn without_secrets(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = bare.split_once("://") else { return bare.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or(host);
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_told_from_paths() {
+        for path in ["s3://bucket/key.jsonl", "hf://datasets/a/b/c.json", "https://host/x/"] {
+            assert_eq!(url(Path::new(path)), Some(path));
+        }
+        for path in ["a/b", "/s3://a", "ftp://host/x", "s3:/a", "C:\\x", ""] {
+            assert_eq!(url(Path::new(path)), None, "{path}");
+            assert_eq!(local(Path::new(path)).expect("it is a path"), Path::new(path));
+        }
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        assert_eq!(without_secrets("https://me:word@host/a?X-Amz-Signature=1#x"), "https://host/a");
+        assert_eq!(without_secrets("s3://bucket/a@b"), "s3://bucket/a@b");
+        assert_eq!(without_secrets("https://a@b@host"), "https://host");
+    }
+
+    /// Nothing sets a client in these tests.
+    #[test]
+    fn a_build_without_network_names_the_feature() {
+        let error = local(Path::new("s3://bucket/a?secret")).expect_err("there is no client").to_string();
+        assert!(error.contains("lacks the feature `store`, which `s3://bucket/a` needs"), "{error}");
+    }
+}

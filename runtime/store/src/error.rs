@@ -1,0 +1,97 @@
+//! Errors of objects, without secrets.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+/// The reason why an object is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("invalid URL `{url}`: {problem}")]
+    Url { url: String, problem: &'static str },
+    #[error("`{url}`: {source}")]
+    Object { url: String, source: object_store::Error },
+    #[error("`{url}`: {reason}")]
+    Hub { url: String, reason: String },
+    #[error("`{url}`: there are no objects below it")]
+    EmptyFolder { url: String },
+    #[error("`{url}`: it changed while it was read")]
+    Changed { url: String },
+    #[error("`{url}`: a data set can only be read")]
+    ReadOnly { url: String },
+    #[error("`{url}`: it has {bytes} bytes; HTTP servers take files of up to {most} bytes in one request")]
+    TooLarge { url: String, bytes: u64, most: u64 },
+    #[error("cannot use `{path}`: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot find a folder for copies: set VCR_STORE, XDG_CACHE_HOME or HOME")]
+    NoFolder,
+    #[error("cannot start the client: {0}")]
+    Runtime(io::Error),
+    #[error("invalid {variable}: {problem}")]
+    Setting { variable: &'static str, problem: String },
+}
+
+impl StoreError {
+    pub(crate) fn object(url: &str) -> impl Fn(object_store::Error) -> Self + use<> {
+        let url = url.to_owned();
+        move |source| Self::Object { url: url.clone(), source }
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Url { .. } | Self::ReadOnly { .. } | Self::Setting { .. } => ErrorKind::InvalidInput,
+            Self::Object { source: object_store::Error::NotFound { .. }, .. } | Self::EmptyFolder { .. } => {
+                ErrorKind::NotFound
+            }
+            Self::Object { source: object_store::Error::AlreadyExists { .. }, .. } => ErrorKind::AlreadyExists,
+            Self::File { source, .. } => source.kind(),
+            _ => ErrorKind::Other,
+        }
+    }
+}
+
+impl From<StoreError> for io::Error {
+    fn from(error: StoreError) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let more = inner.to_string();
+            if !text.contains(&more) {
+                text.push_str(": ");
+                text.push_str(&more);
+            }
+            cause = inner.source();
+        }
+        Self::new(error.kind(), without_queries(&text))
+    }
+}
+
+/// A message of a client without the queries of URLs in it, which may hold a signature.
+pub(crate) fn without_queries(text: &str) -> String {
+    let mut words = text.split_inclusive(char::is_whitespace);
+    let bare = |word: &str| match (word.contains("://") || word.starts_with('/'), word.find('?')) {
+        (true, Some(query)) => {
+            let rest = &word[query..];
+            let end = rest.find([')', '"', '`', '\'', ' ', '\n']).unwrap_or(rest.len());
+            format!("{}{}", &word[..query], &rest[end..])
+        }
+        _ => word.to_owned(),
+    };
+    words.by_ref().map(bare).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_urls_are_left_out() {
+        let text = "Error performing GET (https://a.net/c/b?sig=abc&x=1) in 3ms: what? no";
+        assert_eq!(without_queries(text), "Error performing GET (https://a.net/c/b) in 3ms: what? no");
+    }
+}

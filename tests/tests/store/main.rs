@@ -1,0 +1,204 @@
+//! Inputs and outputs at URLs.
+
+mod s3;
+mod server;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, capture, free_port, vcr, wait_until};
+
+use s3::S3;
+use server::{COMMIT, Server};
+
+/// Must not be in anything that is printed.
+pub(crate) const SECRET: &str = "geheim";
+
+const SCENARIO: &str = r#"//! Claim: a trace beside the script is read.
+let engines = cluster(#{ engines: pool(#{ engines: 2, engine: engine(#{}), latency: polynomial(#{}) }) });
+let recorded = trace(#{ path: "requests.jsonl", block_size: 512 });
+let result = run(#{ cluster: engines, workloads: [recorded] });
+expect(result, "completed", "count == 40");
+"#;
+
+/// Rows of a Mooncake trace.
+fn trace() -> String {
+    (0..40)
+        .map(|row| {
+            format!(
+                "{{\"timestamp\": {}, \"input_length\": 512, \"output_length\": 20, \"hash_ids\": [{row}]}}\n",
+                row * 100
+            )
+        })
+        .collect()
+}
+
+/// Runs `vcr` with copies in the folder, and no settings but these.
+fn run(folder: &Folder, settings: &[(&str, String)], args: &[&str]) -> Said {
+    let mut command = command(folder, args);
+    let said = Said::of(command.envs(settings.iter().map(|(name, value)| (name, value))));
+    assert!(!said.stdout.contains(SECRET) && !said.stderr.contains(SECRET), "{}\n{}", said.stdout, said.stderr);
+    said
+}
+
+fn command(folder: &Folder, args: &[&str]) -> Command {
+    let mut command = Command::new(vcr());
+    command.args(args).current_dir(folder.path()).env("VCR_STORE", folder.path().join("copies"));
+    command.env("HOME", folder.path()).env_remove("XDG_CACHE_HOME");
+    command
+}
+
+#[test]
+fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
+    let Some(s3) = S3::start() else { return };
+    let folder = Folder::new();
+    folder.write("script.rhai", SCENARIO);
+    folder.write("requests.jsonl", trace());
+    s3.put("in/script.rhai", SCENARIO.as_bytes());
+    s3.put("in/requests.jsonl", trace().as_bytes());
+    let files = ["--files", "report,requests", "--quiet"];
+    let local = [&["run", "script.rhai", "--out", "out"], &files[..]].concat();
+    let remote = [&["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/out"], &files[..]].concat();
+    let local = run(&folder, &[], &local).ended(0);
+    assert_eq!(run(&folder, &s3.settings(), &remote).ended(0).stdout, local.stdout);
+    for name in ["report.json", "requests.jsonl"] {
+        let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
+        assert!(s3.get(&format!("out/{name}")) == Some(expected), "{name}");
+    }
+    // What it wrote itself may be replaced, and nothing else.
+    let _ = run(&folder, &s3.settings(), &remote).ended(0);
+    let only_report = ["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/out", "--files", "report", "--quiet"];
+    let _ = run(&folder, &s3.settings(), &only_report).ended(0);
+    assert_eq!(s3.get("out/requests.jsonl"), None, "it would be taken for the same run's");
+    s3.put("other/report.json", b"theirs");
+    let other = ["run", "s3://bucket/in/script.rhai", "--out", "s3://bucket/other"];
+    run(&folder, &s3.settings(), &other).failed(2, &["cannot write `s3://bucket/other/report.json`: the file exists"]);
+    // A folder is read as one.
+    s3.put("out/requests.jsonl", &fs::read(folder.path().join("out/requests.jsonl")).expect("it is there"));
+    let compared = run(&folder, &s3.settings(), &["compare", "s3://bucket/out/", "out"]).ended(0);
+    assert!(compared.stdout.contains("40"), "{}", compared.stdout);
+}
+
+#[test]
+fn captures_are_converted_between_buckets() {
+    let Some(s3) = S3::start() else { return };
+    let folder = Folder::new();
+    let demo = ["inspect", "gen-demo", "-o", "s3://bucket/demo.jsonl.zst"];
+    let _ = run(&folder, &s3.settings(), &demo).ended(0);
+    run(&folder, &s3.settings(), &demo)
+        .failed(2, &["cannot write `s3://bucket/demo.jsonl.zst`: the file exists already"]);
+    let _ = run(&folder, &[], &["inspect", "gen-demo", "-o", "demo.jsonl.zst"]).ended(0);
+    let of = |path: &str| run(&folder, &s3.settings(), &["inspect", "summarize", path, "--json"]).ended(0).json();
+    assert_eq!(of("s3://bucket/demo.jsonl.zst"), of("demo.jsonl.zst"));
+    let itself = ["inspect", "convert", "s3://bucket/demo.jsonl.zst", "-o", "s3://bucket/demo.jsonl.zst", "--force"];
+    run(&folder, &s3.settings(), &itself).failed(2, &["it is the input"]);
+}
+
+/// Larger than one request takes.
+#[test]
+fn a_large_file_goes_in_parts() {
+    let Some(s3) = S3::start() else { return };
+    let folder = Folder::new();
+    for output in ["s3://bucket/large.jsonl", "large.jsonl"] {
+        let _ = run(&folder, &s3.settings(), &["inspect", "gen-demo", "--requests", "8000", "-o", output]).ended(0);
+    }
+    let expected = fs::read(folder.path().join("large.jsonl")).expect("it was written");
+    assert!(expected.len() > 16 << 20, "{} bytes go at once", expected.len());
+    assert!(s3.get("large.jsonl") == Some(expected));
+}
+
+#[test]
+fn failures_name_the_object_and_no_secret() {
+    let Some(s3) = S3::start() else { return };
+    let folder = Folder::new();
+    let missing = run(&folder, &s3.settings(), &["inspect", "summarize", "s3://bucket/none.jsonl"]);
+    missing.failed(2, &["cannot read `s3://bucket/none.jsonl`"]);
+    let nowhere = run(&folder, &s3.settings(), &["inspect", "gen-demo", "-o", "s3://nowhere/a.jsonl"]);
+    nowhere.failed(2, &["`s3://nowhere/a.jsonl`"]);
+    for url in [format!("https://me:{SECRET}@host/a"), format!("https://host/a?X-Amz-Signature={SECRET}")] {
+        run(&folder, &[], &["inspect", "summarize", &url]).failed(2, &["credentials come from the environment"]);
+        run(&folder, &[], &["inspect", "gen-demo", "-o", &url]).failed(2, &["credentials come from the environment"]);
+    }
+    run(&folder, &[], &["inspect", "summarize", "hf://own/set"]).failed(2, &["expected hf://datasets/OWNER/NAME/PATH"]);
+}
+
+/// The next command goes on where an earlier one was broken off.
+#[test]
+fn a_download_is_resumed_and_kept() {
+    let folder = Folder::new();
+    let _ = run(&folder, &[], &["inspect", "gen-demo", "-o", "demo.jsonl"]).ended(0);
+    let demo = fs::read(folder.path().join("demo.jsonl")).expect("it was written");
+    let (server, piece) = (Server::start(), demo.len() / 3);
+    server.put("/data/demo.jsonl", &demo);
+    let url = server.url("/data/demo.jsonl");
+    let summarize = || run(&folder, &[], &["inspect", "summarize", &url]);
+    server.cut(0, 1000);
+    summarize().failed(2, &[&format!("cannot read `{url}`")]);
+    server.cut(piece, 1);
+    let _ = summarize().ended(0);
+    assert_eq!(server.sent_bytes(), demo.len(), "every byte is sent once");
+    let _ = summarize().ended(0);
+    assert_eq!(server.sent_bytes(), 0, "the copy is kept");
+    // Another version is fetched anew.
+    let newer = [demo.as_slice(), b"\n"].concat();
+    server.put("/data/demo.jsonl", &newer);
+    let _ = summarize().ended(0);
+    assert_eq!(server.sent_bytes(), newer.len());
+}
+
+#[test]
+fn data_sets_of_the_hub_are_read() {
+    let (folder, server) = (Folder::new(), Server::start());
+    folder.write("script.rhai", &SCENARIO.replace("requests.jsonl", "hf://datasets/own/set@main/data/requests.jsonl"));
+    server.put("/datasets/own/set/resolve/main/data/requests.jsonl", trace().as_bytes());
+    let settings = [
+        ("HF_ENDPOINT", server.url("")),
+        ("HF_HOME", folder.path().join("hub").display().to_string()),
+        ("HF_TOKEN", SECRET.to_owned()),
+    ];
+    let said = run(&folder, &settings, &["run", "script.rhai", "--out", "out", "--files", "report", "--quiet"]);
+    let _ = said.ended(0);
+    assert_eq!(server.authorization(), Some(format!("Bearer {SECRET}")));
+    let copy = format!("hub/hub/datasets--own--set/snapshots/{COMMIT}/data/requests.jsonl");
+    assert_eq!(fs::read_to_string(folder.path().join(copy)).expect("it is where the hub's tools keep it"), trace());
+    let report: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("out/report.json")).expect("it was written"))
+            .expect("JSON");
+    assert_eq!(report["inputs"][0]["path"], "hf://datasets/own/set@main/data/requests.jsonl");
+    // Once it is there, only its version is asked for.
+    server.sent_bytes();
+    let _ = run(&folder, &settings, &["run", "script.rhai", "--quiet"]).ended(0);
+    assert!(server.sent_bytes() <= 2);
+}
+
+#[test]
+fn a_recorder_uploads_each_part() {
+    let Some(s3) = S3::start() else { return };
+    let Some(mut frontend) = Frontend::start("0.33.0", &FrontendOptions::default()) else { return };
+    let folder = Folder::new();
+    let engines = format!("tcp://127.0.0.1:{}", free_port());
+    let link = ["--frontend-handshake", &frontend.handshake_address(), "--engine-handshake", &engines];
+    let args = [&["record", "--out", "s3://bucket/runs/a.jsonl.gz", "--rotate-size", "4KiB"], &link[..]].concat();
+    let mut record = command(&folder, &args);
+    s3.set(&mut record);
+    let mut record = record.stdout(Stdio::null()).spawn().expect("it starts");
+    let _play = Play::start(&engines, &["--max-model-len", "4096"]);
+    frontend.wait_until_it_serves();
+    let mut asked = 0;
+    wait_until("the first part is uploaded while more is recorded", || {
+        _ = frontend.complete(&json!([5, 6, 7, 8, 9]), &json!({"max_tokens": 4}));
+        asked += 1;
+        s3.get("runs/a.jsonl.gz").is_some()
+    });
+    assert!(Command::new("kill").arg(record.id().to_string()).status().expect("there is `kill`").success());
+    assert!(record.wait().expect("a process has a status").success());
+    let copy = folder.write("first.jsonl.gz", s3.get("runs/a.jsonl.gz").expect("it is there"));
+    assert_eq!(capture(&copy).last().expect("lines")["continues"], true);
+    assert!(s3.get("runs/a.1.jsonl.gz").is_some());
+    let summary = run(&folder, &s3.settings(), &["inspect", "summarize", "s3://bucket/runs/a.jsonl.gz", "--json"]);
+    let summary = summary.ended(0).json();
+    assert_eq!(summary["requests"], asked, "{summary}");
+    let left = fs::read_dir(folder.path().join("copies/uploads")).expect("the folder was made").count();
+    assert_eq!(left, 0, "what is uploaded is not kept");
+}

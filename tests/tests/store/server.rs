@@ -1,0 +1,120 @@
+//! An HTTP server of files: ranges, versions, connections that break off, and the part of the
+//! Hugging Face Hub that clients of data sets need.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// The commit that every revision of the hub's data sets is.
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+#[derive(Default)]
+struct State {
+    /// Contents by path.
+    files: BTreeMap<String, Vec<u8>>,
+    /// Answers are cut off behind this many bytes, so many times.
+    cut: (usize, u32),
+    /// Bytes of bodies that were sent.
+    sent_bytes: usize,
+    /// `Authorization` of the last request.
+    authorization: Option<String>,
+}
+
+pub(crate) struct Server {
+    port: u16,
+    state: Arc<Mutex<State>>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let port = listener.local_addr().expect("it has one").port();
+        let state = Arc::<Mutex<State>>::default();
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let state = Arc::clone(&shared);
+                thread::spawn(move || answer_all(&stream.expect("a client comes"), &state));
+            }
+        });
+        Self { port, state }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().expect("nobody panicked"))
+    }
+
+    pub(crate) fn put(&self, path: &str, contents: &[u8]) {
+        self.with(|state| state.files.insert(path.to_owned(), contents.to_vec()));
+    }
+
+    /// Cuts answers off behind `bytes`, `times` times.
+    pub(crate) fn cut(&self, bytes: usize, times: u32) {
+        self.with(|state| state.cut = (bytes, times));
+    }
+
+    /// Bytes of bodies sent since this was asked last.
+    pub(crate) fn sent_bytes(&self) -> usize {
+        self.with(|state| std::mem::take(&mut state.sent_bytes))
+    }
+
+    pub(crate) fn authorization(&self) -> Option<String> {
+        self.with(|state| state.authorization.clone())
+    }
+}
+
+fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
+    let mut reader = BufReader::new(stream);
+    while let Some((method, path, headers)) = read_head(&mut reader) {
+        let mut state = state.lock().expect("nobody panicked");
+        state.authorization = headers.get("authorization").cloned();
+        let Some(file) = state.files.get(path.split('?').next().unwrap_or_default()).cloned() else {
+            let _ = (&mut &*stream).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+            continue;
+        };
+        let range = headers.get("range").and_then(|range| range.strip_prefix("bytes="));
+        let (first, last) = range.and_then(|range| range.split_once('-')).unwrap_or(("0", ""));
+        let first: usize = first.parse().expect("ranges begin with a number");
+        let last = last.parse().map_or(file.len(), |last: usize| (last + 1).min(file.len()));
+        let status = if range.is_some() { "206 Partial Content" } else { "200 OK" };
+        let body = if method == "HEAD" { &[][..] } else { &file[first..last] };
+        let mut head = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nETag: \"{:x}\"\r\nAccept-Ranges: bytes\r\nX-Repo-Commit: {COMMIT}\r\n\
+             Last-Modified: Wed, 01 Jan 2025 00:00:00 GMT\r\n",
+            last - first,
+            file.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte))),
+        );
+        if range.is_some() {
+            head += &format!("Content-Range: bytes {first}-{}/{}\r\n", last - 1, file.len());
+        }
+        let (most, times) = state.cut;
+        let is_cut = times > 0 && body.len() > most;
+        if is_cut {
+            state.cut.1 -= 1;
+        }
+        let body = if is_cut { &body[..most] } else { body };
+        state.sent_bytes += body.len();
+        let mut out = stream;
+        if out.write_all(format!("{head}\r\n").as_bytes()).and_then(|()| out.write_all(body)).is_err() || is_cut {
+            return;
+        }
+    }
+}
+
+fn read_head(reader: &mut impl std::io::BufRead) -> Option<(String, String, BTreeMap<String, String>)> {
+    let mut lines = reader.lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
+    let headers = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+    });
+    Some((method, path, headers.collect()))
+}
