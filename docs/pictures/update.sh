@@ -1,12 +1,26 @@
 #!/usr/bin/env bash
-# Draws the pictures of this folder again: report.png is the top of the page that
-# `vcr run scenarios/failure_drill.rhai --out` writes. Needs a built vcr and
-# tests/frontends/clients.sh browser.
+# Draws the pictures of this folder again, of pages that commands write. Needs a built vcr (or
+# VCR=path) and tests/frontends/clients.sh browser.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-clients=${VCR_FRONTENDS:-target/frontends}/clients
+python=${VCR_FRONTENDS:-target/frontends}/clients/browser/bin/python
+vcr=${VCR:-target/release/vcr}
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-target/release/vcr run scenarios/failure_drill.rhai --quiet --out "$folder"
-"$clients/browser/bin/python" tests/frontends/clients/browser.py "$folder/report.html" docs/pictures/report.png >"$folder/seen"
+
+# A scenario that fails an assertion is drawn, too.
+run() { "$vcr" run "$@" --quiet >"$folder/said" || [ $? -eq 1 ]; }
+# PAGE NAME HEIGHT [SELECTOR]
+draw() { "$python" tests/frontends/clients/picture.py "$1" "docs/pictures/$2.png" "${@:3}"; }
+
+run scenarios/failure_drill.rhai --out "$folder/drill"
+draw "$folder/drill/report.html" report 1750
+run scenarios/pd_burst.rhai --out "$folder/pd"
+draw "$folder/pd/report.html" requests 1150 "#phases"
+run scenarios/pd_burst.rhai -e burst=45 --out "$folder/burst"
+"$vcr" report "$folder/pd" "$folder/burst" -o "$folder/comparison.html" >"$folder/said"
+draw "$folder/comparison.html" comparison 1150
+run scenarios/canary.rhai --out "$folder/canary"
+"$vcr" gate --baseline "$folder/canary#stable" --candidate "$folder/canary#canary" --lengths --out "$folder/gate" >"$folder/said" || true
+draw "$folder/gate/gate.html" gate 1100

@@ -47,6 +47,12 @@ impl Client {
         command
     }
 
+    /// A command of a program that the environment has.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Command {
+        Command::new(self.0.with_file_name(name))
+    }
+
     /// What a program of `tests/frontends/clients` prints: a JSON object.
     ///
     /// # Panics

@@ -15,7 +15,7 @@ use vcr_core::{
 };
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
-use vcr_tests::{check_file, check_rows, check_table, root, vcr};
+use vcr_tests::{Folder, check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
 fn option_row<C: Default>(option: &EngineOption<C>, settings: &C) -> Vec<String> {
@@ -93,6 +93,14 @@ fn vcr_play_has_the_declared_engine_options() {
     let flag = format!("`--{}`", KV_CACHE_GROUPS.name.replace('_', "-"));
     rows.push([&flag, "groups, separated by commas", "", KV_CACHE_GROUPS.meaning].map(str::to_owned).to_vec());
     check_rows("reference/play/options.md", "## Engine options", &rows);
+}
+
+#[test]
+fn the_reference_of_commands_is_what_the_program_declares() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["man", "--out", ".", "--format", "markdown"]).ended(0);
+    let page = fs::read_to_string(folder.path().join("commands.md")).expect("it was written");
+    check_file("docs/reference/commands.md", &page);
 }
 
 #[test]

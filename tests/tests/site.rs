@@ -1,10 +1,10 @@
-//! The site of the documentation has every page, once.
+//! The site of the documentation: it has every page, once, and its links lead somewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use vcr_tests::root;
+use vcr_tests::{Folder, Said, client, root};
 
 /// Markdown files of a folder, relative to `docs`.
 fn pages(folder: &Path, into: &mut Vec<String>) {
@@ -34,4 +34,63 @@ fn the_summary_has_every_page_once() {
     assert_eq!(listed.keys().copied().collect::<Vec<_>>(), wanted, "docs/SUMMARY.md has other pages than docs");
     let twice: Vec<_> = listed.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "docs/SUMMARY.md has pages more than once: {twice:?}");
+}
+
+/// Texts between `before` and `after`.
+fn between<'a>(text: &'a str, before: &'a str, after: char) -> impl Iterator<Item = &'a str> {
+    text.split(before).skip(1).filter_map(move |rest| rest.split(after).next())
+}
+
+/// All files of a folder and of those below it.
+fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("the entry is readable").path();
+        if path.is_dir() { files(&path, into) } else { into.push(path) }
+    }
+}
+
+/// A path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut place, part| {
+        if part.as_os_str() == ".." {
+            place.pop();
+        } else {
+            place.push(part);
+        }
+        place
+    })
+}
+
+#[test]
+fn links_of_the_site_lead_somewhere() {
+    let Some(site) = client("site") else { return };
+    let folder = Folder::new();
+    let built = Said::of(site.program("mdbook").args(["build", "--dest-dir"]).arg(folder.path()).current_dir(root()));
+    assert!(!built.ended(0).stderr.contains("WARN"));
+    let mut paths = Vec::new();
+    files(folder.path(), &mut paths);
+    let texts: BTreeMap<&Path, String> = paths
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "html"))
+        .map(|path| (path.as_path(), fs::read_to_string(path).expect("pages are text")))
+        .collect();
+    let anchors: BTreeMap<&Path, BTreeSet<&str>> =
+        texts.iter().map(|(path, text)| (*path, between(text, " id=\"", '"').collect())).collect();
+    let (mut links, mut broken) = (0, Vec::new());
+    for (page, text) in &texts {
+        // What mdBook makes around a page is its own affair.
+        let Some(body) = text.split_once("<main>").and_then(|(_, rest)| rest.split_once("</main>")) else { continue };
+        let targets = between(body.0, "href=\"", '"').chain(between(body.0, "src=\"", '"'));
+        for target in targets.filter(|target| !target.contains(':')) {
+            links += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let place = if file.is_empty() { page.to_path_buf() } else { normal(&page.with_file_name("").join(file)) };
+            let has_anchor = || anchors.get(place.as_path()).is_none_or(|known| known.contains(anchor));
+            if !place.exists() || !(anchor.is_empty() || has_anchor()) {
+                broken.push(format!("{}: {target}", page.strip_prefix(folder.path()).expect("it is below").display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links of the site that lead nowhere:\n{}", broken.join("\n"));
+    assert!(links > 500, "only {links} links were found");
 }

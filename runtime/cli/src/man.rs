@@ -2,9 +2,10 @@
 //!
 //! There is a page for each command, `vcr-inspect-steps.1` for `vcr inspect steps`, with every
 //! option, those that only `--help-all` lists among them, and the examples and exit codes of the
-//! help. Pages have no date: the same program writes the same bytes.
+//! help; or one page of Markdown for all of them. Pages have no date: the same program writes the same bytes.
 
 pub(crate) mod args;
+mod markdown;
 
 use std::io::{self, Write};
 
@@ -14,7 +15,7 @@ use roff::{Roff, roman};
 use vcr_output::{OutputError, Outputs};
 
 use crate::exit::{Exit, print_error, printed};
-use args::ManArgs;
+use args::{Format, ManArgs};
 
 /// A page and its file name.
 struct Page {
@@ -23,7 +24,9 @@ struct Page {
 }
 
 pub(crate) fn man(args: &ManArgs) -> Exit {
-    match pages().map_err(|error| (format!("cannot write pages: {error}"), None)).and_then(|pages| write(args, &pages))
+    match pages(args.format)
+        .map_err(|error| (format!("cannot write pages: {error}"), None))
+        .and_then(|pages| write(args, &pages))
     {
         Ok(count) => {
             let line = format!("wrote {count} pages to {}\n", args.out.display());
@@ -51,9 +54,12 @@ fn write(args: &ManArgs, pages: &[Page]) -> Result<usize, (String, Option<String
 }
 
 /// The pages of all commands, in the order of the help.
-fn pages() -> io::Result<Vec<Page>> {
+fn pages(format: Format) -> io::Result<Vec<Page>> {
     let mut command = crate::args::command().disable_help_subcommand(true);
     command.build();
+    if format == Format::Markdown {
+        return Ok(vec![Page { name: "commands.md".to_owned(), text: markdown::page(&command).into_bytes() }]);
+    }
     let mut pages = Vec::new();
     add(&command, &mut pages)?;
     Ok(pages)
