@@ -115,12 +115,15 @@ impl Reporter for TerminalReporter {
         let mut courses = self.courses.lock().unwrap_or_else(PoisonError::into_inner);
         let course = courses.entry(name.to_owned()).or_default();
         course.note(progress, Instant::now());
+        let left = course
+            .left(progress)
+            .map_or_else(String::new, |left| format!(" · about {} to go", format_ns(left.as_nanos() as f64)));
         let course = course.line();
         bar.set_message(format!(
-            "{} virtual · {} of {} requests done · {} running, {} waiting · {} steps{}{course}",
+            "{} virtual · {} of {} requests done · {} running, {} waiting · {} steps{left}{}{course}",
             format_ns(progress.now_ns as f64),
             progress.ended,
-            progress.arrived,
+            progress.expected.unwrap_or(progress.arrived),
             progress.running,
             progress.waiting,
             progress.steps,

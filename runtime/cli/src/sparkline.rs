@@ -16,6 +16,7 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 /// The latest points of a run.
 #[derive(Default)]
 pub(crate) struct Course {
+    first: Option<(Instant, Progress)>,
     last: Option<(Instant, Progress)>,
     arrived_per_s: VecDeque<f64>,
     waiting: VecDeque<f64>,
@@ -26,7 +27,8 @@ impl Course {
     /// Notes how far the run is; does nothing where it has hardly changed.
     pub(crate) fn note(&mut self, progress: &Progress, now: Instant) {
         let Some((at, before)) = self.last else {
-            self.last = Some((now, *progress));
+            self.first = Some((now, *progress));
+            self.last = self.first;
             return;
         };
         let virtual_s = progress.now_ns.saturating_sub(before.now_ns) as f64 / 1e9;
@@ -38,6 +40,15 @@ impl Course {
         push(&mut self.waiting, progress.waiting as f64);
         push(&mut self.ended_per_s, rate(progress.ended, before.ended));
         self.last = Some((now, *progress));
+    }
+
+    /// About how long the run still takes, at the rate at which its requests have ended so far;
+    /// none before there is one, or where it is not known how many there are.
+    pub(crate) fn left(&self, now: &Progress) -> Option<Duration> {
+        let ((start, first), (latest, last)) = (self.first?, self.last?);
+        let ended = last.ended.checked_sub(first.ended).filter(|ended| *ended > 0)?;
+        let left = now.expected?.checked_sub(last.ended)?;
+        Some(latest.duration_since(start).mul_f64(left as f64 / ended as f64))
     }
 
     /// All of it in one line; empty before there is a second point.
@@ -91,12 +102,17 @@ mod tests {
                 arrived: step * 100,
                 ended: step * 40,
                 waiting: step * 60,
+                expected: Some(1_000),
                 ..Progress::default()
             };
             course.note(&progress, at(step));
             // So soon after the other it is no point.
             course.note(&Progress { waiting: 0, ..progress }, at(step));
         }
+        // 800 of 1,000 have ended in two seconds.
+        let last = Progress { expected: Some(1_000), ..Progress::default() };
+        assert_eq!(course.left(&last), Some(Duration::from_millis(500)));
+        assert_eq!(course.left(&Progress::default()), None);
         let full = "█".repeat(WIDTH);
         let line = course.line();
         assert!(line.starts_with(&format!("load {full} 50/s · queue ▃")), "{line}");

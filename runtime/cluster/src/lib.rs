@@ -3,7 +3,18 @@
 //! One call, [`simulate`], takes plain values (pools, links, workloads, faults
 //! and a seed) and returns a [`Report`]. The same values give the same bytes,
 //! always: time is integer nanoseconds, ties have a fixed order, and every
-//! random stream is named by its purpose.
+//! random stream is named by its purpose. [`simulate_on`] takes several threads.
+//!
+//! A program with a loop of its own steps a [`Cluster`]: it submits requests, lets time go on
+//! and sees the outputs and the state of the engines.
+//!
+//! What decides in a cluster is behind traits, which callers implement:
+//!
+//! * placement: [`Router`], by [`RouterConfig::Made`];
+//! * scaling: [`vcr_core::scale::Autoscaler`], by [`ScalingConfig`];
+//! * timing: [`vcr_core::latency::LatencyModel`], by [`PoolConfig::latency`];
+//! * order within an engine: [`vcr_core::policy::SchedulingPolicy`], by [`PoolConfig::policy`];
+//! * telemetry: [`observe::Observer`], which sees and does not decide.
 
 mod config;
 mod disaggregation;
@@ -44,7 +55,10 @@ pub use report::{
     Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport,
     TrendReport, Uncertainty, quantile,
 };
-pub use simulation::{RunClock, simulate, simulate_in_real_time};
+pub use simulation::{
+    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RunClock, Threads, simulate,
+    simulate_in_real_time, simulate_on,
+};
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};

@@ -5,6 +5,8 @@ mod series;
 use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
 
+use crate::ledger::record::RequestRecord;
+
 pub use series::{EngineSample, RunSeries};
 
 /// A step that starts and has just been priced.
@@ -22,6 +24,21 @@ pub struct StepRecord<'a> {
     pub engine: &'a AnyEngine,
 }
 
+/// A cluster at one instant, after all that happened until then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Telemetry<'a> {
+    /// Virtual time.
+    pub at_ns: u64,
+    /// Requests that arrived.
+    pub arrived: u64,
+    /// Requests that ended, completed or not.
+    pub ended: u64,
+    /// Requests that wait in front of the engines.
+    pub waiting_in_routers: u64,
+    /// The engines, or their ranks, by their index over all of the run.
+    pub engines: &'a [EngineSample],
+}
+
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -37,6 +54,8 @@ pub struct Progress {
     pub waiting: u64,
     /// Engine steps.
     pub steps: u64,
+    /// Requests that there will be in all, where that is known.
+    pub expected: Option<u64>,
 }
 
 /// Something notable that is not a step.
@@ -124,6 +143,26 @@ pub trait Observer {
         false
     }
 
+    /// The virtual time between two looks at all engines, if it wants those. Asked once, at
+    /// the start. Instants between are gone through at once as ever, so that costs little.
+    fn telemetry_interval_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// All engines after all that happened until an instant.
+    fn telemetry(&mut self, _telemetry: &Telemetry<'_>) {}
+
+    /// Whether it wants to see tokens and ends of requests. Asked once, at the start.
+    fn wants_requests(&self) -> bool {
+        false
+    }
+
+    /// A request has got output tokens. Only if the observer wants requests and steps.
+    fn tokens(&mut self, _tag: u64, _num_tokens: u32, _at_ns: u64) {}
+
+    /// A request is over. Only if the observer wants requests.
+    fn ended(&mut self, _tag: u64, _record: &RequestRecord) {}
+
     /// A request entered an engine.
     fn submitted(&mut self, _worker: u32, _tag: u64) {}
 
@@ -164,3 +203,78 @@ pub trait Observer {
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
+
+/// A lent observer observes: each of its methods is the observer's own.
+impl<T: Observer + ?Sized> Observer for &mut T {
+    fn wants_steps(&self) -> bool {
+        (**self).wants_steps()
+    }
+
+    fn wants_series(&self) -> bool {
+        (**self).wants_series()
+    }
+
+    fn wants_step_digests(&self) -> bool {
+        (**self).wants_step_digests()
+    }
+
+    fn wants_stop(&self) -> bool {
+        (**self).wants_stop()
+    }
+
+    fn wants_requests(&self) -> bool {
+        (**self).wants_requests()
+    }
+
+    fn telemetry_interval_ns(&self) -> Option<u64> {
+        (**self).telemetry_interval_ns()
+    }
+
+    fn telemetry(&mut self, telemetry: &Telemetry<'_>) {
+        (**self).telemetry(telemetry);
+    }
+
+    fn tokens(&mut self, tag: u64, num_tokens: u32, at_ns: u64) {
+        (**self).tokens(tag, num_tokens, at_ns);
+    }
+
+    fn ended(&mut self, tag: u64, record: &RequestRecord) {
+        (**self).ended(tag, record);
+    }
+
+    fn submitted(&mut self, worker: u32, tag: u64) {
+        (**self).submitted(worker, tag);
+    }
+
+    fn aborted(&mut self, worker: u32, tag: u64) {
+        (**self).aborted(worker, tag);
+    }
+
+    fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {
+        (**self).scheduled(worker, engine);
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        (**self).started(step);
+    }
+
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
+        (**self).applied(worker, start_ns, end_ns, engine);
+    }
+
+    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
+        (**self).incident(worker, at_ns, incident);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (**self).progress(progress);
+    }
+
+    fn overloaded(&mut self, overload: &Overload<'_>) {
+        (**self).overloaded(overload);
+    }
+
+    fn check_limits(&mut self) -> Result<(), String> {
+        (**self).check_limits()
+    }
+}

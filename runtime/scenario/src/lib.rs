@@ -58,7 +58,7 @@ pub struct RunOptions {
     pub repetition: u64,
     /// Values for `param(name, default)`.
     pub parameters: BTreeMap<String, String>,
-    /// Maximum number of parallel runs within a `run_all`.
+    /// Maximum number of threads: of the runs of a `run_all`, and of a run by itself.
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,

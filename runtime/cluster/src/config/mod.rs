@@ -90,6 +90,22 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
+    /// A run without workloads and faults.
+    #[must_use]
+    pub fn new(name: impl Into<String>, topology: Topology) -> Self {
+        Self {
+            name: name.into(),
+            seed: 0,
+            topology,
+            workloads: Vec::new(),
+            faults: Vec::new(),
+            max_retries: 0,
+            max_time_ns: None,
+            samples_steps: false,
+            keeps_requests: false,
+        }
+    }
+
     /// The numbers of the LoRA adapters that requests of its workloads may name.
     #[must_use]
     pub fn adapters(&self) -> BTreeSet<u32> {

@@ -81,6 +81,25 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
+    /// Engines of one rank behind a round robin, without anything else.
+    #[must_use]
+    pub fn new(name: impl Into<String>, engines: u32, engine: impl Into<EngineKind>, latency: LatencyFactory) -> Self {
+        Self {
+            name: name.into(),
+            engines,
+            scaling: None,
+            data_parallel: DataParallel::default(),
+            engine: engine.into(),
+            latency,
+            policy: None,
+            router: RouterConfig::RoundRobin,
+            acceptance_rates: Vec::new(),
+            failures: None,
+            tokens: None,
+            overheads: Overheads::default(),
+        }
+    }
+
     /// The most engines that there can be at a time, which is how many there are
     /// places for.
     #[must_use]

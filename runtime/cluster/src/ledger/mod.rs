@@ -367,6 +367,26 @@ impl Ledger {
         }
     }
 
+    /// Takes over what the ledger of engines from `first_worker` on has of requests that
+    /// have the tags `tags` here, which are all new.
+    pub(crate) fn absorb(&mut self, other: Self, first_worker: u32, tags: &[u64]) {
+        let most = tags.iter().max().map_or(0, |tag| *tag as usize + 1);
+        if self.records.len() < most {
+            self.records.resize_with(most, RequestRecord::default);
+        }
+        for (&tag, mut record) in tags.iter().zip(other.records) {
+            for worker in [&mut record.prefill_worker, &mut record.decode_worker].into_iter().flatten() {
+                *worker += first_worker;
+            }
+            self.records[tag as usize] = record;
+        }
+        self.metrics.iter_mut().zip(other.metrics).for_each(|(own, more)| own.absorb(more));
+        self.step_metrics.absorb(other.step_metrics);
+        self.tally.absorb(&other.tally);
+        self.ended += other.ended;
+        self.steps += other.steps;
+    }
+
     /// Gives the records, and the samples summed up by workload, steps last.
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, Summarised) {
         let unfinished = self.records.iter_mut().filter(|record| record.outcome == Outcome::Unfinished);

@@ -1,9 +1,9 @@
 //! Routers that see the engines' loads: those of [`vcr_core::route`].
 
 use vcr_core::ServingEngine;
-use vcr_core::route::{Choice, EndedRequest, RouteError, Router, WorkerLoad};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
 
-use super::{PoolRouter, RouteRequest, Routed, RoutedTo};
+use super::{Look, PoolRouter, RouteRequest, Routed, RoutedTo};
 use crate::fleet::Worker;
 
 pub(super) struct LoadRouter {
@@ -29,18 +29,15 @@ impl PoolRouter for LoadRouter {
         if self.loads.is_empty() {
             return Ok(Routed::Nowhere);
         }
-        let refused = |reason: String| Err(RouteError { router: "router".to_owned(), reason });
-        match self.router.route(query, &self.loads)? {
-            Choice::Shed if query.may_shed => Ok(Routed::Shed),
-            Choice::Shed => refused("it refused a request that has been with an engine before".to_owned()),
-            Choice::Worker(position) => match self.loads.get(position) {
-                Some(load) => Ok(Routed::To(RoutedTo {
-                    worker: load.worker,
-                    overlap_blocks: needs_overlap.then_some(load.overlap_blocks),
-                })),
-                None => refused(format!("it chose position {position} of {} engines", self.loads.len())),
-            },
-        }
+        choose(self.router.as_mut(), query, &self.loads)
+    }
+
+    fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+        choose(self.router.as_mut(), &request.query, loads)
+    }
+
+    fn looks_from_afar(&self) -> Option<Look> {
+        Some(Look { overlap: self.router.needs_overlap(), notes: self.router.needs_ended() })
     }
 
     fn requests_before(&self, worker: u32) -> Option<u64> {
@@ -51,5 +48,20 @@ impl PoolRouter for LoadRouter {
         if self.router.needs_ended() {
             self.router.ended(request);
         }
+    }
+}
+
+fn choose(router: &mut dyn Router, query: &RouteQuery<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+    let refused = |reason: String| Err(RouteError { router: "router".to_owned(), reason });
+    match router.route(query, loads)? {
+        Choice::Shed if query.may_shed => Ok(Routed::Shed),
+        Choice::Shed => refused("it refused a request that has been with an engine before".to_owned()),
+        Choice::Worker(position) => match loads.get(position) {
+            Some(load) => Ok(Routed::To(RoutedTo {
+                worker: load.worker,
+                overlap_blocks: router.needs_overlap().then_some(load.overlap_blocks),
+            })),
+            None => refused(format!("it chose position {position} of {} engines", loads.len())),
+        },
     }
 }

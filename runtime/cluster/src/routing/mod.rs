@@ -8,17 +8,20 @@ mod affinity;
 mod by_load;
 mod kv;
 mod native;
+mod notes;
 
-use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
+use vcr_core::route::{EndedRequest, RouteError, RouteQuery, WorkerLoad};
 use vcr_core::{PluginContext, seed};
 
-use crate::config::{PoolRole, RouterConfig, RunConfig};
+use crate::config::{PoolConfig, PoolRole, RouterConfig, RunConfig};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
-use crate::fleet::{Fleet, Pool, Worker};
+use crate::fleet::{Fleet, Worker};
 use by_load::LoadRouter;
 use kv::{KvRouter, PoolFacts};
 use native::RoundRobin;
+pub(crate) use notes::Note;
+use notes::NoteTaker;
 
 /// A request to be routed.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,7 @@ pub(crate) enum Routed {
 }
 
 /// Information that a router needs besides requests. It never changes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouterNeeds {
     /// Whether requests may wait in it.
     pub(crate) queue: bool,
@@ -67,13 +70,40 @@ pub(crate) struct RouterNeeds {
     pub(crate) kv_events_at_step_end: bool,
 }
 
+/// Facts that a router needs of the workers to choose one, and of what becomes of its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Whether it needs the number of leading blocks that they have cached.
+    pub(crate) overlap: bool,
+    /// Whether it needs to hear of first tokens and ends.
+    pub(crate) notes: bool,
+}
+
 /// The router of a pool.
-pub(crate) trait PoolRouter {
+pub(crate) trait PoolRouter: Send {
     /// Chooses among the workers of the pool that are up.
     ///
     /// # Errors
     /// When the router fails.
     fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
+
+    /// The same without the workers at hand: chooses among those that are up, of which
+    /// there is at least one and which have these loads. Only asked of routers that
+    /// [look from afar](Self::looks_from_afar).
+    ///
+    /// # Errors
+    /// When the router fails.
+    fn route_by_loads(&mut self, _request: &RouteRequest<'_>, _loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+        unreachable!("the router does not look from afar")
+    }
+
+    /// Which facts about the workers it needs at each request, if their loads are enough.
+    fn looks_from_afar(&self) -> Option<Look> {
+        None
+    }
+
+    /// Takes what was noted of requests since the last time, if it notes anything.
+    fn take_notes(&mut self, _into: &mut Vec<Note>) {}
 
     fn needs(&self) -> RouterNeeds {
         RouterNeeds::default()
@@ -139,6 +169,13 @@ struct Front {
     parked: Vec<u64>,
 }
 
+impl Front {
+    fn of(router: Box<dyn PoolRouter>) -> Self {
+        let needs = router.needs();
+        Self { router, needs, wakes_at_ns: None, may_release: false, parked: Vec::new() }
+    }
+}
+
 /// The routers of a run, by pool.
 pub(crate) struct Routing {
     fronts: Vec<Front>,
@@ -150,12 +187,18 @@ impl Routing {
     /// # Errors
     /// When a router cannot be made.
     pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
-        let fronts = fleet.pools().iter().map(|pool| {
-            let router = new_router(run, pool)?;
-            let needs = router.needs();
-            Ok(Front { router, needs, wakes_at_ns: None, may_release: false, parked: Vec::new() })
-        });
+        let fronts = fleet.pools().iter().map(|pool| Ok(Front::of(new_router(run, pool.config(), pool.role())?)));
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
+    }
+
+    /// Notes what the router of a single pool, which is elsewhere, has to hear, if anything.
+    pub(crate) fn elsewhere(takes_notes: bool) -> Self {
+        Self { fronts: vec![Front::of(Box::new(NoteTaker::new(takes_notes)))] }
+    }
+
+    /// Takes what was noted since the last time.
+    pub(crate) fn take_notes(&mut self, into: &mut Vec<Note>) {
+        self.fronts.iter_mut().for_each(|front| front.router.take_notes(into));
     }
 
     fn front(&self, role: PoolRole) -> &Front {
@@ -331,10 +374,17 @@ impl Routing {
     }
 }
 
-fn new_router(run: &RunConfig, pool: &Pool) -> Result<Box<dyn PoolRouter>, SimError> {
-    let config = pool.config();
+/// The router of a pool.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn new_router(
+    run: &RunConfig,
+    config: &PoolConfig,
+    role: PoolRole,
+) -> Result<Box<dyn PoolRouter>, SimError> {
     let seed = seed::derive(run.seed, &format!("router:{}", config.name), 0);
-    match (&config.router, pool.role()) {
+    match (&config.router, role) {
         (RouterConfig::Kv(kv), role) => {
             let facts = PoolFacts {
                 workers: config.most_ranks(),

@@ -7,9 +7,11 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::in_flight::Stage;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
+use crate::observe::Observer;
+use crate::routing::RoutedTo;
 use crate::traffic::{Start, Turn};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     pub(super) fn start_session(&mut self, workload: u32) -> Result<(), SimError> {
         match self.traffic.start_session(workload, self.due_ns, &mut self.events) {
             Start::Turn(turn) => self.arrive(workload, turn),
@@ -39,6 +41,34 @@ impl Simulation<'_> {
         if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
             self.check_limits()?;
         }
+        let played_row = turn.played_row;
+        let (tag, queued_ns) = self.enter(workload, turn);
+        if let Some(row) = played_row {
+            self.start_playing(tag, row);
+            return Ok(());
+        }
+        if queued_ns > self.now_ns {
+            self.events.push(queued_ns, Event::Submitted { tag });
+            return Ok(());
+        }
+        self.reach_queue(tag)
+    }
+
+    /// A request arrives for which a worker of the first pool is chosen already.
+    pub(super) fn arrive_at(&mut self, workload: u32, turn: Turn, to: RoutedTo) {
+        let (tag, _) = self.enter(workload, turn);
+        self.ledger.count_load(tag);
+        let pool = self.fleet.first_role();
+        let record = self.ledger.record(tag);
+        match self.check(pool, record.prompt_tokens, self.tokens_of_part(tag, pool)) {
+            Ok(()) => self.place(tag, pool, to),
+            Err(reason) => self.end(tag, Outcome::Rejected(reason)),
+        }
+    }
+
+    /// Opens the record of a request that arrives. Gives its tag, and when it reaches the
+    /// queue in front of the engines.
+    pub(super) fn enter(&mut self, workload: u32, turn: Turn) -> (u64, u64) {
         self.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
         let played_row = turn.played_row;
@@ -55,15 +85,7 @@ impl Simulation<'_> {
         self.traffic.arrived(workload, &turn);
         self.in_flight.add(turn, self.fleet.first_role());
         self.begin_wait(tag, earlier);
-        if let Some(row) = played_row {
-            self.start_playing(tag, row);
-            return Ok(());
-        }
-        if queued_ns > self.now_ns {
-            self.events.push(queued_ns, Event::Submitted { tag });
-            return Ok(());
-        }
-        self.reach_queue(tag)
+        (tag, queued_ns)
     }
 
     /// A request has come from its client to the engines.

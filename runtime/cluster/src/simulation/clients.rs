@@ -4,9 +4,10 @@ use super::Simulation;
 use crate::error::SimError;
 use crate::in_flight::{Client, Live, Stage};
 use crate::ledger::record::{GiveUp, Outcome};
+use crate::observe::Observer;
 use crate::traffic::{Attempt, Earlier, Turn};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// A client has sent a request, and knows how long it will wait.
     pub(super) fn begin_wait(&mut self, tag: u64, earlier: Option<Earlier>) {
         let config = self.traffic.client(self.ledger.record(tag).workload);
@@ -47,6 +48,11 @@ impl Simulation<'_> {
             }
             return;
         }
+        self.take_back(tag, reason);
+    }
+
+    /// A request is taken back by its client.
+    pub(super) fn take_back(&mut self, tag: u64, reason: GiveUp) {
         let uncomputed_tokens = self.uncomputed_tokens(tag);
         self.cancel_transfer(tag);
         self.withdraw(tag, &(0..0));

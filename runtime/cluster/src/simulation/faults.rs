@@ -14,9 +14,9 @@ use crate::event::Event;
 use crate::fleet::Health;
 use crate::in_flight::{Live, Stage};
 use crate::ledger::record::{FailReason, Outcome};
-use crate::observe::Incident;
+use crate::observe::{Incident, Observer};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// A planned fault takes effect.
     pub(super) fn apply_planned_fault(&mut self, index: u32) -> Result<(), SimError> {
         let fault = &self.config.faults[index as usize];

@@ -16,8 +16,9 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::in_flight::{Live, Stage};
 use crate::ledger::record::Outcome;
+use crate::observe::Observer;
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// Has the prefill engines take all steps that end at this instant, where they
     /// generate outputs in steps that may take no time. What they hand over in them is
     /// due after the steps of decode engines that start now.

@@ -11,9 +11,10 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::in_flight::Stage;
 use crate::ledger::record::{FailReason, Outcome};
+use crate::observe::Observer;
 use crate::routing::Routed;
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// Sends a request that is on no worker to the pool that it comes to first.
     pub(super) fn dispatch(&mut self, tag: u64) -> Result<(), SimError> {
         let record = self.ledger.record(tag);
@@ -44,7 +45,12 @@ impl Simulation<'_> {
         self.submit(tag, first)
     }
 
-    fn check(&self, pool: PoolRole, prompt_tokens: u32, max_tokens: u32) -> Result<(), vcr_core::RejectReason> {
+    pub(super) fn check(
+        &self,
+        pool: PoolRole,
+        prompt_tokens: u32,
+        max_tokens: u32,
+    ) -> Result<(), vcr_core::RejectReason> {
         self.fleet.workers_of(pool)[0].engine().check(prompt_tokens, max_tokens)
     }
 
@@ -54,7 +60,7 @@ impl Simulation<'_> {
     }
 
     /// Output tokens that a pool generates for a request.
-    fn tokens_of_part(&self, tag: u64, pool: PoolRole) -> u32 {
+    pub(super) fn tokens_of_part(&self, tag: u64, pool: PoolRole) -> u32 {
         let max_tokens = self.ledger.record(tag).max_tokens;
         match (pool, self.handoffs.source_output()) {
             (PoolRole::Prefill, Some(SourceOutput::FirstToken)) => max_tokens.min(1),
@@ -218,6 +224,9 @@ impl Simulation<'_> {
         let live = self.in_flight.remove(tag);
         let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
         self.ledger.end(tag, outcome, self.now_ns);
+        if self.wants_requests {
+            self.observer.ended(tag, self.ledger.record(tag));
+        }
         let Some(live) = self.retry(tag, live, outcome) else { return };
         self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
     }

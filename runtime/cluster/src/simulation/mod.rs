@@ -8,8 +8,10 @@
 
 mod arrivals;
 mod clients;
+mod cluster;
 mod faults;
 mod kv_handoff;
+mod lanes;
 mod lifecycle;
 mod overload;
 mod real_time;
@@ -28,11 +30,13 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use crate::in_flight::InFlight;
 use crate::ledger::Ledger;
-use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries};
+use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries, Telemetry};
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
-use overload::OverloadWatch;
+pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState};
+pub use lanes::Threads;
+use overload::{OverloadWatch, Queues};
 use real_time::RealTime;
 pub use real_time::{RunClock, simulate_in_real_time};
 
@@ -40,19 +44,17 @@ pub use real_time::{RunClock, simulate_in_real_time};
 const STEPS_PER_PROGRESS: u64 = 2048;
 /// Instants between two polls of the observer whether to stop the run.
 const INSTANTS_PER_OBSERVER_CHECK: u64 = 64;
-/// Steps and arrivals between two checks of the length of the queue.
-const WORK_PER_OVERLOAD_CHECK: u64 = 2048;
 /// Steps and arrivals between two calls of [`Observer::check_limits`].
 const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 
 /// A run in progress.
-pub(crate) struct Simulation<'o> {
+pub(crate) struct Simulation<'c, O: Observer> {
     config: RunConfig,
     now_ns: u64,
     /// When the event being handled was due: now, unless a clock is late.
     due_ns: u64,
     /// The clock, unless time is virtual.
-    real_time: Option<RealTime<'o>>,
+    real_time: Option<RealTime<'c>>,
     events: EventQueue,
     traffic: Traffic,
     in_flight: InFlight,
@@ -79,9 +81,21 @@ pub(crate) struct Simulation<'o> {
     keeps_requests: bool,
     /// Whether the observer has ended the run before its end.
     stopped: bool,
-    observer: &'o mut dyn Observer,
+    observer: O,
+    /// Whether the observer sees requests as they go on.
+    wants_requests: bool,
+    /// Steps that had started before the present instant.
+    steps_before_instant: u64,
+    /// Where requests come from outside, the earliest instant at which one may come; none where
+    /// all that comes is in the event queue.
+    outside_ns: Option<u64>,
+    /// Whether the events of the present instant are handled, but not what comes of them.
+    is_open: bool,
     /// The engines over time, where the observer wants them.
     series: Option<RunSeries>,
+    /// When the observer is shown the engines next, and the time from then on between two
+    /// times, if it wants to see them.
+    telemetry: Option<(u64, u64)>,
     scratch: Scratch,
 }
 
@@ -92,23 +106,46 @@ struct Scratch {
     remote_loads: Vec<RemoteLoad>,
     tier_loads: Vec<TierLoad>,
     loaded: Vec<u64>,
+    samples: Vec<EngineSample>,
 }
 
-/// Runs `config` to its end.
+/// Runs `config` to its end, on one thread.
 ///
 /// # Errors
 /// See [`SimError`]; a run that only lost requests to faults is not an error.
 pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
+    simulate_on(Threads::ONE, config, observer)
+}
+
+/// Runs `config` to its end on up to so many threads. The report is the same, to the last
+/// byte, on any number.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_on(threads: Threads, config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
     config.check().map_err(SimError::Config)?;
+    if let Some(report) = lanes::simulate(threads, &config, observer)? {
+        return Ok(report);
+    }
     let mut simulation = Simulation::new(config, observer)?;
     simulation.run()?;
     simulation.into_report()
 }
 
-impl<'o> Simulation<'o> {
-    fn new(config: RunConfig, observer: &'o mut dyn Observer) -> Result<Self, SimError> {
+impl<O: Observer> Simulation<'_, O> {
+    fn new(config: RunConfig, observer: O) -> Result<Self, SimError> {
         let wants_steps = observer.wants_steps() || config.keeps_requests;
-        let mut fleet = Fleet::new(&config, wants_steps)?;
+        let fleet = Fleet::new(&config, wants_steps)?;
+        let routing = Routing::new(&config, &fleet)?;
+        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.block_size(), false);
+        let mut simulation = Self::of(config, observer, fleet, routing, traffic);
+        simulation.begin();
+        Ok(simulation)
+    }
+
+    /// A simulation of these engines before its first event.
+    fn of(config: RunConfig, observer: O, mut fleet: Fleet, routing: Routing, traffic: Traffic) -> Self {
+        let wants_steps = observer.wants_steps() || config.keeps_requests;
         if observer.wants_step_digests() {
             fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
         }
@@ -119,15 +156,15 @@ impl<'o> Simulation<'o> {
         if config.keeps_requests {
             ledger.keep_requests();
         }
-        let mut simulation = Self {
+        Self {
             now_ns: 0,
             due_ns: 0,
             real_time: None,
             events: EventQueue::new(pools.len()),
-            traffic: Traffic::new(&config, pools[0].engine.block_size(), false),
+            traffic,
             in_flight: InFlight::default(),
             ledger,
-            routing: Routing::new(&config, &fleet)?,
+            routing,
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
             overload: OverloadWatch::default(),
@@ -143,12 +180,15 @@ impl<'o> Simulation<'o> {
             keeps_requests: config.keeps_requests,
             stopped: false,
             series,
+            telemetry: observer.telemetry_interval_ns().map(|interval_ns| (0, interval_ns.max(1))),
+            wants_requests: observer.wants_requests(),
             observer,
+            steps_before_instant: 0,
+            outside_ns: None,
+            is_open: false,
             scratch: Scratch::default(),
             config,
-        };
-        simulation.begin();
-        Ok(simulation)
+        }
     }
 
     /// Schedules the first events of the run.
@@ -166,8 +206,7 @@ impl<'o> Simulation<'o> {
 
     fn run(&mut self) -> Result<(), SimError> {
         let mut next_progress = STEPS_PER_PROGRESS;
-        let (mut next_overload_check, mut next_limit_check) = (WORK_PER_OVERLOAD_CHECK, WORK_PER_LIMIT_CHECK);
-        let mut steps_before_instant = 0;
+        let mut next_limit_check = WORK_PER_LIMIT_CHECK;
         let mut instants = 0_u64;
         while let Some(at_ns) = self.events.next_time() {
             if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && self.is_to_stop() {
@@ -183,26 +222,12 @@ impl<'o> Simulation<'o> {
                 self.stopped = true;
                 return Ok(());
             };
-            assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
             if now_ns > self.now_ns {
-                steps_before_instant = self.ledger.steps();
-            } else {
-                self.check_that_time_goes_on(steps_before_instant)?;
+                self.watch_for_overload();
             }
-            self.sample_series(at_ns);
-            self.note_router_queue(now_ns);
-            self.now_ns = now_ns;
+            self.begin_instant(at_ns, now_ns)?;
             self.handle_due(at_ns)?;
-            self.drive_kv_handoffs()?;
-            self.release_queued();
-            if self.scales {
-                self.turn_off_drained();
-            }
-            self.start_steps()?;
-            while self.handoffs.has_due() {
-                self.drive_kv_handoffs()?;
-                self.start_steps()?;
-            }
+            self.end_instant()?;
             if self.scales && self.only_ticks_are_left() {
                 break;
             }
@@ -213,16 +238,29 @@ impl<'o> Simulation<'o> {
                 self.observer.progress(&progress);
             }
             let work = steps + self.ledger.arrived();
-            if work >= next_overload_check {
-                next_overload_check = work + WORK_PER_OVERLOAD_CHECK;
-                self.watch_for_overload();
-                if work >= next_limit_check {
-                    next_limit_check = work + WORK_PER_LIMIT_CHECK;
-                    self.check_limits()?;
-                }
+            if work >= next_limit_check {
+                next_limit_check = work + WORK_PER_LIMIT_CHECK;
+                self.check_limits()?;
             }
         }
         self.check_that_all_ended()
+    }
+
+    /// Time goes on to `now_ns`, or stays there for what has become due since; `at_ns` is when
+    /// that was planned.
+    fn begin_instant(&mut self, at_ns: u64, now_ns: u64) -> Result<(), SimError> {
+        assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
+        if now_ns > self.now_ns {
+            self.steps_before_instant = self.ledger.steps();
+        } else {
+            self.check_that_time_goes_on(self.steps_before_instant)?;
+        }
+        self.sample_series(at_ns);
+        self.show_telemetry(at_ns);
+        self.note_router_queue(now_ns);
+        self.now_ns = now_ns;
+        self.due_ns = now_ns;
+        Ok(())
     }
 
     /// Handles the events planned at `at_ns`, and those that a clock has passed besides.
@@ -236,6 +274,68 @@ impl<'o> Simulation<'o> {
             planned = self.overdue_ns();
         }
         self.due_ns = self.now_ns;
+        Ok(())
+    }
+
+    /// Goes through all that happens before `until_ns`, the earliest instant at which a
+    /// request may come from outside; without one, to the end. What is due at `until_ns` is
+    /// handled, but not what comes of it: a request may come then, too. `goes_on` is shown each
+    /// instant to which time goes on; if it is false, so is the result, before that instant.
+    fn advance(
+        &mut self,
+        until_ns: Option<u64>,
+        mut goes_on: impl FnMut(&mut Self, u64) -> bool,
+    ) -> Result<bool, SimError> {
+        self.outside_ns = Some(until_ns.unwrap_or(u64::MAX));
+        if self.is_open {
+            self.handle_due(self.now_ns)?;
+            if until_ns == Some(self.now_ns) {
+                return Ok(true);
+            }
+            self.is_open = false;
+            self.end_instant()?;
+        }
+        let last_ns = self.config.max_time_ns.unwrap_or(u64::MAX).min(until_ns.unwrap_or(u64::MAX));
+        while let Some(at_ns) = self.events.next_time().filter(|at_ns| *at_ns <= last_ns) {
+            if at_ns > self.now_ns && !goes_on(self, at_ns) {
+                return Ok(false);
+            }
+            self.begin_instant(at_ns, at_ns)?;
+            self.handle_due(self.now_ns)?;
+            if until_ns == Some(at_ns) {
+                self.is_open = true;
+                return Ok(true);
+            }
+            self.end_instant()?;
+            if until_ns.is_none() && self.scales && self.only_ticks_are_left() {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// A request comes from outside at `at_ns`, to which the simulation has been advanced.
+    fn open_instant(&mut self, at_ns: u64) -> Result<(), SimError> {
+        if !self.is_open {
+            self.begin_instant(at_ns, at_ns)?;
+            self.is_open = true;
+        }
+        assert_eq!(self.now_ns, at_ns, "a request comes at the present instant");
+        Ok(())
+    }
+
+    /// All that has come of the events of this instant, up to the steps that start.
+    fn end_instant(&mut self) -> Result<(), SimError> {
+        self.drive_kv_handoffs()?;
+        self.release_queued();
+        if self.scales {
+            self.turn_off_drained();
+        }
+        self.start_steps()?;
+        while self.handoffs.has_due() {
+            self.drive_kv_handoffs()?;
+            self.start_steps()?;
+        }
         Ok(())
     }
 
@@ -258,6 +358,25 @@ impl<'o> Simulation<'o> {
         if let Some(series) = &mut self.series {
             series.add_router_queue(waited_ns);
         }
+    }
+
+    /// Shows the observer the engines as they were before `at_ns`, at the instants it wants.
+    fn show_telemetry(&mut self, at_ns: u64) {
+        let Some((mut due_ns, interval_ns)) = self.telemetry else { return };
+        while due_ns < at_ns {
+            self.scratch.samples.clear();
+            self.scratch.samples.extend(self.fleet.workers().iter().map(engine_sample));
+            let telemetry = Telemetry {
+                at_ns: due_ns,
+                arrived: self.ledger.arrived(),
+                ended: self.ledger.ended(),
+                waiting_in_routers: self.config.topology.roles().iter().map(|role| self.waiting_at_router(*role)).sum(),
+                engines: &self.scratch.samples,
+            };
+            self.observer.telemetry(&telemetry);
+            due_ns = due_ns.saturating_add(interval_ns);
+        }
+        self.telemetry = Some((due_ns, interval_ns));
     }
 
     /// An engine changed its health.
@@ -324,21 +443,20 @@ impl<'o> Simulation<'o> {
     }
 
     fn progress(&self) -> Progress {
-        let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
+        let Queues { at_ns, arrived, ended, running, waiting } = self.queues();
         Progress {
-            now_ns: self.now_ns,
-            arrived: self.ledger.arrived(),
-            ended: self.ledger.ended(),
-            running: sum(|worker| worker.engine().num_running()),
-            waiting: sum(|worker| worker.engine().num_waiting()),
+            now_ns: at_ns,
+            arrived,
+            ended,
+            running,
+            waiting,
             steps: self.ledger.steps(),
+            expected: if self.chained { None } else { self.traffic.sessions_known() },
         }
     }
 
     fn into_report(mut self) -> Result<Report, SimError> {
-        for worker in 0..self.fleet.workers().len() as u32 {
-            self.dissolve_steady_decode(worker);
-        }
+        self.dissolve_all_steady_decode();
         let mut report = crate::report::build(RunEnd {
             config: &self.config,
             stopped_at_ns: self.stopped.then_some(self.now_ns),
@@ -349,6 +467,12 @@ impl<'o> Simulation<'o> {
         })?;
         report.series = self.series;
         Ok(report)
+    }
+
+    fn dissolve_all_steady_decode(&mut self) {
+        for worker in 0..self.fleet.workers().len() as u32 {
+            self.dissolve_steady_decode(worker);
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use vcr_core::ServingEngine;
 
 use super::Simulation;
 use crate::config::PoolRole;
-use crate::observe::Overload;
+use crate::fleet::Worker;
+use crate::observe::{Observer, Overload};
 
 /// Arrivals between two checks at least.
 const MIN_ARRIVALS: u64 = 512;
@@ -20,54 +21,102 @@ const MIN_WAITING_PER_RUNNING: u64 = 4;
 /// Checks in a row that must find the queue grown.
 const CHECKS: u32 = 5;
 
-/// State at the last check.
+/// A cluster's requests at one instant, after all that happened in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Queues {
+    pub(super) at_ns: u64,
+    pub(super) arrived: u64,
+    pub(super) ended: u64,
+    pub(super) running: u64,
+    pub(super) waiting: u64,
+}
+
+/// Looks at the queues at instants at which requests arrived, which are the same however the
+/// steps between them are gone through.
 #[derive(Debug, Default)]
 pub(super) struct OverloadWatch {
-    at_ns: u64,
-    arrived: u64,
-    ended: u64,
-    waiting: u64,
+    last: Queues,
+    /// Arrivals when it was last asked.
+    seen: u64,
+    /// The instant of the latest check that was due, and arrivals until then.
+    latest_due: (u64, u64),
     /// Checks in a row that found the queue grown.
     grown: u32,
     is_reported: bool,
 }
 
-impl Simulation<'_> {
-    /// Warns the observer, once, of a queue that has grown several checks in a row.
+impl OverloadWatch {
+    /// Whether the queues are to be checked at an instant that is over, before which and in
+    /// which so many requests arrived.
+    pub(super) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
+        let is_new = std::mem::replace(&mut self.seen, arrived) != arrived;
+        let (last_ns, before) = self.latest_due;
+        let is_due = is_new && !self.is_reported && arrived - before >= MIN_ARRIVALS && at_ns != last_ns;
+        if is_due {
+            self.latest_due = (at_ns, arrived);
+        }
+        is_due
+    }
+
+    /// Checks the queues, of which those of `pool` are the longest, at an instant for which
+    /// that was due; in order. Gives what there is to report, once.
+    pub(super) fn check<'a>(&mut self, now: Queues, pool: &'a str) -> Option<Overload<'a>> {
+        if self.is_reported {
+            return None;
+        }
+        let last = std::mem::replace(&mut self.last, now);
+        let new_arrivals = now.arrived - last.arrived;
+        let is_long = now.waiting >= MIN_WAITING.max(MIN_WAITING_PER_RUNNING * now.running);
+        let has_grown = now.waiting as f64 >= last.waiting as f64 + MIN_GROWTH * new_arrivals as f64;
+        self.grown = if is_long && has_grown { self.grown + 1 } else { 0 };
+        self.is_reported = self.grown >= CHECKS;
+        let seconds = (now.at_ns - last.at_ns) as f64 / 1e9;
+        self.is_reported.then(|| Overload {
+            pool,
+            at_ns: now.at_ns,
+            arrivals_per_s: new_arrivals as f64 / seconds,
+            served_per_s: (now.ended - last.ended) as f64 / seconds,
+            waiting: now.waiting,
+        })
+    }
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Warns the observer, once, of a queue that has grown several checks in a row, now
+    /// that an instant is over.
     pub(super) fn watch_for_overload(&mut self) {
-        let last = &self.overload;
-        let arrived = self.ledger.arrived();
-        if last.is_reported || arrived - last.arrived < MIN_ARRIVALS || self.now_ns == last.at_ns {
+        if !self.overload.is_due(self.now_ns, self.ledger.arrived()) {
             return;
         }
         let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();
-        let (pool, _) = waiting.iter().enumerate().max_by_key(|(_, waiting)| **waiting).unwrap_or((0, &0));
-        let waiting: u64 = waiting.iter().sum();
-        let running: u64 = self.fleet.workers().iter().map(|worker| worker.engine().num_running() as u64).sum();
-        let new_arrivals = arrived - last.arrived;
-        let is_long = waiting >= MIN_WAITING.max(MIN_WAITING_PER_RUNNING * running);
-        let has_grown = waiting as f64 >= last.waiting as f64 + MIN_GROWTH * new_arrivals as f64;
-        let grown = if is_long && has_grown { last.grown + 1 } else { 0 };
-        let seconds = (self.now_ns - last.at_ns) as f64 / 1e9;
-        let overload = Overload {
-            pool: &self.fleet.pools()[pool].config().name,
-            at_ns: self.now_ns,
-            arrivals_per_s: new_arrivals as f64 / seconds,
-            served_per_s: (self.ledger.ended() - last.ended) as f64 / seconds,
-            waiting,
-        };
-        let is_reported = grown >= CHECKS;
-        if is_reported {
+        let (longest, _) = waiting.iter().enumerate().max_by_key(|(_, waiting)| **waiting).unwrap_or((0, &0));
+        let now = Queues { waiting: waiting.iter().sum(), ..self.queues() };
+        if let Some(overload) = self.overload.check(now, &self.fleet.pools()[longest].config().name) {
             self.observer.overloaded(&overload);
         }
-        self.overload =
-            OverloadWatch { at_ns: self.now_ns, arrived, ended: self.ledger.ended(), waiting, grown, is_reported };
+    }
+
+    /// The requests of all engines.
+    pub(super) fn queues(&self) -> Queues {
+        let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
+        Queues {
+            at_ns: self.now_ns,
+            arrived: self.ledger.arrived(),
+            ended: self.ledger.ended(),
+            running: sum(|worker| worker.engine().num_running()),
+            waiting: sum(|worker| worker.engine().num_waiting()),
+        }
     }
 
     /// Requests that wait for an engine of a pool, or in one.
     fn waiting_in(&self, pool: PoolRole) -> u64 {
         let in_engines: usize = self.fleet.workers_of(pool).iter().map(|worker| worker.engine().num_waiting()).sum();
+        in_engines as u64 + self.waiting_at_router(pool)
+    }
+
+    /// Requests that wait in front of the engines of a pool.
+    pub(super) fn waiting_at_router(&self, pool: PoolRole) -> u64 {
         let (in_router, _) = self.routing.queued(pool);
-        (in_engines + self.routing.parked(pool).len()) as u64 + in_router
+        self.routing.parked(pool).len() as u64 + in_router
     }
 }

@@ -16,7 +16,7 @@ use crate::report::{Report, TargetReport};
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 
 /// A clock that a run waits for.
-pub trait RunClock {
+pub trait RunClock: Send {
     /// Nanoseconds since the start of the run; they never run backwards.
     fn now_ns(&mut self) -> u64;
     /// Waits until then, or for less.
@@ -50,7 +50,7 @@ pub fn simulate_in_real_time(
     Ok(report)
 }
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// Waits until an event is due that is planned at `at_ns`. The time then; none if the
     /// observer ends the run meanwhile. In virtual time it is due at once.
     pub(super) fn reach(&mut self, at_ns: u64) -> Option<u64> {

@@ -6,9 +6,10 @@ use vcr_core::route::{RoutePhase, RouteQuery};
 use super::Simulation;
 use crate::config::PoolRole;
 use crate::error::SimError;
+use crate::observe::Observer;
 use crate::routing::{RouteRequest, Routed};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// The router's choice among the workers of `pool` that are up.
     pub(super) fn route(&mut self, tag: u64, pool: PoolRole) -> Result<Routed, SimError> {
         self.release_first(pool);

@@ -5,9 +5,9 @@ use crate::config::PoolRole;
 use crate::error::SimError;
 use crate::event::Event;
 use crate::in_flight::Stage;
-use crate::observe::Incident;
+use crate::observe::{Incident, Observer};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// The autoscaler of a pool decides.
     pub(super) fn scale_tick(&mut self, pool: PoolRole) -> Result<(), SimError> {
         self.turn_off_drained();

@@ -12,9 +12,9 @@ use crate::error::{MakeError, SimError, latency_error, make_error, policy_error}
 use crate::event::Event;
 use crate::fleet::Worker;
 use crate::ledger::record::Outcome;
-use crate::observe::{RunSeries, StepRecord};
+use crate::observe::{Observer, RunSeries, StepRecord};
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// Lets every worker whose situation changed decide and start steps.
     pub(super) fn start_steps(&mut self) -> Result<(), SimError> {
         self.exhaust_instant_steps()?;
@@ -239,8 +239,9 @@ impl Simulation<'_> {
         });
         // Engines that have run ahead have no state of the instant of a sample.
         let sample = self.series.as_ref().map(RunSeries::due_ns);
+        let sample = sample.into_iter().chain(self.telemetry.map(|(due_ns, _)| due_ns));
         let others = self.events.next_other().into_iter().chain(sample);
-        others.chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+        others.chain(arrival).chain(self.outside_ns).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
     /// When the next session comes to a worker, where that is known: those of a single
@@ -248,8 +249,8 @@ impl Simulation<'_> {
     /// overtake each other on the way.
     fn foreseen_arrival_ns(&self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
-        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady || self.overheads.delays_arrivals()
-        {
+        let may_overtake = self.overheads.delays_arrivals() || self.outside_ns.is_some();
+        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady || may_overtake {
             return None;
         }
         self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)
@@ -307,6 +308,9 @@ impl Simulation<'_> {
 
     /// Output tokens become visible to the client.
     fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
+        if self.wants_requests && self.wants_steps {
+            self.observer.tokens(tag, num_tokens, self.now_ns);
+        }
         self.release_first(pool);
         if self.ledger.emit(tag, num_tokens, self.now_ns) {
             self.routing.prefilled(pool, self.now_ns, tag);

@@ -10,8 +10,9 @@ use super::Simulation;
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError};
 use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
+use crate::observe::Observer;
 
-impl Simulation<'_> {
+impl<O: Observer> Simulation<'_, O> {
     /// Ends the run if too many steps were taken at this instant, `steps` of them
     /// before it, that time will not go on.
     pub(super) fn check_that_time_goes_on(&self, steps_before: u64) -> Result<(), SimError> {

@@ -78,6 +78,29 @@ impl Traffic {
         }
     }
 
+    /// The same for an engine by itself, whose requests come from outside.
+    pub(crate) fn from_outside(run: &RunConfig) -> Self {
+        Self {
+            run_seed: run.seed,
+            workloads: run.workloads.iter().map(|config| Workload::from_outside(config.clone(), run.seed)).collect(),
+            output_seeds: Vec::new(),
+            thinking: Vec::new(),
+            vacant: Vec::new(),
+            attempts: BTreeMap::new(),
+            answers: BTreeMap::new(),
+        }
+    }
+
+    /// A session of a workload comes from outside.
+    pub(crate) fn begin_session(&mut self, workload: u32) {
+        self.workloads[workload as usize].begin_session();
+    }
+
+    /// How many sessions start at times of their own, where that is known.
+    pub(crate) fn sessions_known(&self) -> Option<u64> {
+        self.workloads.iter().map(Workload::sessions_known).sum()
+    }
+
     /// Schedules the first event of each workload.
     pub(crate) fn begin(&mut self, events: &mut EventQueue) {
         for (index, workload) in (0..).zip(&mut self.workloads) {

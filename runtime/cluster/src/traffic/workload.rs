@@ -91,6 +91,48 @@ impl Workload {
         }
     }
 
+    /// A workload whose sessions start elsewhere.
+    pub(crate) fn from_outside(config: WorkloadConfig, run_seed: u64) -> Self {
+        let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
+        Self {
+            gaps: Stream::new(seed, "arrivals"),
+            last_start_ns: config.start_ns,
+            config,
+            seed,
+            block_size_tokens: 1,
+            keeps_tokens: false,
+            content_salt: 0,
+            started: 0,
+            first_turns: Vec::new(),
+            graph: None,
+            walk: CurveWalk::default(),
+            users: 0,
+            shares: None,
+            active: 0,
+        }
+    }
+
+    /// A session has started elsewhere.
+    pub(crate) fn begin_session(&mut self) {
+        self.active += 1;
+    }
+
+    /// How many sessions an open loop starts, where that is known.
+    pub(crate) fn sessions_known(&self) -> Option<u64> {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
+                Arrivals::Burst { count, .. } => Some(*count),
+                Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
+                    let during = |duration_ns: u64| (duration_ns as f64 / NS_PER_S * rate_per_s) as u64;
+                    limit.count.into_iter().chain(limit.duration_ns.map(during)).min()
+                }
+                Arrivals::Varying { limit, .. } => limit.count,
+                Arrivals::ClosedLoop { .. } | Arrivals::Users { .. } => None,
+            },
+            WorkloadSource::Trace { .. } => Some(self.first_turns.len() as u64),
+        }
+    }
+
     pub(crate) fn config(&self) -> &WorkloadConfig {
         &self.config
     }

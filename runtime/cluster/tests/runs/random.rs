@@ -3,6 +3,7 @@
 mod case;
 mod routers;
 mod schedulers;
+mod threads;
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -3,13 +3,14 @@
 mod plan;
 mod watcher;
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
 use vcr_cluster::observe::Observer;
-use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, simulate};
+use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, Threads, simulate, simulate_on};
 use vcr_output::OutputFile;
 
 use crate::assertion::draws::{DrawnRun, Draws};
@@ -96,12 +97,15 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     }
     let tasks = tasks(context, &planned);
     let watched = context.state().watched.clone();
+    // Threads that have no run of their own share those of the others.
+    let shared = NonZeroUsize::new(context.options.threads / tasks.len().max(1));
+    let each = Threads::up_to(shared.unwrap_or(NonZeroUsize::MIN));
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
     let simulate = |task: &Task| {
         let PlannedRun { config, target, record, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
             let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
-            let mut report = execute_one(context, config.clone(), target, first_index + task.run)?;
+            let mut report = execute_one(context, config.clone(), target, (first_index + task.run, each))?;
             if let Some((path, draft)) = recording {
                 let block_size_tokens = config.topology.pools()[0].engine.block_size();
                 recording::write(&report, block_size_tokens, &path, draft).map_err(|error| Thrown::from(&error))?;
@@ -182,7 +186,13 @@ fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     tasks
 }
 
-fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usize) -> Result<Report, Thrown> {
+/// Executes run number `index`.
+fn execute_one(
+    context: &Context,
+    config: RunConfig,
+    target: &Target,
+    (index, threads): (usize, Threads),
+) -> Result<Report, Thrown> {
     let name = config.name.clone();
     let files = {
         let mut state = context.state();
@@ -193,7 +203,7 @@ fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usi
     let wants_series = context.asks_series || context.state().outputs.as_ref().is_some_and(Outputs::wants_charts);
     let mut watcher = Watcher { context, name: &name, files, wants_series };
     context.reporter.run_started(&name);
-    let result = carry_out(context, config, target, &mut watcher);
+    let result = carry_out(context, config, (target, threads), &mut watcher);
     context.reporter.run_ended(&name);
     let report = result?;
     for note in report.target.iter().flat_map(|target| &target.notes) {
@@ -220,12 +230,12 @@ fn execute_one(context: &Context, config: RunConfig, target: &Target, index: usi
 fn carry_out(
     context: &Context,
     config: RunConfig,
-    target: &Target,
+    (target, threads): (&Target, Threads),
     observer: &mut dyn Observer,
 ) -> Result<Report, Thrown> {
     let name = config.name.clone();
     if target.is_virtual() {
-        return simulate(config, observer).map_err(|error| sim_error(&name, error));
+        return simulate_on(threads, config, observer).map_err(|error| sim_error(&name, error));
     }
     let driver = target::driver(context, target, &config)?;
     driver.run(target, config, observer).map_err(|error| target::thrown(&name, error))

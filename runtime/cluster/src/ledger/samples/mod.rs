@@ -109,6 +109,11 @@ impl Samples {
         self.wide.extend_from_slice(&other.wide);
     }
 
+    /// Adds those of `other`, which are taken as they are where there are none.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        if self.is_empty() { *self = other } else { self.append(&other) }
+    }
+
     /// Gives the values, each with how often it came, in no order and a value perhaps
     /// in pieces: what is made of them must not depend on either.
     #[inline]

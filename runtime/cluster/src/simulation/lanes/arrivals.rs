@@ -1,0 +1,108 @@
+//! The requests of a run whose start does not depend on what becomes of others, in order.
+
+use vcr_core::route::{RoutePhase, RouteQuery};
+use vcr_core::{AnyEngine, RejectReason, ServingEngine};
+
+use crate::config::{PoolConfig, RunConfig};
+use crate::event::{Event, EventQueue};
+use crate::routing::RouteRequest;
+use crate::traffic::{Start, Traffic, Turn};
+
+/// A request that arrives.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) at_ns: u64,
+    /// Its number in the run.
+    pub(super) tag: u64,
+    pub(super) workload: u32,
+    pub(super) turn: Turn,
+}
+
+pub(super) struct Arrivals<'a> {
+    run: &'a RunConfig,
+    traffic: Traffic,
+    events: EventQueue,
+    /// Knows which requests can never run.
+    engine: AnyEngine,
+    block_size_tokens: u32,
+    num_workers: u32,
+    next_tag: u64,
+}
+
+impl<'a> Arrivals<'a> {
+    pub(super) fn new(run: &'a RunConfig, pool: &PoolConfig) -> Self {
+        let block_size_tokens = pool.engine.block_size();
+        let mut traffic = Traffic::new(run, block_size_tokens, false);
+        let mut events = EventQueue::new(1);
+        traffic.begin(&mut events);
+        let engine = AnyEngine::new(&pool.engine);
+        Self { run, traffic, events, engine, block_size_tokens, num_workers: pool.most_ranks(), next_tag: 0 }
+    }
+
+    /// How many there are, where that is known.
+    pub(super) fn known(&self) -> Option<u64> {
+        self.traffic.sessions_known()
+    }
+
+    /// Ranks of all engines.
+    pub(super) fn num_workers(&self) -> u32 {
+        self.num_workers
+    }
+
+    pub(super) fn workload_names(&self) -> Vec<String> {
+        self.traffic.names()
+    }
+
+    /// How many have come.
+    pub(super) fn arrived(&self) -> u64 {
+        self.next_tag
+    }
+
+    /// The next one.
+    pub(super) fn next(&mut self) -> Option<Arrival> {
+        loop {
+            let last_ns = self.run.max_time_ns.unwrap_or(u64::MAX);
+            let at_ns = self.events.next_time().filter(|at_ns| *at_ns <= last_ns)?;
+            let Some(Event::Arrival { workload }) = self.events.pop_at(at_ns) else {
+                unreachable!("sessions start at times of their own")
+            };
+            if let Start::Turn(turn) = self.traffic.start_session(workload, at_ns, &mut self.events) {
+                let tag = self.next_tag;
+                self.next_tag += 1;
+                return Some(Arrival { at_ns, tag, workload, turn });
+            }
+        }
+    }
+
+    /// Whether an engine can ever run a request.
+    ///
+    /// # Errors
+    /// When it cannot, and why.
+    pub(super) fn check(&self, turn: &Turn) -> Result<(), RejectReason> {
+        self.engine.check(turn.prompt.len_tokens(), turn.max_tokens)
+    }
+
+    /// What the router is asked.
+    pub(super) fn route_request<'b>(&'b self, arrival: &'b Arrival) -> RouteRequest<'b> {
+        let Arrival { at_ns, tag, workload, turn } = arrival;
+        RouteRequest {
+            query: RouteQuery {
+                now_ns: *at_ns,
+                request: *tag,
+                prompt_tokens: turn.prompt.len_tokens(),
+                max_tokens: turn.max_tokens,
+                priority: turn.priority,
+                lora: turn.adapter,
+                tenant: self.run.workloads[*workload as usize].tenant,
+                session: u64::from(*workload) << 48 | turn.session,
+                block_size_tokens: self.block_size_tokens,
+                phase: RoutePhase::Whole,
+                may_shed: true,
+                blocks: turn.prompt.block_hashes(),
+            },
+            arrival_ns: *at_ns,
+            strict_priority: turn.strict_priority,
+            policy_class: self.traffic.policy_class(*workload, turn.policy_class),
+        }
+    }
+}

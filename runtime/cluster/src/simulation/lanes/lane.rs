@@ -1,0 +1,208 @@
+//! A lane: one engine, with its ranks, simulated by itself.
+//!
+//! It is a [`Simulation`] of a single engine with an event queue, a ledger and records of its
+//! own. Requests come from outside, in order of time, with the engine chosen. Between two of
+//! them nothing reaches it, so it may run ahead of other lanes as far as its next request.
+
+use std::collections::VecDeque;
+
+use vcr_core::route::{EndedRequest, WorkerLoad};
+use vcr_core::{RejectReason, ServingEngine};
+
+use super::arrivals::Arrival;
+use crate::config::{PoolConfig, PoolRole, RunConfig};
+use crate::error::SimError;
+use crate::fleet::{Fleet, Worker};
+use crate::ledger::Ledger;
+use crate::ledger::record::Outcome;
+use crate::observe::{RunSeries, Unobserved};
+use crate::routing::{Note, RoutedTo, Routing};
+use crate::simulation::Simulation;
+use crate::simulation::overload::Queues;
+use crate::traffic::Traffic;
+
+/// Instants between two looks whether the run is to stop.
+const INSTANTS_PER_LOOK: u64 = 64;
+
+/// What becomes of a request that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Placement {
+    /// It goes to this rank of the lane's engine.
+    To(RoutedTo),
+    /// No engine can ever run it.
+    Rejected(RejectReason),
+    /// The router refused it.
+    Shed,
+}
+
+/// What lanes are asked for besides their results.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneOptions {
+    pub(super) keeps_step_digests: bool,
+    pub(super) keeps_series: bool,
+    /// Whether the router hears of first tokens and ends.
+    pub(super) takes_notes: bool,
+}
+
+/// Says whether the run is to stop.
+pub(super) trait Interrupt {
+    fn wants_stop(&mut self) -> bool;
+}
+
+pub(super) struct Lane {
+    simulation: Simulation<'static, Unobserved>,
+    /// Index over all workers of the run of its first rank.
+    first_worker: u32,
+    /// The tags in the run of its requests, by their tags here.
+    tags: Vec<u64>,
+    instants: u64,
+    queues: QueueViews,
+}
+
+/// The queues as they were when some instants were over.
+#[derive(Default)]
+struct QueueViews {
+    /// Instants that are not over yet.
+    due_ns: VecDeque<u64>,
+    seen: VecDeque<Queues>,
+}
+
+impl QueueViews {
+    /// Time goes on to `at_ns`.
+    fn look(&mut self, simulation: &Simulation<'static, Unobserved>, at_ns: u64) {
+        while let Some(due_ns) = self.due_ns.pop_front_if(|due_ns| *due_ns < at_ns) {
+            self.seen.push_back(Queues { at_ns: due_ns, ..simulation.queues() });
+        }
+    }
+}
+
+impl Lane {
+    /// # Errors
+    /// When something that is made for an engine cannot be made.
+    pub(super) fn new(run: &RunConfig, pool: &PoolConfig, engine: u32, options: LaneOptions) -> Result<Self, SimError> {
+        let mut fleet = Fleet::of_engine(run, pool, engine)?;
+        if options.keeps_step_digests {
+            fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
+        }
+        let (routing, traffic) = (Routing::elsewhere(options.takes_notes), Traffic::from_outside(run));
+        let ranks = fleet.workers().len();
+        let mut simulation = Simulation::of(run.clone(), Unobserved, fleet, routing, traffic);
+        simulation.series = options.keeps_series.then(|| RunSeries::new(ranks));
+        Ok(Self {
+            simulation,
+            first_worker: engine * ranks as u32,
+            tags: Vec::new(),
+            instants: 0,
+            queues: QueueViews::default(),
+        })
+    }
+
+    /// Goes through all that happens before `until_ns`, the earliest instant at which a
+    /// request may come; without one, to the end. What is due at `until_ns` is handled, but
+    /// not what comes of it: a request may come then, too. False if it was interrupted.
+    ///
+    /// # Errors
+    /// As for any run. The lane must not be used further.
+    pub(super) fn advance(&mut self, until_ns: Option<u64>, interrupt: &mut dyn Interrupt) -> Result<bool, SimError> {
+        let Self { simulation, queues, instants, .. } = self;
+        simulation.advance(until_ns, |simulation, at_ns| {
+            queues.look(simulation, at_ns);
+            *instants += 1;
+            !instants.is_multiple_of(INSTANTS_PER_LOOK) || !interrupt.wants_stop()
+        })
+    }
+
+    /// Whether anything happens here until `at_ns`.
+    pub(super) fn is_due(&self, at_ns: u64) -> bool {
+        self.simulation.is_open || self.simulation.events.next_time().is_some_and(|next_ns| next_ns <= at_ns)
+    }
+
+    /// A request comes. The lane has been advanced to that instant.
+    ///
+    /// # Errors
+    /// When time stands still.
+    pub(super) fn receive(&mut self, arrival: Arrival, placement: Placement) -> Result<(), SimError> {
+        let Arrival { at_ns, tag, workload, turn } = arrival;
+        let own = &mut self.simulation;
+        if at_ns > own.now_ns {
+            self.queues.look(own, at_ns);
+        }
+        own.open_instant(at_ns)?;
+        own.traffic.begin_session(workload);
+        let (own_tag, _) = own.enter(workload, turn);
+        own.ledger.count_load(own_tag);
+        self.tags.push(tag);
+        match placement {
+            Placement::To(to) => own.place(own_tag, PoolRole::Aggregated, to),
+            Placement::Rejected(reason) => own.end(own_tag, Outcome::Rejected(reason)),
+            Placement::Shed => own.end(own_tag, Outcome::Shed),
+        }
+        Ok(())
+    }
+
+    /// The loads of its ranks, for a router.
+    pub(super) fn loads(&self, blocks: Option<&[u64]>, into: &mut Vec<WorkerLoad>) {
+        into.extend(
+            self.simulation
+                .fleet
+                .workers()
+                .iter()
+                .map(|worker| worker.load(blocks.map_or(0, |blocks| worker.engine().cached_prefix_blocks(blocks)))),
+        );
+    }
+
+    /// Takes the notes for the router since the last time, in terms of the run.
+    pub(super) fn take_notes(&mut self, into: &mut Vec<Note>) {
+        let start = into.len();
+        self.simulation.routing.take_notes(into);
+        for note in &mut into[start..] {
+            note.request = self.tags[note.request as usize];
+            if let Some(ended) = &mut note.ended {
+                *ended = EndedRequest { request: note.request, worker: ended.worker + self.first_worker, ..*ended };
+            }
+        }
+    }
+
+    /// The queues are to be seen as they are when `at_ns` is over.
+    pub(super) fn expect_view(&mut self, at_ns: u64) {
+        self.queues.due_ns.push_back(at_ns);
+    }
+
+    /// The oldest view of the queues that is there.
+    pub(super) fn take_view(&mut self) -> Option<Queues> {
+        if !self.simulation.is_open {
+            let next_ns = self.simulation.events.next_time().unwrap_or(u64::MAX);
+            self.queues.look(&self.simulation, next_ns);
+        }
+        self.queues.seen.pop_front()
+    }
+
+    /// The queues as they are.
+    pub(super) fn queues(&self) -> Queues {
+        self.simulation.queues()
+    }
+
+    /// Steps that have started.
+    pub(super) fn steps(&self) -> u64 {
+        self.simulation.ledger.steps()
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.simulation.now_ns
+    }
+
+    /// Whether all its requests have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.simulation.ledger.ended() == self.simulation.ledger.arrived()
+    }
+
+    /// Its results, the run being over at `end_ns`: into the ledger of the run go those of
+    /// its requests.
+    pub(super) fn close(mut self, end_ns: u64, ledger: &mut Ledger) -> (Fleet, Option<RunSeries>) {
+        self.simulation.sample_series(end_ns);
+        self.simulation.dissolve_all_steady_decode();
+        let Simulation { ledger: own, fleet, series, .. } = self.simulation;
+        ledger.absorb(own, self.first_worker, &self.tags);
+        (fleet, series)
+    }
+}

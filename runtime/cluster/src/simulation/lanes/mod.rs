@@ -1,0 +1,153 @@
+//! One run on several threads.
+//!
+//! Engines between two instants at which something from outside can reach them are
+//! independent. Where all that reaches them are requests, whose start depends on no other
+//! request, each engine is simulated by itself, as a lane ([`lane`]). What reaches a lane, and
+//! when, does not depend on threads, so neither do the results: a run on lanes has the report
+//! of [`Simulation::run`](super::Simulation), to the last byte.
+//!
+//! * Where requests go to the engines in turn, a lane knows its requests long before: lanes
+//!   run for batches of requests ([`in_turn`]).
+//! * Other routers choose by the state of the engines at the instant of the request. Until
+//!   then, which is the horizon of all lanes, these run side by side ([`asked`]).
+//!
+//! All other runs take one thread: engines that share links, fail, or whose requests follow on
+//! each other or wait in a router. So do runs that are watched step by step. A run that fails
+//! on lanes is repeated on one thread, which finds the first failure.
+
+mod arrivals;
+mod asked;
+mod in_turn;
+mod lane;
+mod merge;
+mod watch;
+
+use std::num::NonZeroUsize;
+
+use crate::config::{Answers, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
+use crate::error::SimError;
+use crate::observe::Observer;
+use crate::report::Report;
+use crate::routing::new_router;
+use arrivals::Arrivals;
+use lane::{Interrupt, Lane, LaneOptions};
+use watch::Watch;
+
+/// Fewer requests are simulated on one thread: they take less time than threads cost.
+const MIN_REQUESTS: u64 = 1_000;
+/// Fewer engines behind a router that is asked each time have too little to do until the next
+/// request.
+const MIN_ASKED_ENGINES: u32 = 16;
+
+/// How many threads a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threads {
+    most: NonZeroUsize,
+    takes_small_runs: bool,
+}
+
+impl Threads {
+    /// One thread.
+    pub const ONE: Self = Self { most: NonZeroUsize::MIN, takes_small_runs: false };
+
+    /// Up to `most` threads where that is faster.
+    #[must_use]
+    pub const fn up_to(most: NonZeroUsize) -> Self {
+        Self { most, takes_small_runs: false }
+    }
+
+    /// Up to `most` threads wherever that is possible, also where it is slower: for tests.
+    #[must_use]
+    pub const fn wherever_possible(most: NonZeroUsize) -> Self {
+        Self { most, takes_small_runs: true }
+    }
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// The end of a run on lanes.
+enum Done {
+    /// All is simulated.
+    Whole,
+    /// The observer has ended it.
+    Stopped,
+    /// A lane has failed.
+    Failed,
+}
+
+/// Runs `config` on lanes, if it can be and that pays. None if it is to be run on one thread.
+///
+/// # Errors
+/// When the observer finds a limit exceeded.
+pub(super) fn simulate(
+    threads: Threads,
+    run: &RunConfig,
+    observer: &mut dyn Observer,
+) -> Result<Option<Report>, SimError> {
+    let Some(pool) = splittable(threads, run).filter(|_| !watches_closely(observer)) else { return Ok(None) };
+    let mut arrivals = Arrivals::new(run, pool);
+    if !threads.takes_small_runs && arrivals.known().is_none_or(|requests| requests < MIN_REQUESTS) {
+        return Ok(None);
+    }
+    let Ok(mut router) = new_router(run, pool, PoolRole::Aggregated) else { return Ok(None) };
+    let Some(look) = router.looks_from_afar() else { return Ok(None) };
+    let options = LaneOptions {
+        keeps_step_digests: observer.wants_step_digests(),
+        keeps_series: observer.wants_series(),
+        takes_notes: look.notes,
+    };
+    let lanes = (0..pool.engines).map(|engine| Lane::new(run, pool, engine, options));
+    let Ok(lanes) = lanes.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    let mut watch = Watch::new(observer, &pool.name, arrivals.known());
+    if watch.wants_stop() {
+        return Ok(None);
+    }
+    let (done, lanes) = match pool.router {
+        RouterConfig::RoundRobin => in_turn::run(threads.most, lanes, &mut arrivals, router.as_mut(), &mut watch)?,
+        _ => asked::run(threads.most, lanes, &mut arrivals, (router.as_mut(), look), &mut watch)?,
+    };
+    let is_stopped = match done {
+        Done::Failed => return Ok(None),
+        Done::Whole if run.max_time_ns.is_none() && !lanes.iter().all(Lane::has_ended) => return Ok(None),
+        Done::Whole => false,
+        Done::Stopped => true,
+    };
+    merge::report(run, pool, lanes, arrivals.workload_names(), is_stopped).map(Some)
+}
+
+/// Whether an observer sees more of a run than its series and its end.
+fn watches_closely(observer: &dyn Observer) -> bool {
+    observer.wants_steps() || observer.wants_requests() || observer.telemetry_interval_ns().is_some()
+}
+
+/// The only pool of a run that can be simulated on lanes.
+fn splittable(threads: Threads, run: &RunConfig) -> Option<&PoolConfig> {
+    let Topology::Aggregated(pool) = &run.topology else { return None };
+    let pays = threads.takes_small_runs
+        || matches!(pool.router, RouterConfig::RoundRobin)
+        || pool.engines >= MIN_ASKED_ENGINES;
+    let is_steady =
+        run.faults.is_empty() && pool.scaling.is_none() && pool.failures.is_none() && !pool.router.has_queue();
+    let is_split = threads.most.get() > 1
+        && pool.engines > 1
+        && pays
+        && is_steady
+        && !run.keeps_requests
+        && !run.topology.overheads().delays_arrivals()
+        && run.workloads.iter().all(starts_by_itself);
+    is_split.then_some(pool)
+}
+
+/// Whether the requests of a workload all start at times that do not depend on others, and
+/// are served by engines.
+fn starts_by_itself(workload: &WorkloadConfig) -> bool {
+    let is_simulated = match &workload.source {
+        WorkloadSource::Synthetic { .. } => true,
+        WorkloadSource::Trace { answers, .. } => *answers == Answers::Simulated,
+    };
+    is_simulated && !workload.is_chained() && workload.client.retry.is_none() && workload.client.max_in_flight.is_none()
+}
