@@ -21,6 +21,23 @@
 //!   seen before as a reference, and strings that have not come over a socket
 //!   may be one object there. [`ExtraKey`] says which are taken to be.
 //! * A `PYTHONHASHSEED` that is not UTF-8.
+//!
+//! Two blocks of a prompt, as an engine of vLLM 0.33 that was started with `PYTHONHASHSEED=0` and
+//! `--prefix-caching-hash-algo sha256_cbor` publishes them:
+//!
+//! ```
+//! use vcr_block_hash::{BlockHasher, HashAlgorithm, HashRules, Seed};
+//!
+//! let rules = HashRules::of_release(0, 33).expect("a known release");
+//! let mut hasher = BlockHasher::new(HashAlgorithm::Sha256Cbor, rules, Seed::PythonHashSeed("0"));
+//! let tokens: Vec<u32> = (0..32).collect();
+//!
+//! let first = hasher.hash_block(None, &tokens[..16], &[]);
+//! let second = hasher.hash_block(Some(&first), &tokens[16..], &[]);
+//! assert_ne!(first.low_u64(), second.low_u64());
+//! // The same tokens behind another block are another block.
+//! assert_ne!(hasher.hash_block(None, &tokens[16..], &[]), second);
+//! ```
 
 mod algorithm;
 mod cbor;

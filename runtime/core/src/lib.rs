@@ -4,6 +4,36 @@
 //! I/O, spawns nothing, reads no clock and draws no random numbers; it depends
 //! on no other crate of the workspace. Time comes from a [`latency`] model,
 //! tokens from a [`TokenSource`], and the driver decides when a step ends.
+//!
+//! A driver submits requests, schedules a step, lets as much time pass as the step takes, and
+//! applies its outputs:
+//!
+//! ```
+//! use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
+//!
+//! struct Ones;
+//!
+//! impl TokenSource for Ones {
+//!     fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+//!         1
+//!     }
+//! }
+//!
+//! let settings = EngineConfigInput { max_num_batched_tokens: 512, ..EngineConfigInput::default() };
+//! let mut engine = Engine::new(EngineConfig::new(settings).expect("the settings are valid"));
+//! // 700 prompt tokens whose content is number 7, and three tokens of output.
+//! let mut prompt = Prompt::new(16, 0);
+//! prompt.push_run(7, 0, 700);
+//! engine.submit(RequestSpec::new(0, prompt, 3)).expect("it fits");
+//!
+//! let mut scheduled_tokens = Vec::new();
+//! while engine.num_requests() > 0 {
+//!     scheduled_tokens.push(engine.schedule().total_num_scheduled_tokens);
+//!     engine.update(&mut Ones);
+//! }
+//! // The prompt in two chunks, the second of which has the first token; then one a step.
+//! assert_eq!(scheduled_tokens, [512, 188, 1, 1]);
+//! ```
 
 mod compat;
 mod config;
