@@ -20,5 +20,5 @@ mount -o remount,ro,bind "$root"
 mount -t tmpfs tmpfs "$root/tmp"
 mount -t proc proc "$root/proc"
 mount --bind "$out" "$root/out"
-exec env -i PATH=/usr/local/bin XDG_CACHE_HOME=/tmp/cache \
+exec env -i PATH=/usr/local/bin XDG_CACHE_HOME=/tmp/cache ${SSL_CERT_FILE:+"SSL_CERT_FILE=$SSL_CERT_FILE"} \
   /usr/bin/unshare --root="$root" --wd=/opt/vcr --setgid=$user --setuid=$user vcr "$@"

@@ -2,12 +2,14 @@
 //! user with a root that cannot be written.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::Value;
 use vcr_tests::{Folder, Said, free_port, root, scratch_dir, shipped_guest, skip, vcr};
 
@@ -151,6 +153,7 @@ fn the_image_runs_as_another_user_with_a_read_only_root() {
     runs_the_main_job(&image);
     writes_to_a_mounted_folder(&image);
     serves_and_is_healthy(&image);
+    pulls_a_guest_over_tls(&image);
     let bytes = done(Command::new("du").args(["--summarize", "--bytes"]).arg(&image.root));
     let bytes: u64 = bytes.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
     // Only builds without optimisation are larger, and CI has none of these: there this fails.
@@ -202,6 +205,38 @@ fn serves_and_is_healthy(image: &Image) {
     }
     terminate(&server.0);
     assert_eq!(server.0.wait().expect("a process has a status").code(), Some(0));
+}
+
+/// From a registry whose certificate only `SSL_CERT_FILE` makes known.
+fn pulls_a_guest_over_tls(image: &Image) {
+    // Of this machine, but not one of the names that need no TLS.
+    const HOST: &str = "127.0.0.2";
+    let mut root_params = CertificateParams::new([]).expect("no names");
+    root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own_key = || KeyPair::generate().expect("there is randomness");
+    let issuer = CertifiedIssuer::self_signed(root_params, own_key()).expect("it can be signed");
+    let key = own_key();
+    let params = CertificateParams::new([HOST.to_owned()]).expect("an address");
+    let certificate = params.signed_by(&key, &issuer).expect("it can be signed");
+    let write = |name: &str, text: String| {
+        let path = image.out().join(name);
+        fs::write(&path, text).expect("it is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
+        path
+    };
+    write("ca.pem", issuer.pem());
+    let files = [write("certificate.pem", certificate.pem()), write("key.pem", key.serialize_pem())];
+    let mut command = Command::new("python3");
+    command.arg(root().join("tests/image/registry.py")).args(files).arg(HOST);
+    command.arg(root().join("guests/dist/roofline.wasm")).stdout(Stdio::piped());
+    let mut registry = Server(command.spawn().expect("it starts"));
+    let mut reference = String::new();
+    let out = registry.0.stdout.take().expect("it is piped");
+    BufReader::new(out).read_line(&mut reference).expect("it says where it serves");
+    let pull = ["guest", "pull", reference.trim()];
+    image.run(&pull).failed(2, &[&format!("cannot pull `{}`", reference.trim()), "certificate"]);
+    let known = Said::of(image.command(&pull).env("SSL_CERT_FILE", "/out/ca.pem")).ended(0);
+    assert!(known.stdout.contains(reference.trim()), "{}", known.stdout);
 }
 
 /// As a container's runtime does it.
