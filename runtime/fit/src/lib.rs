@@ -6,44 +6,22 @@
 //! times then are sums of coefficients, which least squares find; and so on until neither
 //! changes. See [`fit`] and [`calibrate`].
 
-mod aggregates;
-mod base;
-pub mod calibrate;
-mod checks;
-mod data;
-mod digest;
-mod emitted;
 mod error;
-pub mod figures;
-mod fit;
-mod gates;
-mod infer;
-mod measured;
-mod metrics;
-mod noise;
-mod observations;
-mod parallel;
-mod parameters;
-mod polish;
-mod prior;
-mod recorded;
-mod regress;
-mod row;
-mod shape;
+mod judge;
+mod measurements;
 mod simulate;
+mod solve;
 mod source;
-mod steplog;
-mod verdict;
-mod workload;
 
-pub use base::Base;
-pub use data::{Measurements, ReadOptions};
 pub use error::FitError;
-pub use fit::{Fit, FitOptions, fit};
-pub use gates::read_gates;
-pub use infer::{Inferred, Setting, infer};
-pub use measured::Measured;
-pub use shape::Shape;
+pub use judge::gates::read_gates;
+pub use judge::{calibrate, figures};
+pub use measurements::data::{Measurements, ReadOptions};
+pub use measurements::measured::Measured;
 pub use simulate::{Candidate, Simulated, SimulatedStep, Simulation, run};
+pub use solve::base::Base;
+pub use solve::fit::{Fit, FitOptions, fit};
+pub use solve::infer::{Inferred, Setting, infer};
+pub use solve::shape::Shape;
 pub use source::Source;
 pub use vcr_compare::{Comparison, Gate, Metric, Pairs, Statistic};

@@ -12,8 +12,8 @@ use vcr_core::ServingEngine;
 use vcr_fitted::{StepPrice, StepWork};
 use vcr_timing::{Fitted, fitted_work};
 
-use crate::data::Measurements;
 use crate::error::FitError;
+use crate::measurements::data::Measurements;
 
 /// A model under trial.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,8 +2,8 @@
 
 use vcr_cluster::PoolConfig;
 
-use crate::data::Measurements;
 use crate::error::FitError;
+use crate::measurements::data::Measurements;
 
 /// Measurements, and the engine that served them.
 #[derive(Clone)]

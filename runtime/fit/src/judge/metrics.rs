@@ -2,8 +2,8 @@
 
 use vcr_compare::{Comparison, Metric, Pairs, Statistic};
 
-use crate::data::Measurements;
-use crate::measured::Measured;
+use crate::measurements::data::Measurements;
+use crate::measurements::measured::Measured;
 use crate::simulate::{Simulated, Simulation};
 
 /// As it was measured, in nanoseconds.

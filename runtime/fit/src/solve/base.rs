@@ -10,9 +10,9 @@ use vcr_fitted::{TERM_COUNT, amounts};
 use vcr_timing::fitted_work;
 
 use crate::error::FitError;
-use crate::parameters::{Observation, PARAMETERS, Row};
-use crate::prior::prior;
-use crate::regress::{Prior, solve};
+use crate::solve::parameters::{Observation, PARAMETERS, Row};
+use crate::solve::prior::prior;
+use crate::solve::regress::{Prior, solve};
 use crate::source::Source;
 
 /// How far a coefficient of the base may be off: a standard deviation, relative. Tables of

@@ -2,8 +2,8 @@
 
 use vcr_trace::capture::{FinishReason, RequestRecord};
 
-use crate::emitted::Emitter;
-use crate::measured::Measured;
+use crate::measurements::emitted::Emitter;
+use crate::measurements::measured::Measured;
 
 /// A request and what is only needed for the workload.
 pub(crate) struct Row {

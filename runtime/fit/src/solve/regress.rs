@@ -7,7 +7,7 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use crate::parameters::{Observation, PARAMETERS, Row};
+use crate::solve::parameters::{Observation, PARAMETERS, Row};
 
 /// What is assumed of the parameters before any data.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
 use crate::error::FitError;
-use crate::fit::{FitOptions, explained};
-use crate::parallel;
+use crate::solve::fit::{FitOptions, explained};
+use crate::solve::parallel;
 use crate::source::Source;
 
 /// A setting that can be estimated.

@@ -9,9 +9,9 @@ use vcr_compare::{Comparison, Gate, Metric, NEAR_ZERO_MS, Pairs, Statistic, Subj
 use vcr_fitted::ModelFile;
 use vcr_scenario::fitted;
 
-use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{comparisons, pairs};
+use crate::judge::metrics::{comparisons, pairs};
+use crate::measurements::data::Measurements;
 use crate::simulate::{Candidate, Simulation, run};
 use crate::source::Source;
 

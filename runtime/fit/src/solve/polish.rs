@@ -11,11 +11,11 @@ use argmin::solver::neldermead::NelderMead;
 use vcr_compare::{Metric, Statistic};
 use vcr_fitted::TERMS;
 
-use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::comparisons;
-use crate::parameters::{ARRIVAL, PARAMETERS, Row};
+use crate::judge::metrics::comparisons;
+use crate::measurements::data::Measurements;
 use crate::simulate::Simulation;
+use crate::solve::parameters::{ARRIVAL, PARAMETERS, Row};
 
 /// Logarithms of the scales of groups; of the constant overhead, which may be 0, a change
 /// in [`ARRIVAL_UNIT_NS`].

@@ -12,13 +12,13 @@ use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
 use vcr_compare::Metric;
 use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
-use crate::aggregates::Point;
-use crate::data::Measurements;
-use crate::parameters::{
+use crate::measurements::aggregates::Point;
+use crate::measurements::data::Measurements;
+use crate::simulate::{Simulated, SimulatedStep, Simulation};
+use crate::solve::parameters::{
     ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
 };
-use crate::prior::LAUNCH_SPREAD_PERMILLE;
-use crate::simulate::{Simulated, SimulatedStep, Simulation};
+use crate::solve::prior::LAUNCH_SPREAD_PERMILLE;
 
 /// Gaps of an answer in which chance makes as much of an error as everything else.
 const CHANCE_GAPS: f64 = 30.0;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::calibrate::Judged;
-use crate::metrics::{measured_ns, simulated_ns};
+use crate::judge::calibrate::Judged;
+use crate::judge::metrics::{measured_ns, simulated_ns};
 use vcr_compare::{Metric, Pairs, Statistic};
 
 /// A figure.

@@ -10,7 +10,7 @@ use vcr_input::Unpacked;
 use vcr_steplog::{Id, StepLog, Steps};
 
 use crate::error::FitError;
-use crate::recorded::{RecordedSteps, in_order};
+use crate::measurements::recorded::{RecordedSteps, in_order};
 
 /// Fewer steps than this are no log of a load.
 const MIN_STEPS: usize = 20;

@@ -1,7 +1,7 @@
 //! Whether measurements can be true.
 
 use crate::error::FitError;
-use crate::measured::Measured;
+use crate::measurements::measured::Measured;
 
 /// Fewer whole requests than this fix nothing.
 const MIN_REQUESTS: usize = 20;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use vcr_fitted::StepWork;
 
-use crate::recorded::{RecordedStep, RecordedSteps};
-use crate::steplog::pairs;
+use crate::measurements::recorded::{RecordedStep, RecordedSteps};
+use crate::measurements::steplog::pairs;
 
 /// A request's outputs with one token each.
 #[derive(Clone, Debug)]

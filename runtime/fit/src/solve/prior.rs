@@ -8,9 +8,9 @@
 
 use vcr_fitted::{TERM_COUNT, TERMS};
 
-use crate::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
-use crate::regress::Prior;
-use crate::shape::Shape;
+use crate::solve::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
+use crate::solve::regress::Prior;
+use crate::solve::shape::Shape;
 
 /// Operations that a GPU does while it reads a byte, with weights of two bytes: 989 TFLOP/s
 /// over 3.35 TB/s on an H100, of which about three quarters each are reached.

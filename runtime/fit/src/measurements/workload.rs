@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use vcr_trace::{ItemRange, Trace, TraceRequest};
 
-use crate::measured::Measured;
-use crate::row::Row;
+use crate::measurements::measured::Measured;
+use crate::measurements::row::Row;
 
 /// Where only the number of cached tokens is known, gives prompts a common beginning of
 /// that length.
@@ -87,7 +87,7 @@ mod tests {
     use vcr_trace::capture::{BlockHash, RequestRecord};
 
     use super::*;
-    use crate::row::tests::{record, row};
+    use crate::measurements::row::tests::{record, row};
 
     #[test]
     fn prompts_share_what_their_hashes_share() {

@@ -7,21 +7,23 @@ use vcr_cluster::Overheads;
 use vcr_compare::{Comparison, Metric, Statistic};
 use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
 
-use crate::base::Base;
 use crate::error::FitError;
-use crate::metrics::comparisons;
-use crate::noise;
-use crate::observations::observe;
-use crate::parallel;
-use crate::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PREFILL_LAUNCH, Row};
-use crate::polish;
-use crate::prior::{LAUNCH_SPREAD_PERMILLE, prior};
-use crate::recorded;
-use crate::regress::{Estimate, Prior, solve};
-use crate::shape::Shape;
+use crate::judge::metrics::comparisons;
+use crate::measurements::recorded;
 use crate::simulate::{Candidate, Simulation, run};
+use crate::solve::base::Base;
+use crate::solve::noise;
+use crate::solve::observations::observe;
+use crate::solve::parallel;
+use crate::solve::parameters::{
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PREFILL_LAUNCH, Row,
+};
+use crate::solve::polish;
+use crate::solve::prior::{LAUNCH_SPREAD_PERMILLE, prior};
+use crate::solve::regress::{Estimate, Prior, solve};
+use crate::solve::shape::Shape;
+use crate::solve::verdict::{check, quality, uncertainty};
 use crate::source::Source;
-use crate::verdict::{check, quality, uncertainty};
 
 /// How to fit.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use nalgebra::DMatrix;
 use vcr_compare::Comparison;
 use vcr_fitted::{Quality, TERMS, Uncertainty};
 
-use crate::parameters::{PARAMETERS, Row};
-use crate::regress::{Estimate, Prior};
+use crate::solve::parameters::{PARAMETERS, Row};
+use crate::solve::regress::{Estimate, Prior};
 
 /// A median error in sample beyond this says that the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;

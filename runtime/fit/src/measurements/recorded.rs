@@ -7,7 +7,7 @@
 use vcr_cluster::GRAPH_TOKENS_MAX;
 use vcr_fitted::{Noise, QUANTILES, StepWork, TERM_COUNT, amounts};
 
-use crate::parameters::{LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
+use crate::solve::parameters::{LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
 
 /// One recorded step.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,16 +13,16 @@ use vcr_import::{Format, ImportOptions};
 use vcr_trace::Trace;
 use vcr_trace::capture::CaptureLine;
 
-use crate::aggregates::{self, MadeUp, Point};
-use crate::checks;
-use crate::digest::digest;
-use crate::emitted::{self, Emitter};
 use crate::error::FitError;
-use crate::measured::Measured;
-use crate::recorded::{self, RecordedSteps};
-use crate::row::{Row, emitter};
-use crate::steplog;
-use crate::workload::{share_cached, workload};
+use crate::measurements::aggregates::{self, MadeUp, Point};
+use crate::measurements::checks;
+use crate::measurements::digest::digest;
+use crate::measurements::emitted::{self, Emitter};
+use crate::measurements::measured::Measured;
+use crate::measurements::recorded::{self, RecordedSteps};
+use crate::measurements::row::{Row, emitter};
+use crate::measurements::steplog;
+use crate::measurements::workload::{share_cached, workload};
 
 /// What captures of `vcr record` say they are from.
 const RECORDER: &str = "record";

@@ -2,8 +2,8 @@
 
 use vcr_fitted::Noise;
 
-use crate::data::Measurements;
-use crate::recorded::quantiles;
+use crate::measurements::data::Measurements;
+use crate::measurements::recorded::quantiles;
 use crate::simulate::Simulation;
 
 /// Fewer steps than this say little of rare stalls.

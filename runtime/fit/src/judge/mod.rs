@@ -1,0 +1,6 @@
+//! Predictions judged by measurements: errors, limits on them, figures.
+
+pub mod calibrate;
+pub mod figures;
+pub(crate) mod gates;
+pub(crate) mod metrics;

@@ -1,0 +1,13 @@
+//! Measurements: requests and steps of captures, tables, logs and load generators, read
+//! and checked.
+
+pub(crate) mod aggregates;
+mod checks;
+pub(crate) mod data;
+pub(crate) mod digest;
+mod emitted;
+pub(crate) mod measured;
+pub(crate) mod recorded;
+mod row;
+mod steplog;
+mod workload;
