@@ -49,6 +49,11 @@ fn options_that_cannot_be_used_are_reported() {
         (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be stop, length, abort"),
         (&["--time-scale", "0"], "--time-scale must be more than 0"),
         (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
+        (
+            &["--kv-cache-groups", "full,sliding_window:64", "--enable-kv-cache-events"],
+            "publish the blocks of one group",
+        ),
+        (&["--kv-cache-groups", "full,sliding_window:64", "--kv-transfer", "tcp"], "the pages of one group of layers"),
     ] {
         let (code, said) = run(args);
         assert_eq!(code, Some(2), "{args:?}: {said}");

@@ -105,6 +105,13 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
     let process = &args.process;
     let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
+    if args.transfer.moves_pages() && args.engine.has_groups() {
+        return Err(Unusable {
+            message: "--kv-transfer cannot be combined with --kv-cache-groups: the pages of one group of layers move"
+                .to_owned(),
+            hint: Some("leave --kv-transfer out, and transfers take a modelled time".to_owned()),
+        });
+    }
     let transfer = args.transfer.settings(&engine, &side.identity)?;
     Ok(LiveConfig {
         engine,

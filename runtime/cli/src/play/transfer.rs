@@ -142,6 +142,11 @@ const LEASE_WITHOUT_HEARTBEATS_NS: u64 = 480_000_000_000;
 const LEASE_NS: u64 = 30_000_000_000;
 
 impl TransferArgs {
+    /// Whether bytes move between engines.
+    pub(crate) fn moves_pages(&self) -> bool {
+        self.kv_transfer != PlaneArg::None
+    }
+
     /// The settings of transfers of engines with this configuration.
     pub(crate) fn settings(&self, engine: &EngineConfig, engines: &Identity) -> Result<TransferSettings, Unusable> {
         let plane = match self.kv_transfer {
