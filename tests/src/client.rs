@@ -1,7 +1,7 @@
 //! Clients that other people wrote, out of `tests/frontends/clients.sh`.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +39,15 @@ pub fn browser() -> Option<Client> {
 }
 
 impl Client {
+    /// The folder of its environment.
+    ///
+    /// # Panics
+    /// Never: the program of an environment lies two folders down.
+    #[must_use]
+    pub fn environment(&self) -> &Path {
+        self.0.ancestors().nth(2).expect("bin/python lies in it")
+    }
+
     /// A command of its Python, which asks nobody on the Internet.
     #[must_use]
     pub fn python(&self, args: &[&str]) -> Command {

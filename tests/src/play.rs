@@ -15,8 +15,17 @@ impl Play {
     /// When there is no such binary.
     #[must_use]
     pub fn start(handshake_address: &str, args: &[&str]) -> Self {
+        Self::start_with(handshake_address, &[], args)
+    }
+
+    /// The same, with variables of the environment.
+    ///
+    /// # Panics
+    /// When there is no such binary.
+    #[must_use]
+    pub fn start_with(handshake_address: &str, variables: &[(&str, &str)], args: &[&str]) -> Self {
         let all = [&["play", "--handshake-address", handshake_address, "--log-requests"], args].concat();
-        Self(Running::start(&all))
+        Self(Running::start_with(variables, &all))
     }
 }
 

@@ -23,10 +23,16 @@ pub struct Running {
 impl Running {
     /// Starts `vcr` with these arguments.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(&[], args)
+    }
+
+    /// Starts `vcr` with these variables of the environment and arguments.
+    pub(crate) fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
         let process = Command::new(vcr())
             .args(args)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a handle of a file"))
             .stderr(output)

@@ -127,6 +127,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-import",
             "vcr-input",
             "vcr-live",
+            "vcr-nixl",
             "vcr-output",
             "vcr-pack",
             "vcr-random",

@@ -16,7 +16,13 @@ pub(crate) struct AbsentArgs {
 }
 
 pub(crate) fn refused(command: &str, feature: &str) -> Exit {
-    let hint = "build it with `cargo build --release --features full`";
-    print_error(&format!("this build of vcr lacks the feature `{feature}`, which `{command}` needs"), Some(hint));
+    let (message, hint) = message(command, feature);
+    print_error(&message, Some(hint));
     Exit::BadInput
+}
+
+/// What a command line is told that needs `feature`, and a hint.
+pub(crate) fn message(command_line: &str, feature: &str) -> (String, &'static str) {
+    let message = format!("this build of vcr lacks the feature `{feature}`, which `{command_line}` needs");
+    (message, "build it with `cargo build --release --features full`")
 }

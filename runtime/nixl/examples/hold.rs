@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use vcr_nixl::{NixlSettings, as_vllm, planes};
-use vcr_transfer::{Arena, Geometry, GeometryInput, HeadOrder, Held, Hold, PlaneContext, PlaneEvent};
+use vcr_nixl::{NixlSettings, planes};
+use vcr_transfer::{Arena, Geometry, GeometryInput, HeadOrder, Held, Hold, PlaneContext, PlaneEvent, Regions};
 use vcr_wire::{NixlCompatibility, VllmMinor};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let minor: Vec<_> = release.split('.').take(2).collect();
     let (layers, kv_heads, head_size) = (number(layers)?, number(kv_heads)?, number(head_size)?);
     let (block_tokens, blocks) = (number(block_tokens)?, number(blocks)?);
-    let geometry = Geometry::new(as_vllm(GeometryInput {
+    let geometry = Geometry::new(GeometryInput {
         layers,
         kv_heads,
         slice_bytes: block_tokens * head_size * 2,
@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         blocks,
         block_tokens,
         order: HeadOrder::HeadsFirst,
-    })?)?;
+        regions: Regions::Together,
+    })?;
     let settings = NixlSettings {
         side_channel_host: "127.0.0.1".to_owned(),
         side_channel_port: port.parse()?,

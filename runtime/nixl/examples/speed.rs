@@ -12,7 +12,7 @@ use nixl_sys::{Agent, AgentConfig, MemType, OptArgs, XferDescList, XferOp};
 use vcr_nixl::{NixlPlane, NixlSettings, open_library};
 use vcr_transfer::{
     Arena, BlockPair, Direction, Geometry, GeometryInput, HeadOrder, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent,
-    Span, Transfer,
+    Regions, Span, Transfer,
 };
 use vcr_wire::{MetadataRequest, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery, Transport, VllmMinor};
 
@@ -33,6 +33,7 @@ fn geometry(total: u64, page: u32) -> Result<Geometry, Failure> {
         blocks,
         block_tokens: 16,
         order: HeadOrder::HeadsFirst,
+        regions: Regions::Apart,
     })?)
 }
 

@@ -1,6 +1,6 @@
 //! Where pages lie, here and at a peer: the metadata of vLLM's side channel.
 
-use vcr_transfer::{Arena, ErrorKind, Geometry, GeometryInput, HeadOrder, Piece, PlaneContext, TransferError};
+use vcr_transfer::{Arena, ErrorKind, Geometry, GeometryInput, HeadOrder, Piece, PlaneContext, Regions, TransferError};
 use vcr_wire::{Blob, NixlAgentMetadata, NixlHandshake, VllmMinor};
 
 use crate::NixlSettings;
@@ -54,20 +54,6 @@ fn layout_name(version: VllmMinor, order: HeadOrder) -> &'static str {
         (HeadOrder::TokensFirst, false) => TOKENS_FIRST,
         (HeadOrder::TokensFirst, true) => OLD_TOKENS_FIRST,
     }
-}
-
-/// The geometry of vLLM's caches, which have K and V of a layer side by side in one region, from one with a region for
-/// each. Regions come in pairs, so one of these is for two layers.
-///
-/// # Errors
-/// When the number of layers is odd.
-pub fn as_vllm(input: GeometryInput) -> Result<GeometryInput, TransferError> {
-    let GeometryInput { layers, slice_bytes, .. } = input;
-    let slice_bytes = slice_bytes.checked_mul(2).filter(|_| layers.is_multiple_of(2)).ok_or_else(|| {
-        let message = format!("invalid KV shape for NIXL: {layers} layers with slices of {slice_bytes} bytes, expected an even number of layers");
-        TransferError::new(ErrorKind::Local, message)
-    })?;
-    Ok(GeometryInput { layers: layers / 2, slice_bytes, ..input })
 }
 
 /// Reads an answer of the peer `name`.
@@ -151,8 +137,9 @@ fn remote_geometry(local: &Geometry, metadata: &NixlAgentMetadata, ranks: usize)
     };
     let page_bytes = metadata.block_lens.first().copied().unwrap_or(0);
     let heads = (own.kv_heads / ranks.max(1)).max(1);
+    let slices = heads * if own.regions == Regions::Together { 2 } else { 1 };
     let slice_bytes =
-        u32::try_from(page_bytes).ok().filter(|bytes| bytes.is_multiple_of(heads)).map(|bytes| bytes / heads);
+        u32::try_from(page_bytes).ok().filter(|bytes| bytes.is_multiple_of(slices)).map(|bytes| bytes / slices);
     let slice_bytes = slice_bytes.ok_or_else(|| format!("its pages have {page_bytes} bytes, for {heads} KV heads"))?;
     let blocks = u32::try_from(metadata.num_blocks).map_err(|_| format!("it has {} blocks", metadata.num_blocks))?;
     let input = GeometryInput { slice_bytes, ranks, blocks, block_tokens: metadata.block_size, order, ..own };
@@ -208,6 +195,7 @@ mod tests {
             blocks,
             block_tokens: 16,
             order: HeadOrder::HeadsFirst,
+            regions: Regions::Apart,
         };
         Geometry::new(input).expect("the sizes fit")
     }
@@ -239,12 +227,23 @@ mod tests {
 
     #[test]
     fn vllm_has_a_region_for_each_layer() {
-        let input = GeometryInput { layers: 32, slice_bytes: 4096, ..*geometry(1, 8).input() };
-        let of_vllm = Geometry::new(as_vllm(input).expect("it is even")).expect("the sizes fit");
-        assert_eq!((of_vllm.regions(), of_vllm.page_bytes()), (32, 4 * 2 * 4096));
-        assert_eq!(of_vllm.total_bytes(), Geometry::new(input).expect("the sizes fit").total_bytes());
-        let error = as_vllm(GeometryInput { layers: 61, ..input }).expect_err("it is odd").to_string();
-        assert!(error.contains("61 layers"), "{error}");
+        let input = GeometryInput { layers: 61, regions: Regions::Together, ..*geometry(1, 8).input() };
+        let (local, remote) = (input, GeometryInput { ranks: 2, blocks: 4, ..input });
+        let [local, remote] = [local, remote].map(|input| Geometry::new(input).expect("the sizes fit"));
+        assert_eq!((local.regions(), local.page_bytes()), (61, 4 * 2 * 64));
+        let ranks = [metadata(&remote, 0x1_0000), metadata(&remote, 0x10_0000)];
+        let layout = RemoteLayout::new(&local, "peer", &ranks).expect("they fit");
+        let [first, second] = layout.pieces() else { panic!("{:?}", layout.pieces()) };
+        assert_eq!((first.local_offset, second.local_offset, second.bytes), (0, 256, 256));
+        assert_eq!(layout.address(second, 60, 1), 0x10_0000 + 60 * 0x1000 + 0x400);
+        // One with K and V apart has as many bytes, but twice the regions.
+        let apart = Geometry::new(GeometryInput { regions: Regions::Apart, ..input }).expect("the sizes fit");
+        let error = RemoteLayout::new(&local, "peer", &[metadata(&apart, 0)]).expect_err("regions differ").to_string();
+        assert!(error.contains("bytes of a head in a block differs"), "{error}");
+    }
+
+    #[test]
+    fn layouts_have_other_names_from_0_29_on() {
         assert_eq!(layout_name(VllmMinor::V0_28, HeadOrder::HeadsFirst), "HND");
         assert_eq!(layout_name(VllmMinor::V0_29, HeadOrder::HeadsFirst), "LBHNC");
     }

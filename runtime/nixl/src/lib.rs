@@ -3,7 +3,8 @@
 //! Peers find each other as vLLM's NIXL connectors do: the reader asks the owner's side channel for metadata
 //! (`vcr-wire`), adds the owner's agent to its own, and reads pages by their addresses without the owner's help. The
 //! owner learns from a notification that it may free the blocks. So a real vLLM may read from an engine of vcr, whose
-//! metadata is that of a worker with the same KV cache.
+//! metadata is that of a worker with the same KV cache; vLLM's have K and V of a layer in one region
+//! ([`vcr_transfer::Regions::Together`]).
 //!
 //! The library is opened when the program runs ([`open_library`]); without it nothing here may be called.
 //!
@@ -26,10 +27,9 @@ mod worker;
 use std::path::Path;
 use std::sync::Arc;
 
-use vcr_transfer::{ErrorKind, PlaneFactory, TransferError};
+use vcr_transfer::PlaneFactory;
 use vcr_wire::{NixlCompatibility, VllmMinor};
 
-pub use layout::as_vllm;
 pub use library::{LibraryError, open_library};
 pub use plane::NixlPlane;
 
@@ -62,8 +62,8 @@ impl NixlSettings {
 ///
 /// # Errors
 /// When the library is not there or cannot be used, with what to do.
-pub fn planes(settings: NixlSettings, library: Option<&Path>) -> Result<PlaneFactory, TransferError> {
-    let path = open_library(library).map_err(|error| TransferError::new(ErrorKind::Local, error.to_string()))?;
+pub fn planes(settings: NixlSettings, library: Option<&Path>) -> Result<PlaneFactory, LibraryError> {
+    let path = open_library(library)?;
     tracing::info!(library = %path.display(), "KV moves through NIXL");
     let settings = Arc::new(settings);
     Ok(Arc::new(move |context| Ok(Box::new(NixlPlane::start(&settings, context)?))))

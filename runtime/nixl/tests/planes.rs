@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use vcr_nixl::{NixlPlane, NixlSettings, open_library};
 use vcr_transfer::{
     Arena, BlockPair, Direction, ErrorKind, Expected, Geometry, GeometryInput, HeadOrder, Held, Hold, Notice, Peer,
-    Plane, PlaneContext, PlaneEvent, Transfer,
+    Plane, PlaneContext, PlaneEvent, Regions, Transfer,
 };
 use vcr_wire::{
     Blob, NixlAgentMetadata, NixlCompatibility, NixlHandshake, NixlQuery, NoticeBoard, Transport, VllmMinor,
@@ -76,6 +76,7 @@ fn geometry(ranks: u32, blocks: u32) -> Geometry {
         blocks,
         block_tokens: 16,
         order: HeadOrder::HeadsFirst,
+        regions: Regions::Apart,
     };
     Geometry::new(input).expect("the sizes fit")
 }

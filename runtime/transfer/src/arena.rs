@@ -208,7 +208,7 @@ impl Arena {
             (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)))
         {
             let span = Span { rank, region, block, offset: 0, bytes: geometry.page_bytes() };
-            let slices = self.locked_span_mut(&span).chunks_exact_mut(self.slice_bytes());
+            let slices = self.locked_span_mut(&span).chunks_exact_mut(self.head_bytes());
             for (head, slice) in (geometry.first_head(rank)..).zip(slices) {
                 pattern::fill(slice, pattern::first_word(wanted, region, head));
             }
@@ -232,14 +232,14 @@ impl Arena {
     /// When there is no such span, or it does not consist of whole slices.
     #[must_use]
     pub fn first_wrong(&self, span: &Span, content: u64) -> Option<usize> {
-        let slice_bytes = self.slice_bytes();
-        assert!((span.offset as usize).is_multiple_of(slice_bytes), "{span:?} begins within a slice");
+        let head_bytes = self.head_bytes();
+        assert!((span.offset as usize).is_multiple_of(head_bytes), "{span:?} begins within a slice");
         let state = self.lock(span.block);
-        let head = self.geometry.first_head(span.rank) + (span.offset as usize / slice_bytes) as u32;
-        let slices = self.span(&state, span).chunks(slice_bytes).enumerate();
+        let head = self.geometry.first_head(span.rank) + (span.offset as usize / head_bytes) as u32;
+        let slices = self.span(&state, span).chunks(head_bytes).enumerate();
         let mut wrong = slices.filter_map(|(index, slice)| {
             let word = pattern::first_word(content, span.region, head + index as u32);
-            Some(span.offset as usize + index * slice_bytes + pattern::first_wrong(slice, word)?)
+            Some(span.offset as usize + index * head_bytes + pattern::first_wrong(slice, word)?)
         });
         wrong.next()
     }
@@ -306,8 +306,8 @@ impl Arena {
         Some(received)
     }
 
-    fn slice_bytes(&self) -> usize {
-        self.geometry.input().slice_bytes as usize
+    fn head_bytes(&self) -> usize {
+        self.geometry.head_bytes() as usize
     }
 
     fn lock(&self, block: u32) -> RwLockReadGuard<'_, BlockState> {
@@ -357,7 +357,7 @@ fn blocks_of(spans: &[Span]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::{GeometryInput, HeadOrder};
+    use crate::geometry::{GeometryInput, HeadOrder, Regions};
 
     fn geometry(blocks: u32) -> Geometry {
         Geometry::new(GeometryInput {
@@ -368,6 +368,7 @@ mod tests {
             blocks,
             block_tokens: 16,
             order: HeadOrder::HeadsFirst,
+            regions: Regions::Apart,
         })
         .expect("the sizes fit")
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::error::{ErrorKind, TransferError};
-use crate::geometry::{Geometry, GeometryInput, HeadOrder};
+use crate::geometry::{Geometry, GeometryInput, HeadOrder, Regions};
 use crate::pattern;
 use crate::plane::{BlockPair, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Transfer};
 use crate::statistics::{Direction, Moved};
@@ -53,6 +53,7 @@ impl BenchSize {
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             block_tokens: 16,
             order: HeadOrder::HeadsFirst,
+            regions: Regions::Apart,
         };
         Geometry::new(input).map_err(|cause| error(cause.to_string()))
     }

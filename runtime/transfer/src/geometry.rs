@@ -10,6 +10,16 @@ pub enum HeadOrder {
     TokensFirst,
 }
 
+/// What a region of a memory has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Regions {
+    /// K or V of a layer.
+    #[default]
+    Apart,
+    /// Both of a layer: for each head its K and its V (vLLM's `LBHNC`).
+    Together,
+}
+
 /// Settings of a [`Geometry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeometryInput {
@@ -27,6 +37,18 @@ pub struct GeometryInput {
     pub block_tokens: u32,
     /// The order within a page.
     pub order: HeadOrder,
+    /// Whether K and V of a layer share a region.
+    pub regions: Regions,
+}
+
+impl Regions {
+    /// Slices of one head in a region.
+    const fn slices(self) -> u32 {
+        match self {
+            Self::Apart => 1,
+            Self::Together => 2,
+        }
+    }
 }
 
 impl GeometryInput {
@@ -50,6 +72,7 @@ impl GeometryInput {
 pub struct Geometry {
     input: GeometryInput,
     heads_per_rank: u32,
+    head_bytes: u32,
     page_bytes: u32,
 }
 
@@ -154,8 +177,9 @@ impl Geometry {
             return Err(GeometryError::Ranks { kv_heads, ranks });
         }
         let heads_per_rank = (kv_heads / ranks).max(1);
-        let page_bytes = heads_per_rank.checked_mul(slice_bytes).ok_or(GeometryError::Page)?;
-        let geometry = Self { input, heads_per_rank, page_bytes };
+        let head_bytes = slice_bytes.checked_mul(input.regions.slices()).ok_or(GeometryError::Page)?;
+        let page_bytes = heads_per_rank.checked_mul(head_bytes).ok_or(GeometryError::Page)?;
+        let geometry = Self { input, heads_per_rank, head_bytes, page_bytes };
         let total = geometry.block_bytes().checked_mul(u64::from(blocks)).ok_or(GeometryError::Total)?;
         isize::try_from(total).map_err(|_| GeometryError::Total)?;
         Ok(geometry)
@@ -167,10 +191,10 @@ impl Geometry {
         &self.input
     }
 
-    /// Regions of one rank: K and V of each layer, region `2 * layer + (0 or 1)`.
+    /// Regions of one rank: one for each layer, or K and V of each layer, region `2 * layer + (0 or 1)`.
     #[must_use]
     pub fn regions(&self) -> u32 {
-        2 * self.input.layers
+        2 * self.input.layers / self.input.regions.slices()
     }
 
     /// Tensor-parallel ranks.
@@ -195,6 +219,12 @@ impl Geometry {
     #[must_use]
     pub fn first_head(&self, rank: u32) -> u32 {
         (u64::from(rank) * u64::from(self.input.kv_heads) / u64::from(self.input.ranks)) as u32
+    }
+
+    /// Bytes of a head in a page.
+    #[must_use]
+    pub fn head_bytes(&self) -> u32 {
+        self.head_bytes
     }
 
     /// Bytes of a page: one block in one region of one rank.
@@ -237,8 +267,8 @@ impl Geometry {
     /// A number for everything that two engines must agree on, whatever their ranks and number of blocks.
     #[must_use]
     pub fn layout_hash(&self) -> u64 {
-        let GeometryInput { layers, kv_heads, slice_bytes, block_tokens, order, .. } = self.input;
-        [layers, kv_heads, slice_bytes, block_tokens, order as u32]
+        let GeometryInput { layers, kv_heads, slice_bytes, block_tokens, order, regions, .. } = self.input;
+        [layers, kv_heads, slice_bytes, block_tokens, order as u32, regions as u32]
             .iter()
             .fold(0x6b76_7061_6765_7331, |hash, value| crate::pattern::mix(hash ^ u64::from(*value)))
     }
@@ -263,6 +293,10 @@ impl Geometry {
             let (local, remote) = (format!("{:?}", local.order), format!("{:?}", other.order));
             return Err(Mismatch { field: "order of heads and tokens", local, remote });
         }
+        if local.regions != other.regions {
+            let (local, remote) = (format!("{:?}", local.regions), format!("{:?}", other.regions));
+            return Err(Mismatch { field: "K and V of a layer", local, remote });
+        }
         if local.ranks != other.ranks && local.order == HeadOrder::TokensFirst {
             return Err(Mismatch {
                 field: "tensor-parallel ranks (pages with tokens first cannot be split by heads)",
@@ -270,7 +304,7 @@ impl Geometry {
                 remote: other.ranks.to_string(),
             });
         }
-        let slice = local.slice_bytes;
+        let head_bytes = self.head_bytes;
         let mut pieces = Vec::new();
         for local_rank in 0..local.ranks {
             let first = self.first_head(local_rank);
@@ -283,9 +317,9 @@ impl Geometry {
                 pieces.push(Piece {
                     local_rank,
                     remote_rank,
-                    local_offset: (head - first) * slice,
-                    remote_offset: (head - remote_first) * slice,
-                    bytes: (end - head) * slice,
+                    local_offset: (head - first) * head_bytes,
+                    remote_offset: (head - remote_first) * head_bytes,
+                    bytes: (end - head) * head_bytes,
                 });
                 head = end;
             }
@@ -321,6 +355,7 @@ mod tests {
             blocks: 10,
             block_tokens: 16,
             order: HeadOrder::HeadsFirst,
+            regions: Regions::Apart,
         })
         .expect("the sizes fit")
     }
@@ -331,6 +366,10 @@ mod tests {
         assert_eq!((geometry.heads_per_rank(), geometry.page_bytes(), geometry.pages_per_block()), (4, 256, 8));
         assert_eq!((geometry.block_bytes(), geometry.total_bytes()), (2048, 20_480));
         assert_eq!(geometry.page_offset(1, 3, 9), 20_480 - 256);
+        let together = Geometry::new(GeometryInput { layers: 3, regions: Regions::Together, ..*geometry.input() });
+        let together = together.expect("the sizes fit");
+        assert_eq!((together.regions(), together.head_bytes(), together.page_bytes()), (3, 128, 512));
+        assert_eq!((together.block_bytes(), together.page_offset(1, 2, 9)), (3072, 30_720 - 512));
     }
 
     #[test]
@@ -353,6 +392,9 @@ mod tests {
         assert_eq!(mismatch, "tokens of a block differs: 16 here, 32 at the peer");
         assert_ne!(here.layout_hash(), other.layout_hash());
         assert_eq!(here.layout_hash(), geometry(8, 4).layout_hash());
+        let together = Geometry::new(GeometryInput { regions: Regions::Together, ..*here.input() });
+        let mismatch = here.pieces(&together.expect("the sizes fit")).expect_err("regions differ").to_string();
+        assert_eq!(mismatch, "K and V of a layer differs: Apart here, Together at the peer");
         let flat = |ranks| {
             Geometry::new(GeometryInput { order: HeadOrder::TokensFirst, ranks, ..*here.input() }).expect("they fit")
         };

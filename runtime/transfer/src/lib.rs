@@ -54,7 +54,7 @@ pub mod tcp;
 
 pub use arena::{Arena, ArenaError, Span};
 pub use error::{ErrorKind, TransferError};
-pub use geometry::{Geometry, GeometryError, GeometryInput, HeadOrder, Mismatch, Piece};
+pub use geometry::{Geometry, GeometryError, GeometryInput, HeadOrder, Mismatch, Piece, Regions};
 pub use lease::{LeaseTable, Notice, NoticeEffect};
 pub use plane::{BlockPair, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, PlaneFactory, Transfer, Wake};
 pub use statistics::{Direction, Moved, PeerStatistics, Statistics};

@@ -21,6 +21,7 @@ fn geometry(ranks: u32) -> Geometry {
         blocks: 64,
         block_tokens: 16,
         order: HeadOrder::HeadsFirst,
+        regions: Regions::Apart,
     };
     Geometry::new(input).expect("the sizes fit")
 }

@@ -6,6 +6,7 @@
 mod answers;
 mod ends;
 mod engines;
+mod nixl;
 mod options;
 mod routers;
 

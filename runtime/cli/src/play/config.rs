@@ -112,7 +112,7 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             hint: Some("leave --kv-transfer out, and transfers take a modelled time".to_owned()),
         });
     }
-    let transfer = args.transfer.settings(&engine, &side.identity)?;
+    let transfer = args.transfer.settings(&engine, &side.identity, &side.model_name)?;
     Ok(LiveConfig {
         engine,
         policy,

@@ -6,6 +6,7 @@ pub(crate) mod control;
 mod engine;
 pub(crate) mod guests;
 mod latency;
+mod nixl;
 pub(crate) mod replay;
 mod timing;
 mod transfer;

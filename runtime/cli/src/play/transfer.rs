@@ -7,10 +7,11 @@ use clap::{Args, ValueEnum};
 use vcr_core::EngineConfig;
 use vcr_live::{Identity, KvPeer, LoadFailurePolicy, PlaneSettings, TransferSettings, TransferTime};
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
-use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, PlaneFactory};
+use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, PlaneFactory, Regions};
 use vcr_units as units;
 use vcr_wire::Dtype;
 
+use super::nixl::{NixlArgs, NixlEngines};
 use super::unusable::Unusable;
 
 /// What carries KV between engines.
@@ -20,6 +21,8 @@ pub(crate) enum PlaneArg {
     None,
     /// TCP, in vcr's own protocol.
     Tcp,
+    /// NVIDIA's NIXL, with the side channel of vLLM's NIXL connector.
+    Nixl,
 }
 
 /// The time that a transfer takes.
@@ -92,12 +95,12 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, default_value = "pull")]
     pub(crate) kv_transfer_mode: ModeArg,
 
-    /// Address to listen at for KV transfers; the engine's number is added to the port
+    /// Address to listen at for KV transfers over TCP; the engine's number is added to the port
     /// [default: --side-channel-host and --side-channel-port].
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) kv_transfer_listen: Option<String>,
 
-    /// Connections to each peer.
+    /// TCP connections to each peer.
     #[arg(long, value_name = "N", default_value_t = TcpSettings::default().streams as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) kv_transfer_streams: u64,
@@ -117,6 +120,9 @@ pub(crate) struct TransferArgs {
     /// Shape of the model's KV: layers x KV heads x head size.
     #[arg(long, value_name = "LxHxS", default_value = "32x8x128", value_parser = shape)]
     pub(crate) kv_shape: KvShape,
+
+    #[command(flatten)]
+    pub(crate) nixl: NixlArgs,
 }
 
 /// The shape of a model's KV.
@@ -148,10 +154,22 @@ impl TransferArgs {
     }
 
     /// The settings of transfers of engines with this configuration.
-    pub(crate) fn settings(&self, engine: &EngineConfig, engines: &Identity) -> Result<TransferSettings, Unusable> {
+    pub(crate) fn settings(
+        &self,
+        engine: &EngineConfig,
+        engines: &Identity,
+        model_name: &str,
+    ) -> Result<TransferSettings, Unusable> {
         let plane = match self.kv_transfer {
             PlaneArg::None => None,
-            PlaneArg::Tcp => Some(self.plane(engine, engines, tcp(self.tcp_settings(engines)?))?),
+            PlaneArg::Tcp => {
+                let factory = tcp(self.tcp_settings(engines)?);
+                Some(self.plane(self.geometry(engine, engines, Regions::Apart)?, engines, factory)?)
+            }
+            PlaneArg::Nixl => {
+                let geometry = self.geometry(engine, engines, Regions::Together)?;
+                Some(self.plane(geometry, engines, self.nixl_planes(engines, model_name)?)?)
+            }
         };
         let lease_ns = if plane.is_some() { LEASE_NS } else { LEASE_WITHOUT_HEARTBEATS_NS };
         Ok(TransferSettings {
@@ -173,13 +191,7 @@ impl TransferArgs {
         })
     }
 
-    fn plane(
-        &self,
-        engine: &EngineConfig,
-        engines: &Identity,
-        factory: PlaneFactory,
-    ) -> Result<PlaneSettings, Unusable> {
-        let geometry = self.geometry(engine, engines)?;
+    fn plane(&self, geometry: Geometry, engines: &Identity, factory: PlaneFactory) -> Result<PlaneSettings, Unusable> {
         let num_engines = u64::from(engines.num_ranks);
         let limit_bytes = vcr_input::memory::limit();
         if let Some(limit_bytes) =
@@ -211,7 +223,7 @@ impl TransferArgs {
     }
 
     /// The sizes of an engine's KV.
-    fn geometry(&self, engine: &EngineConfig, engines: &Identity) -> Result<Geometry, Unusable> {
+    fn geometry(&self, engine: &EngineConfig, engines: &Identity, regions: Regions) -> Result<Geometry, Unusable> {
         let KvShape { layers, heads, head_size } = self.kv_shape;
         let element_bytes = match engines.dtype {
             Dtype::Float16 | Dtype::Bfloat16 => 2,
@@ -226,6 +238,7 @@ impl TransferArgs {
             blocks: engine.num_gpu_blocks,
             block_tokens: engine.block_size,
             order: HeadOrder::HeadsFirst,
+            regions,
         };
         let input = match self.kv_block_bytes {
             Some(block_bytes) => input.with_block_bytes(block_bytes),
@@ -234,6 +247,27 @@ impl TransferArgs {
         input.and_then(Geometry::new).map_err(|error| Unusable {
             message: error.to_string(),
             hint: Some("see --kv-block-bytes, --kv-shape and --tensor-parallel-size".to_owned()),
+        })
+    }
+
+    fn nixl_planes(&self, engines: &Identity, model_name: &str) -> Result<PlaneFactory, Unusable> {
+        let hint = Some("give --side-channel-host and --side-channel-port".to_owned());
+        if self.kv_transfer_listen.is_some() {
+            let message = "invalid --kv-transfer-listen: NIXL peers meet at the side channel".to_owned();
+            return Err(Unusable { message, hint });
+        }
+        if self.side_channel_port == 0 {
+            let message = "invalid --side-channel-port 0: expected the port at which NIXL peers ask".to_owned();
+            return Err(Unusable { message, hint });
+        }
+        check_ports(self.side_channel_port, engines)?;
+        let KvShape { layers, heads, head_size } = self.kv_shape;
+        self.nixl.planes(&NixlEngines {
+            side_channel: (&self.side_channel_host, self.side_channel_port),
+            identity: engines,
+            model_name,
+            shape: [layers, heads, head_size],
+            is_pushed: self.kv_transfer_mode == ModeArg::Push,
         })
     }
 
@@ -248,12 +282,7 @@ impl TransferArgs {
                 (host.to_owned(), port)
             }
         };
-        let last = u32::from(port) + u32::from(engines.first_rank) + u32::from(engines.num_ranks) - 1;
-        if port > 0 && last > u32::from(u16::MAX) {
-            return Err(Unusable::new(format!(
-                "the ports of KV transfers are {port} to {last}, and the last one is 65535"
-            )));
-        }
+        check_ports(port, engines)?;
         Ok(TcpSettings {
             host,
             port,
@@ -262,6 +291,17 @@ impl TransferArgs {
             ..TcpSettings::default()
         })
     }
+}
+
+/// Checks that each engine has a port.
+fn check_ports(port: u16, engines: &Identity) -> Result<(), Unusable> {
+    let last = u32::from(port) + u32::from(engines.first_rank) + u32::from(engines.num_ranks) - 1;
+    if port > 0 && last > u32::from(u16::MAX) {
+        return Err(Unusable::new(format!(
+            "the ports of KV transfers are {port} to {last}, and the last one is 65535"
+        )));
+    }
+    Ok(())
 }
 
 fn tcp(settings: TcpSettings) -> PlaneFactory {

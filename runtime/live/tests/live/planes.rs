@@ -1,7 +1,7 @@
 //! Prefill and decode engines between which bytes move.
 
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
-use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane};
+use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
 
 use super::transfer::{prefill_only, with_kv};
 use super::*;
@@ -17,6 +17,7 @@ fn geometry(ranks: u32, block_tokens: u32) -> Geometry {
         blocks: engine_config(EngineConfigInput::default()).num_gpu_blocks,
         block_tokens,
         order: HeadOrder::HeadsFirst,
+        regions: Regions::Apart,
     };
     Geometry::new(input).expect("the sizes fit")
 }

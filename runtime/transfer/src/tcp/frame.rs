@@ -7,7 +7,7 @@
 
 use crate::arena::Span;
 use crate::error::ErrorKind;
-use crate::geometry::{Geometry, GeometryInput, HeadOrder};
+use crate::geometry::{Geometry, GeometryInput, HeadOrder, Regions};
 
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
@@ -348,12 +348,12 @@ fn put_spans(out: &mut Vec<u8>, spans: &[Span]) {
 fn put_introduction(out: &mut Vec<u8>, introduction: &Introduction) {
     put_bytes(out, introduction.engine_id.as_bytes());
     out.extend(introduction.generation.to_le_bytes());
-    let GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, order } =
+    let GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, order, regions } =
         *introduction.geometry.input();
     for number in [layers, kv_heads, slice_bytes, ranks, blocks, block_tokens] {
         out.extend(number.to_le_bytes());
     }
-    out.push(u8::from(order == HeadOrder::TokensFirst));
+    out.push(u8::from(order == HeadOrder::TokensFirst) | u8::from(regions == Regions::Together) << 1);
     out.extend(introduction.layout_hash.to_le_bytes());
 }
 
@@ -436,13 +436,15 @@ impl<'a> Body<'a> {
         let generation = self.u64()?;
         let [layers, kv_heads, slice_bytes, ranks, blocks, block_tokens] =
             [self.u32()?, self.u32()?, self.u32()?, self.u32()?, self.u32()?, self.u32()?];
-        let order = match self.u8()? {
-            0 => HeadOrder::HeadsFirst,
-            1 => HeadOrder::TokensFirst,
+        let (order, regions) = match self.u8()? {
+            0 => (HeadOrder::HeadsFirst, Regions::Apart),
+            1 => (HeadOrder::TokensFirst, Regions::Apart),
+            2 => (HeadOrder::HeadsFirst, Regions::Together),
+            3 => (HeadOrder::TokensFirst, Regions::Together),
             _ => return Err(self.malformed()),
         };
         let layout_hash = self.u64()?;
-        let input = GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, order };
+        let input = GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, order, regions };
         let geometry = Geometry::new(input).map_err(|_| self.malformed())?;
         if geometry.layout_hash() != layout_hash {
             return Err(self.malformed());
@@ -483,6 +485,7 @@ mod tests {
             blocks: 100,
             block_tokens: 16,
             order: HeadOrder::TokensFirst,
+            regions: Regions::Together,
         })
         .expect("the sizes fit");
         let layout_hash = geometry.layout_hash();

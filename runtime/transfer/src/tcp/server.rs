@@ -256,12 +256,12 @@ impl Connection<'_> {
             .expected(request)
             .ok_or_else(|| error(format!("transfer `{request}` is not expected here, or not any more")))?;
         self.check_spans(spans)?;
-        let slice_bytes = self.shared.arena.geometry().input().slice_bytes;
+        let head_bytes = self.shared.arena.geometry().head_bytes();
         for span in spans {
             if !state.blocks.contains_key(&span.block) {
                 return Err(error(format!("block {} is not expected by transfer `{request}`", span.block)));
             }
-            if !span.offset.is_multiple_of(slice_bytes) || !span.bytes.is_multiple_of(slice_bytes) {
+            if !span.offset.is_multiple_of(head_bytes) || !span.bytes.is_multiple_of(head_bytes) {
                 return Err(TransferError::new(ErrorKind::Protocol, format!("{span:?} does not consist of heads")));
             }
         }
