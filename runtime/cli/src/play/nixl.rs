@@ -36,7 +36,6 @@ fn compatibility(text: &str) -> Result<Compatibility, String> {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefill and decode apart")]
-#[cfg_attr(not(feature = "nixl"), expect(dead_code, reason = "without NIXL only the name of its feature matters"))]
 pub(crate) struct NixlArgs {
     /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: that of the active Python environment].
     #[arg(long, value_name = "PATH", env = "NIXL_LIBRARY")]
