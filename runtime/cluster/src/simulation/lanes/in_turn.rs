@@ -28,7 +28,9 @@ const BLOCKS_PER_BATCH: usize = 1 << 18;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a lane is to do.
+#[expect(clippy::large_enum_variant, reason = "nearly all tasks of a batch are requests")]
 enum Task {
+    /// Let a request arrive.
     Receive(Arrival, Placement),
     /// Show the queues after this instant.
     View(u64),
