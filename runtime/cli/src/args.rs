@@ -64,7 +64,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a scenario, in virtual time or on a target, and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Check scenarios without running them: names, types, units, files, guests.
     #[command(after_help = check::EXAMPLES)]
     Check(CheckArgs),

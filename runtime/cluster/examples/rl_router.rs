@@ -35,7 +35,7 @@ impl Agent {
     /// The action that is worth more; one time in five another.
     fn act(&self, state: usize, draw: u64) -> usize {
         let [cache, load] = self.values[state];
-        if draw % 5 == 0 { draw as usize / 5 % 2 } else { usize::from(load > cache) }
+        if draw.is_multiple_of(5) { draw as usize / 5 % 2 } else { usize::from(load > cache) }
     }
 
     fn learn(&mut self, output: &ClusterOutput) {

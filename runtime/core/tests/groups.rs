@@ -223,7 +223,7 @@ fn groups_keep_their_blocks_apart_and_give_all_back() {
 }
 
 fn engine(groups: &[&str], caching: bool) -> Engine {
-    let kv_cache_groups = groups.iter().map(|group| group.parse().unwrap()).collect();
+    let kv_cache_groups = groups.iter().map(|group| group.parse().expect("a group of layers")).collect();
     let input = EngineConfigInput {
         block_size: 4,
         num_gpu_blocks: 100,
@@ -233,7 +233,7 @@ fn engine(groups: &[&str], caching: bool) -> Engine {
         kv_cache_groups,
         ..EngineConfigInput::default()
     };
-    Engine::new(EngineConfig::new(input).unwrap())
+    Engine::new(EngineConfig::new(input).expect("a valid engine"))
 }
 
 fn run_to_end(engine: &mut Engine) {

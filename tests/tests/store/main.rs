@@ -150,7 +150,7 @@ fn a_download_is_resumed_and_kept() {
 #[test]
 fn data_sets_of_the_hub_are_read() {
     let (folder, server) = (Folder::new(), Server::start());
-    folder.write("script.rhai", &SCENARIO.replace("requests.jsonl", "hf://datasets/own/set@main/data/requests.jsonl"));
+    folder.write("script.rhai", SCENARIO.replace("requests.jsonl", "hf://datasets/own/set@main/data/requests.jsonl"));
     server.put("/datasets/own/set/resolve/main/data/requests.jsonl", trace().as_bytes());
     let settings = [
         ("HF_ENDPOINT", server.url("")),

@@ -183,7 +183,7 @@ pub fn compare(words: &[OsString]) -> Result<String, Refusal> {
 
 fn run_args(words: &[OsString]) -> Result<RunArgs, Refusal> {
     match command(words)? {
-        Command::Run(args) => Ok(args),
+        Command::Run(args) => Ok(*args),
         _ => Err(Refusal::input("expected the options of `vcr run`")),
     }
 }

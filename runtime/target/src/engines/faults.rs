@@ -96,7 +96,7 @@ impl Plan for FaultPlan {
             };
             let incident = match change.kind {
                 ChangeKind::Crash { .. } => Incident::Crash,
-                ChangeKind::Slow(factor) if factor == 1.0 => Incident::SlowDownEnd,
+                ChangeKind::Slow(1.0) => Incident::SlowDownEnd,
                 ChangeKind::Slow(_) => Incident::SlowDown,
             };
             self.engines.incident(now_ns, change.pool, change.engine, incident);

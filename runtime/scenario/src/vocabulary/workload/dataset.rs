@@ -238,7 +238,10 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str, most: u64) -> Result<(Vec<Vec<(u32, u32)>>, u64), String> {
+    /// Tokens of prompt and answer of each turn.
+    type Turns = Vec<(u32, u32)>;
+
+    fn parsed(text: &str, most: u64) -> Result<(Vec<Turns>, u64), String> {
         let (read, skipped) = parsed_by(&mut Counting::Characters(1.0), text, most)?;
         Ok((read.into_iter().map(|dialogue| dialogue.turns).collect(), skipped))
     }
