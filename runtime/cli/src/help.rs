@@ -92,7 +92,7 @@ pub(crate) const PLAY_EXAMPLES: &str = "Examples:
   vcr play --data-parallel-size 4 --router guests/dist/prefix-affinity.wasm \\
       --router-config '{\"max_waiting\": 64}' --router-fallback least-loaded
   vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
-  vcr play --kv-transfer tcp --kv-shape 32x8x128 --side-channel-port 5600
+  vcr play --kv-transfer tcp --kv-shape 32x8x128 --num-gpu-blocks 1024 --side-channel-port 5600
   vcr play --kv-transfer nixl --nixl-model meta-llama/Llama-3.1-8B --vllm-version 0.33.0
   vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
   vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090

@@ -33,6 +33,7 @@ enum How {
 /// Commands that contain a text, what is expected of them, and why. The first row
 /// that fits holds; where none does, a command ends with code 0.
 const SPECIAL: &[(&str, How, &str)] = &[
+    ("--kv-transfer nixl", How::Lacks("NIXL is not installed"), "the library is the reader's own; `play` has one"),
     ("vcr serve", How::Parses, "it serves; `tests/tests/serve` does that"),
     ("vcr play", How::Serves, "behind a frontend of our own"),
     ("vcr record", How::Serves, "between a frontend of our own and `vcr play`"),
@@ -117,6 +118,9 @@ fn shell(line: &str, folder: &pantry::Scratch) -> Command {
     command.args(["-o", "pipefail", "-c", line]).current_dir(folder.path());
     // Some machines have the package that most do not.
     command.env_remove("VCR_TABLES");
+    if line.contains("--kv-transfer nixl") {
+        command.env("NIXL_LIBRARY", "").env("VIRTUAL_ENV", folder.path());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [folder.programs().to_owned()].into_iter().chain(std::env::split_paths(&path));
     command.env("PATH", std::env::join_paths(folders).expect("a path of folders"));
