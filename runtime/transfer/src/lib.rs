@@ -20,7 +20,7 @@
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
 //! * [`Statistics`]: bytes, pages and times by peer.
-//! * [`bench`]: a measurement of the TCP plane between two processes.
+//! * [`mod@bench`]: a measurement of the TCP plane between two processes.
 //!
 //! # The way of a prompt
 //!
