@@ -10,7 +10,7 @@ pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr man --out ~/.local/share/man/man1
   vcr man --out man --force              # in place of the pages that are there
-  vcr man --out docs --format markdown   # commands.md, all commands on one page"
+  vcr man --out site --format markdown   # commands.md, all commands on one page"
 );
 
 /// The formats of pages.
