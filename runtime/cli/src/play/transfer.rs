@@ -113,7 +113,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 
-    /// Bytes of a KV block over all layers, heads and tensor-parallel ranks [default: by --kv-shape].
+    /// Bytes of a KV block over all layers, heads and tensor-parallel ranks [default: those of the shape].
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) kv_block_bytes: Option<u64>,
 
