@@ -3,12 +3,16 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 use vcr_tests::{Folder, vcr, wait_until};
+
+/// Linux's flag of files that are opened without waiting.
+const O_NONBLOCK: i32 = 0o4000;
 
 /// One run that ends, and one that has years to go.
 const ENDLESS: &str = r#"
@@ -97,10 +101,19 @@ fn the_second_signal_ends_a_command_at_once() {
     let out = folder.path().join("out");
     let process = start(&folder, &["run", "test.rhai", "--out", "out"]);
     wait_until("the run is under way", || is_under_way(&out));
+    // Only a pipe that is being read can be opened so. Before that, the first signal would end the run.
+    let mut writing = fs::OpenOptions::new();
+    writing.write(true).custom_flags(O_NONBLOCK);
+    let mut writer = None;
+    wait_until("the pipe is read", || {
+        writer = writing.open(folder.path().join("pipe")).ok();
+        writer.is_some()
+    });
     for name in ["INT", "TERM"] {
         signal(&process, name);
     }
     let (code, said) = ended(process);
+    drop(writer);
     assert_eq!(code, Some(143), "{said}");
     assert!(said.contains("stopped by SIGTERM; unfinished files were removed"), "{said}");
     assert_eq!(names(&out), [""; 0]);
