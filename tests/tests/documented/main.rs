@@ -34,10 +34,6 @@ enum How {
 /// that fits holds; where none does, a command ends with code 0.
 const SPECIAL: &[(&str, How, &str)] = &[
     ("--kv-transfer nixl", How::Lacks("NIXL is not installed"), "the library is the reader's own; `play` has one"),
-    ("s3://", How::Parses, "no object store is there; `tests/tests/store` has one"),
-    ("gs://", How::Parses, "no object store is there"),
-    ("az://", How::Parses, "no object store is there"),
-    ("hf://", How::Parses, "the Hub is not there; `tests/tests/store` has one"),
     ("kv-bench --listen", How::Parses, "it waits for another host"),
     ("kv-bench --connect", How::Parses, "the other host is not there"),
     ("vcr serve", How::Parses, "it serves; `tests/tests/serve` does that"),
