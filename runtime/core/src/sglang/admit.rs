@@ -26,6 +26,8 @@ struct Budget {
     /// Of the pages that can be had, less a share of the outputs of what runs, in
     /// tokens. Those admitted in this pass are charged with their output in full.
     total_tokens: f64,
+    /// Pages that are left to the requests that run.
+    kept_pages: u32,
 }
 
 /// The part of a prompt for a pass.
@@ -63,6 +65,7 @@ impl SglangEngine {
             chunk_tokens: self.config.chunked_prefill_size,
             total_tokens: f64::from(self.num_available_pages()) * f64::from(self.config.page_size)
                 - self.reserve_tokens as f64 * self.reserved_share.value(),
+            kept_pages: self.pages_for_stalled(),
         };
         loop {
             if self.waiting.len() == 0 {
@@ -128,6 +131,17 @@ impl SglangEngine {
             self.waiting.push_front(first, &mut self.requests);
         }
         true
+    }
+
+    /// Pages for the next outputs of the requests that run, where all of them were admitted
+    /// without a page for it. In a mixed pass they would be retracted for the prompts that took
+    /// these pages, and these in turn for them: none would ever have an output.
+    fn pages_for_stalled(&self) -> u32 {
+        if self.running.iter().all(|&id| self.holds[id.index()].is_stalled) {
+            self.running.iter().map(|&id| self.missing_pages(id)).sum()
+        } else {
+            0
+        }
     }
 
     /// Computes more of a prompt that has been begun.
@@ -280,7 +294,7 @@ impl SglangEngine {
         if !is_alone && wanted_tokens >= budget.total_tokens {
             return false;
         }
-        if missing_pages > self.num_available_pages() - hit.evictable_pages {
+        if missing_pages + budget.kept_pages > self.num_available_pages() - hit.evictable_pages {
             self.count_as_used(id, hit);
             return false;
         }

@@ -14,6 +14,7 @@ impl SglangEngine {
             let pages = self.missing_pages(id);
             if pages > 0 {
                 self.grow(id, pages);
+                self.holds[id.index()].is_stalled = false;
             }
             let request = &mut self.requests[id];
             let computed = request.num_computed_tokens;
@@ -37,7 +38,7 @@ impl SglangEngine {
     /// Pages that a request lacks to decode once more: each token that may come of it
     /// has a slot.
     #[inline]
-    fn missing_pages(&self, id: RequestId) -> u32 {
+    pub(super) fn missing_pages(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
         let most = (1 + self.config.max_extra_tokens_per_step).min(request.end_tokens - request.num_tokens);
         self.pages_for(request.num_tokens + most).saturating_sub(self.holds[id.index()].pages())

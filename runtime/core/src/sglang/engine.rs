@@ -26,10 +26,13 @@ pub(super) struct Hold {
     pub(super) own_pages: u32,
     /// When a decode filled one last, by the clock of the tree; 0 before.
     pub(super) filled_at: u64,
+    /// Whether its prompt is computed, but no page was left for the token that comes of it.
+    pub(super) is_stalled: bool,
 }
 
 impl Hold {
-    pub(super) const NONE: Self = Self { node: radix::ROOT, tree_pages: 0, own_pages: 0, filled_at: 0 };
+    pub(super) const NONE: Self =
+        Self { node: radix::ROOT, tree_pages: 0, own_pages: 0, filled_at: 0, is_stalled: false };
 
     pub(super) fn pages(self) -> u32 {
         self.tree_pages + self.own_pages

@@ -15,7 +15,9 @@ impl SglangEngine {
             let without_slot = self.tokens_without_slot();
             for entry in &mut self.prefills {
                 let request = &self.requests[entry.request];
-                entry.samples &= request.end_tokens - request.num_tokens <= without_slot;
+                let has_slot = request.end_tokens - request.num_tokens <= without_slot;
+                self.holds[entry.request.index()].is_stalled = entry.samples && !has_slot;
+                entry.samples &= has_slot;
             }
             return;
         }

@@ -304,6 +304,26 @@ fn the_only_token_of_a_prompt_has_no_slot_where_decodes_bring_several() {
     driver.finish();
 }
 
+#[test]
+fn retracted_requests_do_not_retract_each_other_for_ever() {
+    let input = SglangConfigInput {
+        page_size: 2,
+        num_pages: 13,
+        max_num_seqs: 8,
+        chunked_prefill_size: 16,
+        schedule_conservativeness: 0.3,
+        schedule_policy: SchedulePolicy::Lpm,
+        pass_order: PassOrder::Mixed,
+        ..SglangConfigInput::default()
+    };
+    let mut driver = Driver::new(input, false);
+    for (own, max_tokens) in [(8, 7), (17, 8), (3, 4)] {
+        driver.act(&Action::Submit { shared: 6, own, max_tokens, role: KvRole::Local, stops: false });
+        driver.act(&Action::Pass);
+    }
+    driver.finish();
+}
+
 proptest! {
     /// Every accepted request ends once with the tokens it asked for, within
     /// the budgets, and everything it held comes back.
