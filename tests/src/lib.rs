@@ -19,6 +19,7 @@ mod renderer;
 mod running;
 mod serve;
 mod tables;
+mod tokenizer;
 
 pub use binary::{scratch_dir, vcr};
 pub use client::{Client, browser, client, ended};
@@ -38,6 +39,7 @@ pub use renderer::Renderer;
 pub use running::{Running, wait_until};
 pub use serve::{Reply, Serve};
 pub use tables::{check_file, check_rows, check_table};
+pub use tokenizer::byte_tokenizer;
 pub use vcr_skips::skip;
 
 use std::path::{Path, PathBuf};

@@ -22,7 +22,11 @@ pub struct Running {
 
 impl Running {
     /// Starts `vcr` with these arguments.
-    pub(crate) fn start(args: &[&str]) -> Self {
+    ///
+    /// # Panics
+    /// When there is no such binary.
+    #[must_use]
+    pub fn start(args: &[&str]) -> Self {
         Self::start_with(&[], args)
     }
 

@@ -31,6 +31,7 @@ mod tables;
 pub use error::{DATA_VARIABLE, INSTALL, TablesError};
 pub use listing::{ColumnRange, TableSummary, summarize};
 pub use memory::MemoryNeed;
+pub use model::KvShape;
 pub use package::{Package, Stack, TableFile};
 pub use source::{Priced, Source};
 pub use tables::{Resolved, SourceFiles, Tables, TablesInput};

@@ -1,6 +1,9 @@
 //! The shape of a model, from its `config.json`.
 
+mod kv_shape;
 mod quantisation;
+
+pub use kv_shape::KvShape;
 
 use std::path::Path;
 
@@ -144,6 +147,22 @@ impl Fields<'_> {
         self.count(names)?
             .ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
     }
+
+    /// KV heads of a model with so many heads.
+    fn kv_heads(&self, heads: u32) -> Result<u32, TablesError> {
+        let is_shared = |name| self.map.get(name).and_then(Value::as_bool) == Some(true);
+        let alone = is_shared("multi_query") && !is_shared("new_decoder_architecture");
+        let stated = self.count(&["num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"])?;
+        Ok(stated.unwrap_or(if alone { 1 } else { heads }))
+    }
+
+    /// Numbers of a head of a model with so many heads.
+    fn head_dim(&self, heads: u32) -> Result<u32, TablesError> {
+        match self.count(&["head_dim"])? {
+            Some(head_dim) => Ok(head_dim),
+            None => Ok((self.required(&["hidden_size", "n_embd"])? / heads).max(1)),
+        }
+    }
 }
 
 impl Model {
@@ -196,8 +215,8 @@ impl Model {
             hidden_size,
             intermediate_size,
             heads,
-            kv_heads: fields.count(&["num_key_value_heads"])?.unwrap_or(heads),
-            head_dim: fields.count(&["head_dim"])?.unwrap_or((hidden_size / heads).max(1)),
+            kv_heads: fields.kv_heads(heads)?,
+            head_dim: fields.head_dim(heads)?,
             vocab_size: fields.required(&["vocab_size"])?,
             is_tied: text.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
             experts,

@@ -18,6 +18,8 @@ pub enum Regions {
     Apart,
     /// Both of a layer: for each head its K and its V (vLLM's `LBHNC`).
     Together,
+    /// The one vector of a layer from which both follow (MLA).
+    Latent,
 }
 
 /// Settings of a [`Geometry`].
@@ -42,11 +44,27 @@ pub struct GeometryInput {
 }
 
 impl Regions {
+    /// Regions of a layer.
+    const fn of_layer(self) -> u32 {
+        match self {
+            Self::Apart => 2,
+            Self::Together | Self::Latent => 1,
+        }
+    }
+
     /// Slices of one head in a region.
     const fn slices(self) -> u32 {
         match self {
-            Self::Apart => 1,
+            Self::Apart | Self::Latent => 1,
             Self::Together => 2,
+        }
+    }
+
+    /// What a layer has of each head, in messages.
+    const fn of_head(self) -> &'static str {
+        match self {
+            Self::Apart | Self::Together => "K and V",
+            Self::Latent => "a latent vector",
         }
     }
 }
@@ -57,10 +75,17 @@ impl GeometryInput {
     /// # Errors
     /// When the bytes cannot be divided so.
     pub fn with_block_bytes(self, block_bytes: u64) -> Result<Self, GeometryError> {
-        let slices = u64::from(self.layers) * 2 * u64::from(self.kv_heads);
+        let GeometryInput { layers, kv_heads, regions, .. } = self;
+        let of_head = u64::from(regions.of_layer() * regions.slices());
+        let slices = u64::from(layers) * of_head * u64::from(kv_heads);
         if slices == 0 || block_bytes == 0 || !block_bytes.is_multiple_of(slices) {
-            let GeometryInput { layers, kv_heads, .. } = self;
-            return Err(GeometryError::BlockBytes { block_bytes, layers, kv_heads, slices });
+            return Err(GeometryError::BlockBytes {
+                block_bytes,
+                layers,
+                kv_heads,
+                of_head: regions.of_head(),
+                slices,
+            });
         }
         let slice_bytes = u32::try_from(block_bytes / slices).map_err(|_| GeometryError::Page)?;
         Ok(Self { slice_bytes, ..self })
@@ -99,7 +124,7 @@ pub enum GeometryError {
     },
     /// The bytes of a block are no multiple of its slices.
     #[error(
-        "invalid KV block of {block_bytes} bytes: expected a multiple of {slices} ({layers} layers x K and V x \
+        "invalid KV block of {block_bytes} bytes: expected a multiple of {slices} ({layers} layers x {of_head} x \
          {kv_heads} KV heads)"
     )]
     BlockBytes {
@@ -109,6 +134,8 @@ pub enum GeometryError {
         layers: u32,
         /// KV heads.
         kv_heads: u32,
+        /// What each layer has of a head.
+        of_head: &'static str,
         /// Slices of a block.
         slices: u64,
     },
@@ -194,7 +221,7 @@ impl Geometry {
     /// Regions of one rank: one for each layer, or K and V of each layer, region `2 * layer + (0 or 1)`.
     #[must_use]
     pub fn regions(&self) -> u32 {
-        2 * self.input.layers / self.input.regions.slices()
+        self.input.layers * self.input.regions.of_layer()
     }
 
     /// Tensor-parallel ranks.
@@ -370,6 +397,10 @@ mod tests {
         let together = together.expect("the sizes fit");
         assert_eq!((together.regions(), together.head_bytes(), together.page_bytes()), (3, 128, 512));
         assert_eq!((together.block_bytes(), together.page_offset(1, 2, 9)), (3072, 30_720 - 512));
+        // Each rank has the whole of it.
+        let latent = GeometryInput { layers: 3, kv_heads: 1, regions: Regions::Latent, ..*geometry.input() };
+        let latent = Geometry::new(latent).expect("the sizes fit");
+        assert_eq!((latent.regions(), latent.page_bytes(), latent.block_bytes()), (3, 64, 2 * 3 * 64));
     }
 
     #[test]
@@ -382,6 +413,9 @@ mod tests {
         let wanted = "expected a multiple of 32 (2 layers x K and V x 8 KV heads)";
         assert!(input.with_block_bytes(100).expect_err("it is no multiple").to_string().contains(wanted));
         assert_eq!(input.with_block_bytes(3200).map(|input| input.slice_bytes), Ok(100));
+        let latent = GeometryInput { kv_heads: 1, regions: Regions::Latent, ..input };
+        let wanted = "expected a multiple of 2 (2 layers x a latent vector x 1 KV heads)";
+        assert!(latent.with_block_bytes(101).expect_err("it is no multiple").to_string().contains(wanted));
     }
 
     #[test]

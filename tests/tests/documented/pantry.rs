@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Map, Value, json};
-use vcr_tests::{Folder, Said, built_guest, component, root, shipped_guest, vcr};
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, shipped_guest, vcr};
 
 /// Options behind which a name is one of an output.
 const OUTPUTS: [&str; 9] =
@@ -155,7 +155,7 @@ impl Pantry {
             "startTimeUnixNano": "1000000000", "endTimeUnixNano": "2000000000"});
         let spans = json!({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]});
         self.folder.write("spans.json", spans.to_string());
-        self.folder.write("tokenizer.json", tokenizer().to_string());
+        self.folder.write("tokenizer.json", byte_tokenizer().to_string());
         let _ = self.vcr(&["guest", "vocabulary", "tokenizer.json", "-o", "vocabulary.json"]);
         let scenario = root().join("scenarios/pd_burst.rhai");
         for out in ["out", "other-out", "before", "after"] {
@@ -259,18 +259,4 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         fs::create_dir_all(&dist).expect("the folder is writable");
         fs::copy(built, dist.join("my-policy.wasm")).expect("the folder is writable");
     }
-}
-
-/// A tokenizer whose tokens are the bytes, as byte-level tokenizers write them.
-fn tokenizer() -> Value {
-    let is_seen = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let hidden = (0..256).filter(|byte| !is_seen(*byte)).zip(256..).map(|(byte, letter)| (letter, byte));
-    let letters = (0..256).filter(|byte| is_seen(*byte)).map(|byte| (byte, byte)).chain(hidden);
-    let vocabulary: Map<String, Value> =
-        letters.filter_map(|(letter, byte)| Some((char::from_u32(letter)?.to_string(), byte.into()))).collect();
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
-        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": []}})
 }

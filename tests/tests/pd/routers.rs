@@ -1,4 +1,4 @@
-//! Prefill and decode engines behind the routers that people run: the set-ups of `docs/pd.md`.
+//! Prefill and decode engines behind the routers that people run.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};

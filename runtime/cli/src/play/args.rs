@@ -134,9 +134,9 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Reported data type of the weights.
-    #[arg(long, value_enum, default_value = "bfloat16")]
-    pub(crate) dtype: DtypeArg,
+    /// Reported data type of the weights [default: that of the model if its KV moves, or bfloat16].
+    #[arg(long, value_enum)]
+    pub(crate) dtype: Option<DtypeArg>,
 
     /// Reported workers of each engine.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]

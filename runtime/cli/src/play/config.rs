@@ -1,7 +1,7 @@
 //! From options to the settings of live engines.
 
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use vcr_cluster::RouterConfig;
@@ -18,6 +18,7 @@ use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
 use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, PlayArgs, RankArgs, TokenArgs};
 use super::engine::EngineArgs;
 use super::guests::LiveGuests;
+use super::kv_shape::weights_dtype;
 use super::latency::{named_latency, single_times};
 use super::replay;
 use super::unusable::Unusable;
@@ -61,6 +62,8 @@ pub(crate) struct FrontendSide {
     pub(crate) identity: Identity,
     /// The model's name.
     pub(crate) model_name: String,
+    /// Its `config.json`.
+    pub(crate) model_config: Option<PathBuf>,
     /// Its vocabulary.
     pub(crate) vocab_size: u32,
     /// The longest sequence, unless an option says.
@@ -85,6 +88,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     let side = FrontendSide {
         identity: play_identity(&args.link, &args.live.ranks),
         model_name: args.link.model_name.clone(),
+        model_config: None,
         vocab_size: VOCAB_SIZE,
         max_model_len: None,
         num_adapters: 0,
@@ -96,7 +100,11 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
 }
 
 /// The settings of engines behind the frontend `side`.
-pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
+pub(crate) fn live_config(
+    args: &LiveArgs,
+    mut side: FrontendSide,
+    guests: &LiveGuests,
+) -> Result<LiveConfig, Unusable> {
     let (latency, latency_name) = latency(args, guests)?;
     let (ranking, policy) = policy(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
@@ -112,7 +120,11 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             hint: Some("leave --kv-transfer out, and transfers take a modelled time".to_owned()),
         });
     }
-    let transfer = args.transfer.settings(&engine, &side.identity, &side.model_name)?;
+    let shape = args.transfer.shape(side.model_config.as_deref())?;
+    if let (None, Some(dtype)) = (args.ranks.dtype, shape.as_ref().and_then(weights_dtype)) {
+        side.identity.dtype = dtype;
+    }
+    let transfer = args.transfer.settings(&engine, &side.identity, &side.model_name, shape.as_ref())?;
     Ok(LiveConfig {
         engine,
         policy,
@@ -170,9 +182,9 @@ pub(crate) fn identity(args: &RankArgs) -> Identity {
         vllm_version: args.vllm_version.clone(),
         instance_id: args.engine_id.clone(),
         dtype: match args.dtype {
-            DtypeArg::Float16 => Dtype::Float16,
-            DtypeArg::Bfloat16 => Dtype::Bfloat16,
-            DtypeArg::Float32 => Dtype::Float32,
+            Some(DtypeArg::Float16) => Dtype::Float16,
+            Some(DtypeArg::Bfloat16) | None => Dtype::Bfloat16,
+            Some(DtypeArg::Float32) => Dtype::Float32,
         },
         tensor_parallel_size: args.tensor_parallel_size,
         is_local: false,

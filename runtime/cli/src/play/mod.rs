@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod control;
 mod engine;
 pub(crate) mod guests;
+mod kv_shape;
 mod latency;
 mod nixl;
 pub(crate) mod replay;

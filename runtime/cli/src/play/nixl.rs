@@ -65,6 +65,8 @@ pub(crate) struct NixlEngines<'a> {
     pub(crate) model_name: &'a str,
     /// Layers, KV heads and head size.
     pub(crate) shape: [u32; 3],
+    /// The data type of the KV cache by vLLM's name.
+    pub(crate) cache_dtype: String,
     /// Whether prefill engines write.
     pub(crate) is_pushed: bool,
 }
@@ -100,7 +102,7 @@ impl NixlArgs {
                 head_size,
                 num_hidden_layers,
                 attn_backend_name: self.nixl_attention_backend.clone(),
-                cache_dtype: "auto".to_owned(),
+                cache_dtype: engines.cache_dtype.clone(),
                 is_hma_enabled: true,
                 transfer_mode: if engines.is_pushed { "push" } else { "pull" }.to_owned(),
             },

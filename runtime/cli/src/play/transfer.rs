@@ -1,16 +1,18 @@
 //! Options of KV transfers: the modelled ones, and those whose bytes move.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use vcr_core::EngineConfig;
 use vcr_live::{Identity, KvPeer, LoadFailurePolicy, PlaneSettings, TransferSettings, TransferTime};
+use vcr_tables::KvShape;
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
 use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, PlaneFactory, Regions};
 use vcr_units as units;
-use vcr_wire::Dtype;
 
+use super::kv_shape::{KvDtypeArg, ShapeArg};
 use super::nixl::{NixlArgs, NixlEngines};
 use super::unusable::Unusable;
 
@@ -117,29 +119,17 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) kv_block_bytes: Option<u64>,
 
-    /// Shape of the model's KV: layers x KV heads x head size.
-    #[arg(long, value_name = "LxHxS", default_value = "32x8x128", value_parser = shape)]
-    pub(crate) kv_shape: KvShape,
+    /// Shape of the model's KV: layers x KV heads x head size, or the model's config.json
+    /// [default: that of MODEL, or 32x8x128].
+    #[arg(long, value_name = "LxHxS|FILE")]
+    pub(crate) kv_shape: Option<ShapeArg>,
+
+    /// Data type of the KV cache, by which blocks have their size.
+    #[arg(long, value_name = "DTYPE", value_enum, default_value = "auto")]
+    pub(crate) kv_cache_dtype: KvDtypeArg,
 
     #[command(flatten)]
     pub(crate) nixl: NixlArgs,
-}
-
-/// The shape of a model's KV.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KvShape {
-    layers: u32,
-    heads: u32,
-    head_size: u32,
-}
-
-fn shape(text: &str) -> Result<KvShape, String> {
-    let numbers: Vec<_> =
-        text.split('x').map(|number| number.trim().parse::<u32>().ok().filter(|it| *it > 0)).collect();
-    match numbers[..] {
-        [Some(layers), Some(heads), Some(head_size)] => Ok(KvShape { layers, heads, head_size }),
-        _ => Err("expected layers x KV heads x head size, such as 32x8x128".to_owned()),
-    }
 }
 
 /// The lease of prompts where nothing moves: vLLM's before it had heartbeats.
@@ -153,22 +143,29 @@ impl TransferArgs {
         self.kv_transfer != PlaneArg::None
     }
 
-    /// The settings of transfers of engines with this configuration.
+    /// The shape of what moves, if anything does.
+    pub(crate) fn shape(&self, model_config: Option<&Path>) -> Result<Option<KvShape>, Unusable> {
+        let shape = || ShapeArg::resolve(self.kv_shape.as_ref(), model_config);
+        self.moves_pages().then(shape).transpose()
+    }
+
+    /// The settings of transfers of engines with this configuration, and KV of this shape.
     pub(crate) fn settings(
         &self,
         engine: &EngineConfig,
         engines: &Identity,
         model_name: &str,
+        shape: Option<&KvShape>,
     ) -> Result<TransferSettings, Unusable> {
-        let plane = match self.kv_transfer {
-            PlaneArg::None => None,
-            PlaneArg::Tcp => {
+        let plane = match (self.kv_transfer, shape) {
+            (PlaneArg::None, _) | (_, None) => None,
+            (PlaneArg::Tcp, Some(shape)) => {
                 let factory = tcp(self.tcp_settings(engines)?);
-                Some(self.plane(self.geometry(engine, engines, Regions::Apart)?, engines, factory)?)
+                Some(self.plane(self.geometry(engine, engines, shape, Regions::Apart)?, engines, factory)?)
             }
-            PlaneArg::Nixl => {
-                let geometry = self.geometry(engine, engines, Regions::Together)?;
-                Some(self.plane(geometry, engines, self.nixl_planes(engines, model_name)?)?)
+            (PlaneArg::Nixl, Some(shape)) => {
+                let geometry = self.geometry(engine, engines, shape, Regions::Together)?;
+                Some(self.plane(geometry, engines, self.nixl_planes(engines, model_name, shape)?)?)
             }
         };
         let lease_ns = if plane.is_some() { LEASE_NS } else { LEASE_WITHOUT_HEARTBEATS_NS };
@@ -222,23 +219,26 @@ impl TransferArgs {
         })
     }
 
-    /// The sizes of an engine's KV.
-    fn geometry(&self, engine: &EngineConfig, engines: &Identity, regions: Regions) -> Result<Geometry, Unusable> {
-        let KvShape { layers, heads, head_size } = self.kv_shape;
-        let element_bytes = match engines.dtype {
-            Dtype::Float16 | Dtype::Bfloat16 => 2,
-            Dtype::Float32 => 4,
-        };
-        let slice_bytes = engine.block_size.checked_mul(head_size).and_then(|size| size.checked_mul(element_bytes));
+    /// The sizes of an engine's KV; `regions` are those of a model with K and V.
+    fn geometry(
+        &self,
+        engine: &EngineConfig,
+        engines: &Identity,
+        shape: &KvShape,
+        regions: Regions,
+    ) -> Result<Geometry, Unusable> {
+        let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
+        let slice_bytes =
+            engine.block_size.checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));
         let input = GeometryInput {
-            layers,
-            kv_heads: heads,
+            layers: shape.layers,
+            kv_heads: shape.heads,
             slice_bytes: slice_bytes.unwrap_or(u32::MAX),
             ranks: engines.tensor_parallel_size,
             blocks: engine.num_gpu_blocks,
             block_tokens: engine.block_size,
             order: HeadOrder::HeadsFirst,
-            regions,
+            regions: if shape.is_latent { Regions::Latent } else { regions },
         };
         let input = match self.kv_block_bytes {
             Some(block_bytes) => input.with_block_bytes(block_bytes),
@@ -250,7 +250,7 @@ impl TransferArgs {
         })
     }
 
-    fn nixl_planes(&self, engines: &Identity, model_name: &str) -> Result<PlaneFactory, Unusable> {
+    fn nixl_planes(&self, engines: &Identity, model_name: &str, shape: &KvShape) -> Result<PlaneFactory, Unusable> {
         let hint = Some("give --side-channel-host and --side-channel-port".to_owned());
         if self.kv_transfer_listen.is_some() {
             let message = "invalid --kv-transfer-listen: NIXL peers meet at the side channel".to_owned();
@@ -261,12 +261,12 @@ impl TransferArgs {
             return Err(Unusable { message, hint });
         }
         check_ports(self.side_channel_port, engines)?;
-        let KvShape { layers, heads, head_size } = self.kv_shape;
         self.nixl.planes(&NixlEngines {
             side_channel: (&self.side_channel_host, self.side_channel_port),
             identity: engines,
             model_name,
-            shape: [layers, heads, head_size],
+            shape: [shape.layers, shape.heads, shape.head_size],
+            cache_dtype: self.kv_cache_dtype.to_string(),
             is_pushed: self.kv_transfer_mode == ModeArg::Push,
         })
     }
@@ -306,17 +306,4 @@ fn check_ports(port: u16, engines: &Identity) -> Result<(), Unusable> {
 
 fn tcp(settings: TcpSettings) -> PlaneFactory {
     Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shapes_are_layers_heads_and_sizes() {
-        assert_eq!(shape("32x8x128"), Ok(KvShape { layers: 32, heads: 8, head_size: 128 }));
-        for text in ["", "32", "32x8", "32x0x128", "axbxc", "1x2x3x4"] {
-            assert!(shape(text).is_err(), "{text}");
-        }
-    }
 }

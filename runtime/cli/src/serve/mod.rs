@@ -73,15 +73,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
-    let (mut model, own_len) = model::model(&args.server, args.media.rules())?;
+    let (mut model, own) = model::model(&args.server, args.media.rules())?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
     let side = FrontendSide {
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
+        model_config: own.config,
         // Ids that only pad the model's vocabulary have no text.
         vocab_size: model.tokenizer.vocab_size(),
-        max_model_len: own_len,
+        max_model_len: own.max_model_len,
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
         tokens: Some(("english", english(args, &model, &chats)?)),

@@ -1,6 +1,6 @@
 //! The model that `vcr serve` serves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vcr_frontend::{Adapters, MediaRules, Model};
 use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
@@ -12,9 +12,18 @@ use crate::service::with_causes;
 /// The name of the built-in model.
 const BUILTIN: &str = "sim";
 
-/// What the options say of the model, but for what the engines say of it, and its own
-/// longest sequence.
-pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, Option<u32>), Unusable> {
+/// What the folder of a model says to its engines.
+#[derive(Default)]
+pub(crate) struct OwnSettings {
+    /// The longest sequence.
+    pub(crate) max_model_len: Option<u32>,
+    /// Its `config.json`.
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// What the options say of the model, but for what the engines say of it, and what it says to
+/// them.
+pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnSettings), Unusable> {
     let adapters = Adapters::new(args.lora_modules.clone());
     let names = |default: String| {
         if args.served_model_name.is_empty() { vec![default] } else { args.served_model_name.clone() }
@@ -34,7 +43,7 @@ pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, Opti
             media,
             adapters,
         };
-        return Ok((model, None));
+        return Ok((model, OwnSettings::default()));
     };
     let folder = ModelFolder::load(path).map_err(|error| Unusable {
         message: format!("MODEL {}: {}", path.display(), with_causes(&error)),
@@ -55,7 +64,8 @@ pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, Opti
         media,
         adapters,
     };
-    Ok((model, folder.max_model_len))
+    let config = folder.config.map(|_| folder.path.join("config.json"));
+    Ok((model, OwnSettings { max_model_len: folder.max_model_len, config }))
 }
 
 fn file_name(path: &Path) -> String {

@@ -41,12 +41,7 @@ pub(super) fn dtypes(
     text: &Map<String, Value>,
     quantised: Option<&Map<String, Value>>,
 ) -> Result<Dtypes, TablesError> {
-    let own = config.get("quantization_config").or_else(|| text.get("quantization_config"));
-    let separate = quantised.and_then(|file| file.get("quantization"));
-    let find = |section: Option<&Value>, names: &[&str]| {
-        let found = names.iter().find_map(|name| section?.get(name)?.as_str());
-        found.map(str::to_lowercase)
-    };
+    let (own, separate) = sections(config, text, quantised);
     let algorithm = find(separate, &["quant_algo"]).or_else(|| find(own, &["quant_algo", "quant_method"]));
     let excluded =
         Excluded::of(separate.and_then(|section| section.get("exclude_modules")).or_else(|| own?.get("ignore")));
@@ -75,18 +70,38 @@ pub(super) fn dtypes(
             return Err(TablesError::file(path, reason));
         }
     };
-    let kv_cache = find(separate, &["kv_cache_quant_algo"])
-        .or_else(|| find(own, &["kv_cache_quant_algo", "kv_cache_dtype"]))
-        .map_or_else(|| has_fp8_scheme(own), |name| name.contains("fp8") || name.contains("e4m3"));
     let unless = |is_excluded: bool| if is_excluded { Dtype::BFLOAT16 } else { gemm };
     Ok(Dtypes {
         gemm,
         moe,
-        kv_cache: if kv_cache { Dtype::FP8 } else { Dtype::BFLOAT16 },
+        kv_cache: if has_fp8_kv_cache(own, separate) { Dtype::FP8 } else { Dtype::BFLOAT16 },
         attention: Dtype::BFLOAT16,
         latent: unless(excluded.attention),
         shared: unless(excluded.shared),
     })
+}
+
+/// What the files of a checkpoint say of its quantisation: those of the model, and a file of its own.
+pub(super) fn sections<'a>(
+    config: &'a Map<String, Value>,
+    text: &'a Map<String, Value>,
+    quantised: Option<&'a Map<String, Value>>,
+) -> (Option<&'a Value>, Option<&'a Value>) {
+    let own = config.get("quantization_config").or_else(|| text.get("quantization_config"));
+    (own, quantised.and_then(|file| file.get("quantization")))
+}
+
+/// The first of these texts, in lower case.
+fn find(section: Option<&Value>, names: &[&str]) -> Option<String> {
+    let found = names.iter().find_map(|name| section?.get(name)?.as_str());
+    found.map(str::to_lowercase)
+}
+
+/// Whether the checkpoint wants a KV cache of eight-bit floats.
+pub(super) fn has_fp8_kv_cache(own: Option<&Value>, separate: Option<&Value>) -> bool {
+    find(separate, &["kv_cache_quant_algo"])
+        .or_else(|| find(own, &["kv_cache_quant_algo", "kv_cache_dtype"]))
+        .map_or_else(|| has_fp8_scheme(own), |name| name.contains("fp8") || name.contains("e4m3"))
 }
 
 /// Whether activations are scaled as they come.
