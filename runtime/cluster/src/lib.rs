@@ -44,7 +44,7 @@ pub use config::{
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
-pub use fleet::target_autoscaler;
+pub use fleet::{TokenRange, target_autoscaler};
 pub use ledger::kept::KeptRequest;
 pub use ledger::row::RequestRow;
 pub use ledger::{metrics, record};
@@ -56,8 +56,8 @@ pub use report::{
     TrendReport, Uncertainty, quantile,
 };
 pub use simulation::{
-    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RunClock, Threads, simulate,
-    simulate_in_real_time, simulate_on,
+    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest, Threads,
+    simulate, simulate_in_real_time, simulate_on,
 };
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};

@@ -88,6 +88,18 @@ impl AdapterNames {
             Self::Listed(names) => names.get(number as usize).cloned(),
         }
     }
+
+    /// The number of the adapter with this name, if there is one.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<u32> {
+        match self {
+            Self::Pattern(pattern) => {
+                let (before, after) = pattern.split_once("{}")?;
+                name.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
+            }
+            Self::Listed(names) => names.iter().position(|other| other == name).and_then(|place| place.try_into().ok()),
+        }
+    }
 }
 
 /// How prompts are sent to a server.

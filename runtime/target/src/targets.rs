@@ -23,12 +23,14 @@ use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
 use crate::engines::book::{Book, Told};
 use crate::engines::cluster;
-use crate::engines::config::{check_served, cluster_parts, live_config, served_pool};
+use crate::engines::config::{beyond_servers, cluster_parts, live_config, served_pool};
 use crate::engines::direct::Direct;
 use crate::engines::disaggregated::Disaggregated;
 use crate::engines::faults::{FaultPlan, restarts};
 use crate::engines::frontend::Frontend;
+use crate::engines::gateway::Gateway;
 use crate::engines::pool::{EnginePool, end, engine_error};
+use crate::engines::register::{Register, ToCluster};
 use crate::engines::series::EngineSeries;
 use crate::engines::server::{self as embedded, Server};
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
@@ -38,6 +40,8 @@ use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Tokens that live engines draw, and that their prompts have.
 const VOCAB_SIZE: u32 = 32_000;
+/// What a cluster's server takes: the cluster itself says what is too long for its engines.
+const ANY_MODEL_LEN: u32 = i32::MAX as u32;
 /// Between two looks at a frontend that starts.
 const START_PAUSE: Duration = Duration::from_millis(20);
 
@@ -48,8 +52,7 @@ pub struct Targets;
 impl TargetDriver for Targets {
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError> {
         match target {
-            Target::Virtual | Target::Live => Ok(()),
-            Target::Serve => check_served(run),
+            Target::Virtual | Target::Live | Target::Serve => Ok(()),
             Target::Frontend(_) => served_pool(run).map(drop),
             Target::Http(http) => {
                 server::pool(http)?;
@@ -67,7 +70,10 @@ impl TargetDriver for Targets {
                 parts if parts.is_empty() => on_one_thread(live(run, observer)),
                 parts => cluster::run(run, parts, observer),
             },
-            Target::Serve => on_one_thread(serve(run, observer)),
+            Target::Serve => match beyond_servers(&run) {
+                parts if parts.is_empty() => on_one_thread(serve(run, observer)),
+                _ => on_one_thread(serve_cluster(run, observer)),
+            },
             Target::Frontend(frontend) => on_one_thread(behind_frontend(frontend, run, observer)),
             Target::Http(http) => on_one_thread(foreign(http, run, observer)),
         }
@@ -162,6 +168,34 @@ async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Ta
     let (driven, target) = measured?;
     let target = TargetReport { name: "serve".to_owned(), absent: absent_live(), ..target };
     finish(driven, target, totals, None, plan.take_series())
+}
+
+/// A whole cluster behind one server, for parts that servers of single engines lack.
+async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
+    let parts = cluster_parts(&run);
+    let adapters = run.adapters();
+    let (metrics, heard) = embedded::metrics(1, ANY_MODEL_LEN);
+    let tokens = Vocabulary::new(Some(embedded::vocab_size())).range();
+    let register = Register::default();
+    let (gateway, client) = Gateway::start(&run, tokens, observer.wants_series(), &register, heard)?;
+    let mut plan = gateway.plan();
+    let measured = async {
+        if !client.ready().await || gateway.is_over() {
+            return Err(TargetError::Failed("the cluster ended before it was ready".to_owned()));
+        }
+        let server = embedded::serve(client, metrics, ANY_MODEL_LEN, &adapters)?;
+        let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
+        let Client { service, target, .. } = Client::connect(&http, &run, None, Told::All).await?;
+        let service = ToCluster { server: service, register };
+        Ok((drive(run, true, service, observer, &mut plan).await?, target))
+    }
+    .await;
+    // Why the cluster has ended says more than what became of its clients.
+    let cluster = gateway.end()?;
+    let (driven, target) = measured?;
+    let target = TargetReport { name: "serve".to_owned(), cluster_parts: parts, ..target };
+    let (run, facts) = facts_of(driven, target);
+    Ok(run.finish(MeasuredFacts { cluster: Some(Box::new(cluster)), ..facts })?)
 }
 
 /// Carries out a run on the server of its one pool, or on those of its prefill and decode

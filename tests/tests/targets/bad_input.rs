@@ -49,10 +49,10 @@ fn what_a_target_cannot_run_is_refused_by_name() {
     "#,
     );
     let parts = ["data-parallel ranks that wait for each other (pool `decode`)", "no transfers of whole prompts"];
-    let needles = ["the target `serve` cannot run `two pools`: it has no", "--target live", "--target virtual"];
-    folder.run(&["--target", "serve"]).failed(2, &[&parts[..], &needles[..]].concat());
+    let needles =
+        ["the target `frontend` cannot run `two pools`: it has no", "no prefill and decode pools", "--target serve"];
     let frontend = "frontend(#{ binary: \"vllm-rs\", model: \"model\" })";
-    folder.run(&["--target", frontend]).failed(2, &[&parts[..], &["no prefill and decode pools"]].concat());
+    folder.run(&["--target", frontend]).failed(2, &[&parts[..], &needles[..]].concat());
     let folder = Folder::with(&SMALL.replace("cluster: c,", "cluster: c, faults: [ crash(#{ at: \"1s\" }) ],"));
     let target = format!("http://127.0.0.1:{}", free_port());
     folder.run(&["--target", &target]).failed(2, &["the target `http` cannot run `run`: it has no planned faults"]);

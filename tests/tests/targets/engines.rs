@@ -1,5 +1,6 @@
 //! Virtual time beside live engines and the server of `vcr serve`.
 
+use serde_json::Value;
 use vcr_tests::Folder;
 
 use crate::{Outputs, SCENARIO};
@@ -311,28 +312,108 @@ fn every_cluster_is_live() {
                 burst(#{{ name: "burst", at: "200ms", count: 6, prompt_tokens: 150, output_tokens: 20 }}),
             ] }});
             expect(r, "completed_ratio", "value == 100%");
-            expect(r, "step", "min >= 2ms");
+            if has(r, "step") {{ expect(r, "step", "min >= 2ms"); }}
             expect(r, "ttft", "min >= 2ms");
         "#
         );
         let folder = Folder::with(&scenario);
         let simulated = Outputs::of(&folder, "virtual", &[]);
-        let measured = Outputs::of(&folder, "live", &[]);
-        assert_eq!(measured.asked(), simulated.asked(), "{name}");
-        let run = measured.run();
-        assert!(
-            run["target"]["cluster_parts"].as_array().is_some_and(|parts| parts.iter().any(|other| other == part)),
-            "{name}: {}",
-            run["target"]
-        );
-        assert_eq!(run["target"]["absent"], serde_json::json!({}), "{name}");
-        assert!(run["target"]["send_delay_ms"]["count"].as_u64() >= Some(16), "{name}: {}", run["target"]);
-        // Real time passes: the run takes no less than its last planned arrival.
-        assert!(run["duration_ms"].as_f64() > Some(450.0), "{name}: {}", run["duration_ms"]);
-        let names = |outputs: &Outputs| outputs.run()["engines"].as_array().map(Vec::len);
-        if *name != "autoscaling" {
-            assert_eq!(names(&measured), names(&simulated), "{name}");
+        for target in ["live", "serve"] {
+            let measured = Outputs::of(&folder, target, &[]);
+            let name = format!("{name} on {target}");
+            assert_eq!(measured.asked(), simulated.asked(), "{name}");
+            let run = measured.run();
+            // Engines of `vcr serve` have tiers of their own.
+            if !(target == "serve" && part.contains("KV tiers")) {
+                let parts = run["target"]["cluster_parts"].as_array().cloned().unwrap_or_default();
+                assert!(parts.iter().any(|other| other == part), "{name}: {}", run["target"]);
+                assert_eq!(run["target"]["absent"], serde_json::json!({}), "{name}");
+                assert!(run["metrics"]["trends"]["step_ms"]["count"].as_u64() > Some(20), "{name}: steps are known");
+            }
+            assert!(run["target"]["send_delay_ms"]["count"].as_u64() >= Some(16), "{name}: {}", run["target"]);
+            // Real time passes: the run takes no less than its last planned arrival.
+            assert!(run["duration_ms"].as_f64() > Some(450.0), "{name}: {}", run["duration_ms"]);
+            assert_eq!(run["target"]["notes"], serde_json::json!(null), "{name}");
+            let count = |outputs: &Outputs| outputs.run()["engines"].as_array().map(Vec::len);
+            if !name.starts_with("autoscaling") {
+                assert_eq!(count(&measured), count(&simulated), "{name}");
+            }
         }
+    }
+}
+
+/// What is cached does not depend on the way to the engines: prompts, salts of adapters and
+/// tenants, and answers that next turns repeat are the same to the token.
+#[test]
+fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
+    let engines =
+        [r#"engine(#{ engine_type: "sglang", num_pages: 9_000 })"#, "engine(#{ num_gpu_blocks: 2_001, max_loras: 4 })"];
+    for engine in engines {
+        let adapters = if engine.contains("max_loras") { "adapters: #{ count: 2 }," } else { "" };
+        let folder = Folder::with(&format!(
+            r#"
+            let c = cluster(#{{ engines: pool(#{{
+                engine: {engine}, latency: fixed(#{{ step: "2ms" }}), router: kv_router(#{{}}),
+            }}) }});
+            // A session of each tenant starts when those before it have ended.
+            let work = |name, tenant, start| constant(#{{
+                name: name, tenant: tenant, start: start, rate: "4/s", count: 4, prompt_tokens: uniform(40, 120),
+                output_tokens: uniform(17, 40), shared_prefix_tokens: 160, prefix_groups: 1, turns: 2, think_time: "20ms",
+                {adapters}
+            }});
+            let r = run(#{{ cluster: c, workloads: [ work.call("a", 1, "0s"), work.call("b", 2, "125ms") ] }});
+            expect(r, "completed_ratio", "value == 100%");
+            expect(r, "prefix_hit_ratio", "value > 30%");
+        "#
+        ));
+        let simulated = Outputs::of(&folder, "virtual", &[]);
+        for target in ["live", "serve"] {
+            let measured = Outputs::of(&folder, target, &[]);
+            assert_eq!(measured.asked(), simulated.asked(), "{engine} on {target}");
+            let cached = |outputs: &Outputs| {
+                let key =
+                    |row: &Value| ["workload", "session", "turn", "cached_tokens"].map(|key| row[key].to_string());
+                let mut rows: Vec<_> = outputs.requests.iter().map(key).collect();
+                rows.sort();
+                rows
+            };
+            assert_eq!(cached(&measured), cached(&simulated), "{engine} on {target}");
+        }
+    }
+}
+
+/// Faults act on clusters behind a server, and whoever they cut off asks again.
+#[test]
+fn clusters_behind_a_server_crash() {
+    let folder = Folder::with(
+        r#"
+        let engines = |router| cluster(#{ engines: pool(#{
+            engines: 2, engine: engine(#{ engine_type: "sglang", num_pages: 9_000 }), latency: fixed(#{ step: "10ms" }),
+            router: router,
+        }) });
+        let work = constant(#{ rate: "20/s", duration: "1s", prompt_tokens: 64, output_tokens: 40 });
+        let r = run(#{
+            name: "crash", cluster: engines.call("least-loaded"), retries: 5, workloads: [ work ],
+            faults: [ crash(#{ at: "300ms", engine: 0, restart_after: "200ms" }) ],
+        });
+        expect(r, "completed_ratio", "value == 100%");
+        expect(r, "retries", "count > 0");
+        expect(r, "wasted_tokens", "count > 0");
+        let r = run(#{
+            name: "no retries", cluster: engines.call("least-loaded"), workloads: [ work ],
+            faults: [ crash(#{ at: "300ms", engine: 0 }), crash(#{ at: "600ms", engine: 1 }) ],
+        });
+        expect(r, "failed", "count > 5");
+        expect(r, "completed", "count < 15");
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let run = |index: usize| &outputs.report["runs"][index];
+        assert_eq!(run(0)["engines"][0]["crashes"], 1, "{target}");
+        let failures = run(1)["metrics"]["failures"].as_object().cloned().unwrap_or_default();
+        let reasons: Vec<&str> = failures.keys().map(String::as_str).collect();
+        assert_eq!(reasons, ["no engine of the pool is up or will be", "the engine crashed"], "{target}");
     }
 }
 
@@ -413,7 +494,7 @@ fn pools_scale_in_real_time() {
         expect(r, "completed", "count == 15");
     "#,
     );
-    for target in ["virtual", "live"] {
+    for target in ["virtual", "live", "serve"] {
         let outputs = Outputs::of(&folder, target, &[]);
         let scaling = outputs.run()["scaling"].as_array().cloned().unwrap_or_default();
         let most = scaling.iter().filter_map(|event| event["to"].as_u64()).max();

@@ -18,6 +18,7 @@ use crate::error::{SimError, make_error};
 pub(crate) use scaling::Rescaled;
 use scaling::Scaler;
 pub use target_scaler::target_autoscaler;
+pub use worker::TokenRange;
 pub(crate) use worker::{Health, Worker};
 
 pub(crate) struct Pool {

@@ -369,6 +369,13 @@ pub struct RunSamples {
 }
 
 impl RunSamples {
+    /// Takes the samples of engine steps from those of the engines' own run.
+    pub(crate) fn take_steps(&mut self, engines: &mut Self) {
+        if let (Some(own), Some(steps)) = (self.sets.last_mut(), engines.sets.last_mut()) {
+            *own = std::mem::take(steps);
+        }
+    }
+
     /// The samples of one workload by its index, or of the whole run.
     pub(crate) fn of(&self, trend: Trend, workload: Option<usize>) -> Samples {
         let sets = match workload {

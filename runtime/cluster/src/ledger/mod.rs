@@ -19,7 +19,7 @@ use vcr_trace::capture::PromptChain;
 use crate::config::{Overheads, PoolRole};
 use kept::{Kept, KeptRequest};
 use metrics::{Counter, MetricSet, Summarised, Trend};
-use record::{GiveUp, Outcome, RequestRecord, TokenTimes};
+use record::{GiveUp, Outcome, RequestDetail, RequestRecord, TokenTimes};
 use steady_decode::SteadyDecode;
 pub(crate) use tally::Tally;
 
@@ -341,6 +341,25 @@ impl Ledger {
             self.count(tag, Counter::Retries, 1);
         }
         is_retried
+    }
+
+    /// Takes over what another ledger's engines know of a request. Its arrival, its tokens and its
+    /// end stay those that its client has seen.
+    pub(crate) fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
+        let record = &mut self.records[tag as usize];
+        let seen = record.clone();
+        *record = RequestRecord {
+            cached_tokens: engines.cached_tokens,
+            queued_ns: engines.queued_ns.max(seen.arrival_ns),
+            scheduled_ns: engines.scheduled_ns,
+            prefill_end_ns: engines.prefill_end_ns,
+            transfer_end_ns: engines.transfer_end_ns,
+            prefill_worker: engines.prefill_worker,
+            decode_worker: engines.decode_worker,
+            preemptions: seen.preemptions + engines.preemptions,
+            detail: RequestDetail { second_token_ns: seen.detail.second_token_ns, ..engines.detail },
+            ..seen
+        };
     }
 
     /// A request is over.

@@ -20,6 +20,7 @@ use crate::observe::Progress;
 use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};
 
 use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured};
+use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
 
@@ -64,6 +65,8 @@ pub struct IssuedRequest {
     pub tenant: u64,
     /// Whether the next turn's prompt repeats the answer.
     pub needs_answer: bool,
+    /// What of it no protocol carries.
+    pub origin: RequestOrigin,
 }
 
 /// How a request on a target ended.
@@ -229,9 +232,12 @@ impl MeasuredRun {
             priority: turn.priority,
             tenant: self.config.workloads[workload as usize].tenant,
             needs_answer: turn.follow_up.needs_answer(),
+            origin: RequestOrigin::of(workload, &turn),
         };
         self.begin_wait(tag, turn, due_ns);
-        if let Err(reason) = self.fits(lengths, request.adapter) {
+        if !request.origin.is_played()
+            && let Err(reason) = self.fits(lengths, request.adapter)
+        {
             self.close_request(tag, Outcome::Rejected(reason), due_ns);
             return None;
         }
@@ -295,6 +301,14 @@ impl MeasuredRun {
         if self.is_pending(tag) {
             let cached_tokens = cached_tokens.min(self.ledger.record(tag).prompt_tokens);
             self.ledger.replay_admission(tag, None, cached_tokens);
+        }
+    }
+
+    /// What the engines of a cluster behind a server know of a request that has ended there; the
+    /// times that its client sees stay its client's.
+    pub fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
+        if self.is_pending(tag) {
+            self.ledger.adopt(tag, engines);
         }
     }
 

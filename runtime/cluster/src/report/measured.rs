@@ -14,6 +14,10 @@ use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Su
 use crate::ledger::record::ns_to_ms;
 use crate::observe::RunSeries;
 
+/// What no client of a server can count, and no record of a request has.
+const OF_ENGINES: [Counter; 5] =
+    [Counter::Steps, Counter::Stalls, Counter::IgnoredFaults, Counter::StayedWithDecode, Counter::WastedPromptTokens];
+
 /// The target of a run in its report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TargetReport {
@@ -67,6 +71,8 @@ pub struct MeasuredFacts {
     pub kv_peak_usage: Option<f64>,
     /// The engines over time, if they are known and wanted.
     pub series: Option<RunSeries>,
+    /// What the engines' own run says of them, where a cluster stands behind a server.
+    pub cluster: Option<Box<Report>>,
 }
 
 /// The final state of a run on a target.
@@ -89,6 +95,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         counters,
         kv_peak_usage,
         series,
+        cluster,
     } = facts;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
@@ -147,6 +154,9 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         series,
         ..empty
     };
+    if let Some(cluster) = cluster {
+        report.take_engines(*cluster);
+    }
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
@@ -155,6 +165,26 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
 }
 
 impl Report {
+    /// Takes what only its engines know from the report of their own run.
+    fn take_engines(&mut self, mut cluster: Self) {
+        let seconds = self.duration_ms / 1e3;
+        self.metrics.take_engines(&cluster.metrics, seconds);
+        for (name, own) in &mut self.workloads {
+            if let Some(engines) = cluster.workloads.get(name) {
+                own.take_engines(engines, seconds);
+            }
+        }
+        self.samples.take_steps(&mut cluster.samples);
+        self.engines = cluster.engines;
+        self.engine_names = cluster.engine_names;
+        self.pools = cluster.pools;
+        self.scaling = cluster.scaling;
+        self.links = cluster.links;
+        self.outside_fitted_range = cluster.outside_fitted_range;
+        self.table_coverage = cluster.table_coverage;
+        self.series = cluster.series;
+    }
+
     /// The run was on this target, where requests were sent late by these times.
     pub(crate) fn set_target(&mut self, target: TargetReport, send_delays_ns: Samples) {
         self.target = Some(TargetReport { send_delay_ms: send_delay_ms(send_delays_ns), ..target });
@@ -186,6 +216,25 @@ impl MetricsReport {
             let (cached, prompt) = (self.count(Counter::CachedTokens), self.count(Counter::PromptTokens));
             let ratio = if prompt == 0 { 0.0 } else { cached as f64 / prompt as f64 };
             self.gauges.insert(Gauge::PrefixHitRatio.info().report_name(), ratio);
+        }
+    }
+
+    /// Takes what only engines know. Their seconds are those of their own run.
+    fn take_engines(&mut self, engines: &Self, seconds: f64) {
+        for counter in OF_ENGINES {
+            let name = counter.info().name;
+            let Some(&total) = engines.counters.get(name) else { continue };
+            self.counters.insert(name, total);
+            self.rates_per_s.insert(name, if seconds > 0.0 { total as f64 / seconds } else { 0.0 });
+        }
+        for name in [Trend::StepTime, Trend::BatchSize].map(|trend| trend.info().report_name()) {
+            if let Some(trend) = engines.trends.get(&name) {
+                self.trends.insert(name, *trend);
+            }
+        }
+        let name = Gauge::KvPeakUsage.info().report_name();
+        if let Some(&peak) = engines.gauges.get(&name) {
+            self.gauges.insert(name, peak);
         }
     }
 

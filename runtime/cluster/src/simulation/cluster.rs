@@ -6,6 +6,9 @@
 //! present instant, and a step that would go beyond the horizon the program has set ends the
 //! run.
 
+mod served;
+
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vcr_core::{Prompt, ServingEngine};
@@ -19,6 +22,7 @@ use crate::observe::{EngineSample, Observer};
 use crate::report::Report;
 use crate::routing::{RoutedTo, Routing};
 use crate::traffic::{FollowUp, Traffic, Turn};
+pub use served::{RequestOrigin, ServedRequest};
 
 /// Name of the workload that submitted requests belong to.
 const SUBMITTED: &str = "submitted";
@@ -119,12 +123,17 @@ pub enum ClusterError {
 #[derive(Debug, Default)]
 struct Listener {
     wants_tokens: bool,
+    wants_series: bool,
     outputs: Vec<ClusterOutput>,
 }
 
 impl Observer for Listener {
     fn wants_steps(&self) -> bool {
         self.wants_tokens
+    }
+
+    fn wants_series(&self) -> bool {
+        self.wants_series
     }
 
     fn wants_requests(&self) -> bool {
@@ -156,6 +165,8 @@ pub struct Cluster {
     simulation: Simulation<'static, Listener>,
     submitted: u32,
     horizon_ns: u64,
+    /// Output tokens that nobody has asked for yet, by request and place.
+    tokens: BTreeMap<(u64, u32), u32>,
     failure: Option<ClusterError>,
 }
 
@@ -190,10 +201,10 @@ impl Cluster {
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.block_size(), false);
         let submitted = config.workloads.len() as u32 - 1;
-        let listener = Listener { wants_tokens, outputs: Vec::new() };
+        let listener = Listener { wants_tokens, ..Listener::default() };
         let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
         simulation.begin();
-        Ok(Self { simulation, submitted, horizon_ns: u64::MAX, failure: None })
+        Ok(Self { simulation, submitted, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
 
     /// Virtual time.

@@ -227,6 +227,9 @@ impl<O: Observer> Simulation<'_, O> {
         if self.wants_requests {
             self.observer.ended(tag, self.ledger.record(tag));
         }
+        if self.is_served {
+            return;
+        }
         let Some(live) = self.retry(tag, live, outcome) else { return };
         self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
     }

@@ -34,7 +34,7 @@ use crate::observe::{EngineSample, Incident, Observer, Progress, RunSeries, Tele
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
-pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState};
+pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
 pub use lanes::Threads;
 use overload::{OverloadWatch, Queues};
 use real_time::RealTime;
@@ -86,6 +86,8 @@ pub(crate) struct Simulation<'c, O: Observer> {
     wants_requests: bool,
     /// Steps that had started before the present instant.
     steps_before_instant: u64,
+    /// Whether its clients are elsewhere, and decide what follows on their requests.
+    is_served: bool,
     /// Where requests come from outside, the earliest instant at which one may come; none where
     /// all that comes is in the event queue.
     outside_ns: Option<u64>,
@@ -184,6 +186,7 @@ impl<O: Observer> Simulation<'_, O> {
             wants_requests: observer.wants_requests(),
             observer,
             steps_before_instant: 0,
+            is_served: false,
             outside_ns: None,
             is_open: false,
             scratch: Scratch::default(),
@@ -193,6 +196,12 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Schedules the first events of the run.
     fn begin(&mut self) {
+        self.begin_engines();
+        self.traffic.begin(&mut self.events);
+    }
+
+    /// Schedules the first events of its engines.
+    fn begin_engines(&mut self) {
         for (index, fault) in (0..).zip(&self.config.faults) {
             self.events.push(fault.at_ns, Event::Fault { index });
         }
@@ -201,7 +210,6 @@ impl<O: Observer> Simulation<'_, O> {
                 self.events.push(interval_ns, Event::ScaleTick { pool: pool.role() });
             }
         }
-        self.traffic.begin(&mut self.events);
     }
 
     fn run(&mut self) -> Result<(), SimError> {

@@ -1,10 +1,11 @@
 //! All engines of the process.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use vcr_live::{LiveConfig, LiveEngines, LiveError};
-use vcr_wire::{EngineCoreRequest, LocalSink, ReadyResponse, Request};
+use vcr_wire::{EngineCoreRequest, LocalLink, LocalSink, ReadyResponse, Request};
 
 use super::EngineError;
 use super::observer::{EngineObserver, RequestStart};
@@ -33,8 +34,22 @@ impl EngineClient {
         observer: Option<Arc<dyn EngineObserver>>,
     ) -> Result<(LiveEngines, Self), LiveError> {
         let first = config.identity.first_rank;
-        let numbers = first..first + config.identity.num_ranks;
-        let ranks: Arc<[Rank]> = numbers.map(Rank::new).collect();
+        let ranks = first..first + config.identity.num_ranks;
+        Self::before(ranks, observer, |sink| LiveEngines::start_local(config, sink))
+    }
+
+    /// The client of engines that somebody else starts, which speak the protocol: `start` has
+    /// a link made of each, in order of rank, whose messages go to the sink.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn before<T, E>(
+        ranks: Range<u16>,
+        observer: Option<Arc<dyn EngineObserver>>,
+        start: impl FnOnce(&LocalSink) -> Result<(T, Vec<LocalLink>), E>,
+    ) -> Result<(T, Self), E> {
+        let first = ranks.start;
+        let ranks: Arc<[Rank]> = ranks.map(Rank::new).collect();
         let (count, ready) = watch::channel(0);
         let (of_sink, heard) = (Arc::clone(&ranks), observer.clone());
         let sink = LocalSink::new(move |rank, event| {
@@ -43,7 +58,7 @@ impl EngineClient {
                 count.send_modify(|count| *count += 1);
             }
         });
-        let (engines, links) = LiveEngines::start_local(config, &sink)?;
+        let (engines, links) = start(&sink)?;
         for (rank, link) in ranks.iter().zip(links) {
             rank.connect(link);
         }

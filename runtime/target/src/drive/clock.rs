@@ -19,6 +19,11 @@ impl Clock {
         monotonic_ns() - self.origin_ns
     }
 
+    /// An instant of the run on the system's monotonic clock.
+    pub(crate) fn monotonic_ns(self, at_ns: u64) -> u64 {
+        self.origin_ns.saturating_add(at_ns)
+    }
+
     /// Seconds on the system's monotonic clock as time of the run.
     pub(crate) fn of_monotonic_s(self, seconds: f64) -> u64 {
         ((seconds * 1e9) as u64).saturating_sub(self.origin_ns)

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use vcr_cluster::metrics::Samples;
 use vcr_cluster::observe::Observer;
-use vcr_cluster::record::FailReason;
+use vcr_cluster::record::{FailReason, RequestRecord};
 use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetError};
 
 use clock::{Alarm, Clock};
@@ -135,6 +135,11 @@ impl Heard {
         self.shared.run.borrow_mut().served_by(self.tag, engine);
     }
 
+    /// What the engines of a cluster know of the request, which has ended there.
+    pub(crate) fn adopt(&self, engines: &RequestRecord) {
+        self.shared.run.borrow_mut().adopt(self.tag, engines);
+    }
+
     /// Adds a note to the report unless there is one about the same.
     pub(crate) fn note(&self, about: &str, text: impl Into<String>) {
         self.shared.note(about, text);
@@ -143,6 +148,8 @@ impl Heard {
 
 /// Something to be done at planned times of a run, such as its faults.
 pub(crate) trait Plan {
+    /// The run begins: what is planned counts from now.
+    fn begin(&mut self, _clock: Clock) {}
     /// When the next of it is due.
     fn next_ns(&self) -> Option<u64>;
     /// Does what is due.
@@ -192,6 +199,7 @@ pub(crate) async fn drive<S: Service>(
         exchanges: RefCell::default(),
         changed: Notify::new(),
     });
+    plan.begin(shared.clock);
     let service = Rc::new(service);
     let mut tasks = JoinSet::new();
     let outcome = issue_all(&shared, &service, &mut tasks, observer, plan).await;

@@ -1,6 +1,6 @@
 //! Tokens of drawn content in the vocabulary of a model.
 
-use vcr_cluster::DRAWN_TOKENS;
+use vcr_cluster::{DRAWN_TOKENS, TokenRange};
 
 /// No vocabulary is this large: what is at least this was drawn, content or answer.
 const NO_VOCABULARY: u32 = 1 << 20;
@@ -22,6 +22,11 @@ impl Vocabulary {
         let end = size.map_or(COMMON_VOCABULARY, |size| size.min(COMMON_VOCABULARY)).max(1);
         let first = if end > 2 * FIRST_TOKEN { FIRST_TOKEN } else { 0 };
         Self { first, count: end - first }
+    }
+
+    /// The tokens as a range.
+    pub(crate) fn range(self) -> TokenRange {
+        TokenRange { first: self.first, count: self.count }
     }
 
     /// Puts tokens of the vocabulary in the place of drawn ones. Those of answers stay.

@@ -49,7 +49,7 @@ pub(crate) fn name_of(tag: u64) -> String {
 }
 
 /// The number in a name such as `cmpl-vcr-17`.
-fn tag_of(name: &str) -> Option<u64> {
+pub(crate) fn tag_of(name: &str) -> Option<u64> {
     let (_, rest) = name.split_once("vcr-")?;
     rest.split('-').next()?.parse().ok()
 }

@@ -16,8 +16,8 @@ use vcr_wire::{Dtype, VllmMinor};
 use super::book::Book;
 use super::link::shared_link;
 
-/// What to do with a run that has parts which no server's engines have.
-const WITHOUT_SERVER: &str = "run it without a server, or in virtual time: `--target live`, `--target virtual`";
+/// What to do with a run that has parts which engines behind vLLM's frontend lack.
+const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
 /// Engines that one process runs.
 const MOST_ENGINES: u32 = 256;
 /// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
@@ -38,9 +38,9 @@ pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
     parts
 }
 
-/// The parts of them that engines behind servers lack, too. These have KV tiers and ranks without
-/// a barrier, but tell less of them.
-fn beyond_servers(run: &RunConfig) -> Vec<String> {
+/// The parts of them that servers of single engines lack, too. These have KV tiers and ranks
+/// without a barrier, but tell less of them. The server of a whole cluster has all of them.
+pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
     let mut parts = vcr_cluster::recorded_answers(run);
     parts.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
     if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
@@ -58,14 +58,6 @@ fn beyond_servers(run: &RunConfig) -> Vec<String> {
     parts
 }
 
-/// Refuses a run whose pools cannot stand behind servers.
-///
-/// # Errors
-/// When it has a part that such engines lack; all of them are named.
-pub(crate) fn check_served(run: &RunConfig) -> Result<(), TargetError> {
-    refuse("serve", run, &beyond_servers(run), WITHOUT_SERVER)
-}
-
 /// The one pool of a run whose engines can stand behind vLLM's own frontend.
 ///
 /// # Errors
@@ -76,16 +68,11 @@ pub(crate) fn served_pool(run: &RunConfig) -> Result<&PoolConfig, TargetError> {
     if pools.len() > 1 {
         lacking.push("prefill and decode pools, for which it would have to be two".to_owned());
     }
-    refuse("frontend", run, &lacking, WITHOUT_SERVER)?;
-    Ok(pools[0])
-}
-
-fn refuse(target: &str, run: &RunConfig, lacking: &[String], hint: &str) -> Result<(), TargetError> {
     if lacking.is_empty() {
-        return Ok(());
+        return Ok(pools[0]);
     }
-    let lacking = lacking.join(", no ");
-    Err(TargetError::with_hint(format!("the target `{target}` cannot run `{}`: it has no {lacking}", run.name), hint))
+    let message = format!("the target `frontend` cannot run `{}`: it has no {}", run.name, lacking.join(", no "));
+    Err(TargetError::with_hint(message, WITHOUT_FRONTEND))
 }
 
 /// How engines of two pools hand over KV.

@@ -8,6 +8,7 @@ mod kv;
 mod lifecycle;
 mod plugins;
 mod pricing;
+mod shown;
 mod steps;
 mod totals;
 
@@ -28,9 +29,11 @@ use chosen::{ChosenTokens, prompt_tokens_of};
 use injector::Injector;
 use plugins::{new_policy, new_token_source, pace, plugin_context};
 use pricing::PricedSteps;
+use shown::{ShownToken, ShownTokens};
 use totals::WorkerTotals;
 
 pub(crate) use lifecycle::{Health, Lifecycle};
+pub use shown::TokenRange;
 
 pub(crate) struct Worker {
     role: PoolRole,
@@ -57,6 +60,8 @@ pub(crate) struct Worker {
     injector: Option<Box<Injector>>,
     /// Chooses output tokens, where they are not drawn.
     tokens: Option<Box<ChosenTokens>>,
+    /// Shows output tokens, where somebody serves them.
+    shown: Option<Box<ShownTokens>>,
     /// When a load from its tiers is to be looked at next, if one is.
     tiers_wake_ns: Option<u64>,
     /// When a token of a request with times of its own is expected, if one is.
@@ -118,6 +123,7 @@ impl Worker {
             policy: new_policy(&plugin_context("policy"), config)?,
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
             tokens: new_token_source(&plugin_context("tokens"), config)?,
+            shown: None,
             tiers_wake_ns: None,
             token_wake_ns: None,
             reports_to_router: needs_kv_events,
@@ -204,6 +210,16 @@ impl Worker {
     /// The digests of its steps, if they were kept.
     pub(crate) fn take_step_digests(&mut self) -> Option<Vec<u32>> {
         self.step_digests.take()
+    }
+
+    /// Shows output tokens from now on; drawn ones in the place of tokens of a model.
+    pub(crate) fn show_tokens(&mut self, range: TokenRange) {
+        self.shown = Some(Box::new(ShownTokens::new(range)));
+    }
+
+    /// Takes the output tokens since the last call, if they are shown.
+    pub(crate) fn take_shown_tokens(&mut self) -> Vec<ShownToken> {
+        self.shown.as_mut().map(|shown| shown.take()).unwrap_or_default()
     }
 
     pub(crate) fn injector_mut(&mut self) -> Option<&mut Injector> {

@@ -1,12 +1,13 @@
 //! Steps of a worker: scheduled, started, cut off, ended.
 
-use vcr_core::ServingEngine;
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
+use vcr_core::{AnyEngine, ServingEngine, TokenSource};
 
 use super::Worker;
 use super::drawn::{Acceptance, DrawnTokens};
+use super::shown::{Showing, ShownTokens};
 
 impl Worker {
     /// Decides a step, as its policy has it.
@@ -92,13 +93,11 @@ impl Worker {
         }
         let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
         match &mut self.tokens {
-            None => {
-                self.engine.update(&mut DrawnTokens { output_seeds, acceptance });
-            }
+            None => apply(&mut self.engine, DrawnTokens { output_seeds, acceptance }, true, self.shown.as_deref_mut()),
             Some(tokens) => {
                 let more = self.engine.max_extra_tokens_per_step();
                 tokens.prepare(self.engine.oldest_plan(), more, num_output_tokens)?;
-                self.engine.update(&mut tokens.of_step(acceptance));
+                apply(&mut self.engine, tokens.of_step(acceptance), false, self.shown.as_deref_mut());
             }
         }
         self.executing = false;
@@ -112,4 +111,12 @@ impl Worker {
         let mut source = DrawnTokens { output_seeds, acceptance };
         self.engine.decode_ahead(steps, &mut source);
     }
+}
+
+/// Applies a step with the tokens of a source, which are shown if somebody serves them.
+fn apply(engine: &mut AnyEngine, mut source: impl TokenSource, are_drawn: bool, shown: Option<&mut ShownTokens>) {
+    match shown {
+        None => engine.update(&mut source),
+        Some(shown) => engine.update(&mut Showing { source, are_drawn, shown }),
+    };
 }

@@ -1,0 +1,156 @@
+//! A cluster behind a server, whose clients are elsewhere.
+//!
+//! It has the workloads of a run for what is known by them: tenants, recorded answers, the names
+//! in its report. None of their requests comes by itself, none is given up or sent again by
+//! itself, and nothing follows on one: its clients do all that.
+
+use std::collections::BTreeMap;
+
+use vcr_core::{Prompt, seed};
+
+use super::{Cluster, ClusterError, ClusterOutput, Listener};
+use crate::config::{ClientConfig, RunConfig};
+use crate::error::SimError;
+use crate::fleet::{Fleet, TokenRange};
+use crate::routing::Routing;
+use crate::simulation::Simulation;
+use crate::traffic::{FollowUp, Traffic, Turn};
+
+/// Where a request comes from: what of it no protocol carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestOrigin {
+    /// Index of its workload in the run.
+    pub workload: u32,
+    /// Number of its class in the workload.
+    pub class: u32,
+    /// Number of its session in the workload.
+    pub session: u64,
+    /// Position in the session, from 0.
+    pub turn: u32,
+    /// Its rank in the router's queue.
+    pub(crate) strict_priority: u32,
+    /// Index among the policy classes of its workload's trace.
+    pub(crate) policy_class: Option<u32>,
+    /// The row of the trace that is answered as recorded, if it is.
+    pub(crate) played_row: Option<u32>,
+}
+
+impl RequestOrigin {
+    pub(crate) fn of(workload: u32, turn: &Turn) -> Self {
+        let Turn { class, session, turn: place, strict_priority, policy_class, played_row, .. } = *turn;
+        Self { workload, class, session, turn: place, strict_priority, policy_class, played_row }
+    }
+
+    /// Whether it is answered as recorded, by no engine.
+    #[must_use]
+    pub fn is_played(&self) -> bool {
+        self.played_row.is_some()
+    }
+}
+
+/// A request that a server has received.
+#[derive(Clone, Debug)]
+pub struct ServedRequest {
+    /// Where it comes from.
+    pub origin: RequestOrigin,
+    /// Its prompt, from [`Cluster::salted_prompt`].
+    pub prompt: Prompt,
+    /// Output tokens that it gets.
+    pub max_tokens: u32,
+    /// Lower is sooner, where engines schedule by priority.
+    pub priority: i32,
+    /// Its LoRA adapter.
+    pub adapter: Option<u32>,
+}
+
+impl Cluster {
+    /// A cluster at the instant 0 with the engines, links, routers, autoscalers and faults of a
+    /// run. It tells of each output token, and has its engines over time if those are wanted.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn behind_server(mut config: RunConfig, tokens: TokenRange, wants_series: bool) -> Result<Self, ClusterError> {
+        let run = config.name.clone();
+        let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
+        config.check().map_err(|errors| failed(SimError::Config(errors)))?;
+        config.max_time_ns = None;
+        config.max_retries = 0;
+        config.keeps_requests = false;
+        config.workloads.iter_mut().for_each(|workload| workload.client = ClientConfig::default());
+        let mut fleet = Fleet::new(&config, true).map_err(failed)?;
+        fleet.workers_mut().iter_mut().for_each(|worker| worker.show_tokens(tokens));
+        let routing = Routing::new(&config, &fleet).map_err(failed)?;
+        let traffic = Traffic::from_outside(&config);
+        let listener = Listener { wants_tokens: true, wants_series, ..Listener::default() };
+        let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
+        simulation.is_served = true;
+        simulation.begin_engines();
+        Ok(Self { simulation, submitted: 0, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
+    }
+
+    /// A prompt without tokens, of whose contents nothing is shared with prompts of another salt.
+    #[must_use]
+    pub fn salted_prompt(&self, salt: &str) -> Prompt {
+        let salt = if salt.is_empty() { 0 } else { seed::derive(0, salt, 0) };
+        Prompt::new(self.simulation.config.topology.pools()[0].engine.block_size(), salt)
+    }
+
+    /// A request reaches the server at the present instant. Gives its number.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn serve(&mut self, request: ServedRequest) -> Result<u64, ClusterError> {
+        self.check_alive()?;
+        let ServedRequest { origin, prompt, max_tokens, priority, adapter } = request;
+        let turn = Turn {
+            prompt,
+            max_tokens,
+            stop_after: None,
+            priority,
+            strict_priority: origin.strict_priority,
+            policy_class: origin.policy_class,
+            class: origin.class,
+            adapter,
+            session: origin.session,
+            turn: origin.turn,
+            earlier: None,
+            follow_up: FollowUp::None,
+            played_row: origin.played_row,
+        };
+        let tag = self.simulation.ledger.arrived();
+        let at_ns = self.simulation.now_ns;
+        let entered = self.simulation.open_instant(at_ns).and_then(|()| self.simulation.arrive(origin.workload, turn));
+        self.settle(entered)?;
+        Ok(tag)
+    }
+
+    /// Shows `callback` what has to be told of the present instant.
+    ///
+    /// # Errors
+    /// When the callback panics.
+    pub fn hear(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+        self.tell(callback)
+    }
+
+    /// Takes tokens of a request's output, of those that have been told: so many from this place
+    /// on.
+    pub fn take_tokens(&mut self, request: u64, first: u32, count: u32) -> Vec<u32> {
+        let shown = self.simulation.fleet.workers_mut().iter_mut().flat_map(|worker| worker.take_shown_tokens());
+        self.tokens.extend(shown.map(|(tag, place, token)| ((tag, place), token)));
+        // What is played has no engine, and any tokens.
+        (first..first + count).map(|place| self.tokens.remove(&(request, place)).unwrap_or(0)).collect()
+    }
+
+    /// Forgets the tokens of a request that is over.
+    pub fn forget_tokens(&mut self, request: u64) {
+        let mut later = self.tokens.split_off(&(request, 0));
+        self.tokens.append(&mut later.split_off(&(request + 1, 0)));
+    }
+
+    /// What is added to the time of a request's output on the way to its client: of the first
+    /// token, and of others.
+    #[must_use]
+    pub fn way_ns(&self) -> [u64; 2] {
+        [self.simulation.overheads.answer_ns(1), self.simulation.overheads.output_ns]
+    }
+}

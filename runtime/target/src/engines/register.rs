@@ -1,0 +1,75 @@
+//! What a run's clients and the cluster behind their server know of requests besides what HTTP
+//! carries: where they come from, and how they ended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vcr_cluster::record::{FailReason, Outcome, RequestRecord};
+use vcr_cluster::{IssuedRequest, RequestOrigin};
+
+use crate::client::completions::{Completions, Part, failed};
+use crate::drive::{Answered, Heard, Service};
+
+#[derive(Default)]
+struct Contents {
+    origins: BTreeMap<u64, RequestOrigin>,
+    ended: BTreeMap<u64, RequestRecord>,
+}
+
+/// The register, by the clients' numbers of requests. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Register(Arc<Mutex<Contents>>);
+
+impl Register {
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        // Nothing is left half done under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a request comes from.
+    pub(crate) fn origin(&self, tag: u64) -> Option<RequestOrigin> {
+        self.contents().origins.get(&tag).copied()
+    }
+
+    /// A request has ended in the cluster.
+    pub(crate) fn ended(&self, tag: u64, record: RequestRecord) {
+        self.contents().ended.insert(tag, record);
+    }
+
+    fn sent(&self, tag: u64, origin: RequestOrigin) {
+        let mut contents = self.contents();
+        contents.origins.insert(tag, origin);
+        contents.ended.remove(&tag);
+    }
+
+    fn take_ended(&self, tag: u64) -> Option<RequestRecord> {
+        let mut contents = self.contents();
+        contents.origins.remove(&tag);
+        contents.ended.remove(&tag)
+    }
+}
+
+/// Sends requests to the server of a cluster.
+pub(crate) struct ToCluster {
+    pub(crate) server: Completions,
+    pub(crate) register: Register,
+}
+
+impl Service for ToCluster {
+    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+        self.register.sent(request.tag, request.origin);
+        let answered = self.server.exchange(request, Part::Whole, heard).await;
+        let record = self.register.take_ended(request.tag);
+        if let Some(record) = &record {
+            heard.adopt(record);
+        }
+        match (answered, record.map(|record| record.outcome)) {
+            (Ok(answer), _) => Answered::Whole(answer),
+            // The stream of a server says no more than that it was an error.
+            (Err(_), Some(Outcome::Shed)) => Answered::Shed,
+            (Err(_), Some(Outcome::Failed(FailReason::EngineCrash))) => Answered::Lost(FailReason::EngineCrash),
+            (Err(_), Some(Outcome::Failed(reason))) => Answered::Failed(reason),
+            (Err(error), _) => failed(&error, heard),
+        }
+    }
+}
