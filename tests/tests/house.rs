@@ -107,7 +107,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-control", &["vcr-live"]),
     ("vcr-frontend", &["vcr-core", "vcr-finish-reason", "vcr-live", "vcr-random", "vcr-text", "vcr-units", "vcr-wire"]),
     ("vcr-record", &["vcr-output", "vcr-trace", "vcr-wire"]),
-    ("vcr-target", &["vcr-cluster", "vcr-core", "vcr-frontend", "vcr-live", "vcr-text", "vcr-wire"]),
+    (
+        "vcr-target",
+        &["vcr-cluster", "vcr-core", "vcr-frontend", "vcr-input", "vcr-live", "vcr-text", "vcr-transfer", "vcr-wire"],
+    ),
     (
         "vcr",
         &[

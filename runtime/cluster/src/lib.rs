@@ -35,11 +35,11 @@ mod traffic;
 pub use config::{
     Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
-    IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Lengths, Limit, LinkConfig, LinkSharing,
-    MAX_PIECES, Media, Overheads, PERMILLE, Piece, PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig,
-    QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory,
-    RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo, SourceOutput, TokenConfig, TokenFactory, Topology,
-    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    IslBucket, KvAwareConfig, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths, Limit,
+    LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, Piece, PolicyFactory, PoolConfig, PoolRole,
+    QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix, RetryConfig,
+    RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo, SourceOutput,
+    TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
@@ -51,9 +51,9 @@ pub use ledger::{metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MeasuredFacts, MetricsReport, PoolReport, PromiseReport,
-    Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloMetric, TableCoverage, TargetReport,
-    TrendReport, Uncertainty, quantile,
+    EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport, MeasuredFacts,
+    MetricsReport, PoolReport, PromiseReport, Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport,
+    SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest, Threads,

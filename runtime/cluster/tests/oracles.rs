@@ -149,6 +149,7 @@ impl Case<'_> {
                 Dynamo1_4 => SourceOutput::Whole,
                 Dynamo1_6 => SourceOutput::FirstToken,
             },
+            plane: None,
         };
         let topology = Topology::Disaggregated {
             prefill: self.pool("prefill", semantics, WorkerPhases::Prefill),

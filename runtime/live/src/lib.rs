@@ -53,7 +53,9 @@ pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
 pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};
 pub use kv_transfer::link::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
-pub use kv_transfer::settings::{LoadFailurePolicy, PlaneSettings, TransferFault, TransferTime};
+pub use kv_transfer::settings::{
+    EndedTransfer, LoadFailurePolicy, PlaneSettings, TransferFault, TransferObserver, TransferTime,
+};
 pub use playback::capture::ReplaySettings;
 pub use process::engines::LiveEngines;
 pub use token_list::{TokenList, TokenListError};

@@ -29,6 +29,7 @@ use crate::engines::disaggregated::Disaggregated;
 use crate::engines::faults::{FaultPlan, restarts};
 use crate::engines::frontend::Frontend;
 use crate::engines::gateway::Gateway;
+use crate::engines::plane::check_plane;
 use crate::engines::pool::{EnginePool, end, engine_error};
 use crate::engines::register::{Register, ToCluster};
 use crate::engines::series::EngineSeries;
@@ -52,7 +53,9 @@ pub struct Targets;
 impl TargetDriver for Targets {
     fn check(&self, target: &Target, run: &RunConfig) -> Result<(), TargetError> {
         match target {
-            Target::Virtual | Target::Live | Target::Serve => Ok(()),
+            Target::Virtual => Ok(()),
+            Target::Live => check_moving(target, run, &cluster_parts(run)),
+            Target::Serve => check_moving(target, run, &beyond_servers(run)),
             Target::Frontend(_) => served_pool(run).map(drop),
             Target::Http(http) => {
                 server::pool(http)?;
@@ -78,6 +81,17 @@ impl TargetDriver for Targets {
             Target::Http(http) => on_one_thread(foreign(http, run, observer)),
         }
     }
+}
+
+/// Refuses a run whose KV is to move although it has parts that only engines of virtual time have.
+fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<(), TargetError> {
+    if run.topology.link().is_some_and(|link| link.plane.is_some()) && !parts.is_empty() {
+        let (name, lacking) = (target.name(), parts.join(", no "));
+        let message =
+            format!("the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {lacking}", run.name);
+        return Err(TargetError::with_hint(message, "leave `kv_transfer` of its link out, or these parts"));
+    }
+    check_plane(run)
 }
 
 /// Refuses what a server that is not ours cannot do.
@@ -355,8 +369,12 @@ fn finish(
     kv_peak_usage: Option<f64>,
     series: Option<RunSeries>,
 ) -> Result<Report, TargetError> {
+    let clock = driven.clock;
     let (run, facts) = facts_of(driven, target);
-    let Totals { engines, engine_names, counters, kv_peak_usage: kv_peak } = totals;
+    let Totals { engines, engine_names, counters, kv_peak_usage: kv_peak, mut kv_transfers } = totals;
+    for transfer in &mut kv_transfers {
+        transfer.end_ns = clock.of_monotonic_ns(transfer.end_ns);
+    }
     let kv_peak_usage = Some(kv_peak.max(kv_peak_usage.unwrap_or(0.0)));
-    Ok(run.finish(MeasuredFacts { engines, engine_names, counters, kv_peak_usage, series, ..facts })?)
+    Ok(run.finish(MeasuredFacts { engines, engine_names, kv_transfers, counters, kv_peak_usage, series, ..facts })?)
 }

@@ -136,14 +136,17 @@ impl<W: Write> PerfettoWriter<W> {
         name: &str,
         start_ns: u64,
         end_ns: u64,
+        args: &[(&str, u64)],
     ) -> io::Result<()> {
-        for (phase, at_ns) in [("b", start_ns), ("e", end_ns)] {
+        let told = (!args.is_empty()).then_some(Pairs(args));
+        for (phase, at_ns, args) in [("b", start_ns, told), ("e", end_ns, None)] {
             self.event(&TraceEvent {
                 tid: Some(1),
                 ts: Some(micros(at_ns)),
                 cat: Some(category),
                 id: Some(id),
-                ..blank::<()>(phase, process, name)
+                args,
+                ..blank(phase, process, name)
             })?;
         }
         Ok(())
@@ -209,7 +212,7 @@ mod tests {
             writer.process_name(process, "a \"quoted\" name").unwrap();
             writer.slice(process, 1, "decode", 1_500, 2_000, &[("tokens", 3)]).unwrap();
             writer.counter(process, "engine", 0, &[("running", 1), ("waiting", 0)]).unwrap();
-            writer.span(process, 7, "chat", "queue", 0, 10).unwrap();
+            writer.span(process, 7, "chat", "queue", 0, 10, &[("tokens", 3)]).unwrap();
             writer.instant(process, 1, "crash", 5).unwrap();
             bytes
         };

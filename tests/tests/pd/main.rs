@@ -3,4 +3,5 @@
 mod kv_bench;
 mod moving;
 mod routers;
+mod scenario;
 mod shapes;

@@ -216,6 +216,7 @@ impl TransferArgs {
                 TimeArg::SlowerOf => TransferTime::SlowerOf,
             },
             is_pushed: self.kv_transfer_mode == ModeArg::Push,
+            observer: None,
         })
     }
 

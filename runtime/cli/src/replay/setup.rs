@@ -311,6 +311,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
             Contention::Shared => LinkSharing::Shared,
         },
         source_output: args.cluster.preset.source_output(),
+        plane: None,
     }
 }
 

@@ -29,7 +29,7 @@ pub use pool::{
 };
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
-pub use topology::{LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
+pub use topology::{KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
 pub use validate::RunConfigError;
 pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use workload::{Answers, TracePacing, WorkloadConfig, WorkloadSource};

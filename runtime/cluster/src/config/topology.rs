@@ -37,6 +37,27 @@ pub enum SourceOutput {
     Whole,
 }
 
+/// The time that a transfer takes whose bytes move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvPlaneTime {
+    /// That of the bytes.
+    Real,
+    /// The one of the link; the bytes move besides.
+    Modelled,
+    /// The longer one of both.
+    #[default]
+    SlowerOf,
+}
+
+/// Bytes that live engines of a run really move, over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvPlane {
+    /// The time that a transfer takes.
+    pub time: KvPlaneTime,
+    /// Layers of the model: a block has a page for K and one for V of each.
+    pub layers: u32,
+}
+
 /// The link for KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
@@ -52,6 +73,8 @@ pub struct LinkConfig {
     pub sharing: LinkSharing,
     /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
+    /// What moves bytes between live engines, if anything does; virtual time has only the times above.
+    pub plane: Option<KvPlane>,
 }
 
 impl LinkConfig {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::build::{
     FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
 };
+use super::kv_transfers::{KvPeerReport, KvTransfer, by_peer};
 use super::{EngineReport, MetricsReport, Promises, Report, RequestNames, TrendReport};
 use crate::config::RunConfig;
 use crate::ledger::Ledger;
@@ -47,6 +48,9 @@ pub struct TargetReport {
     /// of `vcr play` lack.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_parts: Vec<String>,
+    /// Transfers of KV whose bytes moved, by engines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kv_transfers: Vec<KvPeerReport>,
     /// What a reader should know of the measurement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -65,6 +69,8 @@ pub struct MeasuredFacts {
     pub engines: Vec<EngineReport>,
     /// Names of the engines.
     pub engine_names: Vec<String>,
+    /// Transfers of KV whose bytes moved.
+    pub kv_transfers: Vec<KvTransfer>,
     /// Totals that clients cannot count, of the whole run.
     pub counters: BTreeMap<&'static str, u64>,
     /// Largest share of an engine's KV blocks in use.
@@ -92,6 +98,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         stopped_at_ns,
         engines,
         engine_names,
+        mut kv_transfers,
         counters,
         kv_peak_usage,
         series,
@@ -130,6 +137,8 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         target.absent_of_workloads.insert(Gauge::PrefixHitRatio.info().name, reason.to_owned());
     }
     target.send_delay_ms = send_delay_ms(send_delays_ns);
+    kv_transfers.sort_by_key(|transfer| transfer.end_ns);
+    target.kv_transfers = by_peer(&kv_transfers, &engine_names);
     metrics.forget(target.absent.keys());
     for own in workloads.values_mut() {
         own.forget(target.absent.keys().chain(target.absent_of_workloads.keys()));
@@ -151,6 +160,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         request_names: RequestNames::of(config),
         promises: Promises::of(config),
         engine_names,
+        kv_transfers,
         series,
         ..empty
     };

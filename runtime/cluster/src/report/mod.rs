@@ -7,6 +7,7 @@
 mod build;
 mod coverage;
 mod goodput;
+mod kv_transfers;
 mod measured;
 mod request_names;
 mod uncertainty;
@@ -24,6 +25,7 @@ use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
+pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured};
 pub use measured::{MeasuredFacts, TargetReport};
 pub use request_names::RequestNames;
@@ -284,6 +286,9 @@ pub struct Report {
     /// By engine, a digest of each step and all before it, if the observer wanted them.
     #[serde(skip)]
     pub step_digests: Option<Vec<Vec<u32>>>,
+    /// Every transfer of KV whose bytes moved between live engines, in order of their ends.
+    #[serde(skip)]
+    pub kv_transfers: Vec<KvTransfer>,
     /// By request, what a capture has of it besides its record, if the run was to keep that.
     #[serde(skip)]
     pub kept: Option<Vec<KeptRequest>>,
@@ -335,6 +340,7 @@ impl Report {
             promises: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
+            kv_transfers: Vec::new(),
             kept: None,
         }
     }

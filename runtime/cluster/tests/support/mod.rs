@@ -77,6 +77,7 @@ pub(crate) fn link(bandwidth_bytes_per_s: Option<u64>, sharing: LinkSharing) -> 
         scope: TransferScope::Missing,
         sharing,
         source_output: SourceOutput::FirstToken,
+        plane: None,
     }
 }
 

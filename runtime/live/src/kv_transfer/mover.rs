@@ -13,7 +13,7 @@ use vcr_transfer::{
 use crate::config::TransferSettings;
 use crate::error::LiveError;
 use crate::kv_transfer::push::PushRegistration;
-use crate::kv_transfer::settings::PlaneSettings;
+use crate::kv_transfer::settings::{EndedTransfer, PlaneSettings};
 use crate::requests::RemoteKv;
 
 /// Blocks to load: here, at the prefill engine, and what is in them.
@@ -55,8 +55,9 @@ pub(crate) struct Mover {
     host: String,
     generation: u64,
     last_id: u64,
-    /// Tags of requests whose KV moves to this engine.
-    loads: HashMap<u64, u64>,
+    rank: u16,
+    /// Tags of requests whose KV moves to this engine, and where from.
+    loads: HashMap<u64, (u64, Peer)>,
     /// Requests whose KV is written to other engines.
     pushes: HashMap<u64, String>,
     waiting_pushes: HashMap<String, WaitingPush>,
@@ -98,6 +99,7 @@ impl Mover {
             host: transfer.side_channel_host.clone(),
             generation,
             last_id: 0,
+            rank,
             loads: HashMap::new(),
             pushes: HashMap::new(),
             waiting_pushes: HashMap::new(),
@@ -145,8 +147,8 @@ impl Mover {
     /// Starts to move the KV of a request to this engine.
     pub(crate) fn load(&mut self, tag: u64, pages: LoadPages<'_>) -> u64 {
         let (id, timeout) = (self.next_id(), self.timeout);
-        self.loads.insert(id, tag);
         let LoadPages { remote, first_block, pairs, corrupts } = pages;
+        self.loads.insert(id, (tag, remote.peer.clone()));
         if !remote.is_pushed {
             self.plane.start(Transfer {
                 id,
@@ -234,14 +236,17 @@ impl Mover {
     }
 
     /// Takes what has happened since the last call.
-    pub(crate) fn poll(&mut self, news: &mut Vec<MoverEvent>) {
+    pub(crate) fn poll(&mut self, now_ns: u64, news: &mut Vec<MoverEvent>) {
         let mut events = std::mem::take(&mut self.events);
         self.plane.poll(&mut events);
         for event in events.drain(..) {
             match event {
                 PlaneEvent::Notice(notice) => news.push(MoverEvent::Notice(notice)),
                 PlaneEvent::Finished { id, outcome } => {
-                    if let Some(tag) = self.loads.remove(&id) {
+                    if let Some((tag, peer)) = self.loads.remove(&id) {
+                        if let Some(observer) = &self.settings.observer {
+                            observer(&EndedTransfer { rank: self.rank, peer: &peer, at_ns: now_ns, outcome: &outcome });
+                        }
                         news.push(MoverEvent::Loaded { tag, outcome });
                     } else if let Some(request) = self.pushes.remove(&id) {
                         match outcome {

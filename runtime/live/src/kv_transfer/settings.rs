@@ -1,8 +1,25 @@
 //! Settings of transfers whose bytes really move.
 
 use std::fmt;
+use std::sync::Arc;
 
-use vcr_transfer::{Geometry, PlaneFactory};
+use vcr_transfer::{Geometry, Moved, Peer, PlaneFactory, TransferError};
+
+/// A transfer to an engine that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedTransfer<'a> {
+    /// The engine.
+    pub rank: u16,
+    /// The engine that computed the prompt.
+    pub peer: &'a Peer,
+    /// When it was known, in nanoseconds on the system's monotonic clock.
+    pub at_ns: u64,
+    /// Its size and times, or why it failed.
+    pub outcome: &'a Result<Moved, TransferError>,
+}
+
+/// Hears of transfers. It must not wait.
+pub type TransferObserver = Arc<dyn Fn(&EndedTransfer<'_>) + Send + Sync>;
 
 /// What carries KV, and between which memories.
 #[derive(Clone)]
@@ -17,6 +34,8 @@ pub struct PlaneSettings {
     pub time: TransferTime,
     /// Whether the prefill engine writes, instead of the decode engine reading.
     pub is_pushed: bool,
+    /// Hears of each transfer to an engine of this process.
+    pub observer: Option<TransferObserver>,
 }
 
 impl fmt::Debug for PlaneSettings {

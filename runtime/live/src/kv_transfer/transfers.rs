@@ -39,6 +39,8 @@ struct Load {
     modelled_ns: u64,
     /// No earlier than this, by a fault.
     not_before_ns: u64,
+    /// Whether a link that engines share has yet to let it through.
+    is_on_link: bool,
     failure: Option<TransferError>,
 }
 
@@ -179,7 +181,7 @@ impl Transfers {
         self.counts.loads += 1;
         let duration_ns = self.duration_ns(missing_tokens) as f64 / time_scale;
         let modelled_ns = now_ns.saturating_add(duration_ns as u64);
-        let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, failure: None };
+        let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None };
         let fail = |kind, message: &str| TransferError::new(kind, format!("KV transfer: {message}"));
         let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs.len() as u64)
             * self.mover.as_ref().map_or(0, |mover| mover.settings().geometry.block_bytes());
@@ -205,12 +207,12 @@ impl Transfers {
             }
             Some(TransferFault::Corrupt) | None => {}
         }
-        // A link that engines share has its own times, and moves no bytes.
-        let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none());
-        if let Some(link) = link {
+        // A link that engines share has its own times, which only the bytes' own time leaves out.
+        let is_real = self.time() == TransferTime::Real && matches!(pages, Ok(Some(_)));
+        let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none() && !is_real);
+        if let (Some(link), Ok(_)) = (link, &pages) {
             link.start(self.rank, tag, missing_tokens, now_ns);
-            self.loads.insert(tag, load);
-            return;
+            load.is_on_link = true;
         }
         let modelled_end_ns = load.modelled_ns.max(load.not_before_ns);
         if end_ns.is_none() {
@@ -222,8 +224,10 @@ impl Transfers {
                 (Ok(Some(pages)), Some(mover)) => {
                     let pages = LoadPages { corrupts: fault == Some(TransferFault::Corrupt), ..pages };
                     load.id = Some(mover.load(tag, pages));
-                    end_ns = (mover.settings().time == TransferTime::Modelled).then_some(modelled_end_ns);
+                    let is_modelled = mover.settings().time == TransferTime::Modelled && !load.is_on_link;
+                    end_ns = is_modelled.then_some(modelled_end_ns);
                 }
+                (Ok(_), _) if load.is_on_link => {}
                 (Ok(_), _) => end_ns = Some(modelled_end_ns),
             }
         }
@@ -236,8 +240,13 @@ impl Transfers {
     /// A transfer that has ended by now.
     pub(crate) fn next_end(&mut self, now_ns: u64) -> Option<LoadEnd> {
         if let Some(link) = &self.settings.shared_link {
+            let waits_for_bytes = self.time() == TransferTime::SlowerOf;
             while let Some(tag) = link.next_arrived(self.rank, now_ns) {
-                self.ends.push(Reverse((now_ns, tag)));
+                let Some(load) = self.loads.get_mut(&tag) else { continue };
+                load.is_on_link = false;
+                if load.id.is_none() || !waits_for_bytes {
+                    self.ends.push(Reverse((now_ns, tag)));
+                }
             }
         }
         loop {
@@ -265,6 +274,11 @@ impl Transfers {
         if let (Some(id), Some(mover)) = (id, &mut self.mover) {
             mover.cancel(id);
         }
+    }
+
+    /// The time that a transfer takes whose bytes move.
+    fn time(&self) -> TransferTime {
+        self.mover.as_ref().map_or(TransferTime::SlowerOf, |mover| mover.settings().time)
     }
 
     /// The duration of moving N tokens.
@@ -345,7 +359,7 @@ impl Transfers {
         }
         if let Some(mover) = &mut self.mover {
             let mut news = std::mem::take(&mut self.news);
-            mover.poll(&mut news);
+            mover.poll(now_ns, &mut news);
             is_news = !news.is_empty();
             for event in news.drain(..) {
                 self.handle(event, now_ns, &mut released);
@@ -403,7 +417,7 @@ impl Transfers {
 
     /// The bytes of a transfer are here and right, or will never be.
     fn finish_move(&mut self, tag: u64, outcome: Result<Moved, TransferError>, now_ns: u64) {
-        let time = self.mover.as_ref().map_or(TransferTime::Real, |mover| mover.settings().time);
+        let time = self.time();
         let Some(load) = self.loads.get_mut(&tag) else {
             // By the modelled time it had ended before.
             if let Err(error) = outcome {
@@ -418,7 +432,8 @@ impl Transfers {
                 load.failure = Some(error);
                 now_ns
             }
-            Ok(_) if time == TransferTime::Modelled => return,
+            // The link tells when.
+            Ok(_) if time == TransferTime::Modelled || load.is_on_link => return,
             Ok(_) if time == TransferTime::SlowerOf => load.modelled_ns.max(load.not_before_ns),
             Ok(_) => load.not_before_ns,
         };

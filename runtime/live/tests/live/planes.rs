@@ -31,6 +31,7 @@ fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
         memory_limit_bytes: None,
         time: TransferTime::SlowerOf,
         is_pushed,
+        observer: None,
     }
 }
 

@@ -268,10 +268,11 @@ impl RunFiles {
             for (id, record) in report.requests.iter().enumerate() {
                 let workload = &report.workload_names[record.workload as usize];
                 for (phase, start_ns, end_ns) in phases(record) {
-                    trace.span(self.process + 1, id as u64, workload, phase, start_ns, end_ns)?;
+                    trace.span(self.process + 1, id as u64, workload, phase, start_ns, end_ns, &[])?;
                 }
             }
         }
+        self.trace_transfers(report)?;
         for instance in instances {
             self.trace_notes(instance)?;
             self.write_lines(instance)?;
@@ -280,6 +281,32 @@ impl RunFiles {
         self.guests.as_mut().map_or(Ok(()), Write::flush)?;
         self.trace.as_mut().map_or(Ok(()), PerfettoWriter::flush)?;
         self.keep_to_budget();
+        Ok(())
+    }
+
+    /// Transfers of KV whose bytes moved: spans with their phases, and failures on the track of the engine.
+    fn trace_transfers(&mut self, report: &Report) -> io::Result<()> {
+        let Some(trace) = &mut self.trace else { return Ok(()) };
+        let name = |engine: u32| report.engine_names.get(engine as usize).map_or("?", String::as_str);
+        for (id, transfer) in report.kv_transfers.iter().enumerate() {
+            let (id, category) = (id as u64, "KV");
+            let title = format!("{} to {}", name(transfer.from), name(transfer.engine));
+            match &transfer.outcome {
+                Ok(moved) => {
+                    let phases = transfer.phases();
+                    let start_ns = phases.first().map_or(transfer.end_ns, |(_, start_ns, _)| *start_ns);
+                    let sizes = [("bytes", moved.bytes), ("pages", moved.pages)];
+                    trace.span(self.process, id, category, &title, start_ns, transfer.end_ns, &sizes)?;
+                    for (phase, start_ns, end_ns) in phases {
+                        trace.span(self.process, id, category, phase, start_ns, end_ns, &[])?;
+                    }
+                }
+                Err(kind) => {
+                    let text = format!("KV from {} did not arrive: {kind}", name(transfer.from));
+                    trace.instant(self.process, u64::from(transfer.engine) + 1, &text, transfer.end_ns)?;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{
-    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig,
-    SourceOutput, Topology, TransferScope,
+    ConditionalConfig, ConditionalPolicy, DataParallel, KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolConfig,
+    ScalingConfig, SourceOutput, Topology, TransferScope,
 };
 
 use crate::script::context::Context;
@@ -125,19 +125,38 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
         options.problem("bandwidth", "`bandwidth` must be positive; leave it out for instant transfers");
     }
     let kv_bytes_per_token = options.bytes("kv_bytes_per_token");
+    let plane = live_plane(&mut options);
+    let needs_bytes = bandwidth_bytes_per_s.is_some() || plane.is_some();
     let config = LinkConfig {
         bandwidth_bytes_per_s,
         latency_ns: options.duration_ns("latency").unwrap_or(0),
-        kv_bytes_per_token: match bandwidth_bytes_per_s {
-            Some(_) => options.required("kv_bytes_per_token", kv_bytes_per_token),
-            None => kv_bytes_per_token.unwrap_or(0),
+        kv_bytes_per_token: match needs_bytes {
+            true => options.required("kv_bytes_per_token", kv_bytes_per_token),
+            false => kv_bytes_per_token.unwrap_or(0),
         },
         scope: options.choice("transfer", &scopes).unwrap_or_default(),
         sharing: options.choice("sharing", &sharing).unwrap_or_default(),
         source_output: SourceOutput::FirstToken,
+        plane,
     };
     options.finish()?;
     Ok(LinkSpec(config))
+}
+
+/// What moves bytes where engines are live.
+fn live_plane(options: &mut Options<'_>) -> Option<KvPlane> {
+    let times =
+        [("real", KvPlaneTime::Real), ("modelled", KvPlaneTime::Modelled), ("slower-of", KvPlaneTime::SlowerOf)];
+    let moves = options.choice("kv_transfer", &[("none", false), ("tcp", true)]).unwrap_or_default();
+    let (time, layers) = (options.choice("kv_transfer_time", &times), options.u32("kv_layers"));
+    if !moves && (time.is_some() || layers.is_some()) {
+        let given = if time.is_some() { "kv_transfer_time" } else { "kv_layers" };
+        options.problem(given, format!("`{given}` needs `kv_transfer: \"tcp\"`: without it no bytes move"));
+    }
+    if layers == Some(0) {
+        options.problem("kv_layers", "`kv_layers` must be at least 1");
+    }
+    moves.then(|| KvPlane { time: time.unwrap_or_default(), layers: layers.unwrap_or(32) })
 }
 
 fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
@@ -214,5 +233,6 @@ fn instant_link() -> LinkConfig {
         scope: TransferScope::Missing,
         sharing: LinkSharing::Shared,
         source_output: SourceOutput::FirstToken,
+        plane: None,
     }
 }

@@ -24,9 +24,14 @@ impl Clock {
         self.origin_ns.saturating_add(at_ns)
     }
 
+    /// A time on the system's monotonic clock as time of the run.
+    pub(crate) fn of_monotonic_ns(self, ns: u64) -> u64 {
+        ns.saturating_sub(self.origin_ns)
+    }
+
     /// Seconds on the system's monotonic clock as time of the run.
     pub(crate) fn of_monotonic_s(self, seconds: f64) -> u64 {
-        ((seconds * 1e9) as u64).saturating_sub(self.origin_ns)
+        self.of_monotonic_ns((seconds * 1e9) as u64)
     }
 }
 

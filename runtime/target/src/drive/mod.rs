@@ -180,6 +180,8 @@ pub(crate) struct Driven {
     pub(crate) notes: Vec<String>,
     /// How long it took.
     pub(crate) duration_ns: u64,
+    /// Its clock.
+    pub(crate) clock: Clock,
 }
 
 /// Carries out a run on a service, on a `LocalSet`.
@@ -216,6 +218,7 @@ pub(crate) async fn drive<S: Service>(
         stopped_at_ns,
         notes: shared.notes.into_inner().into_values().collect(),
         duration_ns,
+        clock: shared.clock,
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vcr_cluster::{KvMoved, KvTransfer};
 use vcr_frontend::engine::{EngineObserver, RequestObserver, RequestStart};
 use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
@@ -37,6 +38,8 @@ struct Contents {
     requests: BTreeMap<u64, Noted>,
     /// Largest share of KV blocks in use, by engine.
     kv_peaks: BTreeMap<u16, f64>,
+    /// Transfers to its engines, with ends on the system's monotonic clock.
+    transfers: Vec<KvTransfer>,
 }
 
 /// The book, which engines' threads write. Clones share it.
@@ -57,8 +60,13 @@ pub(crate) fn tag_of(name: &str) -> Option<u64> {
 impl Book {
     /// The book of a pool whose first engine is this one of the report.
     pub(crate) fn new(first_engine: u32) -> Self {
-        let contents =
-            Contents { first_engine, engines: BTreeMap::new(), requests: BTreeMap::new(), kv_peaks: BTreeMap::new() };
+        let contents = Contents {
+            first_engine,
+            engines: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            kv_peaks: BTreeMap::new(),
+            transfers: Vec::new(),
+        };
         Self(Arc::new(Mutex::new(contents)))
     }
 
@@ -93,6 +101,18 @@ impl Book {
         let mut contents = self.contents();
         let rank = contents.engines.remove(&tag)?;
         Some(contents.first_engine + u32::from(rank))
+    }
+
+    /// Enters a transfer to an engine of the pool.
+    pub(crate) fn transferred(&self, rank: u16, from: u32, end_ns: u64, outcome: Result<KvMoved, &'static str>) {
+        let mut contents = self.contents();
+        let engine = contents.first_engine + u32::from(rank);
+        contents.transfers.push(KvTransfer { engine, from, end_ns, outcome });
+    }
+
+    /// Takes the transfers so far.
+    pub(crate) fn take_transfers(&self) -> Vec<KvTransfer> {
+        std::mem::take(&mut self.contents().transfers)
     }
 
     /// The largest share of an engine's KV blocks in use so far.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use vcr_cluster::{
-    LatencyFactory, LinkConfig, LinkSharing, Overheads, PoolConfig, PoolRole, RouterConfig, RunConfig, SourceOutput,
-    TargetError, Topology, TransferScope,
+    LatencyFactory, LinkSharing, Overheads, PoolConfig, PoolRole, RouterConfig, RunConfig, SourceOutput, TargetError,
+    Topology, TransferScope,
 };
 use vcr_core::{EngineKind, PluginContext};
 use vcr_live::{
@@ -15,6 +15,7 @@ use vcr_wire::{Dtype, VllmMinor};
 
 use super::book::Book;
 use super::link::shared_link;
+use super::plane::plane;
 
 /// What to do with a run that has parts which engines behind vLLM's frontend lack.
 const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
@@ -76,21 +77,24 @@ pub(crate) fn served_pool(run: &RunConfig) -> Result<&PoolConfig, TargetError> {
 }
 
 /// How engines of two pools hand over KV.
-fn transfer_settings(role: PoolRole, link: Option<&LinkConfig>, port: u16) -> TransferSettings {
+fn transfer_settings(run: &RunConfig, role: PoolRole, port: u16, book: &Book) -> Result<TransferSettings, TargetError> {
+    let link = run.topology.link();
+    let plane = plane(run, role, port, book)?;
     let shared_link = shared_link(link).filter(|_| role == PoolRole::Decode);
     let per_token_ns = link.and_then(|link| {
         let bytes_per_s = u128::from(link.bandwidth_bytes_per_s?.max(1));
         let ns = (u128::from(link.kv_bytes_per_token) * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s;
         u64::try_from(ns).ok()
     });
-    TransferSettings {
+    Ok(TransferSettings {
         side_channel_port: port,
         latency_ns: link.map_or(0, |link| link.latency_ns),
         per_token_ns: per_token_ns.unwrap_or(0),
         shared_link,
         lease_ns: LEASE_NS,
+        plane,
         ..TransferSettings::new(role.name())
-    }
+    })
 }
 
 /// The time of requests outside of the steps of a pool's engines.
@@ -140,6 +144,7 @@ pub(crate) fn live_config(
     let Some(engine) = pool.engine.as_vllm() else {
         return Err(TargetError::unusable("only engines of vLLM are live"));
     };
+    let transfer = transfer_settings(run, role, side_channel_port, book)?;
     let book = book.clone();
     let placements: PlacementObserver = Arc::new(move |name, rank| book.place(name, rank));
     Ok(LiveConfig {
@@ -165,7 +170,7 @@ pub(crate) fn live_config(
         seed: run.seed,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,
-        transfer: transfer_settings(role, run.topology.link(), side_channel_port),
+        transfer,
         faults: Vec::new(),
         injector: pool.failures.clone(),
         placements: Some(placements),

@@ -67,6 +67,10 @@ pub(crate) fn report(output: &EngineCoreOutput, heard: &Heard, told: Told) {
 pub(crate) fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
+        Some(error) if error.code == "kv_load_failed" => {
+            heard.note("transfers", format!("the KV of a prompt did not arrive: {}", error.message));
+            Answered::Lost(FailReason::EngineCrash)
+        }
         // The engine that the router had chosen is gone.
         Some(error) if error.retryable => Answered::Lost(FailReason::EngineCrash),
         Some(error) => {

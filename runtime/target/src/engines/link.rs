@@ -116,6 +116,7 @@ mod tests {
             sharing,
             scope: TransferScope::Missing,
             source_output: SourceOutput::FirstToken,
+            plane: None,
         }))
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod faults;
 pub(crate) mod frontend;
 pub(crate) mod gateway;
 pub(crate) mod link;
+pub(crate) mod plane;
 pub(crate) mod pool;
 pub(crate) mod register;
 pub(crate) mod series;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vcr_cluster::metrics::Counter;
-use vcr_cluster::{EngineReport, FaultConfig, FaultKind, PoolConfig};
+use vcr_cluster::{EngineReport, FaultConfig, FaultKind, KvTransfer, PoolConfig};
 use vcr_live::{EnginesHandle, Snapshot};
 
 use super::book::Book;
@@ -18,6 +18,8 @@ pub(crate) struct Totals {
     pub(crate) engine_names: Vec<String>,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     pub(crate) kv_peak_usage: f64,
+    /// With ends on the system's monotonic clock.
+    pub(crate) kv_transfers: Vec<KvTransfer>,
 }
 
 impl Totals {
@@ -43,6 +45,7 @@ impl Totals {
                 (Counter::Preemptions.info().name, preemptions),
             ]),
             kv_peak_usage: engines.iter().map(|engine| engine.kv_peak_usage).fold(0.0, f64::max),
+            kv_transfers: book.take_transfers(),
             engines,
         }
     }
@@ -51,11 +54,17 @@ impl Totals {
 impl Totals {
     /// The totals of several pools, whose engines follow one another.
     pub(crate) fn sum(pools: impl IntoIterator<Item = Self>) -> Self {
-        let mut sum =
-            Self { engines: Vec::new(), engine_names: Vec::new(), counters: BTreeMap::new(), kv_peak_usage: 0.0 };
+        let mut sum = Self {
+            engines: Vec::new(),
+            engine_names: Vec::new(),
+            counters: BTreeMap::new(),
+            kv_peak_usage: 0.0,
+            kv_transfers: Vec::new(),
+        };
         for pool in pools {
             sum.engines.extend(pool.engines);
             sum.engine_names.extend(pool.engine_names);
+            sum.kv_transfers.extend(pool.kv_transfers);
             for (name, count) in pool.counters {
                 *sum.counters.entry(name).or_default() += count;
             }

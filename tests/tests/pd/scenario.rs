@@ -1,0 +1,107 @@
+//! Scenarios whose live engines move bytes.
+
+use serde_json::Value;
+use vcr_tests::{Folder, Said};
+
+const REQUESTS: u64 = 6;
+/// Of 160 tokens, in blocks of 16.
+const BLOCKS: u64 = 10;
+const BLOCK_BYTES: u64 = 16 * 4096;
+/// K and V of four layers.
+const PAGES: u64 = 8;
+
+/// Two engines in each pool, and a link with these options.
+fn scenario(link: &str) -> Folder {
+    Folder::with(&format!(
+        r#"let e = engine(#{{ num_gpu_blocks: param("blocks", 400), max_model_len: 1024 }});
+let p = pool(#{{ engines: 2, engine: e, latency: fixed(#{{ step: "5ms" }}) }});
+let c = cluster(#{{ prefill: p, decode: p, link: link(#{{ {link} }}) }});
+let w = burst(#{{ count: {REQUESTS}, prompt_tokens: 160, output_tokens: 4 }});
+run(#{{ name: "moving", cluster: c, workloads: [ w ] }});"#
+    ))
+}
+
+const TCP: &str = r#"kv_bytes_per_token: "4KiB", kv_transfer: "tcp", kv_layers: 4"#;
+
+#[track_caller]
+fn run_of(said: &Said) -> Value {
+    said.json()["runs"][0].clone()
+}
+
+fn min_ttft_ms(run: &Value) -> f64 {
+    run["metrics"]["trends"]["ttft_ms"]["min"].as_f64().expect("there are first tokens")
+}
+
+/// The report has sizes and times by both engines, the trace each transfer.
+#[test]
+fn pages_of_all_prompts_are_in_report_and_trace() {
+    let folder = scenario(&format!("{TCP}, latency: \"20ms\", bandwidth: \"100MB/s\""));
+    for target in ["live", "serve"] {
+        let run = run_of(&folder.run(&["--target", target, "--out", target, "--json", "-q"]).ended(0));
+        let sums = run["target"]["kv_transfers"].as_array().unwrap_or_else(|| panic!("{target}: {}", run["target"]));
+        let sum = |key: &str| sums.iter().filter_map(|sum| sum[key].as_u64()).sum::<u64>();
+        let wanted = [REQUESTS, REQUESTS * BLOCKS * BLOCK_BYTES, REQUESTS * BLOCKS * PAGES];
+        assert_eq!(["transfers", "bytes", "pages"].map(sum), wanted, "{target}: {sums:?}");
+        for sum in sums {
+            let name = |key: &str| sum[key].as_str().unwrap_or_default().to_owned();
+            assert!(name("engine").starts_with("decode ") && name("from").starts_with("prefill "), "{sum}");
+            assert!(sum["move_ms"].as_f64() > Some(0.0) && sum["failures"].is_null(), "{sum}");
+        }
+        // A prefill step, the link's latency, and at least one prompt's bytes at its bandwidth.
+        assert!(min_ttft_ms(&run) >= 31.5, "{target}: {}", min_ttft_ms(&run));
+        let trace = std::fs::read(folder.path().join(target).join("trace.json")).expect("it is written");
+        let trace: Value = serde_json::from_slice(&trace).expect("it is JSON");
+        let events = trace["traceEvents"].as_array().expect("it has events");
+        let begins = |name: &str| {
+            let is_begin = |event: &&Value| event["cat"] == "KV" && event["ph"] == "b";
+            let begins = events.iter().filter(is_begin);
+            begins.filter(|event| event["name"].as_str().is_some_and(|it| it.starts_with(name))).count() as u64
+        };
+        assert_eq!((begins("prefill "), begins("move")), (REQUESTS, REQUESTS), "{target}");
+    }
+}
+
+/// Whose time counts: that of the bytes, that of the link, or the longer one.
+#[test]
+fn the_time_of_a_transfer_is_chosen() {
+    let of = |time: &str, latency: &str| {
+        let folder = scenario(&format!("{TCP}, kv_transfer_time: \"{time}\", latency: \"{latency}\""));
+        min_ttft_ms(&run_of(&folder.run(&["--target", "live", "--json", "-q"]).ended(0)))
+    };
+    // It would last an hour by the link.
+    assert!(of("real", "3600s") < 3_600_000.0);
+    for time in ["modelled", "slower-of"] {
+        assert!(of(time, "300ms") >= 300.0, "{time}");
+    }
+}
+
+/// Virtual time has no bytes: only the link's own time.
+#[test]
+fn virtual_time_is_the_same_with_and_without() {
+    let fingerprint = |link: &str| {
+        let run = run_of(&scenario(link).run(&["--json", "-q"]).ended(0));
+        (run["fingerprint"].clone(), min_ttft_ms(&run).to_bits())
+    };
+    let link = r#"latency: "20ms", bandwidth: "1GB/s", kv_bytes_per_token: "4KiB""#;
+    assert_eq!(fingerprint(&format!("{link}, kv_transfer: \"tcp\"")), fingerprint(link));
+}
+
+#[test]
+fn what_cannot_move_is_told_before_anything_starts() {
+    for (link, wanted) in [
+        (r#"kv_transfer: "tcp""#, "`kv_bytes_per_token`"),
+        (r#"kv_layers: 3"#, "`kv_layers` needs `kv_transfer: \"tcp\"`"),
+        (r#"kv_transfer_time: "real""#, "`kv_transfer_time` needs `kv_transfer: \"tcp\"`"),
+        (r#"kv_transfer: "tpc", kv_bytes_per_token: 1"#, "must be one of \"none\", \"tcp\""),
+        (r#"kv_transfer: "tcp", kv_layers: 0, kv_bytes_per_token: 1"#, "`kv_layers` must be at least 1"),
+        (r#"kv_transfer: "tcp", kv_layers: 3, kv_bytes_per_token: "4KiB""#, "invalid KV block of 65536 bytes"),
+    ] {
+        scenario(link).run(&["--target", "live"]).failed(2, &[wanted]);
+    }
+    let tcp = scenario(TCP);
+    tcp.run(&["--target", "live", "-e", "blocks=50000000"]).failed(2, &["but this process may use", "num_gpu_blocks"]);
+    let parts = scenario(&format!("{TCP}, transfer: \"full-prompt\""));
+    for target in ["live", "serve"] {
+        parts.run(&["--target", target]).failed(2, &["cannot move KV of `moving`", "no transfers of whole prompts"]);
+    }
+}
