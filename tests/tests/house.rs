@@ -90,6 +90,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-replay", &["vcr-trace"]),
     ("vcr-transfer", &[]),
     ("vcr-nixl", &["vcr-transfer", "vcr-wire"]),
+    ("vcr-rendezvous", &["vcr-transfer"]),
     (
         "vcr-live",
         &[
@@ -136,6 +137,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-random",
             "vcr-record",
             "vcr-registry",
+            "vcr-rendezvous",
             "vcr-replay",
             "vcr-report",
             "vcr-scenario",
@@ -183,14 +185,14 @@ const ONLY_USER: &[(&str, &str)] = &[
 
 /// Outside crates that a few of ours may use.
 const FEW_USERS: &[(&str, &[&str])] = &[
-    ("axum", &["vcr-control", "vcr-frontend"]),
-    ("hyper", &["vcr-control", "vcr-frontend", "vcr-target"]),
+    ("axum", &["vcr-control", "vcr-frontend", "vcr-rendezvous"]),
+    ("hyper", &["vcr-control", "vcr-frontend", "vcr-rendezvous", "vcr-target"]),
     ("parquet", &["vcr-import", "vcr-tables"]),
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
     ("prost", &["vcr-frontend", "vcr-import"]),
     ("rustls", &["vcr-frontend", "vcr-registry", "vcr-store", "vcr-target"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
-    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-store", "vcr-target"]),
+    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-rendezvous", "vcr-store", "vcr-target"]),
 ];
 
 /// A crate of the workspace.

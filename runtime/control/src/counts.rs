@@ -37,7 +37,7 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
 /// All counts of an engine, always in the same order. Requests that ended are
 /// counted by their reason, which makes them no single count, and a maximum is
 /// none.
-pub(crate) fn counts(counters: &Counters) -> [Count; 34] {
+pub(crate) fn counts(counters: &Counters) -> [Count; 37] {
     // All by name, so that a new one is not forgotten here.
     let Counters {
         requests,
@@ -71,6 +71,9 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 34] {
         kv_loads_failed,
         kv_loads_recomputed,
         kv_notices_stray,
+        kv_rooms,
+        kv_rooms_missed,
+        kv_rooms_waited_ns,
         replayed,
         unmatched,
         routed,
@@ -130,6 +133,14 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 34] {
             "Notices of decode engines for prompts that are not held: duplicates, or late ones.",
             kv_notices_stray,
         ),
+        whole("kv_rooms", "Rooms in which requests waited for a prefill engine (--kv-rendezvous).", kv_rooms),
+        whole("kv_rooms_missed", "Rooms in which they missed it.", kv_rooms_missed),
+        Count {
+            name: "kv_rooms_waited",
+            unit: Some(Unit::Seconds),
+            help: "Time in rooms, in seconds.",
+            amount: Amount::Seconds(seconds(kv_rooms_waited_ns)),
+        },
         whole("requests_replayed", "Requests that were answered from a capture.", replayed),
         whole("requests_unmatched", "Requests that were not in the capture.", unmatched),
         whole("requests_routed", "Requests that the router gave to this engine.", routed),

@@ -12,7 +12,7 @@ use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 use crate::faults::rule::FaultRule;
 use crate::kv_transfer::link::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
-use crate::kv_transfer::settings::{LoadFailurePolicy, PlaneSettings};
+use crate::kv_transfer::settings::{LoadFailurePolicy, MeetingSettings, PlaneSettings};
 use crate::playback::capture::ReplaySettings;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
@@ -189,6 +189,8 @@ pub struct TransferSettings {
     pub load_timeout_ns: u64,
     /// The fate of a request whose KV does not arrive.
     pub load_failure: LoadFailurePolicy,
+    /// How engines meet whose requests come in any order; `None`: the prefill engine's answer comes first.
+    pub meetings: Option<MeetingSettings>,
 }
 
 impl TransferSettings {
@@ -208,6 +210,7 @@ impl TransferSettings {
             plane: None,
             load_timeout_ns: 120_000_000_000,
             load_failure: LoadFailurePolicy::default(),
+            meetings: None,
         }
     }
 }

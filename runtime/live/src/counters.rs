@@ -67,6 +67,12 @@ pub struct Counters {
     pub kv_loads_recomputed: u64,
     /// Notices of decode engines for prompts that are not held: duplicates, or late ones.
     pub kv_notices_stray: u64,
+    /// Rooms in which requests of this engine waited for a prefill engine.
+    pub kv_rooms: u64,
+    /// Those of them in which they missed it.
+    pub kv_rooms_missed: u64,
+    /// Nanoseconds that they waited.
+    pub kv_rooms_waited_ns: u64,
     /// Requests that were answered from a capture.
     pub replayed: u64,
     /// Requests that were not in it.
@@ -122,6 +128,9 @@ impl Counters {
             kv_loads_failed: self.kv_loads_failed + other.kv_loads_failed,
             kv_loads_recomputed: self.kv_loads_recomputed + other.kv_loads_recomputed,
             kv_notices_stray: self.kv_notices_stray + other.kv_notices_stray,
+            kv_rooms: self.kv_rooms + other.kv_rooms,
+            kv_rooms_missed: self.kv_rooms_missed + other.kv_rooms_missed,
+            kv_rooms_waited_ns: self.kv_rooms_waited_ns + other.kv_rooms_waited_ns,
             replayed: self.replayed + other.replayed,
             unmatched: self.unmatched + other.unmatched,
             routed: self.routed + other.routed,

@@ -2,7 +2,7 @@
 
 use hashbrown::HashTable;
 use vcr_core::RequestId;
-use vcr_transfer::Peer;
+use vcr_transfer::{Description, Meeting, Peer, Room};
 use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -56,6 +56,10 @@ pub(crate) struct Extras {
     pub(crate) embedding: Option<Vec<f32>>,
     /// Whether a decode engine will fetch its KV.
     pub(crate) is_prefill_only: bool,
+    /// Where a decode engine waits for its KV, until it is finished.
+    pub(crate) room: Option<Room>,
+    /// Where it waits to be told where its KV is, until it is.
+    pub(crate) meeting: Option<Meeting>,
     /// Where its KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
     /// Contents of its prompt's blocks, if they move.
@@ -81,6 +85,15 @@ pub(crate) struct RemoteKv {
     pub(crate) blocks: Vec<u32>,
     /// Whether it writes them, instead of being read.
     pub(crate) is_pushed: bool,
+}
+
+impl From<Description> for RemoteKv {
+    fn from(description: Description) -> Self {
+        let Description { mut peer, request, blocks, is_pushed } = description;
+        // Engines that move nothing are always at their first.
+        peer.generation = peer.generation.filter(|generation| *generation != 0);
+        Self { peer, request_id: request, blocks, is_pushed }
+    }
 }
 
 impl RemoteKv {

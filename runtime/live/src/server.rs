@@ -25,6 +25,7 @@ use crate::faults::active::Faults;
 use crate::faults::injector::Injector;
 use crate::handle::Shared;
 use crate::intake::frontend::Intake;
+use crate::kv_transfer::meetings::Meetings;
 use crate::kv_transfer::mover::Mover;
 use crate::kv_transfer::transfers::Transfers;
 use crate::lifecycle::{End, Lifecycle};
@@ -60,6 +61,8 @@ pub(crate) struct Links {
     pub(crate) waves: Option<Arc<Waves>>,
     /// What carries KV, if anything does.
     pub(crate) mover: Option<Mover>,
+    /// What brings it together with others, if anything does.
+    pub(crate) meetings: Option<Meetings>,
 }
 
 /// State of an engine that outlives its frontends.
@@ -96,7 +99,7 @@ impl Server {
     /// An engine without requests.
     pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: Lasting) -> Self {
         let Plugins { latency, tokens, policy, injector } = plugins;
-        let Links { outputs, transport, peer_transport, shared, dispatcher, waves, mover } = links;
+        let Links { outputs, transport, peer_transport, shared, dispatcher, waves, mover, meetings } = links;
         let Lasting { kv_events, faults, counters: base } = lasting;
         let config = Arc::clone(&context.config);
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
@@ -116,7 +119,7 @@ impl Server {
             ),
             player: Player::default(),
             captures: CaptureLookup::default(),
-            transfers: Transfers::new(&context, transport, peer_transport, mover, monotonic_ns()),
+            transfers: Transfers::new(&context, transport, peer_transport, (mover, meetings), monotonic_ns()),
             routes: dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, context.index)),
             faults,
             injector: Injector::new(injector),

@@ -19,6 +19,7 @@
 //!   whoever polls. One plane belongs to one engine.
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
+//! * [`Rendezvous`]: what brings engines together whose requests come in any order; a crate of its own.
 //! * [`Statistics`]: bytes, pages and times by peer.
 //! * [`mod@bench`]: a measurement of the TCP plane between two processes.
 //!
@@ -49,6 +50,7 @@ mod geometry;
 mod lease;
 pub mod pattern;
 mod plane;
+mod rendezvous;
 mod statistics;
 pub mod tcp;
 
@@ -57,4 +59,7 @@ pub use error::{ErrorKind, TransferError};
 pub use geometry::{Geometry, GeometryError, GeometryInput, HeadOrder, Mismatch, Piece, Regions};
 pub use lease::{LeaseTable, Notice, NoticeEffect};
 pub use plane::{BlockPair, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, PlaneFactory, Transfer, Wake};
+pub use rendezvous::{
+    Description, HostFilter, Meeting, Rendezvous, RendezvousContext, RendezvousEvent, RendezvousFactory, Room,
+};
 pub use statistics::{Direction, Moved, PeerStatistics, Statistics};

@@ -8,6 +8,7 @@ pub(crate) mod guests;
 mod kv_shape;
 mod latency;
 mod nixl;
+mod rendezvous;
 pub(crate) mod replay;
 mod timing;
 mod transfer;

@@ -14,6 +14,7 @@ use vcr_units as units;
 
 use super::kv_shape::{KvDtypeArg, ShapeArg};
 use super::nixl::{NixlArgs, NixlEngines};
+use super::rendezvous::{RendezvousArgs, RendezvousEngines};
 use super::unusable::Unusable;
 
 /// What carries KV between engines.
@@ -129,6 +130,9 @@ pub(crate) struct TransferArgs {
     pub(crate) kv_cache_dtype: KvDtypeArg,
 
     #[command(flatten)]
+    pub(crate) rendezvous: RendezvousArgs,
+
+    #[command(flatten)]
     pub(crate) nixl: NixlArgs,
 }
 
@@ -185,6 +189,9 @@ impl TransferArgs {
                 FailureArg::Fail => LoadFailurePolicy::Fail,
                 FailureArg::Recompute => LoadFailurePolicy::Recompute,
             },
+            meetings: self
+                .rendezvous
+                .meetings(&RendezvousEngines { host: &self.side_channel_host, identity: engines })?,
         })
     }
 

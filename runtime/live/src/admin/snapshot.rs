@@ -24,6 +24,9 @@ impl Admin {
             kv_loads: transfers.loads,
             kv_loads_failed: transfers.failures,
             kv_notices_stray: transfers.stray_notices,
+            kv_rooms: transfers.meetings.rooms,
+            kv_rooms_missed: transfers.meetings.missed,
+            kv_rooms_waited_ns: transfers.meetings.waited_ns,
             ..serving.counters
         };
         // Faults and the publisher of KV events outlive a frontend.

@@ -60,7 +60,8 @@ pub(crate) fn admit(
         space.shortened(vector, params.dimensions, params.use_activation.unwrap_or(true))
     });
     let allowed = serving.transfers.allowed_peers();
-    let kv = params.kv_transfer_params().map_or(KvParams::Local, |params| KvParams::of(params, allowed));
+    let meetings = serving.transfers.meeting_settings();
+    let kv = params.kv_transfer_params().map_or(KvParams::Local, |params| KvParams::of(params, allowed, meetings));
     let prompt_logprobs = params.prompt_logprobs.map(|k| (num_logprobs(serving, k), prompt.clone()));
     let skips = match &request.pooling_params {
         Some(params) => params.skip_reading_prefix_cache,
@@ -78,6 +79,8 @@ pub(crate) fn admit(
     let max_tokens = match script {
         Some(script) => script.end.after_tokens,
         None if is_pooling => 0,
+        // The decode engine of the room gets the same request, and computes the rest.
+        None if matches!(kv, KvParams::DecodeElsewhere(Some(_))) => params.max_tokens.unwrap_or(u32::MAX).min(1),
         None => params.max_tokens.unwrap_or(u32::MAX),
     };
     let recorded = script.map(|script| script.tokens.as_slice()).filter(|tokens| !tokens.is_empty());
@@ -91,6 +94,12 @@ pub(crate) fn admit(
         priority: request.priority,
         core_priority: priority,
     };
+    let (room, meeting, remote) = match kv {
+        KvParams::DecodeElsewhere(room) => (room, None, None),
+        KvParams::MeetPrefill(meeting) => (None, Some(meeting).filter(|_| kv_role == KvRole::Destination), None),
+        KvParams::PrefillElsewhere(remote) => (None, None, Some(remote)),
+        KvParams::Incomplete(_) | KvParams::Refused(_) | KvParams::Local => (None, None, None),
+    };
     let extras = Extras {
         logprobs: params.logprobs.map(|k| num_logprobs(serving, k)),
         prompt_logprobs,
@@ -98,10 +107,9 @@ pub(crate) fn admit(
         seed,
         embedding,
         is_prefill_only: kv_role == KvRole::Source,
-        remote: match kv {
-            KvParams::PrefillElsewhere(remote) => Some(remote),
-            KvParams::DecodeElsewhere | KvParams::Incomplete(_) | KvParams::Refused(_) | KvParams::Local => None,
-        },
+        room,
+        meeting,
+        remote,
         contents,
         block_keys: (serving.egress.has_kv_events() && !block_keys.is_empty()).then_some(block_keys),
         recorded_end: script.map(|script| script.end.clone()),
@@ -244,13 +252,13 @@ fn start_tokens(
 fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
     match kv {
         KvParams::Local => KvRole::Local,
-        KvParams::DecodeElsewhere => KvRole::Source,
-        KvParams::PrefillElsewhere(_) => KvRole::Destination,
+        KvParams::DecodeElsewhere(_) => KvRole::Source,
+        KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_) => KvRole::Destination,
         KvParams::Incomplete(missing) => {
             tracing::warn!(
                 rank = serving.context.rank,
                 request = id,
-                "kv_transfer_params lack {}; the prompt is computed here",
+                "kv_transfer_params lack a usable {}; the prompt is computed here",
                 missing.join(", ")
             );
             KvRole::Local
@@ -260,7 +268,7 @@ fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
             tracing::warn!(
                 rank = serving.context.rank,
                 request = id,
-                "remote_host `{host}` is not an allowed KV peer; the prompt is computed here (hint: allow it with \
+                "host `{host}` is not an allowed KV peer; the prompt is computed here (hint: allow it with \
                      --allow-remote-kv {host}, or all pods of a cluster with their CIDR, such as --allow-remote-kv \
                      10.0.0.0/8)"
             );
@@ -276,6 +284,7 @@ impl Extras {
             || self.embedding.is_some()
             || self.is_prefill_only
             || self.remote.is_some()
+            || self.meeting.is_some()
             || self.block_keys.is_some()
             || self.recorded_end.is_some()
     }

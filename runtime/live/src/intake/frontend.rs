@@ -303,6 +303,9 @@ impl Intake {
         if let Some(placed) = &serving.context.config.placements {
             placed(&live.id, serving.context.rank);
         }
+        if let Some(room) = live.extras.as_ref().and_then(|extras| extras.room.as_ref()) {
+            serving.transfers.open_room(room);
+        }
         serving.requests.insert(LiveRequest { core, handle, ..live });
         if abort_immediately {
             serving.abort_tag(tag);

@@ -11,7 +11,7 @@ use crate::error::LiveError;
 use crate::intake::admit::{priority_of, salt_of, tenant_of};
 use crate::intake::frontend::Intake;
 use crate::kv_transfer::params::KvParams;
-use crate::kv_transfer::peers::AllowedPeers;
+use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{BlockKeys, LiveRequest};
 use crate::routing::dispatcher::{Decision, PeerMessage, RoutedRequest};
 use crate::routing::routes::{Delegated, Routes};
@@ -29,7 +29,7 @@ impl Intake {
         let index = serving.context.index;
         let Some(routes) = &mut serving.routes else { return self.take(serving, admin, request, None, now_ns) };
         let block_size = serving.stepper.engine().config().block_size;
-        let (engine, handle) = match decide(routes, &request, block_size, serving.transfers.allowed_peers())? {
+        let (engine, handle) = match decide(routes, &request, block_size, &serving.transfers)? {
             None => return self.take(serving, admin, request, None, now_ns),
             Some(Decision::To(engine, handle)) if engine == index => {
                 return self.take(serving, admin, request, Some(handle), now_ns);
@@ -130,18 +130,19 @@ fn decide(
     routes: &Routes,
     request: &EngineCoreRequest,
     block_size_tokens: u32,
-    allowed: &AllowedPeers,
+    transfers: &Transfers,
 ) -> Result<Option<Decision>, LiveError> {
     let params = request.sampling_params.as_ref();
     let keys = BlockKeys::of(request);
     let mut prompt = Prompt::new(block_size_tokens, salt_of(&keys));
     prompt.push_marked_tokens(request.prompt_token_ids.as_deref().unwrap_or_default(), &keys.marks());
     let kv_params = params.and_then(|params| params.kv_transfer_params());
-    let phase = match kv_params.map(|params| KvParams::of(params, allowed)) {
-        Some(KvParams::DecodeElsewhere) => RoutePhase::Prefill,
-        Some(KvParams::PrefillElsewhere(_)) => RoutePhase::Decode,
-        Some(KvParams::Local | KvParams::Incomplete(_) | KvParams::Refused(_)) | None => RoutePhase::Whole,
-    };
+    let phase =
+        match kv_params.map(|params| KvParams::of(params, transfers.allowed_peers(), transfers.meeting_settings())) {
+            Some(KvParams::DecodeElsewhere(_)) => RoutePhase::Prefill,
+            Some(KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_)) => RoutePhase::Decode,
+            Some(KvParams::Local | KvParams::Incomplete(_) | KvParams::Refused(_)) | None => RoutePhase::Whole,
+        };
     let query = RouteQuery {
         // The dispatcher fills in both.
         now_ns: 0,

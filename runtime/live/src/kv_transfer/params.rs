@@ -1,16 +1,19 @@
 //! The `kv_transfer_params` of requests, by vLLM's NIXL connector.
 
-use vcr_transfer::Peer;
+use vcr_transfer::{Meeting, Peer, Room};
 use vcr_wire::{Value, VllmMinor};
 
 use crate::kv_transfer::peers::AllowedPeers;
+use crate::kv_transfer::settings::{MeetingSettings, PdRole, RoomKeys};
 use crate::requests::RemoteKv;
 
 /// The place of a request's KV, by its `kv_transfer_params`.
 #[derive(Clone, Debug)]
 pub(crate) enum KvParams {
-    /// A decode engine will fetch it.
-    DecodeElsewhere,
+    /// A decode engine will fetch it, which waits in a room if there is one.
+    DecodeElsewhere(Option<Room>),
+    /// A prefill engine computes it, and says in a room where it is.
+    MeetPrefill(Meeting),
     /// A prefill engine holds it.
     PrefillElsewhere(RemoteKv),
     /// A prefill engine should hold it, but these keys are missing or invalid.
@@ -22,12 +25,68 @@ pub(crate) enum KvParams {
 }
 
 impl KvParams {
-    pub(crate) fn of(params: &Value, allowed: &AllowedPeers) -> Self {
+    pub(crate) fn of(params: &Value, allowed: &AllowedPeers, meetings: Option<&MeetingSettings>) -> Self {
         let is_set = |key: &str| params.get(key).and_then(Value::as_bool) == Some(true);
-        if is_set("do_remote_prefill") {
+        let (is_decode, is_prefill) = (is_set("do_remote_prefill"), is_set("do_remote_decode"));
+        if let Some(meetings) = meetings {
+            let role = match (is_decode, is_prefill) {
+                (true, _) => Some(PdRole::Decode),
+                (false, true) => Some(PdRole::Prefill),
+                (false, false) => meetings.role,
+            };
+            if let Some(kv) = role.and_then(|role| Self::by_room(params, role, meetings.room_keys, allowed)) {
+                return kv;
+            }
+        }
+        if is_decode {
             return Self::remote(params, allowed);
         }
-        if is_set("do_remote_decode") { Self::DecodeElsewhere } else { Self::Local }
+        if is_prefill { Self::DecodeElsewhere(None) } else { Self::Local }
+    }
+
+    /// What a request that names a room asks of an engine with this role; `None` if it names none.
+    fn by_room(params: &Value, role: PdRole, keys: RoomKeys, allowed: &AllowedPeers) -> Option<Self> {
+        let get = |key: &str| params.get(key).filter(|value| **value != Value::Nil);
+        let (room_key, room) = match keys {
+            RoomKeys::Bootstrap => {
+                let room = get("bootstrap_room")?;
+                ("bootstrap_room", room.as_u64().map(Room::Number))
+            }
+            RoomKeys::TransferId => {
+                let room = get("transfer_id")?.as_str().filter(|name| (1..=MAX_ROOM_NAME_BYTES).contains(&name.len()));
+                ("transfer_id", room.map(|name| Room::Name(name.to_owned())))
+            }
+        };
+        // The prefill engine's answer has come before: there is nothing to wait for.
+        if role == PdRole::Decode && get("remote_block_ids").is_some() {
+            return None;
+        }
+        let Some(room) = room else { return Some(Self::Incomplete(vec![room_key])) };
+        if role == PdRole::Prefill {
+            return Some(Self::DecodeElsewhere(Some(room)));
+        }
+        let text = |key: &str| get(key).and_then(Value::as_str);
+        let (host, port, engine_id, missing) = match keys {
+            RoomKeys::Bootstrap => {
+                let port = get("bootstrap_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+                (text("bootstrap_host"), port, None, ["bootstrap_host", "bootstrap_port"])
+            }
+            RoomKeys::TransferId => {
+                let address = text("remote_bootstrap_addr").and_then(bootstrap_address);
+                let (host, port) = address.unzip();
+                let engine_id = text("remote_engine_id");
+                let host = host.filter(|_| engine_id.is_some());
+                (host, port, engine_id, ["remote_bootstrap_addr", "remote_engine_id"])
+            }
+        };
+        let (Some(host), Some(port)) = (host, port.filter(|port| *port > 0)) else {
+            return Some(Self::Incomplete(missing.to_vec()));
+        };
+        if !allowed.contains(host) {
+            return Some(Self::Refused(host.to_owned()));
+        }
+        let engine_id = engine_id.map(str::to_owned);
+        Some(Self::MeetPrefill(Meeting { host: host.to_owned(), port, room, engine_id }))
     }
 
     fn remote(params: &Value, allowed: &AllowedPeers) -> Self {
@@ -65,6 +124,15 @@ impl KvParams {
             is_pushed: text("transfer_mode") == Some("push"),
         })
     }
+}
+
+/// The longest name of a room.
+const MAX_ROOM_NAME_BYTES: usize = 512;
+
+/// Host and port of `http://HOST:PORT`.
+fn bootstrap_address(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.strip_prefix("http://")?.trim_end_matches('/').rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
 }
 
 /// The blocks of the first group: one list for each group of layers, or a list alone as in older versions.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use vcr_transfer::{Geometry, Moved, Peer, PlaneFactory, TransferError};
+use vcr_transfer::{Geometry, Moved, Peer, PlaneFactory, RendezvousFactory, TransferError};
 
 /// A transfer to an engine that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,42 @@ impl fmt::Debug for PlaneSettings {
         let Self { geometry, time, is_pushed, .. } = self;
         write!(out, "PlaneSettings {{ {geometry:?}, {time:?}, is_pushed: {is_pushed} }}")
     }
+}
+
+/// How prefill and decode engines meet whose requests come in any order.
+#[derive(Clone)]
+pub struct MeetingSettings {
+    /// Makes the rendezvous of an engine.
+    pub factory: RendezvousFactory,
+    /// How requests name their rooms.
+    pub room_keys: RoomKeys,
+    /// The part of this engine in requests that do not say; `None`: they have none.
+    pub role: Option<PdRole>,
+}
+
+impl fmt::Debug for MeetingSettings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { room_keys, role, .. } = self;
+        write!(out, "MeetingSettings {{ {room_keys:?}, {role:?} }}")
+    }
+}
+
+/// The keys of `kv_transfer_params` that name a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoomKeys {
+    /// `bootstrap_room`, with `bootstrap_host` and `bootstrap_port`.
+    Bootstrap,
+    /// `transfer_id`, with `remote_bootstrap_addr` and `remote_engine_id`.
+    TransferId,
+}
+
+/// An engine's part in requests that two engines share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PdRole {
+    /// It computes prompts for others.
+    Prefill,
+    /// Others compute prompts for it.
+    Decode,
 }
 
 /// The time that a transfer takes, where bytes move and a time is modelled.

@@ -11,16 +11,20 @@ use vcr_core::RequestId;
 use vcr_core::plan::RemoteLoad;
 use vcr_core::seed::derive;
 use vcr_random::Stream;
-use vcr_transfer::{ErrorKind, Held, LeaseTable, Moved, Notice, NoticeEffect, Peer, Statistics, TransferError};
+use vcr_transfer::{
+    Description, ErrorKind, Held, LeaseTable, Meeting, Moved, Notice, NoticeEffect, Peer, RendezvousEvent, Room,
+    Statistics, TransferError,
+};
 use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 
 use crate::config::TransferSettings;
 use crate::context::Context;
+use crate::kv_transfer::meetings::{MeetingCounts, Meetings, Met};
 use crate::kv_transfer::mover::{HeldRequest, LoadPages, Mover, MoverEvent};
 use crate::kv_transfer::params::HeldPrompt;
 use crate::kv_transfer::peers::{AllowedPeers, PeerSockets};
 use crate::kv_transfer::push::PushRegistration;
-use crate::kv_transfer::settings::{TransferFault, TransferTime};
+use crate::kv_transfer::settings::{MeetingSettings, TransferFault, TransferTime};
 use crate::requests::RemoteKv;
 
 /// A transfer to this engine that is to start.
@@ -66,6 +70,7 @@ pub(crate) struct TransferCounts {
     pub(crate) failures: u64,
     /// Notices for prompts that are not held.
     pub(crate) stray_notices: u64,
+    pub(crate) meetings: MeetingCounts,
 }
 
 /// One engine's part in transfers.
@@ -80,6 +85,7 @@ pub(crate) struct Transfers {
     allowed: AllowedPeers,
     peers: PeerSockets,
     mover: Option<Mover>,
+    meetings: Option<Meetings>,
     leases: LeaseTable<HeldRequest>,
     loads: HashMap<u64, Load>,
     /// Ends of transfers to this engine, by time.
@@ -91,6 +97,8 @@ pub(crate) struct Transfers {
     /// Kept for their memory.
     released: Vec<Released>,
     news: Vec<MoverEvent>,
+    /// Requests that wait in no room any more.
+    met: Vec<Met>,
     draws: Stream,
 }
 
@@ -109,7 +117,7 @@ impl Transfers {
         context: &Context,
         transport: Transport,
         peer_transport: Transport,
-        mover: Option<Mover>,
+        (mover, meetings): (Option<Mover>, Option<Meetings>),
         now_ns: u64,
     ) -> Self {
         let (settings, rank) = (&context.config.transfer, context.rank);
@@ -126,6 +134,7 @@ impl Transfers {
             peers: PeerSockets::new(peer_transport),
             leases: LeaseTable::new(settings.lease_ns, settings.lease_ns / 3 * EXTENSION_THIRDS),
             mover,
+            meetings,
             loads: HashMap::new(),
             ends: BinaryHeap::new(),
             announced: Vec::new(),
@@ -133,6 +142,7 @@ impl Transfers {
             counts: TransferCounts::default(),
             released: Vec::new(),
             news: Vec::new(),
+            met: Vec::new(),
             draws: Stream::new(seed, "live.transfers"),
         }
     }
@@ -157,7 +167,46 @@ impl Transfers {
     }
 
     pub(crate) fn counts(&self) -> TransferCounts {
-        self.counts
+        let meetings = self.meetings.as_ref().map(Meetings::counts).unwrap_or_default();
+        TransferCounts { meetings, ..self.counts }
+    }
+
+    /// How requests name rooms, if engines meet.
+    pub(crate) fn meeting_settings(&self) -> Option<&MeetingSettings> {
+        self.settings.meetings.as_ref()
+    }
+
+    /// A request for a room has come, whose prompt is computed here.
+    pub(crate) fn open_room(&mut self, room: &Room) {
+        if let Some(meetings) = &mut self.meetings {
+            meetings.open(room);
+        }
+    }
+
+    /// It has ended without its prompt.
+    pub(crate) fn close_room(&mut self, room: &Room) {
+        if let Some(meetings) = &mut self.meetings {
+            meetings.close(room);
+        }
+    }
+
+    /// A request for which blocks are reserved waits in a room, until [`Transfers::take_met`] returns it.
+    pub(crate) fn join_room(&mut self, load: RemoteLoad, meeting: Meeting, now_ns: u64) {
+        if let Some(meetings) = &mut self.meetings {
+            meetings.join(load, meeting, now_ns);
+        }
+    }
+
+    /// It does not wait any more.
+    pub(crate) fn leave_room(&mut self, tag: u64) {
+        if let Some(meetings) = &mut self.meetings {
+            meetings.leave(tag);
+        }
+    }
+
+    /// Requests that wait in no room any more, as of the last [`Transfers::receive`].
+    pub(crate) fn take_met(&mut self) -> Vec<Met> {
+        std::mem::take(&mut self.met)
     }
 
     /// The plane's name and totals, if there is one.
@@ -296,7 +345,7 @@ impl Transfers {
     ///
     /// # Errors
     /// When the side channel's address is in use.
-    pub(crate) fn hold(&mut self, finished: &Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
+    pub(crate) fn hold(&mut self, finished: Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
         if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
             self.notices = Some(NoticeBoard::bind(&self.transport, &address)?);
@@ -326,7 +375,18 @@ impl Transfers {
             generation,
             is_pushed,
         };
-        Ok(prompt.params(finished.version))
+        let params = prompt.params(finished.version);
+        if let (Some(room), Some(meetings)) = (finished.room, &mut self.meetings) {
+            let peer = Peer {
+                host: self.settings.side_channel_host.clone(),
+                port: self.port,
+                engine_id: self.engine_id.clone(),
+                generation: Some(generation),
+            };
+            let blocks = finished.blocks.to_vec();
+            meetings.complete(room, Description { peer, request: finished.id.to_owned(), blocks, is_pushed });
+        }
+        Ok(params)
     }
 
     /// Notifies the prefill engine that its KV has been read, or is not wanted any more.
@@ -366,6 +426,14 @@ impl Transfers {
             }
             self.news = news;
         }
+        if let Some(meetings) = &mut self.meetings {
+            let (num_met, mut of_held) = (self.met.len(), Vec::new());
+            meetings.poll(&mut self.met, &mut of_held, now_ns);
+            is_news |= self.met.len() > num_met;
+            for event in of_held {
+                self.apply_meeting(event, &mut released);
+            }
+        }
         for (request, held) in self.leases.expire(now_ns) {
             if let Some(mover) = &mut self.mover {
                 mover.release(&request);
@@ -397,6 +465,24 @@ impl Transfers {
                     released.push(held);
                 }
             }
+        }
+    }
+
+    /// Frees a prompt for which a decode engine has come that sends no notice, or none has come.
+    fn apply_meeting(&mut self, event: RendezvousEvent, released: &mut Vec<Released>) {
+        let (request, is_expired) = match event {
+            RendezvousEvent::Taken { request } => (request, false),
+            RendezvousEvent::Expired { request, message } => {
+                tracing::warn!(rank = self.rank, request, "{message}");
+                (request, true)
+            }
+            RendezvousEvent::Met { .. } | RendezvousEvent::Missed { .. } => return,
+        };
+        if let Some(held) = self.leases.remove(&request) {
+            if let Some(mover) = &mut self.mover {
+                mover.release(&request);
+            }
+            released.push(Released { core: held.core, is_expired });
         }
     }
 
@@ -502,4 +588,6 @@ pub(crate) struct Finished<'a> {
     pub(crate) cached_tokens: u32,
     pub(crate) tensor_parallel_size: u32,
     pub(crate) version: VllmMinor,
+    /// Where a decode engine waits for it, or will.
+    pub(crate) room: Option<Room>,
 }

@@ -20,6 +20,7 @@ use crate::egress::waves::Waves;
 use crate::error::LiveError;
 use crate::faults::active::Faults;
 use crate::handle::{EngineState, Shared};
+use crate::kv_transfer::meetings::Meetings;
 use crate::kv_transfer::mover::Mover;
 use crate::kv_transfer::transfers::engine_name;
 use crate::lifecycle::End;
@@ -97,10 +98,11 @@ impl Rank {
                 Some(mover) => Some(mover),
                 None => start_mover(&self.config, self.number(), self.waiter.waker())?,
             };
+            let meetings = self.start_meetings()?;
             let Some(link) = self.connect(&mut lasting)? else { return Ok(()) };
             let EngineLink { init, mut inputs, outputs } = link;
             let context = Context::new(Arc::clone(&self.config), self.index);
-            let mut server = Server::new(context, self.links(&init, outputs, mover), plugins, lasting);
+            let mut server = Server::new(context, self.links(&init, outputs, (mover, meetings)), plugins, lasting);
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
             // A bug must not leave a frontend waiting, either.
             let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -267,7 +269,12 @@ impl Rank {
         })
     }
 
-    fn links(&self, init: &Init, outputs: EngineOutputs, mover: Option<Mover>) -> Links {
+    fn links(
+        &self,
+        init: &Init,
+        outputs: EngineOutputs,
+        (mover, meetings): (Option<Mover>, Option<Meetings>),
+    ) -> Links {
         Links {
             outputs,
             transport: self.transport.clone(),
@@ -276,7 +283,17 @@ impl Rank {
             dispatcher: self.dispatcher.clone(),
             waves: self.waves(init),
             mover,
+            meetings,
         }
+    }
+
+    /// Starts what brings this engine together with others, if anything does.
+    fn start_meetings(&self) -> Result<Option<Meetings>, LiveError> {
+        let transfer = &self.config.transfer;
+        let Some(settings) = &transfer.meetings else { return Ok(None) };
+        let engine_id = engine_name(transfer, self.number(), self.config.identity.num_ranks);
+        let waker = self.waiter.waker();
+        Meetings::start(settings, transfer, engine_id, self.number(), Arc::new(move || waker.wake())).map(Some)
     }
 
     /// Waves, if there is a coordinator and the model is a mixture of experts:

@@ -141,9 +141,19 @@ impl Serving {
             self.gather_cache_events();
         }
         let request = self.requests.remove(tag)?;
-        if let Some(remote) = request.extras.as_ref().and_then(|extras| extras.remote.as_ref()) {
-            self.transfers.cancel(tag);
-            self.release_remote(remote);
+        if let Some(extras) = &request.extras {
+            if extras.meeting.is_some() {
+                self.transfers.leave_room(tag);
+            }
+            if let Some(room) = &extras.room {
+                self.transfers.close_room(room);
+            }
+            if extras.meeting.is_some() || extras.remote.is_some() {
+                self.transfers.cancel(tag);
+            }
+            if let Some(remote) = &extras.remote {
+                self.release_remote(remote);
+            }
         }
         self.tokens.end(tag);
         self.player.remove(tag);

@@ -5,6 +5,7 @@ use vcr_transfer::{BlockPair, ErrorKind, TransferError};
 use vcr_wire::{FinishReason, RequestError};
 
 use crate::error::LiveError;
+use crate::kv_transfer::meetings::Met;
 use crate::kv_transfer::mover::LoadPages;
 use crate::kv_transfer::settings::LoadFailurePolicy;
 use crate::kv_transfer::transfers::{LoadEnd, LoadRequest};
@@ -18,18 +19,61 @@ impl Serving {
     /// Starts the transfers for which the last steps have reserved blocks.
     pub(super) fn start_loads(&mut self, now_ns: u64) {
         for load in self.transfers.take_announced() {
-            let fault = self.faults.kv_transfer(self.context.since_start_ns(now_ns));
-            let pages = match self.requests.get(load.tag).and_then(|request| request.extras.as_deref()) {
-                Some(extras) if self.transfers.moves_bytes() => {
-                    let (engine, remote) = (self.stepper.engine(), extras.remote.as_ref());
-                    let blocks = engine.block_table(load.request);
-                    let block_size = engine.config().block_size;
-                    remote.map(|remote| missing_pages(&load, blocks, &extras.contents, remote, block_size)).transpose()
-                }
-                _ => Ok(None),
-            };
-            let request = LoadRequest { tag: load.tag, missing_tokens: load.missing_tokens, fault, pages };
-            self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
+            let extras = self.requests.get(load.tag).and_then(|request| request.extras.as_deref());
+            match extras.and_then(|extras| extras.meeting.clone()) {
+                Some(meeting) => self.transfers.join_room(load, meeting, now_ns),
+                None => self.start_load(&load, now_ns),
+            }
+        }
+    }
+
+    fn start_load(&mut self, load: &RemoteLoad, now_ns: u64) {
+        let fault = self.faults.kv_transfer(self.context.since_start_ns(now_ns));
+        let pages = match self.requests.get(load.tag).and_then(|request| request.extras.as_deref()) {
+            Some(extras) if self.transfers.moves_bytes() => {
+                let (engine, remote) = (self.stepper.engine(), extras.remote.as_ref());
+                let blocks = engine.block_table(load.request);
+                let block_size = engine.config().block_size;
+                remote.map(|remote| missing_pages(load, blocks, &extras.contents, remote, block_size)).transpose()
+            }
+            _ => Ok(None),
+        };
+        let request = LoadRequest { tag: load.tag, missing_tokens: load.missing_tokens, fault, pages };
+        self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
+    }
+
+    /// Starts the transfer of a request that was told in its room where its KV is, or ends it with the reason.
+    fn start_met(&mut self, met: Met, now_ns: u64) {
+        let Met { load, outcome } = met;
+        let Some(extras) = self.requests.get_mut(load.tag).and_then(|request| request.extras.as_deref_mut()) else {
+            return;
+        };
+        let Some(meeting) = extras.meeting.take() else { return };
+        let error = |kind, what: String| Err(TransferError::new(kind, format!("KV rendezvous: {meeting}: {what}")));
+        let described = match outcome {
+            Ok(Some(description)) if !self.transfers.allowed_peers().contains(&description.peer.host) => {
+                let host = description.peer.host;
+                error(
+                    ErrorKind::NotAllowed,
+                    format!("its KV is at `{host}`, which is not an allowed KV peer (see --allow-remote-kv)"),
+                )
+            }
+            Ok(None) if self.transfers.moves_bytes() => error(
+                ErrorKind::Mismatch,
+                "the prefill worker does not say where its KV is; only --kv-transfer none does without that".to_owned(),
+            ),
+            other => other,
+        };
+        match described {
+            Ok(description) => {
+                extras.remote = description.map(RemoteKv::from);
+                self.start_load(&load, now_ns);
+            }
+            Err(error) => {
+                let pages = Err(error);
+                let request = LoadRequest { tag: load.tag, missing_tokens: 0, fault: None, pages };
+                self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
+            }
         }
     }
 
@@ -42,6 +86,9 @@ impl Serving {
         let (released, is_news) = self.transfers.receive(now_ns)?;
         if is_news {
             self.snapshot.mark_stale();
+        }
+        for met in self.transfers.take_met() {
+            self.start_met(met, now_ns);
         }
         while let Some(end) = self.transfers.next_end(now_ns) {
             self.snapshot.mark_stale();

@@ -84,8 +84,9 @@ impl OutputParts<'_> {
                     cached_tokens: request.local_cached_tokens + request.external_tokens,
                     tensor_parallel_size: self.context.config.identity.tensor_parallel_size,
                     version,
+                    room: extras.room.take(),
                 };
-                match self.transfers.hold(&finished, now_ns) {
+                match self.transfers.hold(finished, now_ns) {
                     Ok(params) => message.kv_transfer_params = Some(params),
                     Err(error) => {
                         tracing::error!(

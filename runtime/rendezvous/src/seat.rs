@@ -1,0 +1,107 @@
+//! The rendezvous of one engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+use vcr_transfer::{Description, Meeting, Rendezvous, RendezvousContext, RendezvousEvent, Room};
+
+use crate::hub::Hub;
+use crate::join::meet;
+use crate::rooms::Prompt;
+use crate::shared::Desk;
+
+/// The rendezvous of one engine.
+pub(crate) struct Seat {
+    hub: Arc<Hub>,
+    rank: u16,
+    desk: Arc<Desk>,
+    joins: HashMap<u64, AbortHandle>,
+}
+
+impl Seat {
+    pub(crate) fn new(hub: Arc<Hub>, context: RendezvousContext) -> Self {
+        let RendezvousContext { rank, allows, wake, .. } = context;
+        let desk = Arc::new(Desk::new(allows, wake));
+        hub.add(rank, Arc::clone(&desk));
+        Self { hub, rank, desk, joins: HashMap::new() }
+    }
+}
+
+impl Rendezvous for Seat {
+    fn open(&mut self, room: &Room) {
+        if let Err(error) = self.hub.shared.rooms.open(room, self.rank) {
+            tracing::warn!(rank = self.rank, "room {room} cannot be opened: {error}");
+        }
+    }
+
+    fn complete(&mut self, room: Room, description: Description) {
+        let shared = &self.hub.shared;
+        let request = description.request.clone();
+        match shared.rooms.complete(&room, Prompt { rank: self.rank, description }) {
+            Ok((number, before)) => {
+                if let Some(before) = before {
+                    shared.expired(&room, before, "before it was used again");
+                }
+                let Some(number) = number else { return };
+                let shared = Arc::clone(shared);
+                self.hub.spawn(async move {
+                    tokio::time::sleep(shared.settings.timeout).await;
+                    if let Some(prompt) = shared.rooms.expire(&room, number) {
+                        let why = format!("within {:?}", shared.settings.timeout);
+                        shared.expired(&room, prompt, &why);
+                    }
+                });
+            }
+            Err(error) => {
+                let message = format!("KV rendezvous: the prompt of room {room} cannot wait: {error}");
+                self.desk.push(RendezvousEvent::Expired { request, message });
+            }
+        }
+    }
+
+    fn close(&mut self, room: &Room) {
+        self.hub.shared.rooms.close(room);
+    }
+
+    fn join(&mut self, id: u64, meeting: Meeting) {
+        let (shared, desk) = (Arc::clone(&self.hub.shared), Arc::clone(&self.desk));
+        let task = async move {
+            let event = match meet(&shared, &desk, &meeting).await {
+                Ok(description) => RendezvousEvent::Met { id, description },
+                Err(error) => RendezvousEvent::Missed { id, error },
+            };
+            desk.push(event);
+        };
+        self.joins.insert(id, self.hub.spawn(task));
+    }
+
+    fn leave(&mut self, id: u64) {
+        if let Some(handle) = self.joins.remove(&id) {
+            handle.abort();
+        }
+    }
+
+    fn poll(&mut self, events: &mut Vec<RendezvousEvent>) {
+        for event in self.desk.take() {
+            match &event {
+                RendezvousEvent::Met { id, .. } | RendezvousEvent::Missed { id, .. } => {
+                    // Nobody waits any more who has left.
+                    if self.joins.remove(id).is_some() {
+                        events.push(event);
+                    }
+                }
+                RendezvousEvent::Taken { .. } | RendezvousEvent::Expired { .. } => events.push(event),
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        for handle in self.joins.values() {
+            handle.abort();
+        }
+        self.hub.remove(self.rank, &self.desk);
+    }
+}

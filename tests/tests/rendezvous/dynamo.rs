@@ -1,0 +1,85 @@
+//! The TCP bootstrap of NVIDIA Dynamo's mocker.
+
+use serde_json::{Value, json};
+use vcr_tests::{free_port, wait_until};
+
+use crate::{Foreign, Worker, both, completed, foreign, reason};
+
+fn of_prefill(room: u64) -> Value {
+    json!({"do_remote_decode": true, "bootstrap_room": room})
+}
+
+fn of_decode(port: u16, room: u64) -> Value {
+    json!({"do_remote_prefill": true, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room})
+}
+
+#[test]
+fn either_side_comes_first_and_kv_moves() {
+    let (prefill, decode) = (Worker::prefill("dynamo"), Worker::decode("dynamo"));
+    let computed = prefill.complete("a", &of_prefill(1));
+    assert_eq!(completed(&computed), 1, "the decode engine computes the rest");
+    assert_eq!(completed(&decode.complete("a", &of_decode(prefill.port, 1))), 5);
+    let (decoded, computed) = both(
+        || decode.complete("b", &of_decode(prefill.port, u64::MAX)),
+        || {
+            wait_until("the decode engine waits", || decode.metric("vcr_kv_rooms_total") == 2.0);
+            prefill.complete("b", &of_prefill(u64::MAX))
+        },
+    );
+    assert_eq!((completed(&decoded), completed(&computed)), (5, 1));
+    // Ten blocks each, K and V of 32 layers, compared with the pattern.
+    wait_until("the pages are counted", || decode.metric("vcr_kv_transfer_pages_received_total") == 1280.0);
+    assert_eq!(decode.metric("vcr_kv_rooms_missed_total"), 0.0);
+    prefill.is_whole();
+    decode.is_whole();
+}
+
+#[test]
+fn a_worker_that_never_comes_is_named() {
+    let prefill = Worker::start("dynamo", &["--kv-rendezvous-timeout", "1s"]);
+    let decode = Worker::start("dynamo", &["--kv-rendezvous-timeout", "1s", "--kv-rendezvous-role", "decode"]);
+    let nobody = reason(&decode.complete("a", &of_decode(prefill.port, 7)));
+    let expected =
+        format!("the prefill worker at 127.0.0.1:{}, room 7: the prompt was not finished within 1s", prefill.port);
+    assert!(nobody.contains(&expected), "{nobody}");
+    let nowhere = free_port();
+    let nobody = reason(&decode.complete("a", &of_decode(nowhere, 7)));
+    let expected = format!("no prefill worker came to 127.0.0.1:{nowhere}, for room 7, within 1s (Connection refused");
+    assert!(nobody.contains(&expected), "{nobody}");
+    wait_until("both are counted", || decode.metric("vcr_kv_rooms_missed_total") == 2.0);
+    decode.is_whole();
+    assert_eq!(completed(&prefill.complete("b", &of_prefill(8))), 1);
+    prefill.serve.wait_for("no decode engine came to room 8 within 1s");
+    prefill.is_whole();
+}
+
+/// The ports of ranks are counted up, and lead to the rooms of all.
+#[test]
+fn each_rank_has_a_port() {
+    let prefill = Worker::start("dynamo", &["--kv-transfer", "tcp", "--data-parallel-size", "2"]);
+    let decode = Worker::decode("dynamo");
+    for (room, port) in [(1, prefill.port), (2, prefill.port + 1), (3, prefill.port), (4, prefill.port + 1)] {
+        let salt = room.to_string();
+        assert_eq!(completed(&prefill.complete(&salt, &of_prefill(room))), 1);
+        assert_eq!(completed(&decode.complete(&salt, &of_decode(port, room))), 5);
+    }
+    prefill.is_whole();
+}
+
+/// Workers of Dynamo, which neither describe KV nor send notices.
+#[test]
+fn workers_of_dynamo_meet_those_of_vcr() {
+    let prefill = Worker::prefill("dynamo");
+    let port = prefill.port.to_string();
+    let (answer, computed) =
+        both(|| foreign(&["dynamo-decode", "127.0.0.1", &port, "5"]), || prefill.complete("a", &of_prefill(5)));
+    assert_eq!((&answer["answer"], completed(&computed)), (&json!("01"), 1));
+    prefill.is_whole();
+
+    let other = Foreign::start(&["dynamo-prefill", "6", "7"]);
+    let decode = Worker::start("dynamo", &["--kv-rendezvous-role", "decode"]);
+    assert_eq!(completed(&decode.complete("a", &of_decode(other.port, 6))), 5);
+    let moves = Worker::decode("dynamo");
+    let error = reason(&moves.complete("a", &of_decode(other.port, 7)));
+    assert!(error.contains("does not say where its KV is; only --kv-transfer none does without that"), "{error}");
+}

@@ -1,0 +1,132 @@
+//! Prefill and decode engines whose requests come in any order: `--kv-rendezvous`.
+
+mod bad;
+mod dynamo;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use serde_json::{Value, json};
+use vcr_tests::{Reply, Serve, ended, free_port, root, wait_until};
+
+/// A prompt of ten blocks of 16 tokens.
+fn prompt() -> Vec<u32> {
+    (1000..1160).collect()
+}
+
+/// A server whose KV moves over TCP, or takes a modelled time.
+struct Worker {
+    serve: Serve,
+    /// Its bootstrap port.
+    port: u16,
+    /// Where its metrics are.
+    metrics: u16,
+}
+
+const SMALL: [&str; 6] = ["--num-gpu-blocks", "400", "--block-size", "16", "--kv-block-bytes", "4KiB"];
+
+impl Worker {
+    fn start(protocol: &str, more: &[&str]) -> Self {
+        // Two engines count their ports up.
+        let [port, _, side_channel, _, metrics] = std::array::from_fn(|_| free_port());
+        let (bootstrap, side_channel) = (port.to_string(), side_channel.to_string());
+        let address = format!("127.0.0.1:{metrics}");
+        let args = ["--kv-rendezvous", protocol, "--kv-rendezvous-port", &bootstrap];
+        let more = [&["--side-channel-port", &side_channel, "--metrics-address", &address], more].concat();
+        Self { serve: Serve::start(&[&args[..], &SMALL, &more].concat()), port, metrics }
+    }
+
+    fn prefill(protocol: &str) -> Self {
+        Self::start(protocol, &["--kv-transfer", "tcp"])
+    }
+
+    fn decode(protocol: &str) -> Self {
+        Self::start(protocol, &["--kv-transfer", "tcp", "--kv-rendezvous-role", "decode"])
+    }
+
+    /// A completion of five tokens of a prompt that `salt` tells from others.
+    fn complete(&self, salt: &str, params: &Value) -> Reply {
+        let body = json!({
+            "model": "sim", "prompt": prompt(), "max_tokens": 5, "ignore_eos": true, "cache_salt": salt,
+            "kv_transfer_params": params,
+        });
+        self.serve.post("/v1/completions", &body)
+    }
+
+    /// A metric's sum over its labels.
+    fn metric(&self, name: &str) -> f64 {
+        let mut answer =
+            ureq::get(format!("http://127.0.0.1:{}/metrics", self.metrics)).call().expect("there are metrics");
+        let text = answer.body_mut().read_to_string().expect("metrics are text");
+        let of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);
+        text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// The blocks of all prompts are free again.
+    #[track_caller]
+    fn is_whole(&self) {
+        wait_until("all blocks are free", || self.metric("vcr_kv_cache_usage_ratio") == 0.0);
+    }
+}
+
+/// That an answer is whole, and how many prompt tokens the engine did not compute.
+#[track_caller]
+fn completed(reply: &Reply) -> u64 {
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    reply.body["usage"]["completion_tokens"].as_u64().expect("it counts tokens")
+}
+
+#[track_caller]
+fn reason(reply: &Reply) -> String {
+    assert_ne!(reply.status, 200, "{}", reply.body);
+    reply.body["error"]["message"].as_str().unwrap_or_else(|| panic!("{}", reply.body)).to_owned()
+}
+
+/// What a worker of another system says in the end.
+#[track_caller]
+fn foreign(args: &[&str]) -> Value {
+    let said = ended(command(args));
+    serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("no JSON: {error}: {said}"))
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(root().join("tests/frontends/clients/rendezvous.py")).args(args);
+    command
+}
+
+/// A worker of another system that is waited for; killed in the end.
+struct Foreign {
+    process: Child,
+    port: u16,
+}
+
+impl Foreign {
+    /// Starts it and reads the port that it prints.
+    #[track_caller]
+    fn start(args: &[&str]) -> Self {
+        let mut process = command(args).stdout(Stdio::piped()).spawn().expect("there is a python3");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut line).expect("it prints a line");
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("no JSON: {error}: {line}"));
+        let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok()).expect("it prints its port");
+        Self { process, port }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// Sends a request while another is under way.
+fn both<A: Send, B>(first: impl FnOnce() -> A + Send, then: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let then = then();
+        (first.join().expect("it ends"), then)
+    })
+}
