@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use serde_json::value::RawValue;
 
 use crate::grammar::Grammar;
-use crate::pattern::Pattern;
 use crate::schema::Schema;
 use crate::structural::Format;
+use crate::values::pattern::Pattern;
 
 /// What a request's output must be like.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use vcr_guest_sdk::Rng;
 
-use crate::draw::{below, pick};
-use crate::pattern::Pattern;
+use crate::values::draw::{below, pick};
+use crate::values::pattern::Pattern;
 
 /// The rule that a text is of.
 const ROOT: &str = "root";

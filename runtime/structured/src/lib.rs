@@ -12,20 +12,16 @@
 extern crate alloc;
 
 mod choice;
-mod draw;
 mod entries;
 mod grammar;
-mod notation;
-mod numbers;
 mod output;
-mod pattern;
 pub mod python;
 mod schema;
 mod settings;
 mod structural;
 mod style;
+mod values;
 mod vocabulary;
-mod words;
 mod writer;
 
 use alloc::format;
@@ -40,8 +36,8 @@ use crate::entries::Entries;
 pub use crate::output::Output;
 pub use crate::settings::ArgumentSettings;
 use crate::settings::Room;
+use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
-use crate::words::Words;
 use crate::writer::{GENEROSITY_MAX, document};
 
 /// The config of the guest: what its tokens mean, and how much it says.
@@ -189,7 +185,7 @@ impl JsonTokens {
         if all.iter().any(fits) {
             all.retain(fits);
         }
-        let chosen = draw::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
+        let chosen = values::draw::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
         Ok(all.swap_remove(chosen))
     }
 

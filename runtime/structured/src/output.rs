@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use vcr_guest_sdk::TokenRequest;
 
+use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
-use crate::words::Words;
 
 /// What is said to one request.
 pub struct Output {

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny};
 use serde_json::Value;
 
 use crate::entries::Entries;
-use crate::pattern::Pattern;
+use crate::values::pattern::Pattern;
 
 /// A JSON schema, as far as this guest follows it. Keywords that would bind
 /// what is written and are not known here are an error; those that bind nothing
@@ -173,7 +173,7 @@ where
 }
 
 fn pattern<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pattern>, D::Error> {
-    crate::pattern::deserialize(deserializer).map(Some)
+    crate::values::pattern::deserialize(deserializer).map(Some)
 }
 
 /// Reads a value that, where it is null, is still there.

@@ -8,13 +8,13 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use vcr_guest_sdk::Rng;
 
-use crate::draw::{below, pick};
 use crate::grammar::Grammar;
-use crate::pattern::Pattern;
 use crate::schema::{Schema, one_or_many};
 use crate::settings::{Room, happens};
 use crate::style::Style;
-use crate::words::word;
+use crate::values::draw::{below, pick};
+use crate::values::pattern::Pattern;
+use crate::values::words::word;
 use crate::writer::document;
 
 /// A text made of fixed and free parts: xgrammar's formats of structural tags,
@@ -33,7 +33,7 @@ pub(crate) enum Format {
     },
     AnyText,
     Regex {
-        #[serde(deserialize_with = "crate::pattern::deserialize")]
+        #[serde(deserialize_with = "crate::values::pattern::deserialize")]
         pattern: Pattern,
     },
     Grammar {

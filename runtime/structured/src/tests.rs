@@ -187,7 +187,7 @@ fn other_requests_get_words_by_their_seed() {
     let (text, tokens) = said(&request("", 5));
     let count = text.split(' ').count();
     assert!((10..=60).contains(&count), "{count}");
-    assert!(text.split(' ').all(|word| words::WORDS.contains(&word)), "{text}");
+    assert!(text.split(' ').all(|word| values::words::WORDS.contains(&word)), "{text}");
     assert_eq!(tokens.last(), Some(&EOS));
     assert_eq!(said(&request("", 5)).1, tokens);
     assert_ne!(said(&request("", 6)).1, tokens);

@@ -3,12 +3,12 @@ use alloc::string::String;
 
 use vcr_guest_sdk::Rng;
 
-use crate::draw::{below, pick};
-use crate::notation::notated;
-use crate::numbers;
 use crate::schema::{Schema, Type};
 use crate::settings::{Room, happens};
-use crate::words::{WORDS, word};
+use crate::values::draw::{below, pick};
+use crate::values::notation::notated;
+use crate::values::numbers;
+use crate::values::words::{WORDS, word};
 
 /// How much can be said beyond what must be.
 pub(crate) const GENEROSITY_MAX: u32 = 3;

@@ -9,29 +9,23 @@
 //! a step only interpolates in those. Doubles are added, multiplied, divided, rounded and
 //! rooted, which IEEE 754 fixes to the bit; logarithms come from `libm`.
 
-mod curve;
 mod dtype;
 mod error;
-mod frame;
-mod grid;
+mod files;
+mod interpolation;
 mod limits;
-mod listing;
 mod memory;
 mod model;
-mod nested;
 mod operators;
-mod package;
-#[cfg_attr(not(feature = "parquet"), path = "absent.rs")]
-mod parquet;
 mod plan;
 mod source;
 mod system;
 mod tables;
 
 pub use error::{DATA_VARIABLE, INSTALL, TablesError};
-pub use listing::{ColumnRange, TableSummary, summarize};
+pub use files::listing::{ColumnRange, TableSummary, summarize};
+pub use files::package::{Package, Stack, TableFile};
 pub use memory::MemoryNeed;
 pub use model::KvShape;
-pub use package::{Package, Stack, TableFile};
 pub use source::{Priced, Source};
 pub use tables::{Resolved, SourceFiles, Tables, TablesInput};

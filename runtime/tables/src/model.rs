@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::dtype::Dtype;
 use crate::error::TablesError;
-use crate::package::ModelFiles;
+use crate::files::package::ModelFiles;
 
 /// Architectures that can be priced: transformers whose layers are all alike, but for
 /// attention in windows.

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
-use crate::grid::Grid;
+use crate::files::package::Stack;
+use crate::interpolation::curve::Curve;
+use crate::interpolation::grid::Grid;
 use crate::limits::{ExpertShape, Heads};
 use crate::model::{Attention, Experts, Model};
 use crate::operators::attention::{AttentionTables, Grouped, LatentTables};
 use crate::operators::collective::{Collective, Collectives};
 use crate::operators::experts::ExpertTable;
 use crate::operators::gemm::{Gemm, Gemms};
-use crate::package::Stack;
 use crate::source::Source;
 use crate::system::System;
 

@@ -7,12 +7,12 @@ use vcr_core::latency::{
     DecodeSteps, LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, TableUse, price_until_horizon,
 };
 
-use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
+use crate::files::package::{ModelFiles, Package};
+use crate::interpolation::curve::Curve;
 use crate::memory::MemoryNeed;
 use crate::model::Model;
-use crate::package::{ModelFiles, Package};
 use crate::plan::{AttentionOperator, Group, Parallel, Plan, TokenOperator};
 use crate::source::{Priced, Source};
 

@@ -76,7 +76,7 @@ fn formats_are_put_together() {
     for text in &texts {
         let (thought, call) = text.split_once("<f>").expect("the tag");
         let thought = thought.strip_prefix("<think>").and_then(|thought| thought.strip_suffix(['!', '?']));
-        assert!(thought.expect("a thought").split(' ').all(|word| words::WORDS.contains(&word)), "{text}");
+        assert!(thought.expect("a thought").split(' ').all(|word| values::words::WORDS.contains(&word)), "{text}");
         let arguments = content(call, "", "</f>").or_else(|| content(call, "", "."));
         assert!(arguments.expect("the end").is_object(), "{text}");
     }

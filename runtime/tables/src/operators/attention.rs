@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::dtype::Dtype;
 use crate::error::TablesError;
-use crate::frame::Frame;
-use crate::grid::{Grid, Limit, Order};
+use crate::files::frame::Frame;
+use crate::files::package::Stack;
+use crate::files::parquet;
+use crate::interpolation::grid::{Grid, Limit, Order};
+use crate::interpolation::nested::Node;
 use crate::limits::{self, Heads};
-use crate::nested::Node;
-use crate::package::Stack;
-use crate::parquet;
 use crate::system::System;
 
 /// What to look for in a table of grouped attention.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::curve::Curve;
 use crate::error::TablesError;
-use crate::frame::Frame;
+use crate::files::frame::Frame;
+use crate::files::package::Stack;
+use crate::files::parquet;
+use crate::interpolation::curve::Curve;
 use crate::operators::rows::Rows;
-use crate::package::Stack;
-use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 

@@ -1,12 +1,12 @@
 //! Experts: `moe_perf.parquet`.
 
-use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
+use crate::files::package::Stack;
+use crate::files::parquet;
+use crate::interpolation::curve::Curve;
 use crate::limits::ExpertShape;
 use crate::operators::rows::Rows;
-use crate::package::Stack;
-use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 

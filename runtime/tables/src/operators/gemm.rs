@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
+use crate::files::package::Stack;
+use crate::files::parquet;
+use crate::interpolation::curve::Curve;
+use crate::interpolation::nested::{Node, Rules};
 use crate::limits;
-use crate::nested::{Node, Rules};
 use crate::operators::rows::Rows;
-use crate::package::Stack;
-use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 

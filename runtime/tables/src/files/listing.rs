@@ -1,9 +1,9 @@
 //! What is in a table's file, for people.
 
 use crate::error::TablesError;
-use crate::frame::Values;
-use crate::package::TableFile;
-use crate::parquet;
+use crate::files::frame::Values;
+use crate::files::package::TableFile;
+use crate::files::parquet;
 
 /// Columns that say the same in every row, or where the row comes from.
 const ABOUT: &[&str] = &["framework", "version", "device", "op_name", "beam_width"];

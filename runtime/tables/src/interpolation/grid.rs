@@ -1,6 +1,6 @@
 //! A time over batch and sequence: attention, for the heads of one GPU.
 
-use crate::nested::{Node, Rules};
+use crate::interpolation::nested::{Node, Rules};
 use crate::source::{Priced, Source};
 
 /// Sequences and batches beyond the rows, to which tables are continued before the first

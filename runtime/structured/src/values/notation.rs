@@ -5,9 +5,9 @@ use alloc::string::String;
 
 use vcr_guest_sdk::Rng;
 
-use crate::draw::below;
 use crate::schema::Notation;
-use crate::words::word;
+use crate::values::draw::below;
+use crate::values::words::word;
 
 /// A random string of this format.
 pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::TablesError;
-use crate::frame::Frame;
+use crate::files::frame::Frame;
 
 pub(crate) fn read(_path: &Path) -> Result<Frame, TablesError> {
     Err(TablesError::NotBuilt)

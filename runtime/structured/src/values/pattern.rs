@@ -8,7 +8,7 @@ use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 use vcr_guest_sdk::Rng;
 
-use crate::draw::{below, pick};
+use crate::values::draw::{below, pick};
 
 /// Characters that are taken where a class has any of them, the best first: what
 /// people expect to read.

@@ -10,7 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::error::TablesError;
-use crate::frame::{Frame, Values};
+use crate::files::frame::{Frame, Values};
 
 /// The most rows of a file: a hundred times those of the largest.
 const ROWS_MAX: usize = 10_000_000;

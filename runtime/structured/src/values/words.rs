@@ -1,6 +1,6 @@
 use vcr_guest_sdk::Rng;
 
-use crate::draw::below;
+use crate::values::draw::below;
 
 /// What texts are made of: lower-case letters only, so that JSON needs no
 /// escapes.

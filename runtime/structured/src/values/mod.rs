@@ -1,0 +1,7 @@
+//! Random values of a kind: words, numbers, dates, texts that match a pattern.
+
+pub(crate) mod draw;
+pub(crate) mod notation;
+pub(crate) mod numbers;
+pub(crate) mod pattern;
+pub(crate) mod words;
