@@ -13,16 +13,20 @@ const BLOCK_BYTES: f64 = (2 * 2 * 4 * 16 * 16 * 2) as f64;
 const PROMPT_BLOCKS: f64 = 4.0;
 
 /// A server whose KV moves, and the address of its engine's metrics.
-struct Moving {
-    serve: Serve,
+pub(crate) struct Moving {
+    pub(crate) serve: Serve,
     metrics: String,
 }
 
 impl Moving {
     fn start(args: &[&str]) -> Self {
+        Self::with_shape(SHAPE, args)
+    }
+
+    pub(crate) fn with_shape(shape: &str, args: &[&str]) -> Self {
         let (port, metrics) = (free_port().to_string(), format!("127.0.0.1:{}", free_port()));
         let common = ["--kv-transfer", "tcp", "--side-channel-port", &port, "--metrics-address", &metrics];
-        let sizes = ["--kv-shape", SHAPE, "--num-gpu-blocks", "400", "--block-size", "16"];
+        let sizes = ["--kv-shape", shape, "--num-gpu-blocks", "400", "--block-size", "16"];
         Self { serve: Serve::start(&[&common[..], &sizes, args].concat()), metrics }
     }
 
@@ -34,16 +38,16 @@ impl Moving {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> f64 {
         self.metric_of(name, "")
     }
 
     #[track_caller]
-    fn wait_for_metric(&self, name: &str, value: f64) {
+    pub(crate) fn wait_for_metric(&self, name: &str, value: f64) {
         wait_until(&format!("{name} is {value}"), || self.metric(name) == value);
     }
 
-    fn complete(&self, prompt: &[u32], max_tokens: u32, params: &Value) -> Reply {
+    pub(crate) fn complete(&self, prompt: &[u32], max_tokens: u32, params: &Value) -> Reply {
         let body =
             json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true, "kv_transfer_params": params});
         self.serve.post("/v1/completions", &body)
@@ -51,7 +55,7 @@ impl Moving {
 
     /// Has a prompt computed; the parameters for the decode engine.
     #[track_caller]
-    fn compute(&self, prompt: &[u32]) -> Value {
+    pub(crate) fn compute(&self, prompt: &[u32]) -> Value {
         let answer = self.complete(prompt, 1, &json!({"do_remote_decode": true, "do_remote_prefill": false}));
         assert_eq!(answer.status, 200, "{}", answer.body);
         let params = &answer.body["kv_transfer_params"];
@@ -60,18 +64,18 @@ impl Moving {
     }
 
     #[track_caller]
-    fn is_whole(&self) {
+    pub(crate) fn is_whole(&self) {
         self.wait_for_metric("vcr_prompts_held", 0.0);
         self.wait_for_metric("vcr_kv_cache_usage_ratio", 0.0);
     }
 }
 
 /// Four blocks that no other number has.
-fn prompt(number: u32) -> Vec<u32> {
+pub(crate) fn prompt(number: u32) -> Vec<u32> {
     (0..64).map(|place| 100 + number * 64 + place).collect()
 }
 
-fn completion_tokens(answer: &Reply) -> Option<u64> {
+pub(crate) fn completion_tokens(answer: &Reply) -> Option<u64> {
     answer.body["usage"]["completion_tokens"].as_u64()
 }
 

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, byte_tokenizer, free_port};
 
+use crate::moving::{Moving, completion_tokens, prompt};
+
 fn llama() -> Value {
     json!({"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
         "torch_dtype": "bfloat16", "max_position_embeddings": 1024})
@@ -65,4 +67,27 @@ fn the_served_model_has_its_own_size_and_missing_fields_are_named() {
     }
     // Without transfers nobody needs it.
     let _ = Serve::start(&[model]);
+}
+
+/// Every rank reads a copy of the latent vectors, from engines of as many ranks or others.
+#[test]
+fn latent_vectors_move_to_each_rank() {
+    let folder = Folder::new();
+    let config = json!({"num_hidden_layers": 3, "num_attention_heads": 16, "kv_lora_rank": 64, "qk_rope_head_dim": 8});
+    let shape = folder.write("config.json", config.to_string());
+    let shape = shape.to_str().expect("a path is a text");
+    let prefill = Moving::with_shape(shape, &["--tensor-parallel-size", "1"]);
+    for (number, ranks) in [(0, "1"), (1, "2")] {
+        let decode = Moving::with_shape(shape, &["--tensor-parallel-size", ranks]);
+        let answer = decode.complete(&prompt(number), 3, &prefill.compute(&prompt(number)));
+        assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(3)), "{}", answer.body);
+        // Four blocks of 16 tokens.
+        let of_rank = 4 * 3 * 72 * 16 * 2;
+        decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", f64::from(of_rank * (number + 1)));
+        assert_eq!(decode.metric("vcr_kv_transfer_failures_total"), 0.0);
+        prefill.is_whole();
+    }
+    let other = Moving::with_shape("3x1x72", &[]);
+    assert_eq!(other.complete(&prompt(2), 3, &prefill.compute(&prompt(2))).status, 503);
+    other.serve.wait_for("K and V of a layer differs: Apart here, Latent at the peer");
 }

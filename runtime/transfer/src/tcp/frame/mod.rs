@@ -1,0 +1,247 @@
+//! The messages of the TCP plane, and their bytes.
+//!
+//! Both sides open a connection with [`PREFACE_BYTES`] bytes: a fixed text, and the version. Frames follow: a header of
+//! [`HEADER_BYTES`] bytes with the message's kind, the length of its body and the body's CRC-32, and the body. All numbers
+//! are little-endian. After the bodies of [`Message::Data`] and [`Message::Write`] come the pages that they
+//! announce, and a [`Trailer`].
+
+mod decode;
+mod encode;
+
+use crate::arena::Span;
+use crate::error::ErrorKind;
+use crate::geometry::Geometry;
+
+/// The version of this protocol.
+pub const VERSION: u16 = 1;
+/// The text that opens a connection.
+pub const MAGIC: [u8; 8] = *b"vcr-kv\r\n";
+/// Length of the opening.
+pub const PREFACE_BYTES: usize = 10;
+/// Length of a frame's header.
+pub const HEADER_BYTES: usize = 12;
+/// Length of a trailer.
+pub const TRAILER_BYTES: usize = 8;
+/// Longest body.
+pub const MAX_BODY_BYTES: u32 = 256 << 10;
+/// Most parts of pages in one batch.
+pub const MAX_SPANS: usize = 8192;
+/// Most bytes of pages in one batch of more than one part.
+pub const MAX_BATCH_BYTES: u64 = 64 << 20;
+/// Longest name of an engine or request.
+pub const MAX_NAME_BYTES: usize = 4096;
+/// Longest notice.
+pub const MAX_NOTICE_BYTES: usize = 128 << 10;
+
+/// Why bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The opening is that of something else.
+    #[error("the peer does not speak the KV protocol of vcr (it sent {0:02x?}); is it --kv-transfer tcp there?")]
+    Magic([u8; 8]),
+    /// The opening is of another version.
+    #[error("the peer has version {0} of the KV protocol, expected version {VERSION}")]
+    Version(u16),
+    /// There is no such message.
+    #[error("unknown message kind {0}")]
+    Kind(u8),
+    /// A length beyond its limit.
+    #[error("{what} of {value} exceeds the limit of {limit}")]
+    Limit {
+        /// What it is the length of.
+        what: &'static str,
+        /// The length.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The body ends too early or too late, or is not as it must be.
+    #[error("malformed {0} message")]
+    Malformed(&'static str),
+    /// The body is not what was sent.
+    #[error("the CRC of a message is wrong")]
+    Crc,
+}
+
+/// One side of a connection, as it presents itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Name of the engine.
+    pub engine_id: String,
+    /// Its start.
+    pub generation: u64,
+    /// Its sizes.
+    pub geometry: Geometry,
+    /// What both must agree on; see [`Geometry::layout_hash`].
+    pub layout_hash: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The side that connects presents itself.
+    Hello(Introduction),
+    /// The other side presents itself.
+    Welcome(Introduction),
+    /// The other side refuses the connection.
+    Refused {
+        /// The kind.
+        kind: ErrorKind,
+        /// The reason.
+        message: String,
+    },
+    /// Asks for parts of pages of a held prompt.
+    Read {
+        /// The reader's number of the batch.
+        batch: u64,
+        /// The prompt.
+        request: String,
+        /// The parts, in the order in which they are to be sent.
+        spans: Vec<Span>,
+    },
+    /// The answer; the bytes follow.
+    Data {
+        /// The number of the batch.
+        batch: u64,
+        /// Bytes that follow.
+        bytes: u64,
+    },
+    /// Parts of pages for an expected transfer; the bytes follow.
+    Write {
+        /// The writer's number of the batch.
+        batch: u64,
+        /// The expected transfer's name.
+        request: String,
+        /// Where the bytes belong, in their order.
+        spans: Vec<Span>,
+        /// Bytes that follow.
+        bytes: u64,
+    },
+    /// A batch was written, and is right.
+    Written {
+        /// The number of the batch.
+        batch: u64,
+    },
+    /// A batch cannot be read or written.
+    Failed {
+        /// The number of the batch.
+        batch: u64,
+        /// The kind.
+        kind: ErrorKind,
+        /// The reason.
+        message: String,
+    },
+    /// A notice for the engine.
+    Notice(Vec<u8>),
+    /// Asks whether the other side lives.
+    Ping,
+    /// It does.
+    Pong,
+}
+
+/// The opening of a connection.
+#[must_use]
+pub fn preface() -> [u8; PREFACE_BYTES] {
+    let mut bytes = [0; PREFACE_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..].copy_from_slice(&VERSION.to_le_bytes());
+    bytes
+}
+
+/// Checks the opening of a connection.
+///
+/// # Errors
+/// When it is not that of this protocol and version.
+pub fn check_preface(bytes: &[u8; PREFACE_BYTES]) -> Result<(), DecodeError> {
+    let mut magic = [0; 8];
+    magic.copy_from_slice(&bytes[..8]);
+    if magic != MAGIC {
+        return Err(DecodeError::Magic(magic));
+    }
+    let version = u16::from_le_bytes([bytes[8], bytes[9]]);
+    if version == VERSION { Ok(()) } else { Err(DecodeError::Version(version)) }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    kind: u8,
+    body_bytes: u32,
+    crc: u32,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// When the body is too long, or of no known kind.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DecodeError> {
+        let [kind, ..] = *bytes;
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let header = Self { kind, body_bytes: number(4), crc: number(8) };
+        if !(1..=11).contains(&kind) {
+            return Err(DecodeError::Kind(kind));
+        }
+        limit("a message", header.body_bytes.into(), MAX_BODY_BYTES.into())?;
+        Ok(header)
+    }
+
+    /// Length of the body.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes as usize
+    }
+}
+
+/// The end of a sequence of pages. It has no checksum: the receiver compares every byte with the pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Why they mean nothing, if so: the blocks were freed meanwhile.
+    pub failure: Option<ErrorKind>,
+}
+
+impl Trailer {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; TRAILER_BYTES] {
+        let mut bytes = [0; TRAILER_BYTES];
+        bytes[0] = self.failure.map_or(0, |kind| kind.code() + 1);
+        bytes
+    }
+
+    /// Reads a trailer.
+    ///
+    /// # Errors
+    /// When it names no known failure.
+    pub fn decode(bytes: &[u8; TRAILER_BYTES]) -> Result<Self, DecodeError> {
+        let failure = match bytes[0] {
+            0 => None,
+            code => Some(ErrorKind::from_code(code - 1).ok_or(DecodeError::Malformed("trailer"))?),
+        };
+        Ok(Self { failure })
+    }
+}
+
+fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), DecodeError> {
+    if value <= limit { Ok(()) } else { Err(DecodeError::Limit { what, value, limit }) }
+}
+
+/// Reads everything in `bytes` as a peer would, for tests of hostile bytes.
+///
+/// # Errors
+/// The first error.
+pub fn decode_all(bytes: &[u8]) -> Result<Vec<Message>, DecodeError> {
+    let (opening, mut rest) = bytes.split_first_chunk::<PREFACE_BYTES>().ok_or(DecodeError::Malformed("opening"))?;
+    check_preface(opening)?;
+    let mut messages = Vec::new();
+    while let Some((header, after)) = rest.split_first_chunk::<HEADER_BYTES>() {
+        let header = Header::decode(header)?;
+        let (body, after) = after.split_at_checked(header.body_bytes()).ok_or(DecodeError::Malformed("frame"))?;
+        messages.push(Message::decode(&header, body)?);
+        rest = after;
+    }
+    Ok(messages)
+}
+
+#[cfg(test)]
+mod tests;
