@@ -1,5 +1,8 @@
 //! The thread of an agent: it starts transfers, looks after them, and compares what came with the pattern.
 
+mod ending;
+mod pages;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -7,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use nixl_sys::{XferOp, XferRequest};
 use vcr_transfer::{
-    BlockPair, Direction, ErrorKind, Expected, Held, Moved, Peer, PlaneContext, PlaneEvent, Span, Transfer,
-    TransferError,
+    Direction, ErrorKind, Expected, Held, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError,
 };
 use vcr_wire::{NoticeBoard, Transport};
 
+use self::pages::{check_block, extents, whole_pages};
 use crate::NixlSettings;
-use crate::agent::{Extent, NixlAgent};
-use crate::links::{Link, Links, Look, Place, name_of, place_of};
+use crate::agent::NixlAgent;
+use crate::links::{Links, Look, Place, name_of, place_of};
 use crate::shared::{Command, Shared, locked};
 
 /// An idle agent looks for notices this often.
@@ -376,137 +379,6 @@ impl Worker {
             }
         }
     }
-
-    /// Ends the transfers that NIXL is done with.
-    fn take_moved(&mut self) {
-        let mut index = 0;
-        while let Some(active) = self.active.get(index) {
-            match self.agent.is_done(&active.request) {
-                Ok(false) => index += 1,
-                Ok(true) => {
-                    let active = self.active.swap_remove(index);
-                    self.end_moved(active);
-                }
-                Err(error) => {
-                    let Active { transfer, request, place, .. } = self.active.swap_remove(index);
-                    drop(request);
-                    self.links.forget(&place, &mut self.agent);
-                    let message = format!("KV peer {} is lost: NIXL says {error}", name_of(&place));
-                    self.fail(&transfer, TransferError::new(ErrorKind::PeerLost, message));
-                }
-            }
-        }
-        self.take_ended();
-    }
-
-    /// Compares what came with the pattern.
-    fn end_moved(&mut self, active: Active) {
-        let Active { transfer, request, place, since, asked, connect_ns } = active;
-        drop(request);
-        let pages_per_block = match self.links.found(&transfer.peer) {
-            Ok(link) => link.layout.pieces().len() as u64 * u64::from(self.context.arena.geometry().regions()),
-            Err(_) => u64::from(self.context.arena.geometry().pages_per_block()),
-        };
-        if transfer.direction == Direction::Read {
-            let checked = self.check(&transfer);
-            let is_right = checked.is_ok();
-            for pair in &transfer.blocks {
-                self.context.arena.settle(pair.local, transfer.id, is_right.then_some(pair.content));
-            }
-            if let Err(error) = checked {
-                let message = format!("KV peer {}: {}", name_of(&place), error.message);
-                return self.fail(&transfer, TransferError::new(error.kind, message));
-            }
-        }
-        let blocks = transfer.blocks.len() as u64;
-        let queue_ns = (asked - since).as_nanos() as u64;
-        let moved = Moved {
-            bytes: blocks * self.context.arena.geometry().block_bytes(),
-            pages: blocks * pages_per_block,
-            queue_ns: queue_ns.saturating_sub(connect_ns),
-            connect_ns,
-            move_ns: asked.elapsed().as_nanos() as u64,
-        };
-        self.finish(&transfer, moved);
-    }
-
-    fn check(&self, transfer: &Transfer) -> Result<(), TransferError> {
-        let geometry = self.context.arena.geometry();
-        for pair in &transfer.blocks {
-            let held = Held { block: pair.local, content: pair.content };
-            check_block(&self.context, transfer.id, &held, &whole_pages(geometry, pair.local), transfer.corrupts)?;
-        }
-        Ok(())
-    }
-
-    /// Frees the blocks of transfers that were given up, and goes on with what waited for them.
-    fn take_ended(&mut self) {
-        let mut has_ended = false;
-        let mut index = 0;
-        while let Some(active) = self.ending.get(index) {
-            if let Ok(false) = self.agent.is_done(&active.request) {
-                index += 1;
-                continue;
-            }
-            let Active { transfer, request, .. } = self.ending.swap_remove(index);
-            drop(request);
-            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
-            vacate(&self.shared, &transfer);
-            has_ended = true;
-        }
-        if has_ended {
-            self.stirred = Instant::now();
-            for (transfer, since) in std::mem::take(&mut self.blocked) {
-                self.start(transfer, since);
-            }
-        }
-        let (shared, arena) = (&self.shared, &self.context.arena);
-        self.fills.retain(|held| {
-            let is_busy = shared.is_busy(held.block);
-            if !is_busy {
-                arena.fill(held.block, held.content);
-            }
-            is_busy
-        });
-    }
-
-    /// Fails what has taken too long.
-    fn end_late(&mut self) {
-        let late = |transfer: &Transfer, since: Instant| since.elapsed() >= transfer.timeout;
-        let message = |transfer: &Transfer, doing: &str| {
-            let place = name_of(&place_of(&transfer.peer));
-            let timeout_ms = transfer.timeout.as_millis();
-            TransferError::new(ErrorKind::TimedOut, format!("KV peer {place}: {doing} after {timeout_ms} ms"))
-        };
-        while let Some(index) = self.active.iter().position(Active::is_late) {
-            let active = self.active.swap_remove(index);
-            self.report_failure(&active.transfer, message(&active.transfer, "the pages have not come"));
-            self.ending.push(active);
-        }
-        while let Some(index) = self.blocked.iter().position(|(transfer, since)| late(transfer, *since)) {
-            let (transfer, _) = self.blocked.swap_remove(index);
-            self.fail(&transfer, message(&transfer, "its blocks were still written to"));
-        }
-        let mut over = Vec::new();
-        for waiting in self.waiting.values_mut() {
-            let is_over =
-                |waiting: &mut Waiting| matches!(waiting, Waiting::Start(transfer, since) if late(transfer, *since));
-            over.extend(waiting.extract_if(.., is_over));
-        }
-        for waiting in over {
-            if let Waiting::Start(transfer, _) = waiting {
-                self.fail(&transfer, message(&transfer, "it has not answered"));
-            }
-        }
-        let is_late = |expected: &Expected, since: Instant| since.elapsed() >= expected.timeout;
-        let late: Vec<_> = self.expected.extract_if(|_, (expected, since)| is_late(expected, *since)).collect();
-        for (request, (expected, _)) in late {
-            expected.blocks.iter().for_each(|held| self.context.arena.settle(held.block, expected.id, None));
-            let message = format!("no KV peer has written {request} after {} ms", expected.timeout.as_millis());
-            let outcome = Err(TransferError::new(ErrorKind::TimedOut, message));
-            self.report(PlaneEvent::Finished { id: expected.id, outcome });
-        }
-    }
 }
 
 fn vacate(shared: &Shared, transfer: &Transfer) {
@@ -517,47 +389,4 @@ fn vacate(shared: &Shared, transfer: &Transfer) {
 
 fn lost_notice(name: &str, reason: &str) {
     tracing::warn!(peer = name, "a KV peer cannot be notified and holds blocks until their lease ends: {reason}");
-}
-
-/// The pages of some blocks, here and at a peer.
-fn extents(context: &PlaneContext, link: &Link, blocks: &[BlockPair]) -> Vec<Extent> {
-    let (arena, layout) = (&context.arena, &link.layout);
-    let regions = arena.geometry().regions();
-    let mut extents = Vec::with_capacity(blocks.len() * regions as usize * layout.pieces().len());
-    for piece in layout.pieces() {
-        for region in 0..regions {
-            for pair in blocks {
-                let local = arena.page_address(piece.local_rank, region, pair.local) + piece.local_offset as usize;
-                extents.push((local, layout.address(piece, region, pair.remote), piece.bytes as usize));
-            }
-        }
-    }
-    extents
-}
-
-fn whole_pages(geometry: &vcr_transfer::Geometry, block: u32) -> Vec<Span> {
-    let bytes = geometry.page_bytes();
-    let regions = (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)));
-    regions.map(|(rank, region)| Span { rank, region, block, offset: 0, bytes }).collect()
-}
-
-/// Compares a block with its pattern, after `corrupts` has changed it.
-fn check_block(
-    context: &PlaneContext,
-    owner: u64,
-    held: &Held,
-    pages: &[Span],
-    corrupts: bool,
-) -> Result<(), TransferError> {
-    if corrupts && let Some(page) = pages.first() {
-        context.arena.corrupt(page, owner);
-    }
-    for page in pages {
-        if let Some(offset) = context.arena.first_wrong(page, held.content) {
-            let Span { rank, region, block, .. } = page;
-            let message = format!("wrong bytes from offset {offset} of block {block}, rank {rank}, region {region}");
-            return Err(TransferError::new(ErrorKind::Corrupt, message));
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,142 @@
+//! The ends of transfers that NIXL has: done and compared, lost, late, or given up.
+
+use std::time::Instant;
+
+use vcr_transfer::{Direction, ErrorKind, Expected, Held, Moved, PlaneEvent, Transfer, TransferError};
+
+use super::pages::{check_block, whole_pages};
+use super::{Active, Waiting, Worker, vacate};
+use crate::links::{name_of, place_of};
+
+impl Worker {
+    /// Ends the transfers that NIXL is done with.
+    pub(super) fn take_moved(&mut self) {
+        let mut index = 0;
+        while let Some(active) = self.active.get(index) {
+            match self.agent.is_done(&active.request) {
+                Ok(false) => index += 1,
+                Ok(true) => {
+                    let active = self.active.swap_remove(index);
+                    self.end_moved(active);
+                }
+                Err(error) => {
+                    let Active { transfer, request, place, .. } = self.active.swap_remove(index);
+                    drop(request);
+                    self.links.forget(&place, &mut self.agent);
+                    let message = format!("KV peer {} is lost: NIXL says {error}", name_of(&place));
+                    self.fail(&transfer, TransferError::new(ErrorKind::PeerLost, message));
+                }
+            }
+        }
+        self.take_ended();
+    }
+
+    /// Compares what came with the pattern.
+    fn end_moved(&mut self, active: Active) {
+        let Active { transfer, request, place, since, asked, connect_ns } = active;
+        drop(request);
+        let pages_per_block = match self.links.found(&transfer.peer) {
+            Ok(link) => link.layout.pieces().len() as u64 * u64::from(self.context.arena.geometry().regions()),
+            Err(_) => u64::from(self.context.arena.geometry().pages_per_block()),
+        };
+        if transfer.direction == Direction::Read {
+            let checked = self.check(&transfer);
+            let is_right = checked.is_ok();
+            for pair in &transfer.blocks {
+                self.context.arena.settle(pair.local, transfer.id, is_right.then_some(pair.content));
+            }
+            if let Err(error) = checked {
+                let message = format!("KV peer {}: {}", name_of(&place), error.message);
+                return self.fail(&transfer, TransferError::new(error.kind, message));
+            }
+        }
+        let blocks = transfer.blocks.len() as u64;
+        let queue_ns = (asked - since).as_nanos() as u64;
+        let moved = Moved {
+            bytes: blocks * self.context.arena.geometry().block_bytes(),
+            pages: blocks * pages_per_block,
+            queue_ns: queue_ns.saturating_sub(connect_ns),
+            connect_ns,
+            move_ns: asked.elapsed().as_nanos() as u64,
+        };
+        self.finish(&transfer, moved);
+    }
+
+    fn check(&self, transfer: &Transfer) -> Result<(), TransferError> {
+        let geometry = self.context.arena.geometry();
+        for pair in &transfer.blocks {
+            let held = Held { block: pair.local, content: pair.content };
+            check_block(&self.context, transfer.id, &held, &whole_pages(geometry, pair.local), transfer.corrupts)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of transfers that were given up, and goes on with what waited for them.
+    fn take_ended(&mut self) {
+        let mut has_ended = false;
+        let mut index = 0;
+        while let Some(active) = self.ending.get(index) {
+            if let Ok(false) = self.agent.is_done(&active.request) {
+                index += 1;
+                continue;
+            }
+            let Active { transfer, request, .. } = self.ending.swap_remove(index);
+            drop(request);
+            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
+            vacate(&self.shared, &transfer);
+            has_ended = true;
+        }
+        if has_ended {
+            self.stirred = Instant::now();
+            for (transfer, since) in std::mem::take(&mut self.blocked) {
+                self.start(transfer, since);
+            }
+        }
+        let (shared, arena) = (&self.shared, &self.context.arena);
+        self.fills.retain(|held| {
+            let is_busy = shared.is_busy(held.block);
+            if !is_busy {
+                arena.fill(held.block, held.content);
+            }
+            is_busy
+        });
+    }
+
+    /// Fails what has taken too long.
+    pub(super) fn end_late(&mut self) {
+        let late = |transfer: &Transfer, since: Instant| since.elapsed() >= transfer.timeout;
+        let message = |transfer: &Transfer, doing: &str| {
+            let place = name_of(&place_of(&transfer.peer));
+            let timeout_ms = transfer.timeout.as_millis();
+            TransferError::new(ErrorKind::TimedOut, format!("KV peer {place}: {doing} after {timeout_ms} ms"))
+        };
+        while let Some(index) = self.active.iter().position(Active::is_late) {
+            let active = self.active.swap_remove(index);
+            self.report_failure(&active.transfer, message(&active.transfer, "the pages have not come"));
+            self.ending.push(active);
+        }
+        while let Some(index) = self.blocked.iter().position(|(transfer, since)| late(transfer, *since)) {
+            let (transfer, _) = self.blocked.swap_remove(index);
+            self.fail(&transfer, message(&transfer, "its blocks were still written to"));
+        }
+        let mut over = Vec::new();
+        for waiting in self.waiting.values_mut() {
+            let is_over =
+                |waiting: &mut Waiting| matches!(waiting, Waiting::Start(transfer, since) if late(transfer, *since));
+            over.extend(waiting.extract_if(.., is_over));
+        }
+        for waiting in over {
+            if let Waiting::Start(transfer, _) = waiting {
+                self.fail(&transfer, message(&transfer, "it has not answered"));
+            }
+        }
+        let is_late = |expected: &Expected, since: Instant| since.elapsed() >= expected.timeout;
+        let late: Vec<_> = self.expected.extract_if(|_, (expected, since)| is_late(expected, *since)).collect();
+        for (request, (expected, _)) in late {
+            expected.blocks.iter().for_each(|held| self.context.arena.settle(held.block, expected.id, None));
+            let message = format!("no KV peer has written {request} after {} ms", expected.timeout.as_millis());
+            let outcome = Err(TransferError::new(ErrorKind::TimedOut, message));
+            self.report(PlaneEvent::Finished { id: expected.id, outcome });
+        }
+    }
+}
