@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use vcr_core::seed::{derive, mix};
 use vcr_wire::{
     DataAddress, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, FrontendConfig, FrontendLink,
-    FrontendListener, Integer, OutputKind, ProtocolRules, Request, SamplingParams, Transport, UtilityCall, VllmMinor,
-    monotonic_ns,
+    FrontendListener, Integer, OutputKind, ProtocolRules, Request, SamplingParams, Transport, UtilityCall, Value,
+    VllmMinor, monotonic_ns,
 };
 
 use crate::Failure;
@@ -135,9 +135,22 @@ impl Client {
     }
 
     /// Sends a request whose prompt no other one has.
-    pub(crate) fn send(&mut self, prompt_tokens: u32, output_tokens: u32) -> Result<(), Failure> {
+    pub(crate) fn send(&mut self, prompt_tokens: u32, output_tokens: u32) -> Result<String, Failure> {
+        self.send_prompt(self.sent, prompt_tokens, output_tokens, None)
+    }
+
+    /// Sends a request with the prompt of this number, and perhaps the place of its KV. Returns its name.
+    pub(crate) fn send_prompt(
+        &mut self,
+        content: u64,
+        prompt_tokens: u32,
+        output_tokens: u32,
+        kv_transfer_params: Option<Value>,
+    ) -> Result<String, Failure> {
         let index = self.sent;
-        let base = mix(self.seed ^ index);
+        let base = mix(self.seed ^ content);
+        let extra_args =
+            kv_transfer_params.map(|params| Value::Map(vec![(Value::Str("kv_transfer_params".to_owned()), params)]));
         let prompt = (0..u64::from(prompt_tokens)).map(|place| ((mix(base ^ place) >> 32) % VOCAB_SIZE) as u32);
         let request = EngineCoreRequest {
             request_id: name(index),
@@ -150,6 +163,7 @@ impl Client {
                 output_kind: OutputKind::Delta,
                 eos_token_id: Some(VOCAB_SIZE as u32),
                 all_stop_token_ids: vec![VOCAB_SIZE as u32],
+                extra_args,
                 ..SamplingParams::default()
             }),
             ..EngineCoreRequest::default()
@@ -157,7 +171,7 @@ impl Client {
         self.link.send(0, 0, &Request::Add(Box::new(request)), &[], self.rules)?;
         self.left.push(output_tokens);
         self.sent += 1;
-        Ok(())
+        Ok(name(index))
     }
 
     /// Waits for the next message; none is an error.

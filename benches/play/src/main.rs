@@ -10,6 +10,7 @@
 //! cargo run --release -p vcr-bench-play -- targets
 //! cargo run --release -p vcr-bench-play -- throughput --requests 10000 --at-once 64
 //! cargo run --release -p vcr-bench-play -- paced --streams 64 --interval 1ms --duration 60s
+//! cargo run --release -p vcr-bench-play -- moving --total 1GiB --page 256KiB
 //! ```
 //!
 //! With `--relay` something stands between client and engine:
@@ -35,6 +36,7 @@
 mod cases;
 mod client;
 mod http;
+mod moving;
 mod paced;
 mod process;
 mod report;
@@ -46,6 +48,7 @@ use clap::{Args, Parser, Subcommand};
 
 use cases::Limits;
 use client::{Load, Setup, Sockets};
+use moving::Moving;
 use paced::Pace;
 use report::Sheet;
 use serve::ServeArgs;
@@ -139,6 +142,21 @@ enum Case {
         #[arg(long, value_name = "TOKENS", default_value_t = 512)]
         prompt_tokens: u32,
     },
+    /// A stream while KV moves to its engine, and without.
+    Moving {
+        /// Bytes of each transfer.
+        #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = vcr_units::bytes)]
+        total: u64,
+        /// Bytes of a page.
+        #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = vcr_units::bytes)]
+        page: u64,
+        /// Transfers.
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        rounds: u32,
+        /// Time between tokens.
+        #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = duration)]
+        interval: u64,
+    },
     /// A real frontend and the engine behind it, driven over HTTP.
     Http {
         /// Its command, with {http_port} and {handshake_port} in it.
@@ -226,6 +244,10 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
         &Case::Flood { requests, max_requests, prompt_tokens } => {
             done(cases::flood(setup, requests, max_requests, prompt_tokens)?);
         }
+        &Case::Moving { total, page, rounds, interval } => done(moving::moving(
+            setup,
+            Moving { total_bytes: total, page_bytes: page, rounds, interval_ns: interval, more_ms: Some(0.3) },
+        )?),
         Case::Http { frontend, model, load } => {
             done(http::through_frontend(setup, frontend, model, load.load(), None)?);
         }
