@@ -106,14 +106,24 @@ pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
 /// When all of them are taken.
 #[must_use]
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many ports in a row, likewise.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn free_ports(count: u16) -> u16 {
     const PORTS: Range<u16> = 15_000..30_000;
     let _lock = lock("port");
     let file = scratch_dir().join("last-port");
     let last: Option<u16> = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok());
     let next = last.filter(|last| PORTS.contains(last)).map_or(PORTS.start, |last| last + 1);
     let mut candidates = (next..PORTS.end).chain(PORTS.start..next);
-    let port = candidates.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port");
-    fs::write(file, port.to_string()).expect("the target folder is writable");
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let port = candidates.find(|first| (0..count).all(|place| is_free(first + place))).expect("a free port");
+    fs::write(file, (port + count - 1).to_string()).expect("the target folder is writable");
     port
 }
 

@@ -27,7 +27,8 @@ pub use data::{Sums, sample, sample_data, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{DEFAULT_FILES, Folder, Said};
 pub use frontend::{
-    Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases, vllm_rs,
+    Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, free_ports, frontend_model, releases,
+    vllm_rs,
 };
 pub(crate) use frontend::{fetched, fetched_by};
 pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest};

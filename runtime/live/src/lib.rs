@@ -54,8 +54,8 @@ pub use handle::{Command, EngineState, EnginesHandle, PlaneTotals, Snapshot};
 pub use kv_transfer::link::SharedLink;
 pub use kv_transfer::peers::{KvPeer, KvPeerError};
 pub use kv_transfer::settings::{
-    EndedTransfer, LoadFailurePolicy, MeetingSettings, PdRole, PlaneSettings, RoomKeys, TransferFault, TransferObserver,
-    TransferTime,
+    EndedTransfer, LoadFailurePolicy, MeetingSettings, PdRole, PlaneSettings, RoomKeys, TransferFault,
+    TransferObserver, TransferTime,
 };
 pub use playback::capture::ReplaySettings;
 pub use process::engines::LiveEngines;

@@ -1,5 +1,6 @@
 //! What the engines of a process share: rooms, listeners, and the thread that serves them.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -7,13 +8,16 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;
 use vcr_transfer::{ErrorKind, TransferError};
 
-use crate::RendezvousSettings;
+use crate::http::accept_http;
 use crate::listen::accept_rooms;
 use crate::shared::{Desk, Shared};
+use crate::{Protocol, RendezvousSettings, mooncake, sglang};
 
 /// The engines' common part.
 pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
+    /// Ports of rooms, by the engines' numbers.
+    ports: HashMap<u16, u16>,
     handle: Handle,
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
@@ -31,21 +35,35 @@ impl Hub {
             .build()
             .map_err(local)?;
         let shared = Arc::new(Shared::new(settings));
-        let hub = Self { shared, handle: runtime.handle().clone(), runtime: Some(runtime) };
+        let handle = runtime.handle().clone();
+        let mut hub = Self { shared, ports: HashMap::new(), handle, runtime: Some(runtime) };
         if hub.shared.settings.serves {
             hub.listen()?;
         }
         Ok(hub)
     }
 
-    fn listen(&self) -> Result<(), TransferError> {
-        let RendezvousSettings { host, port, first_rank, num_ranks, protocol, .. } = &self.shared.settings;
-        let ranks = *first_rank..first_rank.saturating_add(*num_ranks);
-        let bound = ranks.map(|rank| Ok((rank, bind(host, numbered(*port, rank)?)?)));
+    fn listen(&mut self) -> Result<(), TransferError> {
+        let RendezvousSettings { host, port, first_rank, num_ranks, protocol, .. } = self.shared.settings.clone();
+        let has_ports = protocol == Protocol::Dynamo;
+        let server = if has_ports { None } else { Some(bind(&host, numbered(port, first_rank)?)?) };
+        let ranks = first_rank..first_rank.saturating_add(num_ranks);
+        let port_of = |rank| if has_ports { numbered(port, rank) } else { Ok(0) };
+        let bound = ranks.map(|rank| Ok((rank, bind(&host, port_of(rank)?)?)));
         for (rank, (listener, address)) in bound.collect::<Result<Vec<_>, TransferError>>()? {
             tracing::info!(rank, %address, %protocol, "decode engines may come");
+            self.ports.insert(rank, address.port());
             let shared = Arc::clone(&self.shared);
             self.spawn(async move { accept_rooms(listener, shared).await });
+        }
+        if let Some((listener, address)) = server {
+            tracing::info!(%address, %protocol, "the bootstrap server is there");
+            let shared = Arc::clone(&self.shared);
+            let routes = match protocol {
+                Protocol::Mooncake => mooncake::routes(shared),
+                Protocol::Sglang | Protocol::Dynamo => sglang::routes(shared),
+            };
+            self.spawn(async move { accept_http(listener, routes).await });
         }
         Ok(())
     }
@@ -56,8 +74,14 @@ impl Hub {
     }
 
     /// An engine serves from now on.
-    pub(crate) fn add(&self, rank: u16, desk: Arc<Desk>) {
+    pub(crate) fn add(&self, rank: u16, engine_id: &str, desk: Arc<Desk>) {
         self.shared.add(rank, desk);
+        let Some(port) = self.ports.get(&rank) else { return };
+        match self.shared.settings.protocol {
+            Protocol::Dynamo => {}
+            Protocol::Sglang => self.shared.register_with_sglang(rank, *port),
+            Protocol::Mooncake => self.shared.register_with_mooncake(rank, engine_id, *port),
+        }
     }
 
     /// An engine serves no longer.

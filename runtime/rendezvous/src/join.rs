@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use vcr_transfer::{Description, ErrorKind, Meeting, Room, TransferError};
 
-use crate::Protocol;
 use crate::ask::{Place, ask_until};
 use crate::shared::{Desk, Shared};
 use crate::wire::{self, WireError};
+use crate::{Protocol, mooncake, sglang};
 
 /// Time for a description that has begun to come.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
@@ -19,13 +19,19 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// Goes to the room of a request, and returns where its KV is, if the prefill engine says so.
 pub(crate) async fn meet(
     shared: &Shared,
-    _desk: &Desk,
+    desk: &Desk,
     meeting: &Meeting,
 ) -> Result<Option<Description>, TransferError> {
     let timeout = shared.settings.timeout;
     let limit = (Instant::now() + timeout, timeout);
     let place = match shared.settings.protocol {
         Protocol::Dynamo => Place { host: meeting.host.clone(), port: meeting.port },
+        Protocol::Sglang => {
+            ask_until(limit, &format!("nobody leads to {meeting}"), || sglang::find(shared, desk, meeting)).await?
+        }
+        Protocol::Mooncake => {
+            ask_until(limit, &format!("nobody leads to {meeting}"), || mooncake::find(desk, meeting)).await?
+        }
     };
     place.wait(&meeting.room, limit).await
 }

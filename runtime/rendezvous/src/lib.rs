@@ -20,13 +20,18 @@
 //!   that nobody comes for leaves its room after the same time.
 
 mod ask;
+mod http;
 mod hub;
 mod join;
 mod listen;
+mod mooncake;
+pub mod ranks;
 mod rooms;
 mod seat;
+mod sglang;
 mod shared;
 pub mod wire;
+pub mod workers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +48,10 @@ use crate::wire::RoomKind;
 pub enum Protocol {
     /// The TCP bootstrap of NVIDIA Dynamo's mocker.
     Dynamo,
+    /// SGLang's bootstrap server.
+    Sglang,
+    /// The bootstrap server of vLLM's Mooncake connector.
+    Mooncake,
 }
 
 impl Protocol {
@@ -50,7 +59,8 @@ impl Protocol {
     #[must_use]
     pub fn room_kind(self) -> RoomKind {
         match self {
-            Self::Dynamo => RoomKind::Number,
+            Self::Dynamo | Self::Sglang => RoomKind::Number,
+            Self::Mooncake => RoomKind::Name,
         }
     }
 }
@@ -59,6 +69,8 @@ impl fmt::Display for Protocol {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Dynamo => "dynamo",
+            Self::Sglang => "sglang",
+            Self::Mooncake => "mooncake",
         })
     }
 }
@@ -70,12 +82,17 @@ pub struct RendezvousSettings {
     pub protocol: Protocol,
     /// The host to listen at, and what peers are told.
     pub host: String,
-    /// The bootstrap port: of rank 0, others counting up from it, where each engine has one; 0 is any free port.
+    /// The bootstrap port, to which an engine's number is added: that of each engine with Dynamo's protocol, else that of
+    /// the first engine for all of them; 0 is any free port.
     pub port: u16,
     /// The first engine of the process.
     pub first_rank: u16,
     /// Its engines.
     pub num_ranks: u16,
+    /// Tensor-parallel ranks of each engine.
+    pub tensor_parallel_size: u32,
+    /// Tokens of a KV block.
+    pub block_tokens: u32,
     /// Time after which a peer that has not come is given up.
     pub timeout: Duration,
     /// Whether decode engines may come here.

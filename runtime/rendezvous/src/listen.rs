@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How much longer than itself a decode engine is waited for, so that its own deadline comes first.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long to leave a listener alone that cannot accept: its usual reason is that there are no descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a room could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -21,9 +21,9 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub(crate) fn new(hub: Arc<Hub>, context: RendezvousContext) -> Self {
-        let RendezvousContext { rank, allows, wake, .. } = context;
+        let RendezvousContext { engine_id, rank, allows, wake } = context;
         let desk = Arc::new(Desk::new(allows, wake));
-        hub.add(rank, Arc::clone(&desk));
+        hub.add(rank, &engine_id, Arc::clone(&desk));
         Self { hub, rank, desk, joins: HashMap::new() }
     }
 }

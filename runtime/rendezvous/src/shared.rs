@@ -6,18 +6,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vcr_transfer::{HostFilter, RendezvousEvent, Room, Wake};
 
 use crate::RendezvousSettings;
+use crate::ranks;
 use crate::rooms::{Prompt, Rooms};
+use crate::workers;
 
 /// Where one engine gets its news.
 pub(crate) struct Desk {
     events: Mutex<Vec<RendezvousEvent>>,
-    pub(crate) allows: HostFilter,
+    allows: HostFilter,
     wake: Wake,
 }
 
 impl Desk {
     pub(crate) fn new(allows: HostFilter, wake: Wake) -> Self {
         Self { events: Mutex::default(), allows, wake }
+    }
+
+    /// Whether the engine may connect to this host.
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        (self.allows)(host)
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<RendezvousEvent>> {
@@ -38,13 +45,28 @@ impl Desk {
 pub(crate) struct Shared {
     pub(crate) settings: RendezvousSettings,
     pub(crate) rooms: Rooms,
+    /// Ranks that have registered by SGLang's protocol.
+    pub(crate) sglang: Mutex<ranks::Table>,
+    /// Workers that have registered by that of the Mooncake connector.
+    pub(crate) mooncake: Mutex<workers::Table>,
     /// The engines that serve, by their numbers.
     desks: Mutex<HashMap<u16, Arc<Desk>>>,
 }
 
 impl Shared {
     pub(crate) fn new(settings: RendezvousSettings) -> Self {
-        Self { settings, rooms: Rooms::default(), desks: Mutex::default() }
+        Self {
+            settings,
+            rooms: Rooms::default(),
+            sglang: Mutex::default(),
+            mooncake: Mutex::default(),
+            desks: Mutex::default(),
+        }
+    }
+
+    /// Whether engines may connect to this host: that of any, as they have the same settings.
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        self.desks().values().next().is_some_and(|desk| desk.allows(host))
     }
 
     /// An engine serves from now on.

@@ -2,13 +2,16 @@
 
 mod bad;
 mod dynamo;
+mod mooncake;
+mod sglang;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 
 use serde_json::{Value, json};
-use vcr_tests::{Reply, Serve, ended, free_port, root, wait_until};
+use vcr_tests::{Reply, Serve, ended, free_port, free_ports, root, wait_until};
 
 /// A prompt of ten blocks of 16 tokens.
 fn prompt() -> Vec<u32> {
@@ -29,7 +32,7 @@ const SMALL: [&str; 6] = ["--num-gpu-blocks", "400", "--block-size", "16", "--kv
 impl Worker {
     fn start(protocol: &str, more: &[&str]) -> Self {
         // Two engines count their ports up.
-        let [port, _, side_channel, _, metrics] = std::array::from_fn(|_| free_port());
+        let (port, side_channel, metrics) = (free_ports(2), free_ports(2), free_port());
         let (bootstrap, side_channel) = (port.to_string(), side_channel.to_string());
         let address = format!("127.0.0.1:{metrics}");
         let args = ["--kv-rendezvous", protocol, "--kv-rendezvous-port", &bootstrap];
@@ -70,7 +73,7 @@ impl Worker {
     }
 }
 
-/// That an answer is whole, and how many prompt tokens the engine did not compute.
+/// The output tokens of an answer.
 #[track_caller]
 fn completed(reply: &Reply) -> u64 {
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -99,6 +102,7 @@ fn command(args: &[&str]) -> Command {
 /// A worker of another system that is waited for; killed in the end.
 struct Foreign {
     process: Child,
+    lines: RefCell<Lines<BufReader<ChildStdout>>>,
     port: u16,
 }
 
@@ -107,11 +111,18 @@ impl Foreign {
     #[track_caller]
     fn start(args: &[&str]) -> Self {
         let mut process = command(args).stdout(Stdio::piped()).spawn().expect("there is a python3");
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut line).expect("it prints a line");
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("no JSON: {error}: {line}"));
-        let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok()).expect("it prints its port");
-        Self { process, port }
+        let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let mut foreign = Self { process, lines: RefCell::new(lines), port: 0 };
+        let port = foreign.next()["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        foreign.port = port.expect("it prints its port");
+        foreign
+    }
+
+    /// The next thing that it says.
+    #[track_caller]
+    fn next(&self) -> Value {
+        let line = self.lines.borrow_mut().next().expect("it says more").expect("it prints text");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("no JSON: {error}: {line}"))
     }
 }
 

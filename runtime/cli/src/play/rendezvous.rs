@@ -12,6 +12,10 @@ pub(crate) enum RendezvousArg {
     None,
     /// By the TCP bootstrap of NVIDIA Dynamo's mocker.
     Dynamo,
+    /// By SGLang's bootstrap server.
+    Sglang,
+    /// By the bootstrap server of vLLM's Mooncake connector.
+    Mooncake,
 }
 
 /// An engine's part in requests that do not say.
@@ -28,7 +32,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_enum, default_value = "none")]
     kv_rendezvous: RendezvousArg,
 
-    /// Bootstrap port; with `dynamo` the engine's number is added to it.
+    /// Bootstrap port; the engine's number is added to it: of each engine with `dynamo`, else of the first one.
     #[arg(long, value_name = "PORT", default_value_t = 8998)]
     kv_rendezvous_port: u16,
 
@@ -47,6 +51,8 @@ pub(crate) struct RendezvousArgs {
 pub(crate) struct RendezvousEngines<'a> {
     /// The host by which peers find the engines.
     pub(crate) host: &'a str,
+    /// Tokens of a KV block.
+    pub(crate) block_tokens: u32,
     /// How they present themselves.
     pub(crate) identity: &'a Identity,
 }
@@ -79,17 +85,21 @@ impl RendezvousArgs {
         use vcr_rendezvous::{Protocol, RendezvousSettings};
         let (protocol, room_keys) = match self.kv_rendezvous {
             RendezvousArg::None | RendezvousArg::Dynamo => (Protocol::Dynamo, RoomKeys::Bootstrap),
+            RendezvousArg::Sglang => (Protocol::Sglang, RoomKeys::Bootstrap),
+            RendezvousArg::Mooncake => (Protocol::Mooncake, RoomKeys::TransferId),
         };
         if self.kv_rendezvous_timeout == 0 {
             return Err(Unusable::new("invalid --kv-rendezvous-timeout 0s: expected more than 0"));
         }
-        let RendezvousEngines { host, identity } = engines;
+        let RendezvousEngines { host, block_tokens, identity } = engines;
         let settings = RendezvousSettings {
             protocol,
             host: (*host).to_owned(),
             port: self.kv_rendezvous_port,
             first_rank: identity.first_rank,
             num_ranks: identity.num_ranks,
+            tensor_parallel_size: identity.tensor_parallel_size,
+            block_tokens: *block_tokens,
             timeout: std::time::Duration::from_nanos(self.kv_rendezvous_timeout),
             serves: self.kv_rendezvous_role != Some(RoleArg::Decode),
         };

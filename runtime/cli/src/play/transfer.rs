@@ -189,9 +189,11 @@ impl TransferArgs {
                 FailureArg::Fail => LoadFailurePolicy::Fail,
                 FailureArg::Recompute => LoadFailurePolicy::Recompute,
             },
-            meetings: self
-                .rendezvous
-                .meetings(&RendezvousEngines { host: &self.side_channel_host, identity: engines })?,
+            meetings: self.rendezvous.meetings(&RendezvousEngines {
+                host: &self.side_channel_host,
+                block_tokens: engine.block_size,
+                identity: engines,
+            })?,
         })
     }
 

@@ -110,6 +110,9 @@ macro_rules! text_request {
             thinking_token_budget: Option<i64>,
             vllm_xargs: Option<serde_json::Map<String, serde_json::Value>>,
             kv_transfer_params: Option<serde_json::Map<String, serde_json::Value>>,
+            bootstrap_host: Option<serde_json::Value>,
+            bootstrap_port: Option<serde_json::Value>,
+            bootstrap_room: Option<serde_json::Value>,
             #[serde(default, deserialize_with = "super::request::or_default")]
             stream: bool,
             stream_options: Option<super::request::StreamOptions>,
@@ -170,7 +173,14 @@ macro_rules! text_request {
                     structured_outputs: None,
                     thinking_token_budget: self.thinking_token_budget,
                     vllm_xargs: self.vllm_xargs.take(),
-                    kv_transfer_params: self.kv_transfer_params.take(),
+                    kv_transfer_params: super::request::with_bootstrap(
+                        self.kv_transfer_params.take(),
+                        [
+                            ("bootstrap_host", self.bootstrap_host.take()),
+                            ("bootstrap_port", self.bootstrap_port.take()),
+                            ("bootstrap_room", self.bootstrap_room.take()),
+                        ],
+                    ),
                 }
             }
 
@@ -327,4 +337,17 @@ pub(super) fn submit(
     }
     let outputs = app.engines.submit(request)?;
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))
+}
+
+/// The parameters of a KV transfer with those that routers of SGLang send beside them.
+pub(super) fn with_bootstrap(
+    params: Option<serde_json::Map<String, serde_json::Value>>,
+    bootstrap: [(&str, Option<serde_json::Value>); 3],
+) -> Option<serde_json::Map<String, serde_json::Value>> {
+    if bootstrap.iter().all(|(_, value)| value.is_none()) {
+        return params;
+    }
+    let mut params = params.unwrap_or_default();
+    params.extend(bootstrap.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    Some(params)
 }
