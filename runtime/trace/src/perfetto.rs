@@ -123,8 +123,8 @@ impl<W: Write> PerfettoWriter<W> {
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(values), ..blank("C", process, name) })
     }
 
-    /// A span of something that has no track of its own; spans of one `id` in
-    /// one `category` share a lane.
+    /// A span of something that has no track of its own, from the first to the second
+    /// time; spans of one `id` in one `category` share a lane.
     ///
     /// # Errors
     /// Those of the writer.
@@ -134,8 +134,7 @@ impl<W: Write> PerfettoWriter<W> {
         id: u64,
         category: &str,
         name: &str,
-        start_ns: u64,
-        end_ns: u64,
+        (start_ns, end_ns): (u64, u64),
         args: &[(&str, u64)],
     ) -> io::Result<()> {
         let told = (!args.is_empty()).then_some(Pairs(args));
@@ -212,7 +211,7 @@ mod tests {
             writer.process_name(process, "a \"quoted\" name").unwrap();
             writer.slice(process, 1, "decode", 1_500, 2_000, &[("tokens", 3)]).unwrap();
             writer.counter(process, "engine", 0, &[("running", 1), ("waiting", 0)]).unwrap();
-            writer.span(process, 7, "chat", "queue", 0, 10, &[("tokens", 3)]).unwrap();
+            writer.span(process, 7, "chat", "queue", (0, 10), &[("tokens", 3)]).unwrap();
             writer.instant(process, 1, "crash", 5).unwrap();
             bytes
         };

@@ -102,11 +102,11 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
             assert_eq!(engine.metric("vcr_kv_transfer_failures_total"), 0.0);
             assert!(!engine.serve.log().contains("WARN"), "{}", engine.serve.log());
         }
-        // The second time all of it is in the cache.
+        // The second time it is in the cache, but for the last block: a hit leaves a token to compute, as in vLLM.
         let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
         assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
         prefill.is_whole();
-        assert_eq!(decode.metric("vcr_kv_transfer_received_bytes_total"), bytes);
+        decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", bytes + BLOCK_BYTES);
     }
 }
 

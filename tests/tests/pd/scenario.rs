@@ -1,7 +1,7 @@
 //! Scenarios whose live engines move bytes.
 
 use serde_json::Value;
-use vcr_tests::{Folder, Said};
+use vcr_tests::{Folder, Said, root};
 
 const REQUESTS: u64 = 6;
 /// Of 160 tokens, in blocks of 16.
@@ -49,8 +49,15 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
         }
         // A prefill step, the link's latency, and at least one prompt's bytes at its bandwidth.
         assert!(min_ttft_ms(&run) >= 31.5, "{target}: {}", min_ttft_ms(&run));
-        let trace = std::fs::read(folder.path().join(target).join("trace.json")).expect("it is written");
-        let trace: Value = serde_json::from_slice(&trace).expect("it is JSON");
+        let read = |path: std::path::PathBuf| -> Value {
+            serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON")
+        };
+        let schema = read(root().join("docs/schemas/report.schema.json"));
+        let validator = jsonschema::draft202012::new(&schema).expect("it is a schema");
+        let report = read(folder.path().join(target).join("report.json"));
+        let problems: Vec<String> = validator.iter_errors(&report).map(|error| error.to_string()).collect();
+        assert!(problems.is_empty(), "{target}: {problems:?}");
+        let trace = read(folder.path().join(target).join("trace.json"));
         let events = trace["traceEvents"].as_array().expect("it has events");
         let begins = |name: &str| {
             let is_begin = |event: &&Value| event["cat"] == "KV" && event["ph"] == "b";

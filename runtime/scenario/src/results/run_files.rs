@@ -268,7 +268,7 @@ impl RunFiles {
             for (id, record) in report.requests.iter().enumerate() {
                 let workload = &report.workload_names[record.workload as usize];
                 for (phase, start_ns, end_ns) in phases(record) {
-                    trace.span(self.process + 1, id as u64, workload, phase, start_ns, end_ns, &[])?;
+                    trace.span(self.process + 1, id as u64, workload, phase, (start_ns, end_ns), &[])?;
                 }
             }
         }
@@ -296,9 +296,9 @@ impl RunFiles {
                     let phases = transfer.phases();
                     let start_ns = phases.first().map_or(transfer.end_ns, |(_, start_ns, _)| *start_ns);
                     let sizes = [("bytes", moved.bytes), ("pages", moved.pages)];
-                    trace.span(self.process, id, category, &title, start_ns, transfer.end_ns, &sizes)?;
+                    trace.span(self.process, id, category, &title, (start_ns, transfer.end_ns), &sizes)?;
                     for (phase, start_ns, end_ns) in phases {
-                        trace.span(self.process, id, category, phase, start_ns, end_ns, &[])?;
+                        trace.span(self.process, id, category, phase, (start_ns, end_ns), &[])?;
                     }
                 }
                 Err(kind) => {

@@ -130,9 +130,10 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
     let config = LinkConfig {
         bandwidth_bytes_per_s,
         latency_ns: options.duration_ns("latency").unwrap_or(0),
-        kv_bytes_per_token: match needs_bytes {
-            true => options.required("kv_bytes_per_token", kv_bytes_per_token),
-            false => kv_bytes_per_token.unwrap_or(0),
+        kv_bytes_per_token: if needs_bytes {
+            options.required("kv_bytes_per_token", kv_bytes_per_token)
+        } else {
+            kv_bytes_per_token.unwrap_or(0)
         },
         scope: options.choice("transfer", &scopes).unwrap_or_default(),
         sharing: options.choice("sharing", &sharing).unwrap_or_default(),
