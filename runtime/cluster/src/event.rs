@@ -117,8 +117,12 @@ impl EventQueue {
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
-        let give_up = self.give_ups.first().map(|(at_ns, _)| *at_ns);
-        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).chain(give_up).min()
+        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).chain(self.next_give_up()).min()
+    }
+
+    /// When a client gives up next.
+    pub(crate) fn next_give_up(&self) -> Option<u64> {
+        self.give_ups.first().map(|(at_ns, _)| *at_ns)
     }
 
     /// When the next session starts.
@@ -129,7 +133,7 @@ impl EventQueue {
     /// When the next event happens that is neither the end of a step nor the start of a
     /// session.
     pub(crate) fn next_other(&self) -> Option<u64> {
-        next_of(&self.others).into_iter().chain(self.give_ups.first().map(|(at_ns, _)| *at_ns)).min()
+        next_of(&self.others).into_iter().chain(self.next_give_up()).min()
     }
 
     /// When anything but the end of a step happens next.

@@ -52,7 +52,7 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// Hears which engine has taken which request.
+    /// Hears which engine has taken which request, and when its KV has come.
     pub placements: Option<PlacementObserver>,
     /// Limits of requests and messages.
     pub limits: Limits,
@@ -61,9 +61,18 @@ pub struct LiveConfig {
     pub shutdown_timeout_ns: u64,
 }
 
-/// Hears the name of a request, as its frontend knows it, and the rank of the engine that has
-/// taken it. It must not wait.
-pub type PlacementObserver = Arc<dyn Fn(&str, u16) + Send + Sync>;
+/// Where a request is, or its KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The engine of this rank has taken it.
+    Taken(u16),
+    /// The KV of its prompt has come from another engine, at this time on the system's monotonic
+    /// clock, in nanoseconds.
+    Received(u64),
+}
+
+/// Hears the name of a request, as its frontend knows it, and where it is. It must not wait.
+pub type PlacementObserver = Arc<dyn Fn(&str, Placement) + Send + Sync>;
 
 /// How engines present themselves to a frontend.
 #[derive(Clone, Debug)]

@@ -44,8 +44,8 @@ mod token_list;
 mod tokens;
 
 pub use config::{
-    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PlacementObserver, PolicyFactory,
-    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
+    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, Placement, PlacementObserver,
+    PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
 };
 pub use counters::Counters;
 pub use error::LiveError;

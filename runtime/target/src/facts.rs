@@ -17,7 +17,7 @@ fn virtual_only() -> Vec<&'static str> {
     [Counter::IgnoredFaults, Counter::StayedWithDecode, Counter::HostCachedTokens, Counter::DiskCachedTokens]
         .map(|counter| counter.info().name)
         .into_iter()
-        .chain([Trend::Transfer, Trend::KvLoad].map(|trend| trend.info().name))
+        .chain([Trend::KvLoad.info().name])
         .collect()
 }
 
@@ -35,7 +35,9 @@ pub(crate) fn absent_behind_server(target: &mut TargetReport, knows_steps: bool)
     for name in virtual_only() {
         add(name, OF_SERVER);
     }
-    for name in [Trend::Queue, Trend::Prefill, Trend::StepTime, Trend::BatchSize].map(|trend| trend.info().name) {
+    for name in [Trend::Queue, Trend::Prefill, Trend::Transfer, Trend::StepTime, Trend::BatchSize]
+        .map(|trend| trend.info().name)
+    {
         add(name, OF_SERVER);
     }
     for counter in [Counter::Stalls, Counter::Rejected, Counter::WastedPromptTokens] {

@@ -29,9 +29,9 @@ use crate::engines::disaggregated::Disaggregated;
 use crate::engines::faults::{FaultPlan, restarts};
 use crate::engines::frontend::Frontend;
 use crate::engines::gateway::Gateway;
+use crate::engines::gateway::register::{Register, ToCluster};
 use crate::engines::plane::check_plane;
 use crate::engines::pool::{EnginePool, end, engine_error};
-use crate::engines::register::{Register, ToCluster};
 use crate::engines::series::EngineSeries;
 use crate::engines::server::{self as embedded, Server};
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
@@ -43,6 +43,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const VOCAB_SIZE: u32 = 32_000;
 /// What a cluster's server takes: the cluster itself says what is too long for its engines.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
+/// Tasks that the driver goes on with between two looks at what has come.
+const TASKS_BETWEEN_LOOKS: u32 = 16;
 /// Between two looks at a frontend that starts.
 const START_PAUSE: Duration = Duration::from_millis(20);
 
@@ -108,7 +110,9 @@ fn check_foreign(run: &RunConfig) -> Result<(), TargetError> {
 }
 
 fn on_one_thread<T>(run: impl Future<Output = Result<T, TargetError>>) -> Result<T, TargetError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    // Alarms are seen between so few tasks, however many streams have something.
+    let runtime = builder.event_interval(TASKS_BETWEEN_LOOKS).enable_all().build();
     let runtime = runtime.map_err(|error| TargetError::Failed(format!("cannot start the driver: {error}")))?;
     LocalSet::new().block_on(&runtime, run)
 }

@@ -89,6 +89,13 @@ pub(crate) struct MeasuredEnd<'a> {
     pub(crate) facts: MeasuredFacts,
 }
 
+/// How long a run on a target took: until its last request ended, or until it was ended.
+pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Option<u64>) -> u64 {
+    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+    let is_cut = ledger.ended() < ledger.arrived();
+    stopped_at_ns.or(config.max_time_ns.filter(|_| is_cut)).unwrap_or(last_end_ns)
+}
+
 /// Sums up a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let MeasuredEnd { config, workload_names, mut ledger, facts } = end;
@@ -104,9 +111,8 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         series,
         cluster,
     } = facts;
-    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
-    let duration_ns = stopped_at_ns.or(config.max_time_ns.filter(|_| ended < arrived)).unwrap_or(last_end_ns);
+    let duration_ns = measured_ns(config, &ledger, stopped_at_ns);
     let seconds = duration_ns as f64 / 1e9;
     let kept = ledger.take_kept();
     let (records, summarised) = ledger.close();

@@ -26,7 +26,7 @@ pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
-pub(crate) use measured::{MeasuredEnd, build_measured};
+pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
 pub use measured::{MeasuredFacts, TargetReport};
 pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};

@@ -3,6 +3,7 @@
 use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Source};
 
 use crate::admin::Admin;
+use crate::config::Placement;
 use crate::error::LiveError;
 use crate::intake::admit::{Admitted, admit, announce_arrival};
 use crate::intake::arrivals::Arrivals;
@@ -301,7 +302,7 @@ impl Intake {
             );
         }
         if let Some(placed) = &serving.context.config.placements {
-            placed(&live.id, serving.context.rank);
+            placed(&live.id, Placement::Taken(serving.context.rank));
         }
         if let Some(room) = live.extras.as_ref().and_then(|extras| extras.room.as_ref()) {
             serving.transfers.open_room(room);

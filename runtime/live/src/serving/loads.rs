@@ -4,6 +4,7 @@ use vcr_core::plan::RemoteLoad;
 use vcr_transfer::{BlockPair, ErrorKind, TransferError};
 use vcr_wire::{FinishReason, RequestError};
 
+use crate::config::Placement;
 use crate::error::LiveError;
 use crate::kv_transfer::meetings::Met;
 use crate::kv_transfer::mover::LoadPages;
@@ -114,6 +115,9 @@ impl Serving {
         let Some(request) = self.requests.get_mut(end.tag) else { return Ok(()) };
         let Some(error) = end.failure else {
             let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+            if let Some(placed) = &self.context.config.placements {
+                placed(&request.id, Placement::Received(now_ns));
+            }
             self.stepper.finish_load(request.core);
             if let Some(remote) = remote.filter(|_| !end.is_notified) {
                 self.release_remote(&remote);

@@ -126,8 +126,8 @@ impl Completions {
     ) -> Result<(Incoming, Busy), ClientError> {
         let body = Bytes::from(self.body(request, part));
         let id = name_of(request.tag);
-        let sent = || match part {
-            Part::Whole | Part::Prompt => heard.sent(),
+        let sent = async || match part {
+            Part::Whole | Part::Prompt => heard.sent().await,
             Part::Output(_) => {}
         };
         let sending = self.pool.send(Method::POST, "/v1/completions", Some(body), Some(&id), sent);

@@ -1,6 +1,7 @@
 //! Connections to one server: HTTP/1.1, one request at a time on each, kept alive.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -51,6 +52,8 @@ pub(crate) struct Pool {
     pub(crate) address: Address,
     headers: HeaderMap,
     tls: Option<Tls>,
+    /// The address of the host, once there was a connection.
+    resolved: Cell<Option<SocketAddr>>,
     idle: Rc<RefCell<Vec<SendRequest<Whole>>>>,
 }
 
@@ -74,18 +77,19 @@ impl Pool {
         if let Ok(host) = HeaderValue::from_str(&address.authority()) {
             headers.insert(hyper::header::HOST, host);
         }
-        Self { address, headers, tls, idle: Rc::default() }
+        Self { address, headers, tls, resolved: Cell::new(None), idle: Rc::default() }
     }
 
-    /// Sends a request, with an id for the server's logs; `sent` is called when it is handed to the connection. The head of the
-    /// answer, and the connection, which must be kept until its body has been read.
+    /// Sends a request, with an id for the server's logs, once `sent` has ended, which is called when
+    /// a connection waits for it. The head of the answer, and the connection, which must be kept
+    /// until its body has been read.
     pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<Bytes>,
         id: Option<&str>,
-        sent: impl Fn(),
+        sent: impl AsyncFnOnce(),
     ) -> Result<(Response<Incoming>, Busy), ClientError> {
         let mut sent = Some(sent);
         loop {
@@ -104,7 +108,7 @@ impl Pool {
             }
             let request = self.request(&method, path, body.clone(), id)?;
             if let Some(sent) = sent.take() {
-                sent();
+                sent().await;
             }
             match sender.send_request(request).await {
                 Ok(response) => return Ok((response, Busy { sender, idle: Rc::clone(&self.idle) })),
@@ -143,9 +147,17 @@ impl Pool {
     async fn connect(&self) -> Result<SendRequest<Whole>, ClientError> {
         let Address { host, port, .. } = &self.address;
         let failed = |reason: String| ClientError::Connect { address: self.address.to_string(), reason };
-        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((host.as_str(), *port)));
+        let connecting = async {
+            match self.resolved.get() {
+                Some(address) => TcpStream::connect(address).await,
+                None => TcpStream::connect((host.as_str(), *port)).await,
+            }
+        };
         let silent = |_| failed(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
-        let stream = connecting.await.map_err(silent)?.map_err(|error| failed(error.to_string()))?;
+        let connected = timeout(CONNECT_TIMEOUT, connecting).await.map_err(silent)?;
+        // A host that is found elsewhere now is looked for again.
+        self.resolved.set(connected.as_ref().ok().and_then(|stream| stream.peer_addr().ok()));
+        let stream = connected.map_err(|error| failed(error.to_string()))?;
         // A request is small, and must not wait for the answer to the one before.
         stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
         let Some(tls) = &self.tls else { return self.handshake(stream).await };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use vcr_cluster::metrics::Samples;
 use vcr_cluster::observe::Observer;
@@ -25,6 +25,10 @@ const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// Pause before a request is sent again that was lost before its first token: its server may
 /// be about to come back.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// So long before they are due requests are made, with their bodies and connections, to be sent
+/// then without delay.
+const AHEAD_NS: u64 = 10_000_000;
 
 /// Notes of a report.
 const MAX_NOTES: usize = 8;
@@ -55,6 +59,8 @@ pub(crate) struct Shared {
     send_delays_ns: RefCell<Samples>,
     /// By what they are about.
     notes: RefCell<BTreeMap<String, String>>,
+    /// Requests that are ready and wait until they are due, by that and by tag.
+    ready: RefCell<BTreeMap<(u64, u64), oneshot::Sender<()>>>,
     /// Requests under way that their clients may give up, by tag.
     exchanges: RefCell<BTreeMap<u64, AbortHandle>>,
     changed: Notify,
@@ -67,6 +73,21 @@ impl Shared {
         if notes.len() < MAX_NOTES && !notes.contains_key(about) {
             notes.insert(about.to_owned(), text.into());
         }
+    }
+
+    /// Has the requests sent that are ready and due.
+    fn release(&self, now_ns: u64) {
+        let mut ready = self.ready.borrow_mut();
+        let later = ready.split_off(&(now_ns.saturating_add(1), 0));
+        for (_, release) in std::mem::replace(&mut *ready, later) {
+            // It may have been given up.
+            _ = release.send(());
+        }
+    }
+
+    /// When the next of them is due.
+    fn next_release_ns(&self) -> Option<u64> {
+        self.ready.borrow().first_key_value().map(|((due_ns, _), _)| *due_ns)
     }
 
     /// Gives up a request under way.
@@ -85,8 +106,17 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// The request is on its way.
-    pub(crate) fn sent(&self) {
+    /// The request is ready to be sent: waits until it is due.
+    pub(crate) async fn sent(&self) {
+        if self.shared.clock.now_ns() < self.due_ns {
+            let (release, released) = oneshot::channel();
+            self.shared.ready.borrow_mut().insert((self.due_ns, self.tag), release);
+            if self.shared.next_release_ns() == Some(self.due_ns) {
+                self.shared.changed.notify_one();
+            }
+            // The run ends where nobody releases it.
+            _ = released.await;
+        }
         let delay_ns = self.shared.clock.now_ns().saturating_sub(self.due_ns);
         self.shared.send_delays_ns.borrow_mut().push(delay_ns, 1);
     }
@@ -123,6 +153,13 @@ impl Heard {
     pub(crate) fn prefilled(&self) {
         let now_ns = self.shared.clock.now_ns();
         self.shared.run.borrow_mut().prefilled(self.tag, now_ns);
+    }
+
+    /// The KV of the prompt has come to a decode engine, at this time on the system's monotonic
+    /// clock.
+    pub(crate) fn transferred(&self, monotonic_ns: u64) {
+        let at_ns = self.shared.clock.of_monotonic_ns(monotonic_ns).min(self.shared.clock.now_ns());
+        self.shared.run.borrow_mut().transferred(self.tag, at_ns);
     }
 
     /// This engine generates the output, by index among those of the report.
@@ -198,6 +235,7 @@ pub(crate) async fn drive<S: Service>(
         run: RefCell::new(run),
         send_delays_ns: RefCell::default(),
         notes: RefCell::default(),
+        ready: RefCell::default(),
         exchanges: RefCell::default(),
         changed: Notify::new(),
     });
@@ -208,16 +246,16 @@ pub(crate) async fn drive<S: Service>(
     // Requests under way are given up.
     tasks.shutdown().await;
     let stopped_at_ns = outcome?;
-    let duration_ns = shared.clock.now_ns();
     let Some(shared) = Rc::into_inner(shared) else {
         return Err(TargetError::Failed("a request outlived its run (this is a bug)".to_owned()));
     };
+    let run = shared.run.into_inner();
     Ok(Driven {
-        run: shared.run.into_inner(),
+        duration_ns: run.duration_ns(stopped_at_ns),
+        run,
         send_delays_ns: shared.send_delays_ns.into_inner(),
         stopped_at_ns,
         notes: shared.notes.into_inner().into_values().collect(),
-        duration_ns,
         clock: shared.clock,
     })
 }
@@ -241,8 +279,9 @@ async fn issue_all<S: Service>(
             plan.act(now_ns);
         }
         plan.sample(now_ns);
+        shared.release(now_ns);
         loop {
-            let due = shared.run.borrow_mut().due(now_ns);
+            let due = shared.run.borrow_mut().due_within(now_ns, AHEAD_NS);
             match due {
                 None => break,
                 Some(Due::GiveUp { tag }) => shared.give_up(tag),
@@ -266,9 +305,13 @@ async fn issue_all<S: Service>(
             observer.progress(&progress);
             observer.check_limits().map_err(TargetError::Failed)?;
         }
-        let due_ns = shared.run.borrow().next_due_ns();
-        let until_ns = [due_ns, plan.next_ns(), Some(next_look_ns), Some(max_ns.saturating_add(1))];
-        let until_ns = until_ns.into_iter().flatten().min().unwrap_or(next_look_ns);
+        let made_ns = {
+            let run = shared.run.borrow();
+            run.next_due_ns().map(|due_ns| due_ns.saturating_sub(run.foreseen_ns(AHEAD_NS)))
+        };
+        let others_ns = [plan.next_ns(), Some(next_look_ns), Some(max_ns.saturating_add(1))];
+        let until_ns = others_ns.into_iter().chain([made_ns, shared.next_release_ns()]);
+        let until_ns = until_ns.flatten().min().unwrap_or(next_look_ns);
         tokio::select! {
             biased;
             waited = alarm.until(until_ns) => waited.map_err(system)?,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vcr_cluster::{KvMoved, KvTransfer};
 use vcr_frontend::engine::{EngineObserver, RequestObserver, RequestStart};
+use vcr_live::Placement;
 use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
 use crate::drive::Heard;
@@ -34,6 +35,8 @@ struct Contents {
     first_engine: u32,
     /// The engines that have taken requests, by the requests' numbers.
     engines: BTreeMap<u64, u16>,
+    /// When the KV of requests has come to their decode engines, on the system's monotonic clock.
+    received_ns: BTreeMap<u64, u64>,
     /// By the number of the request, of those that have a name of ours.
     requests: BTreeMap<u64, Noted>,
     /// Largest share of KV blocks in use, by engine.
@@ -63,6 +66,7 @@ impl Book {
         let contents = Contents {
             first_engine,
             engines: BTreeMap::new(),
+            received_ns: BTreeMap::new(),
             requests: BTreeMap::new(),
             kv_peaks: BTreeMap::new(),
             transfers: Vec::new(),
@@ -80,15 +84,23 @@ impl Book {
         self.contents().requests.remove(&tag)
     }
 
-    /// Enters the engine that has taken a request of this name.
-    pub(crate) fn place(&self, name: &str, rank: u16) {
-        if let Some(tag) = tag_of(name) {
-            self.contents().engines.insert(tag, rank);
+    /// Enters where a request of this name is.
+    pub(crate) fn place(&self, name: &str, place: Placement) {
+        let Some(tag) = tag_of(name) else { return };
+        let mut contents = self.contents();
+        match place {
+            Placement::Taken(rank) => _ = contents.engines.insert(tag, rank),
+            Placement::Received(at_ns) => _ = contents.received_ns.insert(tag, at_ns),
         }
     }
 
-    /// Reports the engine that has a request, unless that was done already.
+    /// Reports the engine that has a request, and when its KV came there, unless that was done
+    /// already.
     pub(crate) fn report_engine(&self, tag: u64, heard: &Heard, told: Told) {
+        let received_ns = self.contents().received_ns.remove(&tag);
+        if let Some(at_ns) = received_ns {
+            heard.transferred(at_ns);
+        }
         match (self.take_engine(tag), told) {
             (None, _) => {}
             (Some(engine), Told::All | Told::Prompt) => heard.served_by(engine),
@@ -195,8 +207,8 @@ mod tests {
     #[test]
     fn engines_are_those_of_the_report() {
         let book = Book::new(4);
-        book.place("cmpl-vcr-17-00ff", 2);
-        book.place("another", 1);
+        book.place("cmpl-vcr-17-00ff", Placement::Taken(2));
+        book.place("another", Placement::Taken(1));
         assert_eq!((book.take_engine(17), book.take_engine(17), book.take_engine(1)), (Some(6), None, None));
     }
 

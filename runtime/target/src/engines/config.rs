@@ -146,7 +146,7 @@ pub(crate) fn live_config(
     };
     let transfer = transfer_settings(run, role, side_channel_port, book)?;
     let book = book.clone();
-    let placements: PlacementObserver = Arc::new(move |name, rank| book.place(name, rank));
+    let placements: PlacementObserver = Arc::new(move |name, place| book.place(name, place));
     Ok(LiveConfig {
         identity: identity(pool.most_ranks() as u16),
         engine: engine.clone(),

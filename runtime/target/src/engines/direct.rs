@@ -30,8 +30,9 @@ pub(crate) struct Direct {
 
 impl Service for Direct {
     async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
-        heard.sent();
-        let mut stream = match self.submit(&self.request(request), heard).await {
+        let made = self.request(request);
+        heard.sent().await;
+        let mut stream = match self.submit(&made, heard).await {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };

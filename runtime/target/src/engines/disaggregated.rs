@@ -17,7 +17,7 @@ pub(crate) struct Disaggregated {
 
 impl Service for Disaggregated {
     async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
-        heard.sent();
+        heard.sent().await;
         let params = match self.prefilled(request, heard).await {
             Ok(params) => params,
             Err(answered) => return answered,

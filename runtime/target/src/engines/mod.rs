@@ -11,7 +11,6 @@ pub(crate) mod gateway;
 pub(crate) mod link;
 pub(crate) mod plane;
 pub(crate) mod pool;
-pub(crate) mod register;
 pub(crate) mod series;
 pub(crate) mod server;
 pub(crate) mod totals;

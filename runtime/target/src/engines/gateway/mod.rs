@@ -5,6 +5,8 @@
 //! is handled when the clock has passed it, and outputs leave then. A thread that is late catches
 //! up: steps begin where those before them ended, as those of live engines do.
 
+pub(crate) mod register;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,9 +25,9 @@ use vcr_wire::{
 };
 
 use super::book::tag_of;
-use super::register::Register;
 use crate::drive::Plan;
 use crate::drive::clock::Clock;
+use register::Register;
 
 /// The cluster's engine number for its server.
 const RANK: u16 = 0;
