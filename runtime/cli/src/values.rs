@@ -3,10 +3,34 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
+
+/// Whether URLs of inputs are left as they are, and nothing is fetched.
+static IS_LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// Reads words without a look at what URLs in them stand for.
+pub(crate) fn look<T>(read: impl FnOnce() -> T) -> T {
+    IS_LOOKING.store(true, Ordering::Relaxed);
+    let looked = read();
+    IS_LOOKING.store(false, Ordering::Relaxed);
+    looked
+}
+
+/// The path of an input; of a URL, that of a copy.
+///
+/// # Errors
+/// When it cannot be fetched; without the URL, which may have a secret.
+pub(crate) fn input(path: &Path) -> Result<PathBuf, String> {
+    if IS_LOOKING.load(Ordering::Relaxed) {
+        return Ok(path.to_owned());
+    }
+    let local = vcr_input::remote::local(path).map_err(|error| vcr_input::remote::refusal(&error))?;
+    Ok(local.into_owned())
+}
 
 /// The path of an input; of a URL, that of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +49,8 @@ impl TypedValueParser for InputPath {
             let text = "invalid path: expected a name, got nothing";
             return Err(clap::Error::raw(ErrorKind::InvalidValue, text).with_cmd(command));
         }
-        match vcr_input::remote::local(Path::new(value)) {
-            Ok(path) => Ok(path.into_owned()),
-            // Without the value, which may have a secret.
-            Err(error) => {
-                let text = format!("{}\n", vcr_input::remote::refusal(&error));
-                Err(clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(command))
-            }
-        }
+        let refused = |reason| clap::Error::raw(ErrorKind::ValueValidation, format!("{reason}\n")).with_cmd(command);
+        input(Path::new(value)).map_err(refused)
     }
 }
 

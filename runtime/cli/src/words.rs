@@ -7,9 +7,14 @@ use clap::FromArgMatches;
 use crate::args::{self, Cli, Command};
 #[cfg(feature = "serve")]
 use crate::serve::config_file;
+use crate::values;
 
 /// Reads a command line; that of `vcr serve` is completed by the file of `--config`.
 pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    if words.iter().any(|word| word.to_str().is_some_and(|word| word.contains("://"))) {
+        // Help, and what is wrong with the words, come before stores are asked.
+        values::look(|| args::command().try_get_matches_from(&words))?;
+    }
     #[cfg(feature = "serve")]
     let matches = config_file::matches(args::command(), &words);
     #[cfg(not(feature = "serve"))]

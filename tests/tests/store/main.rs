@@ -123,6 +123,25 @@ fn failures_name_the_object_and_no_secret() {
     run(&folder, &[], &["inspect", "summarize", "hf://own/set"]).failed(2, &["expected hf://datasets/OWNER/NAME/PATH"]);
 }
 
+/// Help, and what is wrong with the words of a command, need no store.
+#[test]
+fn help_and_wrong_words_come_before_a_store_is_asked() {
+    let folder = Folder::new();
+    // Whoever connects waits in the listener's queue until somebody looks.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.set_nonblocking(true).expect("a listener can do that");
+    let url = format!("http://{}/a.jsonl", listener.local_addr().expect("it is bound"));
+    let endpoint = [("AWS_ENDPOINT_URL", url.replace("/a.jsonl", "")), ("AWS_ALLOW_HTTP", "true".to_owned())];
+    for url in [url.as_str(), "s3://bucket/a.jsonl"] {
+        let help = run(&folder, &endpoint, &["inspect", "summarize", url, "--help"]).ended(0);
+        assert!(help.stdout.contains("Usage"), "{}", help.stdout);
+        run(&folder, &endpoint, &["inspect", "summarize", url, "--no-such"]).failed(2, &["--no-such"]);
+        run(&folder, &endpoint, &["run", url, "--seed", "many"]).failed(2, &["many"]);
+    }
+    let asked = listener.accept().map(|_| ()).map_err(|error| error.kind());
+    assert_eq!(asked, Err(std::io::ErrorKind::WouldBlock), "nobody asked");
+}
+
 /// The next command goes on where an earlier one was broken off.
 #[test]
 fn a_download_is_resumed_and_kept() {

@@ -9,6 +9,7 @@ use vcr_tables::KvShape;
 use vcr_wire::Dtype;
 
 use super::unusable::Unusable;
+use crate::values::input;
 
 /// Where the shape comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,12 @@ impl FromStr for ShapeArg {
         if let [Some(layers), Some(heads), Some(head_size)] = numbers[..] {
             return Ok(Self::Numbers(of_numbers(layers, heads, head_size)));
         }
-        let path = vcr_input::remote::local(Path::new(text)).map_err(|error| vcr_input::remote::refusal(&error))?;
-        let file = if path.is_dir() { path.join("config.json") } else { path.into_owned() };
+        let path = input(Path::new(text))?;
+        let is_url = vcr_input::remote::url(&path).is_some();
+        let file = if path.is_dir() { path.join("config.json") } else { path };
+        if is_url {
+            return Ok(Self::File(file));
+        }
         if text.is_empty() || !file.exists() {
             return Err("expected layers x KV heads x head size, such as 32x8x128, or a model's config.json".to_owned());
         }
