@@ -53,6 +53,55 @@ fn a_worker_that_never_comes_is_named() {
     prefill.is_whole();
 }
 
+/// The second prompt is in the decode engine's cache, but for its end.
+#[test]
+fn what_is_cached_does_not_move_again() {
+    let (prefill, decode) = (Worker::prefill("dynamo"), Worker::decode("dynamo"));
+    for (room, pages) in [(1, 640.0), (2, 704.0)] {
+        assert_eq!(completed(&prefill.complete("a", &of_prefill(room))), 1);
+        assert_eq!(completed(&decode.complete("a", &of_decode(prefill.port, room))), 5);
+        wait_until("the pages are counted", || decode.metric("vcr_kv_transfer_pages_received_total") == pages);
+        prefill.is_whole();
+    }
+}
+
+/// The prompt is computed where its KV does not arrive.
+#[test]
+fn a_missed_prompt_may_be_computed_again() {
+    let more =
+        ["--kv-rendezvous-timeout", "1s", "--kv-load-failure-policy", "recompute", "--kv-rendezvous-role", "decode"];
+    let decode = Worker::start("dynamo", &more);
+    assert_eq!(completed(&decode.complete("a", &of_decode(free_port(), 7))), 5);
+    wait_until("it is counted", || decode.metric("vcr_kv_loads_recomputed_total") == 1.0);
+    decode.is_whole();
+}
+
+/// A client that hangs up takes its request out of the room, and a prefill engine that gives up says so.
+#[test]
+fn requests_that_end_early_leave_their_rooms() {
+    let (prefill, decode) = (Worker::start("dynamo", &["--time-to-first-token", "1h"]), Worker::decode("dynamo"));
+    let body =
+        |params: &Value| json!({"model": "sim", "prompt": [1, 2, 3], "max_tokens": 5, "kv_transfer_params": params});
+    let computing = prefill.serve.begin("/v1/completions", &body(&of_prefill(3)));
+    wait_until("the prompt is computed", || prefill.metric("vcr_requests_total") == 1.0);
+    let (decoded, ()) = both(
+        || decode.complete("a", &of_decode(prefill.port, 3)),
+        || {
+            wait_until("the decode engine waits", || decode.metric("vcr_kv_rooms_total") == 1.0);
+            drop(computing);
+        },
+    );
+    let error = reason(&decoded);
+    assert!(
+        error.contains("room 3: refused: the prefill engine's request ended before its prompt was finished"),
+        "{error}"
+    );
+    let waiting = decode.serve.begin("/v1/completions", &body(&of_decode(prefill.port, 4)));
+    wait_until("the decode engine waits", || decode.metric("vcr_kv_rooms_total") == 2.0);
+    drop(waiting);
+    decode.is_whole();
+}
+
 /// The ports of ranks are counted up, and lead to the rooms of all.
 #[test]
 fn each_rank_has_a_port() {

@@ -1,6 +1,7 @@
 //! Prefill and decode engines whose requests come in any order: `--kv-rendezvous`.
 
 mod bad;
+mod behind;
 mod dynamo;
 mod mooncake;
 mod sglang;

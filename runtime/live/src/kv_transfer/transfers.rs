@@ -345,7 +345,7 @@ impl Transfers {
     ///
     /// # Errors
     /// When the side channel's address is in use.
-    pub(crate) fn hold(&mut self, finished: Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
+    pub(crate) fn hold(&mut self, finished: &Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
         if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
             self.notices = Some(NoticeBoard::bind(&self.transport, &address)?);
@@ -384,7 +384,7 @@ impl Transfers {
                 generation: Some(generation),
             };
             let blocks = finished.blocks.to_vec();
-            meetings.complete(room, Description { peer, request: finished.id.to_owned(), blocks, is_pushed });
+            meetings.complete(room.clone(), Description { peer, request: finished.id.to_owned(), blocks, is_pushed });
         }
         Ok(params)
     }
@@ -589,5 +589,5 @@ pub(crate) struct Finished<'a> {
     pub(crate) tensor_parallel_size: u32,
     pub(crate) version: VllmMinor,
     /// Where a decode engine waits for it, or will.
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<&'a Room>,
 }

@@ -84,10 +84,13 @@ impl OutputParts<'_> {
                     cached_tokens: request.local_cached_tokens + request.external_tokens,
                     tensor_parallel_size: self.context.config.identity.tensor_parallel_size,
                     version,
-                    room: extras.room.take(),
+                    room: extras.room.as_ref(),
                 };
-                match self.transfers.hold(finished, now_ns) {
-                    Ok(params) => message.kv_transfer_params = Some(params),
+                match self.transfers.hold(&finished, now_ns) {
+                    Ok(params) => {
+                        message.kv_transfer_params = Some(params);
+                        extras.room = None;
+                    }
                     Err(error) => {
                         tracing::error!(
                             rank = self.context.rank,
