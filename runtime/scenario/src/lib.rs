@@ -230,7 +230,7 @@ impl Outcome {
 /// Why an outcome is partial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Partial {
-    /// The reason that [`Reporter::stop`] returned.
+    /// The reason that [`Reporter::stop`] returned, or `error` for one of the script.
     pub stopped_by: &'static str,
 }
 

@@ -90,12 +90,39 @@ impl Scenario {
         let context = Arc::new(self.context(options, reporter, outputs));
         let executed = self.execute(&context);
         context.reporter.has_read(&context.state().inputs.sources());
-        let partial = executed?;
+        let partial = match executed {
+            Ok(partial) => partial,
+            Err(error) => {
+                self.keep_measured(&context);
+                return Err(error);
+            }
+        };
         let mut outcome = self.outcome(&context, partial);
         if outcome.runs.is_empty() && outcome.partial.is_none() {
             let hint = "call run(#{ cluster: ..., workloads: [ ... ] })".to_owned();
             return Err(input(&self.path, "the scenario made no run".to_owned(), Some(hint)));
         }
+        self.write(&context, &mut outcome)?;
+        Ok(outcome)
+    }
+
+    /// Writes what there is after an error of the script, if a part of it was measured in real time:
+    /// that cannot be had again.
+    fn keep_measured(&self, context: &Arc<Context>) {
+        if context.state().runs.iter().all(|run| run.target.is_none()) {
+            return;
+        }
+        let mut outcome = self.outcome(context, Some(Partial { stopped_by: "error" }));
+        match self.write(context, &mut outcome) {
+            Ok(()) if outcome.files.is_empty() => {}
+            Ok(()) => context.reporter.warn("what was measured before the error was written, marked partial"),
+            Err(error) => context.reporter.warn(&format!("what was measured was not written: {error}")),
+        }
+    }
+
+    /// Writes the files of an outcome, if any are wanted.
+    fn write(&self, context: &Arc<Context>, outcome: &mut Outcome) -> Result<(), ScenarioError> {
+        let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = context.state().outputs.take();
         if context.options.digests_inputs || outputs.is_some() {
             let digested = context.state().inputs.digest();
@@ -104,7 +131,7 @@ impl Scenario {
         }
         if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
             let source = Source { name: outcome.scenario.clone(), text: self.source.clone() };
-            let written = outputs.finish(&outcome.runs, &outcome, source).map_err(|error| unwritable(&error))?;
+            let written = outputs.finish(&outcome.runs, outcome, source).map_err(|error| unwritable(&error))?;
             if !written.left_out.is_empty() {
                 let (names, limit) = (written.left_out.join(" and "), context.options.steps_limit_bytes / 1_000_000);
                 context.reporter.warn(&format!(
@@ -114,7 +141,7 @@ impl Scenario {
             }
             outcome.files = written.names;
         }
-        Ok(outcome)
+        Ok(())
     }
 
     /// The compiled script.

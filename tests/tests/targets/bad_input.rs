@@ -123,6 +123,46 @@ fn answers_that_are_none_fail_their_requests_only() {
     }
 }
 
+/// An error of the script after a run keeps what the run has measured; nothing is compared with
+/// nothing, and a series without values is one of zeros.
+#[test]
+fn errors_after_a_run_keep_what_it_has_measured() {
+    let answer = status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}");
+    let port = speaker(move |path, _| completion_or_model(path, &answer));
+    let target = format!("http://127.0.0.1:{port}");
+    let run = SMALL.lines().take(3).collect::<Vec<_>>().join("\n");
+    let head = r#"{"kind":"meta","format":"vcr.capture","version":1}"#;
+    let row = r#"{"kind":"request","arrival_ns":0,"prompt_tokens":5,"output_tokens":2,"finish_reason":"stop"}"#;
+    let end = r#"{"kind":"end","at_ns":9,"requests":1,"unfinished":0}"#;
+    let cases: [(&str, &[&str]); 5] = [
+        (r#"value(r, "ttft", "p50");"#, &["`ttft` has no samples in this run"]),
+        ("compare(r, r);", &["nothing to compare: no request was answered whole"]),
+        (r#"compare(r, capture("timeless.jsonl"));"#, &["nothing to compare", "timeless.jsonl"]),
+        (r#"compare(r, capture("none.jsonl"));"#, &["cannot read capture `none.jsonl`"]),
+        (r#"series(r, "ttft");"#, &["there is no series `ttft`"]),
+    ];
+    for (line, needles) in cases {
+        let folder = Folder::with(&format!("{run}\n{line}\n"));
+        folder.write("timeless.jsonl", format!("{head}\n{row}\n{end}\n"));
+        let said = folder.run(&["--target", &target, "--out", "out", "--files", "report,requests"]).ended(2);
+        let needles = needles.iter().chain(&["what was measured before the error was written, marked partial"]);
+        for needle in needles {
+            assert!(said.stderr.contains(needle), "{line}: {}", said.stderr);
+        }
+        let outputs = Outputs::read(&folder);
+        assert_eq!(outputs.report["partial"]["stopped_by"], "error", "{line}");
+        assert_eq!(outputs.counter("failed"), 3, "{line}");
+    }
+    // In virtual time the same run can be made again, and nothing is written.
+    let folder = Folder::with(&format!("{run}\nseries(r, \"ttft\");\n"));
+    folder.run(&["--out", "out"]).failed(2, &["there is no series `ttft`"]);
+    assert!(!folder.path().join("out/report.json").exists());
+    let line = r#"check("zeros", series(r, "completed_per_s").reduce(|sum, value| sum + value, 0.0) == 0.0);"#;
+    let folder = Folder::with(&format!("{run}\n{line}\nexpect(r, \"ttft\", \"p50 < 1s\");\n"));
+    let said = folder.run(&["--target", &target]).ended(1);
+    assert!(said.stdout.contains("✓  zeros") && said.stdout.contains("no samples"), "{}", said.stdout);
+}
+
 /// A server that falls silent, or never ends.
 #[test]
 fn silent_servers_are_waited_for_no_longer_than_asked() {
