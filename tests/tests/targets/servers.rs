@@ -1,5 +1,6 @@
 //! Servers that the run did not make: `vcr serve`, and vLLM's own frontend.
 
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, vllm_rs};
 
@@ -80,6 +81,23 @@ fn engines_of_others_have_no_series() {
     let _ = folder.run(&["--target", &target]).ended(0);
     let folder = Folder::with(&format!("{SCENARIO}\nseries(result, \"waiting\");"));
     folder.run(&["--target", &target]).failed(2, &["are not known over time", "somebody else's server"]);
+}
+
+/// A certificate counts when its authority is trusted.
+#[test]
+fn certificates_are_checked() {
+    let folder = Folder::with(SCENARIO);
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    folder.write("key.pem", key.serialize_pem());
+    folder.write("certificate.pem", params.self_signed(&key).expect("a certificate").pem());
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name).display().to_string());
+    let server = Serve::start_tls(&[&ENGINE[..], &["--ssl-certfile", &certificate, "--ssl-keyfile", &key]].concat());
+    let url = format!("https://{}", server.address());
+    folder.run(&["--target", &url]).failed(2, &["no TLS connection to", "UnknownIssuer", "ca_file"]);
+    let target = format!("http(\"{url}\", #{{ ca_file: \"certificate.pem\" }})");
+    let measured = Outputs::of(&folder, &target, &[]);
+    assert_eq!(measured.counter("failed"), 0);
 }
 
 #[test]
