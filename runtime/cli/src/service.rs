@@ -46,6 +46,14 @@ pub(crate) fn raise_limit_of_files() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
+/// Keeps memory in small pages. Where the system gives huge ones to everybody, the heap of
+/// each thread would take some: 360 MB for 64 idle engines.
+pub(crate) fn use_small_pages() {
+    // Without it more memory is used, no more.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 /// An error and what caused it, on one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -22,7 +22,7 @@ use super::kv_shape::weights_dtype;
 use super::latency::{named_latency, single_times};
 use super::replay;
 use super::unusable::Unusable;
-use crate::service::raise_limit_of_files;
+use crate::service::{raise_limit_of_files, use_small_pages};
 use crate::values::is_guest;
 
 /// Open files and sockets of a process besides those of its engines.
@@ -105,6 +105,7 @@ pub(crate) fn live_config(
     mut side: FrontendSide,
     guests: &LiveGuests,
 ) -> Result<LiveConfig, Unusable> {
+    use_small_pages();
     let (latency, latency_name) = latency(args, guests)?;
     let (ranking, policy) = policy(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
