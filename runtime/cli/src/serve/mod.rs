@@ -14,9 +14,9 @@ use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use vcr_control::Listeners;
+use vcr_frontend::http::ServerThreads;
 use vcr_frontend::{App, ChatOptions, EngineClient, Front, Model, ServerOptions};
 use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenFactory};
 use vcr_text::TextModel;
@@ -43,7 +43,7 @@ struct Prepared {
     operations: Operations,
     listener: TcpListener,
     control: Listeners,
-    runtime: Runtime,
+    threads: ServerThreads,
 }
 
 /// Serves until a signal, or until an engine fails.
@@ -99,14 +99,13 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         seed: args.live.tokens.seed,
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
-    let operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
+    let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let control = control::listen(&args.live.control)?;
     let listener = listen(&args.server)?;
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(usize::from(args.server.server_threads)).thread_name("server").enable_all();
-    let runtime =
-        builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
-    Ok(Prepared { config, model, chats, operations, listener, control, runtime })
+    let threads = ServerThreads::start(usize::from(args.server.server_threads))
+        .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
+    operations.front.listen.threads = Arc::new(threads.dealer());
+    Ok(Prepared { config, model, chats, operations, listener, control, threads })
 }
 
 /// The source of readable answers, with reasoning where that is told apart.
@@ -143,7 +142,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listener, control, runtime } = prepared;
+    let Prepared { config, model, chats, operations, listener, control, threads } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -167,15 +166,15 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         is_varied,
         chat: chats,
     };
-    let served =
-        runtime.spawn(serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet));
+    let served = serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet);
+    let served = threads.first().spawn(served);
     let result = engines.wait();
     stop.send_replace(true);
     // Answers that are complete may still be on their way.
-    runtime.block_on(async {
+    threads.first().block_on(async {
         _ = tokio::time::timeout(grace + LAST_ANSWERS, served).await;
     });
-    runtime.shutdown_background();
+    threads.shut_down();
     if let Some(exporter) = operations.exporter {
         exporter.finish();
     }

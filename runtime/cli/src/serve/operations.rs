@@ -195,6 +195,7 @@ impl Operations {
             shutdown_timeout: server.shutdown_timeout,
             refuses: Arc::new(move || refuses.refuses_connection()),
             metrics: metrics.clone(),
+            threads: Arc::default(),
         };
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
         let (observer, exporter) = traced(traces, observer)?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 use vcr_wire::{EngineCoreOutput, StepOutput};
@@ -88,8 +88,15 @@ impl Collector {
     }
 
     pub(super) fn push(&self, output: StepOutput<'_>) {
+        if let Some(waker) = self.put(output) {
+            waker.wake();
+        }
+    }
+
+    /// As [`Collector::push`], but leaves it to the caller to wake the client.
+    pub(super) fn put(&self, output: StepOutput<'_>) -> Option<Waker> {
         self.waiting().outputs.push(output);
-        self.waker.wake();
+        self.waker.take()
     }
 
     pub(super) fn fail(&self, error: EngineError) {
@@ -113,8 +120,6 @@ impl Collector {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
-
     use super::*;
 
     /// A client that never reads must cost little memory, and lose nothing.

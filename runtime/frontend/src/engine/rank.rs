@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
 use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
@@ -34,6 +35,8 @@ struct Table {
     requests: HashMap<Box<str>, Entry>,
     calls: BTreeMap<u64, Answer>,
     last_call: u64,
+    /// Room for those whom a message wakes.
+    woken: Vec<Waker>,
 }
 
 /// One engine with its requests.
@@ -256,6 +259,9 @@ impl Rank {
         }
         let (now_s, engine_s) = (now_s(), step.message.timestamp);
         let mut table = self.table();
+        // Clients that wait are woken when the table is free again, which they need for
+        // their next requests.
+        let mut woken = std::mem::take(&mut table.woken);
         step.for_each(|id, output| {
             // Aborted requests may have outputs on the way.
             let Some(entry) = table.requests.get_mut(id) else { return };
@@ -266,20 +272,22 @@ impl Rank {
                 StepOutput::Tokens(_) => None,
                 StepOutput::Whole(output) => output.finish_reason,
             };
-            let Some(reason) = finish else { return entry.collector.push(output) };
+            let Some(reason) = finish else { return woken.extend(entry.collector.put(output)) };
             if let Some(entry) = table.requests.remove(id) {
                 self.load.fetch_sub(1, Ordering::Relaxed);
                 // Before its client knows of the end, and may look at metrics.
                 if let Some(observer) = entry.observer {
                     observer.finish(now_s, reason);
                 }
-                entry.collector.push(output);
+                woken.extend(entry.collector.put(output));
             }
         });
         drop(table);
         if let Some(observer) = observer {
             observer.message_ended(self.number);
         }
+        woken.drain(..).for_each(Waker::wake);
+        self.table().woken = woken;
     }
 
     fn take_utility(&self, utility: UtilityOutput) {

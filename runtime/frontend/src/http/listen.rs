@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use super::around::Site;
 use super::connection::{ClientSocket, ConnectionControl, reset_on_close};
 use super::protocol::{Protocol, detect};
+use super::threads::Dealer;
 use super::tls::Tls;
 use crate::metrics::{Held, Metrics};
 
@@ -46,6 +48,8 @@ pub struct ListenOptions {
     pub refuses: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Where connections are counted.
     pub metrics: Metrics,
+    /// The threads of connections; the default leaves all to the one that accepts.
+    pub threads: Arc<Dealer>,
 }
 
 impl std::fmt::Debug for ListenOptions {
@@ -95,7 +99,7 @@ pub async fn serve(
             Ok((stream, peer)) => {
                 let (site, options) = (Arc::clone(&site), Arc::clone(&options));
                 let connection = Connection { site, options, peer, ends: ends.clone() };
-                tokio::spawn(connection.accepted(stream));
+                connection.begin(stream);
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
@@ -120,6 +124,23 @@ struct Connection {
 }
 
 impl Connection {
+    /// Serves it, on its thread.
+    fn begin(self, stream: TcpStream) {
+        let options = Arc::clone(&self.options);
+        match options.threads.next() {
+            None => drop(tokio::spawn(self.accepted(stream))),
+            Some(thread) => drop(thread.spawn(self.moved(stream.into_std()))),
+        }
+    }
+
+    /// Serves on another thread than the one that accepted it.
+    async fn moved(self, stream: io::Result<std::net::TcpStream>) {
+        match stream.and_then(TcpStream::from_std) {
+            Ok(stream) => self.accepted(stream).await,
+            Err(error) => tracing::warn!(peer = %self.peer, %error, "a connection cannot be served"),
+        }
+    }
+
     async fn accepted(self, stream: TcpStream) {
         let _held = Held::connection(&self.options.metrics);
         // A token is a packet: it must not wait for the next one.

@@ -10,10 +10,12 @@ mod protocol;
 mod stream_panics;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod tls;
 
 pub use around::{Around, Innermost, Next, Site};
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
+pub use threads::{Dealer, ServerThreads};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsFiles};

@@ -1,5 +1,6 @@
 //! A server on a socket, and clients that behave in different ways.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -32,6 +34,7 @@ fn options() -> ListenOptions {
         shutdown_timeout: Duration::from_secs(60),
         refuses: Arc::new(|| false),
         metrics: metrics(),
+        threads: Arc::default(),
     }
 }
 
@@ -56,6 +59,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
         .route("/v1/models", get(|| async { "models" }))
         .route("/v1/messages", post(|| async { "message" }))
         .route("/health", get(|| async { "" }))
+        .route("/thread", get(|| async { format!("thread {}", Handle::current().id()) }))
         .route("/panic", get(panics))
         .route("/reset", get(resets));
     let around = Around {
@@ -206,6 +210,26 @@ async fn the_end_waits_for_no_idle_connection() {
     stream.read_exact(&mut answer).await.expect("it answers");
     end.send(()).expect("it runs");
     task.await.expect("it ends");
+}
+
+/// Where threads share connections, the tokens of a step come in another order each time.
+#[test]
+fn threads_get_connections_in_turn() {
+    let threads = ServerThreads::start(3).expect("there are threads");
+    let options = ListenOptions { threads: Arc::new(threads.dealer()), ..options() };
+    let names: Vec<String> = threads.first().block_on(async {
+        let (address, _end, _) = started(options).await;
+        let mut names = Vec::new();
+        for _ in 0..6 {
+            let answer = ask(address, "GET /thread HTTP/1.1\r\n").await;
+            names.extend(answer.rsplit("\r\n").next().map(str::to_owned));
+        }
+        names
+    });
+    threads.shut_down();
+    assert_eq!(names[..3], names[3..], "in turn");
+    assert!(names.iter().all(|name| name.starts_with("thread ")), "{names:?}");
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
 }
 
 #[test]

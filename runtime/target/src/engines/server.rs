@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use vcr_cluster::{AdapterNames, HttpTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFaults, FaultLayer, Tenants};
-use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog};
+use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog, ServerThreads};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
@@ -41,13 +40,13 @@ pub(crate) struct Server {
     pub(crate) target: HttpTarget,
     _stop: oneshot::Sender<()>,
     /// Taken when this is dropped.
-    runtime: Option<Runtime>,
+    threads: Option<ServerThreads>,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // What it still does is for nobody.
-        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+        self.threads.take().into_iter().for_each(ServerThreads::shut_down);
     }
 }
 
@@ -65,9 +64,8 @@ pub(crate) fn serve(
     adapters: &BTreeSet<u32>,
 ) -> Result<Server, TargetError> {
     let failed = |error: std::io::Error| TargetError::Failed(format!("cannot serve: {error}"));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).thread_name("server").enable_all().build().map_err(failed)?;
+    let count = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1);
+    let threads = ServerThreads::start(count).map_err(failed)?;
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -88,19 +86,20 @@ pub(crate) fn serve(
             shutdown_timeout: SHUTDOWN_TIMEOUT,
             refuses: Arc::new(|| false),
             metrics,
+            threads: Arc::new(threads.dealer()),
         },
         is_traced: false,
     };
     let options = ServerOptions { chat: ChatOptions::default(), ..ServerOptions::default() };
     let app = App::new(engines, model(max_model_len, adapters), options);
     let (stop, stopped) = oneshot::channel::<()>();
-    runtime.spawn(async move {
+    threads.first().spawn(async move {
         if let Ok(listener) = TcpListener::from_std(listener) {
             front.serve(listener, app, async { drop(stopped.await) }).await;
         }
     });
     let target = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
-    Ok(Server { target, _stop: stop, runtime: Some(runtime) })
+    Ok(Server { target, _stop: stop, threads: Some(threads) })
 }
 
 fn model(max_model_len: u32, adapters: &BTreeSet<u32>) -> Model {

@@ -1,0 +1,71 @@
+//! The threads of the server. Each has a runtime of its own, and a connection stays with
+//! its thread: between threads that take each other's work, tasks are woken twice, and the
+//! tokens of a step reach clients in another order at each step.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Threads that serve connections, until this value is dropped.
+#[derive(Debug)]
+pub struct ServerThreads {
+    /// The first one, which also accepts connections.
+    first: Runtime,
+    others: Vec<Runtime>,
+}
+
+impl ServerThreads {
+    /// Starts `count` threads, or one if that is 0.
+    ///
+    /// # Errors
+    /// When the system has no more threads or descriptors.
+    pub fn start(count: usize) -> io::Result<Self> {
+        let others = (1..count).map(|_| start_one()).collect::<Result<_, _>>()?;
+        Ok(Self { first: start_one()?, others })
+    }
+
+    /// The runtime of the first one.
+    #[must_use]
+    pub fn first(&self) -> &Runtime {
+        &self.first
+    }
+
+    /// What deals connections to them.
+    #[must_use]
+    pub fn dealer(&self) -> Dealer {
+        let handles = std::iter::once(&self.first).chain(&self.others).map(|runtime| runtime.handle().clone());
+        Dealer { handles: handles.collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// Ends them, without waiting for what they do.
+    pub fn shut_down(self) {
+        for runtime in self.others.into_iter().chain([self.first]) {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// One worker, but a runtime that can replace it while a large request occupies it.
+fn start_one() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).thread_name("server").enable_all().build()
+}
+
+/// Deals connections to threads, in turn.
+#[derive(Debug, Default)]
+pub struct Dealer {
+    handles: Vec<Handle>,
+    next: AtomicUsize,
+}
+
+impl Dealer {
+    /// The thread of the next connection; none where that is the one that accepts it.
+    pub(super) fn next(&self) -> Option<&Handle> {
+        if self.handles.len() < 2 {
+            return None;
+        }
+        let place = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
+        // The first one accepts.
+        self.handles.get(place).filter(|_| place > 0)
+    }
+}
