@@ -4,17 +4,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use super::chat_answers::{Form, Stream};
 use super::message;
 use super::prompt::{no_tokens, truncate_to};
-use super::quick::{Body, Quick};
+use super::quick::{Body, Quick, json};
 use super::ranges::ChatFields;
 use super::rendered::{Rendered, Rendering};
 use super::request::{StreamOptions, request_id, submit, text_request};
@@ -337,5 +336,5 @@ pub(super) async fn chat_completions(
     if is_streamed {
         return Ok(sse::response(chat.stream()));
     }
-    Ok(Json(chat.whole().await?).into_response())
+    Ok(json(&chat.whole().await?))
 }

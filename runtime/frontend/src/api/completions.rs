@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
-use super::quick::{Body, Quick};
+use super::quick::{Body, Quick, json};
 use super::rendered::{Rendered, Rendering};
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
@@ -118,7 +117,7 @@ pub(super) async fn completions(
         return Ok(sse::response(Stream::new(form, merged, usages, counted)));
     }
     let answers = gather(merged, form.prompts.len() * form.n).await?;
-    Ok(Json(form.whole(&app, &answers)).into_response())
+    Ok(json(&form.whole(&app, &answers)))
 }
 
 /// A request that is with the engines.

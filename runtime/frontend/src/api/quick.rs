@@ -1,11 +1,13 @@
 //! JSON bodies of requests: how they are read, and what they may take.
 
-use axum::body::Body as HttpBody;
+use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
 use axum::{Json, RequestExt as _};
 use futures_util::StreamExt as _;
+use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::server::error::ApiError;
@@ -34,18 +36,25 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
 /// Memory that a length in a head reserves at most, until the body is that long.
 const RESERVED_BYTES: usize = 64 << 20;
 
-/// The bytes of a body, each of its frames gone as soon as it is copied.
-async fn collected(request: Request) -> Result<Vec<u8>, ApiError> {
+/// The bytes of a body, each of its frames gone as soon as it is copied. A body of one
+/// frame is not copied.
+async fn collected(request: Request) -> Result<Bytes, ApiError> {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let mut bytes = Vec::with_capacity(length.unwrap_or(0).min(RESERVED_BYTES));
-    let mut frames = request.with_limited_body().into_body().into_data_stream();
-    while let Some(frame) = frames.next().await {
+    let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
         // In the words of axum's own way to collect a body.
-        let frame =
-            frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))?;
+        frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))
+    });
+    let Some(first) = frames.next().await.transpose()? else { return Ok(Bytes::new()) };
+    let Some(second) = frames.next().await.transpose()? else { return Ok(first) };
+    let mut bytes = Vec::with_capacity(length.unwrap_or(0).min(RESERVED_BYTES));
+    bytes.extend_from_slice(&first);
+    drop(first);
+    bytes.extend_from_slice(&second);
+    drop(second);
+    while let Some(frame) = frames.next().await.transpose()? {
         bytes.extend_from_slice(&frame);
     }
-    Ok(bytes)
+    Ok(bytes.into())
 }
 
 /// Reads the bytes of a body.
@@ -56,6 +65,18 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
         Err(_) => Ok(Json::from_bytes(bytes).map(|Json(value)| value)?),
+    }
+}
+
+/// Room for a short answer: it is written without growing.
+const ANSWER_BYTES: usize = 1024;
+
+/// The answer of a value, as [`Json`] makes it.
+pub(super) fn json(value: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    match serde_json::to_writer(&mut bytes, value) {
+        Ok(()) => ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response(),
+        Err(_) => Json(value).into_response(),
     }
 }
 
@@ -90,7 +111,6 @@ fn values(text: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Bytes;
     use axum::extract::DefaultBodyLimit;
 
     use super::*;
@@ -121,7 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_collected_as_axum_does() {
-        assert_eq!(collected(framed(5)).await, Ok(b"abcde".to_vec()));
+        assert_eq!(collected(framed(5)).await, Ok(Bytes::from_static(b"abcde")));
         let refused = collected(framed(4)).await.expect_err("it is too long");
         let theirs = Bytes::from_request(framed(4), &()).await.expect_err("it is too long");
         assert_eq!(refused, ApiError::from(JsonRejection::from(theirs)));

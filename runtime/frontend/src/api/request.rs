@@ -331,12 +331,13 @@ pub(super) fn submit(
     {
         params.seed = Some(app.ids.seed().into());
     }
-    let prompt = request.prompt_token_ids.clone().unwrap_or_default();
+    let prompt = request.prompt_token_ids.as_deref().unwrap_or_default();
     if let (Some(chance), Some(params)) = (chance, request.sampling_params.as_mut()) {
-        chance.take(params, &prompt, index);
+        chance.take(params, prompt, index);
     }
+    let detokenizer = vcr_text::Detokenizer::after(&app.model.tokenizer, text.skip_special, prompt);
     let outputs = app.engines.submit(request)?;
-    Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))
+    Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, detokenizer))
 }
 
 /// The parameters of a KV transfer with those that routers of SGLang send beside them.

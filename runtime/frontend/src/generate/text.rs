@@ -81,11 +81,17 @@ pub(crate) struct TextStream {
 }
 
 impl TextStream {
-    pub(crate) fn new(outputs: RequestStream, tokenizer: &Tokenizer, settings: TextSettings, prompt: &[u32]) -> Self {
+    /// The answer of `outputs`, by a detokenizer that knows the prompt.
+    pub(crate) fn new(
+        outputs: RequestStream,
+        tokenizer: &Tokenizer,
+        settings: TextSettings,
+        detokenizer: Detokenizer,
+    ) -> Self {
         Self {
             outputs,
             tokenizer: tokenizer.clone(),
-            detokenizer: Detokenizer::after(tokenizer, settings.skip_special, prompt),
+            detokenizer,
             stops: StopStrings::new(settings.stop.clone(), settings.include_stop),
             settings,
             spans: VecDeque::new(),

@@ -1,6 +1,7 @@
 //! Layers of every request: API keys, CORS, request ids, the access log, and
 //! panics that stay inside.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -17,7 +18,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 use super::stream_panics::guarded;
 use crate::metrics::Metrics;
 use crate::server::error::Failure;
-use crate::server::ids::RequestIds;
+use crate::server::ids::{LongId, RequestIds};
 
 /// Paths that need a key, as in vLLM; health and metrics do not.
 const GUARDED: &[&str] = &["/v1", "/v2", "/inference"];
@@ -175,50 +176,66 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-    let id = given.filter(|id| !id.is_empty()).map_or_else(|| ids.long(), str::to_owned);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let id = given.filter(|id| !id.is_empty()).map_or_else(|| Name::Own(ids.long()), |id| Name::Given(id.into()));
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
         Ok(response) => guarded(response, || {
-            let (id, path) = (id.clone(), path.clone());
+            let (id, uri) = (id.clone(), uri.clone());
             move || {
-                told_panic(&id, &path);
+                told_panic(&id, uri.path());
                 internal_error(&id)
             }
         }),
         Err(_) => {
-            told_panic(&id, &path);
+            told_panic(&id, uri.path());
             (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(internal_error(&id))).into_response()
         }
     };
     let is_failure = response.status().is_server_error();
     if let Some(Failure(message)) = response.extensions_mut().remove() {
-        tracing::warn!(request_id = id, %method, path, status = response.status().as_u16(), "{message}");
+        tracing::warn!(request_id = %id, %method, path = uri.path(), status = response.status().as_u16(), "{message}");
     }
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
     tracing::debug!(
         target: "access",
-        request_id = id,
+        request_id = %id,
         %peer,
         %method,
-        path,
+        path = uri.path(),
         status = response.status().as_u16(),
         elapsed_ms,
     );
     // By its id a failure is found in the log.
     if (log.has_id_header || is_failure)
-        && let Ok(value) = HeaderValue::from_str(&id)
+        && let Ok(value) = HeaderValue::from_str(&id.to_string())
     {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
 }
 
-fn told_panic(id: &str, path: &str) {
-    tracing::error!(request_id = id, path, "a request failed on an internal error");
+/// The id of a request.
+#[derive(Clone, Debug)]
+enum Name {
+    Given(Box<str>),
+    Own(LongId),
 }
 
-fn internal_error(id: &str) -> Value {
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given(id) => out.write_str(id),
+            Self::Own(id) => id.fmt(out),
+        }
+    }
+}
+
+fn told_panic(id: &Name, path: &str) {
+    tracing::error!(request_id = %id, path, "a request failed on an internal error");
+}
+
+fn internal_error(id: &Name) -> Value {
     let message = format!("Internal server error (request {id})");
     json!({"error": {"message": message, "type": "InternalServerError", "param": null, "code": 500}})
 }

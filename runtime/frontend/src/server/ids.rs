@@ -1,8 +1,19 @@
 //! Names of requests.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vcr_core::seed::mix;
+
+/// A name of thirty-two hexadecimal digits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongId(u64, u64);
+
+impl fmt::Display for LongId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}{:016x}", self.0, self.1)
+    }
+}
 
 /// Makes up names that no other process makes.
 #[derive(Debug)]
@@ -24,10 +35,10 @@ impl RequestIds {
         mix(!self.base ^ self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Thirty-two hexadecimal digits.
-    pub(crate) fn long(&self) -> String {
+    /// Thirty-two hexadecimal digits, which are written only where they are shown.
+    pub(crate) fn long(&self) -> LongId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}{:016x}", mix(self.base ^ number), mix(!self.base ^ number))
+        LongId(mix(self.base ^ number), mix(!self.base ^ number))
     }
 
     /// Eight hexadecimal digits.
