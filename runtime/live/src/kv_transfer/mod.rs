@@ -2,6 +2,7 @@
 
 pub(crate) mod content;
 pub(crate) mod link;
+pub(crate) mod loads;
 pub(crate) mod meetings;
 pub(crate) mod mover;
 pub(crate) mod params;

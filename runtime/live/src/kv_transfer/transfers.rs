@@ -4,57 +4,26 @@
 //! a decode engine notifies it, or until their lease ends; the decode engine waits as long as the transfer
 //! takes: a modelled time, or that of the bytes, if a plane moves them.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::BTreeMap;
 
 use vcr_core::RequestId;
 use vcr_core::plan::RemoteLoad;
 use vcr_core::seed::derive;
-use vcr_random::Stream;
 use vcr_transfer::{
-    Description, ErrorKind, Held, LeaseTable, Meeting, Moved, Notice, NoticeEffect, Peer, RendezvousEvent, Room,
-    Statistics, TransferError,
+    Description, Held, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics,
 };
 use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 
 use crate::config::TransferSettings;
 use crate::context::Context;
+use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
 use crate::kv_transfer::meetings::{MeetingCounts, Meetings, Met};
-use crate::kv_transfer::mover::{HeldRequest, LoadPages, Mover, MoverEvent};
+use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
 use crate::kv_transfer::params::HeldPrompt;
 use crate::kv_transfer::peers::{AllowedPeers, PeerSockets};
 use crate::kv_transfer::push::PushRegistration;
-use crate::kv_transfer::settings::{MeetingSettings, TransferFault, TransferTime};
+use crate::kv_transfer::settings::MeetingSettings;
 use crate::requests::RemoteKv;
-
-/// A transfer to this engine that is to start.
-pub(crate) struct LoadRequest<'a> {
-    pub(crate) tag: u64,
-    pub(crate) missing_tokens: u32,
-    pub(crate) fault: Option<TransferFault>,
-    /// What moves, if anything does and it can.
-    pub(crate) pages: Result<Option<LoadPages<'a>>, TransferError>,
-}
-
-/// A transfer to this engine.
-struct Load {
-    /// The mover's number, as long as bytes move.
-    id: Option<u64>,
-    modelled_ns: u64,
-    /// No earlier than this, by a fault.
-    not_before_ns: u64,
-    /// Whether a link that engines share has yet to let it through.
-    is_on_link: bool,
-    failure: Option<TransferError>,
-}
-
-/// The end of a transfer to this engine.
-pub(crate) struct LoadEnd {
-    pub(crate) tag: u64,
-    pub(crate) failure: Option<TransferError>,
-    /// Whether the plane itself has notified the prefill engine, or will.
-    pub(crate) is_notified: bool,
-}
 
 /// Blocks that are free again.
 pub(crate) struct Released {
@@ -87,19 +56,17 @@ pub(crate) struct Transfers {
     mover: Option<Mover>,
     meetings: Option<Meetings>,
     leases: LeaseTable<HeldRequest>,
-    loads: HashMap<u64, Load>,
-    /// Ends of transfers to this engine, by time.
-    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    loads: Loads,
     /// Transfers that a step has started, and nobody has looked at.
     announced: Vec<RemoteLoad>,
     next_heartbeat_ns: Option<u64>,
-    counts: TransferCounts,
+    /// Notices for prompts that are not held.
+    stray_notices: u64,
     /// Kept for their memory.
     released: Vec<Released>,
     news: Vec<MoverEvent>,
     /// Requests that wait in no room any more.
     met: Vec<Met>,
-    draws: Stream,
 }
 
 /// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
@@ -135,15 +102,13 @@ impl Transfers {
             leases: LeaseTable::new(settings.lease_ns, settings.lease_ns / 3 * EXTENSION_THIRDS),
             mover,
             meetings,
-            loads: HashMap::new(),
-            ends: BinaryHeap::new(),
+            loads: Loads::new(settings, rank, seed),
             announced: Vec::new(),
             next_heartbeat_ns,
-            counts: TransferCounts::default(),
+            stray_notices: 0,
             released: Vec::new(),
             news: Vec::new(),
             met: Vec::new(),
-            draws: Stream::new(seed, "live.transfers"),
         }
     }
 
@@ -168,7 +133,8 @@ impl Transfers {
 
     pub(crate) fn counts(&self) -> TransferCounts {
         let meetings = self.meetings.as_ref().map(Meetings::counts).unwrap_or_default();
-        TransferCounts { meetings, ..self.counts }
+        let (loads, failures) = (self.loads.started(), self.loads.failed());
+        TransferCounts { loads, failures, stray_notices: self.stray_notices, meetings }
     }
 
     /// How requests name rooms, if engines meet.
@@ -226,118 +192,22 @@ impl Transfers {
 
     /// Starts to move the KV of a request to this engine.
     pub(crate) fn start_load(&mut self, request: LoadRequest<'_>, time_scale: f64, now_ns: u64) {
-        let LoadRequest { tag, missing_tokens, fault, pages } = request;
-        self.counts.loads += 1;
-        let duration_ns = self.duration_ns(missing_tokens) as f64 / time_scale;
-        let modelled_ns = now_ns.saturating_add(duration_ns as u64);
-        let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None };
-        let fail = |kind, message: &str| TransferError::new(kind, format!("KV transfer: {message}"));
-        let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs.len() as u64)
-            * self.mover.as_ref().map_or(0, |mover| mover.settings().geometry.block_bytes());
-        let mut end_ns = None;
-        match fault {
-            Some(TransferFault::Refuse) => {
-                load.failure = Some(fail(ErrorKind::Refused, "a fault refuses it"));
-                end_ns = Some(now_ns);
-            }
-            Some(TransferFault::Drop) => {
-                load.failure = Some(fail(ErrorKind::TimedOut, "a fault drops it, and its time is over"));
-                end_ns = Some(now_ns.saturating_add(self.settings.load_timeout_ns));
-            }
-            Some(TransferFault::Slow { by_ns, bytes_per_s }) => {
-                let takes_ns = bytes_per_s.map_or(0, |bytes_per_s| {
-                    let ns = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
-                    u64::try_from(ns).unwrap_or(u64::MAX)
-                });
-                load.not_before_ns = now_ns.saturating_add(by_ns.max(takes_ns));
-            }
-            Some(TransferFault::Corrupt) if self.mover.is_none() => {
-                load.failure = Some(fail(ErrorKind::Corrupt, "a fault corrupts it"));
-            }
-            Some(TransferFault::Corrupt) | None => {}
-        }
-        // A link that engines share has its own times, which only the bytes' own time leaves out.
-        let is_real = self.time() == TransferTime::Real && matches!(pages, Ok(Some(_)));
-        let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none() && !is_real);
-        if let (Some(link), Ok(_)) = (link, &pages) {
-            link.start(self.rank, tag, missing_tokens, now_ns);
-            load.is_on_link = true;
-        }
-        let modelled_end_ns = load.modelled_ns.max(load.not_before_ns);
-        if end_ns.is_none() {
-            match (pages, &mut self.mover) {
-                (Err(error), _) => {
-                    load.failure = Some(error);
-                    end_ns = Some(now_ns);
-                }
-                (Ok(Some(pages)), Some(mover)) => {
-                    let pages = LoadPages { corrupts: fault == Some(TransferFault::Corrupt), ..pages };
-                    load.id = Some(mover.load(tag, pages));
-                    let is_modelled = mover.settings().time == TransferTime::Modelled && !load.is_on_link;
-                    end_ns = is_modelled.then_some(modelled_end_ns);
-                }
-                (Ok(_), _) if load.is_on_link => {}
-                (Ok(_), _) => end_ns = Some(modelled_end_ns),
-            }
-        }
-        self.loads.insert(tag, load);
-        if let Some(end_ns) = end_ns {
-            self.ends.push(Reverse((end_ns, tag)));
-        }
+        self.loads.start(request, self.mover.as_mut(), time_scale, now_ns);
     }
 
     /// A transfer that has ended by now.
     pub(crate) fn next_end(&mut self, now_ns: u64) -> Option<LoadEnd> {
-        if let Some(link) = &self.settings.shared_link {
-            let waits_for_bytes = self.time() == TransferTime::SlowerOf;
-            while let Some(tag) = link.next_arrived(self.rank, now_ns) {
-                let Some(load) = self.loads.get_mut(&tag) else { continue };
-                load.is_on_link = false;
-                if load.id.is_none() || !waits_for_bytes {
-                    self.ends.push(Reverse((now_ns, tag)));
-                }
-            }
-        }
-        loop {
-            let &Reverse((end_ns, tag)) = self.ends.peek()?;
-            if end_ns > now_ns {
-                return None;
-            }
-            self.ends.pop();
-            let Some(load) = self.loads.remove(&tag) else { continue };
-            self.counts.failures += u64::from(load.failure.is_some());
-            let is_notified = self.mover.is_some() && load.failure.is_none();
-            return Some(LoadEnd { tag, failure: load.failure, is_notified });
-        }
+        self.loads.next_end(self.mover.as_ref(), now_ns)
     }
 
-    /// When the next transfer ends, as far as that is known; on a shared link it may end later.
+    /// When the next transfer ends, as far as that is known.
     pub(crate) fn next_load_ns(&self) -> Option<u64> {
-        let on_link = self.settings.shared_link.as_ref().and_then(|link| link.next_arrival_ns(self.rank));
-        self.ends.peek().map(|Reverse((end_ns, _))| *end_ns).into_iter().chain(on_link).min()
+        self.loads.next_end_ns()
     }
 
     /// Gives the transfer of a request up: it is gone, and its blocks will be used otherwise.
     pub(crate) fn cancel(&mut self, tag: u64) {
-        let id = self.loads.remove(&tag).and_then(|load| load.id);
-        if let (Some(id), Some(mover)) = (id, &mut self.mover) {
-            mover.cancel(id);
-        }
-    }
-
-    /// The time that a transfer takes whose bytes move.
-    fn time(&self) -> TransferTime {
-        self.mover.as_ref().map_or(TransferTime::SlowerOf, |mover| mover.settings().time)
-    }
-
-    /// The duration of moving N tokens.
-    fn duration_ns(&mut self, tokens: u32) -> u64 {
-        let settings = &self.settings;
-        let mean_ns = settings.latency_ns.saturating_add(settings.per_token_ns.saturating_mul(tokens.into()));
-        if settings.std_dev_ns == 0 {
-            return mean_ns;
-        }
-        (mean_ns as f64 + self.draws.normal() * settings.std_dev_ns as f64).max(0.0) as u64
+        self.loads.cancel(tag, self.mover.as_mut());
     }
 
     /// Holds the blocks of a finished prompt and listens for notices from now on.
@@ -414,7 +284,8 @@ impl Transfers {
         if let Some(notices) = &self.notices {
             while let Some(text) = notices.try_receive()? {
                 let notice = Notice::Read { request: &text, readers: None };
-                released.extend(apply(&mut self.leases, &notice, &mut self.counts, now_ns).map(|(_, held)| held));
+                released
+                    .extend(apply(&mut self.leases, &notice, &mut self.stray_notices, now_ns).map(|(_, held)| held));
             }
         }
         if let Some(mover) = &mut self.mover {
@@ -446,7 +317,9 @@ impl Transfers {
 
     fn handle(&mut self, event: MoverEvent, now_ns: u64, released: &mut Vec<Released>) {
         match event {
-            MoverEvent::Loaded { tag, outcome } => self.finish_move(tag, outcome, now_ns),
+            MoverEvent::Loaded { tag, outcome } => {
+                self.loads.finish_move(tag, outcome, self.mover.as_ref(), now_ns);
+            }
             MoverEvent::Pushed { request } => {
                 if let (Some(held), Some(mover)) = (self.leases.remove(&request), &mut self.mover) {
                     mover.release(&request);
@@ -459,7 +332,7 @@ impl Transfers {
                     self.register_push(registration, now_ns);
                     return;
                 }
-                let freed = apply(&mut self.leases, &notice, &mut self.counts, now_ns);
+                let freed = apply(&mut self.leases, &notice, &mut self.stray_notices, now_ns);
                 if let (Some((request, held)), Some(mover)) = (freed, &mut self.mover) {
                     mover.release(&request);
                     released.push(held);
@@ -501,31 +374,6 @@ impl Transfers {
         }
     }
 
-    /// The bytes of a transfer are here and right, or will never be.
-    fn finish_move(&mut self, tag: u64, outcome: Result<Moved, TransferError>, now_ns: u64) {
-        let time = self.time();
-        let Some(load) = self.loads.get_mut(&tag) else {
-            // By the modelled time it had ended before.
-            if let Err(error) = outcome {
-                self.counts.failures += 1;
-                tracing::warn!(kind = %error.kind, "KV that was counted as here did not arrive: {error}");
-            }
-            return;
-        };
-        load.id = None;
-        let end_ns = match outcome {
-            Err(error) => {
-                load.failure = Some(error);
-                now_ns
-            }
-            // The link tells when.
-            Ok(_) if time == TransferTime::Modelled || load.is_on_link => return,
-            Ok(_) if time == TransferTime::SlowerOf => load.modelled_ns.max(load.not_before_ns),
-            Ok(_) => load.not_before_ns,
-        };
-        self.ends.push(Reverse((end_ns, tag)));
-    }
-
     /// When something must be done although nobody calls.
     pub(crate) fn next_lease_end_ns(&self) -> Option<u64> {
         self.leases.next_end_ns()
@@ -564,13 +412,13 @@ const HEARTBEAT_REQUESTS: usize = 64;
 fn apply(
     leases: &mut LeaseTable<HeldRequest>,
     notice: &Notice<'_>,
-    counts: &mut TransferCounts,
+    stray_notices: &mut u64,
     now_ns: u64,
 ) -> Option<(String, Released)> {
     match leases.apply(notice, now_ns) {
         NoticeEffect::Released(request, held) => Some((request, Released { core: held.core, is_expired: false })),
         NoticeEffect::NotHeld => {
-            counts.stray_notices += 1;
+            *stray_notices += 1;
             None
         }
         NoticeEffect::Counted | NoticeEffect::Extended(_) | NoticeEffect::None => None,

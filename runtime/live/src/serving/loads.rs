@@ -6,10 +6,10 @@ use vcr_wire::{FinishReason, RequestError};
 
 use crate::config::Placement;
 use crate::error::LiveError;
+use crate::kv_transfer::loads::{LoadEnd, LoadRequest};
 use crate::kv_transfer::meetings::Met;
 use crate::kv_transfer::mover::LoadPages;
 use crate::kv_transfer::settings::LoadFailurePolicy;
-use crate::kv_transfer::transfers::{LoadEnd, LoadRequest};
 use crate::requests::RemoteKv;
 use crate::serving::Serving;
 
