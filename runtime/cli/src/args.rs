@@ -22,7 +22,7 @@ use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::gate::args::{GATE_EXAMPLES, GateArgs, MIRROR_EXAMPLES, MirrorArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, InspectArgs, NewArgs, VocabularyArgs};
-use crate::guest_registry::{self, PullArgs, PushArgs};
+use crate::guest::registry::{self, PullArgs, PushArgs};
 use crate::health;
 use crate::help::{
     BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, EXIT_CODES, INSPECT_EXAMPLES, RECORD_EXAMPLES,
@@ -160,10 +160,10 @@ pub(crate) enum GuestCommand {
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
     Vocabulary(VocabularyArgs),
     /// Pull a guest from an OCI registry and print its reference with the digest.
-    #[command(after_help = guest_registry::PULL_EXAMPLES)]
+    #[command(after_help = registry::PULL_EXAMPLES)]
     Pull(PullArgs),
     /// Push a guest to an OCI registry.
-    #[command(after_help = guest_registry::PUSH_EXAMPLES)]
+    #[command(after_help = registry::PUSH_EXAMPLES)]
     Push(PushArgs),
 }
 

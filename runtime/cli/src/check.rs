@@ -8,12 +8,12 @@ use std::sync::Arc;
 use clap::Args;
 use vcr_scenario::{Checked, RunOptions, Scenario};
 
-use crate::excerpt::with_line;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::help::with_plain_exit_codes;
-use crate::progress::TerminalReporter;
-use crate::style::{DIM, GREEN};
-use crate::text::printable;
+use crate::terminal::excerpt::with_line;
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{DIM, GREEN};
+use crate::terminal::text::printable;
 use crate::values::parameter;
 
 pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use vcr_scenario::Blame;
 
-use crate::text::{printable, without_rust_types};
+use crate::terminal::text::{printable, without_rust_types};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,11 @@ mod absent;
 mod args;
 mod check;
 mod compare;
-mod excerpt;
 mod exit;
 #[cfg(feature = "fit")]
 mod fit;
 mod gate;
 mod guest;
-mod guest_registry;
 mod health;
 mod help;
 mod inspect;
@@ -25,7 +23,6 @@ mod new;
 mod pack;
 #[cfg(feature = "live")]
 mod play;
-mod progress;
 #[cfg(feature = "live")]
 mod record;
 mod refusal;
@@ -36,14 +33,10 @@ mod run;
 mod serve;
 #[cfg(feature = "live")]
 mod service;
-mod sparkline;
-mod step_summary;
 mod stop;
-mod style;
-mod summary;
 mod sweep;
 mod tables;
-mod text;
+mod terminal;
 mod values;
 mod words;
 
@@ -70,7 +63,7 @@ pub fn command(words: Vec<OsString>) -> Exit {
     let cli = match words::parsed(words) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            let text = text::without_parse_messages(error.render().ansi().to_string());
+            let text = terminal::text::without_parse_messages(error.render().ansi().to_string());
             exit::tell(format_args!("{}", text.trim_end()));
             return Exit::BadInput;
         }
@@ -134,8 +127,8 @@ fn guest(command: &GuestCommand) -> Exit {
         GuestCommand::Inspect(args) => guest::inspect_command(args),
         GuestCommand::Check(args) => guest::check_command(args),
         GuestCommand::Vocabulary(args) => guest::vocabulary_command(args),
-        GuestCommand::Pull(args) => guest_registry::pull(args),
-        GuestCommand::Push(args) => guest_registry::push(args),
+        GuestCommand::Pull(args) => guest::registry::pull(args),
+        GuestCommand::Push(args) => guest::registry::push(args),
     }
 }
 

@@ -4,8 +4,8 @@ use vcr_dynamo::DynamoError;
 use vcr_output::OutputError;
 use vcr_scenario::ScenarioError;
 
-use crate::excerpt::{of_source, with_line};
 use crate::exit::Exit;
+use crate::terminal::excerpt::{of_source, with_line};
 
 /// An error with what to do about it, and the exit code it leads to.
 #[derive(Debug)]

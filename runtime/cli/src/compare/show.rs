@@ -9,8 +9,8 @@ use vcr_compare::{Change, Compared, Interval, Statistic};
 use vcr_units::format_ns;
 
 use super::{Comparison, Pair, Verdict};
-use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::terminal::text::printable;
 
 /// Statistics that the table lists: of trends, and of what is one number.
 const OF_TRENDS: [&str; 4] = ["mean", "p50", "p95", "p99"];

@@ -13,8 +13,8 @@ use vcr_scenario::fitted;
 use super::args::{CalibrateArgs, MeasurementArgs};
 use super::{Refused, Stages, options, sources, within, write_comparisons};
 use crate::exit::{Exit, printed};
-use crate::style::{BOLD, DIM, GREEN, RED};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, DIM, GREEN, RED};
+use crate::terminal::text::printable;
 
 /// A share of extrapolated time above this is worth a word.
 const MUCH_OUTSIDE: f64 = 0.05;

@@ -17,8 +17,8 @@ use vcr_output::{OutputError, Outputs};
 use vcr_scenario::{ScenarioError, expression};
 
 use crate::exit::{Exit, print_error, printed, tell};
-use crate::style::{BOLD, DIM, align_right, bare_table, write_table};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
+use crate::terminal::text::printable;
 use args::{FitArgs, MeasurementArgs, PriorArgs};
 pub(crate) use calibrate::calibrate;
 

@@ -16,7 +16,7 @@ use vcr_input::MAX_CONFIG_BYTES;
 use vcr_output::{OutputError, OutputFolder, Outputs};
 
 use crate::exit::{Exit, print_error, printed};
-use crate::step_summary;
+use crate::terminal::step_summary;
 use args::GateArgs;
 
 /// Files of `--out`.

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use vcr_gate::{Decision, Example, Report, SegmentJudgement, Triage, Verdict};
 
-use crate::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
+use crate::terminal::text::printable;
 
 /// Segments that are shown at most.
 const MAX_SEGMENTS: usize = 20;

@@ -9,7 +9,7 @@ use vcr_guest::{CallCost, CallFault, CheckReport, GuestError, GuestModule, Limit
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CheckArgs;
 use crate::guest::config::read_config;
-use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 
 pub(crate) fn check_command(args: &CheckArgs) -> Exit {
     let given = match args.config.as_deref().map(config).transpose() {

@@ -7,7 +7,7 @@ use vcr_guest::{Description, FileKind, SUPPORTED_VERSIONS};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::InspectArgs;
-use crate::style::{BOLD, GREEN, RED, bare_table, write_table};
+use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_table};
 
 pub(crate) fn inspect_command(args: &InspectArgs) -> Exit {
     let description = match Description::of_file(&args.path) {

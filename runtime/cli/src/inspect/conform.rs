@@ -17,7 +17,7 @@ use vcr_steplog::{LogError, first_entry};
 use super::text;
 use crate::args::ConformArgs;
 use crate::exit::{Exit, print_error, printed};
-use crate::style::{BOLD, DIM, GREEN, RED, bare_table};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table};
 
 /// A replay that takes longer than this is worth a progress bar.
 const PATIENCE: Duration = Duration::from_secs(1);

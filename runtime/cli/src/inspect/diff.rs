@@ -12,7 +12,7 @@ use super::step::write_explanation;
 use super::{refused, text};
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error, printed};
-use crate::style::{BOLD, DIM, GREEN, RED};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED};
 
 /// The two logs, under the names that the user gave them.
 struct Sides<'a> {

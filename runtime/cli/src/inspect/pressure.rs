@@ -7,7 +7,7 @@ use clap::Args;
 use vcr_report::{BoundShare, FolderError, PoolPressure, Pressure, RunPressure, Share, read_pressure};
 
 use crate::exit::{Exit, print_error, printed};
-use crate::style::{BOLD, align_right, bare_table, write_table};
+use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
 
 pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
   vcr run scenarios/failure_drill.rhai --out out

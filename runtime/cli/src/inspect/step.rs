@@ -11,7 +11,7 @@ use vcr_steplog::{Step, StepLine, Steps};
 use super::text;
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error, printed};
-use crate::style::{BOLD, DIM, bare_table};
+use crate::terminal::style::{BOLD, DIM, bare_table};
 
 pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
     let found: Vec<usize> = (0..steps.steps.len()).filter(|&index| steps.steps[index].number == number).collect();

@@ -9,7 +9,7 @@ use vcr_steplog::{Step, Steps};
 use super::text;
 use crate::args::StepsArgs;
 use crate::exit::{Exit, printed};
-use crate::style::{DIM, bare_table, write_table};
+use crate::terminal::style::{DIM, bare_table, write_table};
 
 /// Rows that fit on a screen.
 const FEW: usize = 40;

@@ -18,7 +18,7 @@ use vcr_scenario::{HostPlugin, OutFile, Outcome, RunOptions, Scenario};
 use crate::args::{Command, RunArgs};
 use crate::pack::OpenedPack;
 use crate::replay::{Replayed, args::ReplayArgs};
-use crate::text::{without_parse_messages, without_rust_types};
+use crate::terminal::text::{without_parse_messages, without_rust_types};
 use crate::words::parsed;
 use crate::{compare, run};
 

@@ -17,10 +17,10 @@ use vcr_scenario::{Blame, Outcome, RunOptions, ScenarioError, SourceFile, run_fi
 use vcr_units::{format_bytes, format_ns};
 
 use crate::exit::{Exit, print_error, printed, tell};
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
-use crate::style::{BOLD, DIM};
-use crate::text::{printable, quoted};
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{BOLD, DIM};
+use crate::terminal::text::{printable, quoted};
 use args::{InspectPackArgs, PackArgs, UnpackArgs};
 use make::{Packed, Redacted};
 

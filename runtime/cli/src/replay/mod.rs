@@ -23,9 +23,9 @@ use vcr_trace::Trace;
 use vcr_units::format_ns;
 
 use crate::exit::{Exit, print_error, printed, tell};
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::stop;
+use crate::terminal::progress::TerminalReporter;
 use args::ReplayArgs;
 use capacity::Capacity;
 use setup::Setup;

@@ -12,8 +12,8 @@ use vcr_units::format_ns;
 use super::Refusal;
 use super::args::ReplayArgs;
 use super::files::{Files, report_path};
-use crate::style::{BOLD, align_right, bare_table, write_table};
-use crate::summary;
+use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
+use crate::terminal::summary;
 
 pub(crate) struct Results<'a> {
     pub(crate) args: &'a ReplayArgs,

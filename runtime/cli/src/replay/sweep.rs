@@ -19,11 +19,11 @@ use super::args::ReplayArgs;
 use super::{Refusal, Setup, check, files, run, setup};
 use crate::args::{Cli, Command};
 use crate::exit::{Exit, printed, tell};
-use crate::progress::TerminalReporter;
 use crate::stop;
-use crate::style::{align_right, bare_table, write_table};
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{align_right, bare_table, write_table};
 
 /// Options of inputs and outputs, which do not change a run.
 const NOT_SWEPT: [&str; 22] = [

@@ -10,10 +10,10 @@ use vcr_ticks::{TickRecord, TickReport, TickRunError, Workload, WorkloadError};
 use super::args::ReplayArgs;
 use super::{Watcher, files};
 use crate::exit::{Exit, printed, tell};
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::stop;
-use crate::style::{BOLD, align_right, bare_table, write_table};
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
 
 /// Ticks that the table lists; the report has all of them.
 const MAX_SHOWN_TICKS: usize = 100;

@@ -12,15 +12,15 @@ use vcr_scenario::{Outcome, Reporter, RunOptions, Scenario, ScenarioError, paral
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
-use crate::excerpt::with_line;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::pack::{OpenedPack, Verdict};
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::stop;
-use crate::style::{GREEN, RED};
-use crate::summary;
-use crate::text::printable;
+use crate::terminal::excerpt::with_line;
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::style::{GREEN, RED};
+use crate::terminal::summary;
+use crate::terminal::text::printable;
 
 /// A file to be run.
 struct Job {

@@ -9,11 +9,11 @@ use vcr_scenario::{Reporter, RunOptions, Scenario, Silent, SourceFile, parallel}
 
 use crate::args::RunArgs;
 use crate::pack::OpenedPack;
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
 use crate::stop::{self, Cause};
+use crate::terminal::progress::TerminalReporter;
 
 /// An execution to be made.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use crate::run::grid::{AssertionKey, Cell, Kept, Row};
 use crate::run::statistics::Mean;
-use crate::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
+use crate::terminal::text::printable;
 
 /// Metrics that are listed; tables of sweeps have all of them.
 const SHOWN: [&str; 10] = [

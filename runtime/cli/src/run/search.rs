@@ -18,10 +18,10 @@ use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
 use crate::stop;
-use crate::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
+use crate::terminal::text::printable;
 
 /// The parameter and its values.
 #[derive(Debug, PartialEq)]

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use vcr_scenario::search::{Goal, SearchReport};
 
-use crate::style::BOLD;
-use crate::text::printable;
+use crate::terminal::style::BOLD;
+use crate::terminal::text::printable;
 
 /// The searches that a script has made.
 pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport]) -> io::Result<()> {

@@ -15,12 +15,12 @@ use crate::args::RunArgs;
 use crate::compare::Baseline;
 use crate::exit::{Exit, printed, tell};
 use crate::pack::{OpenedPack, pack_failure};
-use crate::progress::TerminalReporter;
 use crate::refusal::Refusal;
 use crate::run::exit_of;
 use crate::stop::{self, Cause};
-use crate::text::quoted;
-use crate::{step_summary, summary};
+use crate::terminal::progress::TerminalReporter;
+use crate::terminal::text::quoted;
+use crate::terminal::{step_summary, summary};
 
 /// Gives the files that were read, too.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {

@@ -14,10 +14,10 @@ use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
-use crate::style::{GREEN, RED, align_right, bare_table};
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, out_format};
-use crate::text::printable;
+use crate::terminal::style::{GREEN, RED, align_right, bare_table};
+use crate::terminal::text::printable;
 
 pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
     let questions = &args.questions;

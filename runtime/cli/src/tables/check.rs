@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use vcr_core::latency::StepShape;
 use vcr_tables::{Priced, Source, Tables, TablesError};
 
-use crate::style::{BOLD, DIM, write_table};
 use crate::tables::args::CheckArgs;
 use crate::tables::json::{StepLine, priced_json};
 use crate::tables::list::numbers;
+use crate::terminal::style::{BOLD, DIM, write_table};
 
 use crate::tables::print_json;
 

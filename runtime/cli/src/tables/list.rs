@@ -5,9 +5,9 @@ use std::io::{self, Write as _};
 use serde_json::{Map, Value, json};
 use vcr_tables::{ColumnRange, TablesError, summarize};
 
-use crate::style::{BOLD, DIM, align_right, bare_table, write_table};
 use crate::tables::args::{ListArgs, ShowArgs};
 use crate::tables::{package, print_json};
+use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
 
 pub(super) fn list(args: &ListArgs) -> Result<io::Result<()>, TablesError> {
     let package = package(&args.data)?;

@@ -12,7 +12,7 @@ use super::summarize::{quantile_cells, write_to};
 use super::{read, refused};
 use crate::exit::Exit;
 use crate::inspect::text::count;
-use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 
 pub(crate) fn diff(args: &DiffArgs) -> Exit {
     let mut sides = [Side::default(), Side::default()];

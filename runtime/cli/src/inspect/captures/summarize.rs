@@ -13,7 +13,7 @@ use super::args::SummarizeArgs;
 use super::{not_written, read, refused};
 use crate::exit::{Exit, printed};
 use crate::inspect::text::count;
-use crate::style::{BOLD, DIM, RED, align_right, bare_table, write_table};
+use crate::terminal::style::{BOLD, DIM, RED, align_right, bare_table, write_table};
 
 pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     let mut builder = SummaryBuilder::default();

@@ -136,6 +136,9 @@ struct UnderWay {
     last_ns: u64,
 }
 
+/// An output, and the number and record of the request that it ends.
+type Outgoing = (EngineCoreOutput, Option<(u64, Box<RequestRecord>)>);
+
 /// The thread of a cluster.
 struct Serving {
     cluster: Cluster,
@@ -146,7 +149,7 @@ struct Serving {
     under_way: HashMap<u64, UnderWay>,
     numbers: HashMap<String, u64>,
     /// Outputs on their way, by when they leave.
-    outgoing: BTreeMap<u64, Vec<(EngineCoreOutput, Option<(u64, Box<RequestRecord>)>)>>,
+    outgoing: BTreeMap<u64, Vec<Outgoing>>,
     frame: Vec<u8>,
 }
 

@@ -11,9 +11,9 @@ use vcr_scenario::{Reporter, SourceFile};
 use vcr_units::format_ns;
 
 use crate::exit::tell;
-use crate::sparkline::Course;
 use crate::stop::{self, Cause, InOrder};
-use crate::text::printable;
+use crate::terminal::sparkline::Course;
+use crate::terminal::text::printable;
 
 /// Shows runs on standard error, if that is a terminal.
 pub(crate) struct TerminalReporter {

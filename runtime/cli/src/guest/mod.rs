@@ -5,6 +5,7 @@ mod check;
 pub(crate) mod config;
 mod inspect;
 mod new;
+pub(crate) mod registry;
 mod vocabulary;
 
 use std::io::{self, IsTerminal, Write};

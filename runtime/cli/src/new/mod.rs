@@ -51,16 +51,16 @@ enum Template {
 impl Template {
     fn script(self) -> &'static str {
         match self {
-            Self::Burst => include_str!("new/burst.rhai"),
-            Self::Trace => include_str!("new/trace.rhai"),
-            Self::Pd => include_str!("new/pd.rhai"),
-            Self::Faults => include_str!("new/faults.rhai"),
+            Self::Burst => include_str!("burst.rhai"),
+            Self::Trace => include_str!("trace.rhai"),
+            Self::Pd => include_str!("pd.rhai"),
+            Self::Faults => include_str!("faults.rhai"),
         }
     }
 }
 
 /// The trace of the template of that name, and what stands for its file name there.
-const TRACE: &str = include_str!("new/trace.jsonl");
+const TRACE: &str = include_str!("trace.jsonl");
 const TRACE_NAME: &str = "TRACE.jsonl";
 
 pub(crate) fn new(command: &NewCommand) -> Exit {

@@ -11,8 +11,8 @@ use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
 use crate::run::searches;
-use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_marked, write_table};
-use crate::text::printable;
+use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_marked, write_table};
+use crate::terminal::text::printable;
 
 /// Workloads of a run that the summary lists one by one; more only where asked for.
 const MAX_WORKLOADS: usize = 8;
