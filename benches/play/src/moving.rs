@@ -63,7 +63,7 @@ pub(crate) fn moving(setup: &Setup, what: Moving) -> Result<Sheet, Failure> {
     let mut decode = start(setup, &what, tokens, Some(what.interval_ns))?;
     let mut stream = Stream { name: decode.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
 
-    // As many gaps alone as a second each of so many transfers would have.
+    // Gaps without a transfer: one second for each of the rounds that follow.
     let wanted =
         (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4);
     let began_ns = monotonic_ns();

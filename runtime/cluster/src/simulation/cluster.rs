@@ -165,7 +165,7 @@ pub struct Cluster {
     simulation: Simulation<'static, Listener>,
     submitted: u32,
     horizon_ns: u64,
-    /// Output tokens that nobody has asked for yet, by request and place.
+    /// Output tokens that have not been taken yet, by request and place.
     tokens: BTreeMap<(u64, u32), u32>,
     failure: Option<ClusterError>,
 }

@@ -1,4 +1,4 @@
-//! Output tokens that whoever serves them is shown.
+//! Output tokens that an engine keeps for a server to send.
 
 use vcr_core::TokenSource;
 

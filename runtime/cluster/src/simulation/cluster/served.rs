@@ -132,8 +132,8 @@ impl Cluster {
         self.tell(callback)
     }
 
-    /// Takes tokens of a request's output, of those that have been told: so many from this place
-    /// on.
+    /// Takes `count` output tokens of a request from the place `first` on. The callback of
+    /// [`Cluster::hear`] must have had them.
     pub fn take_tokens(&mut self, request: u64, first: u32, count: u32) -> Vec<u32> {
         let shown = self.simulation.fleet.workers_mut().iter_mut().flat_map(|worker| worker.take_shown_tokens());
         self.tokens.extend(shown.map(|(tag, place, token)| ((tag, place), token)));
