@@ -138,6 +138,32 @@ fn a_request_that_can_never_end_by_itself_is_reported() {
     assert_eq!(engine.update(&mut Ones).outputs[0].finish, Some(FinishReason::Stop));
 }
 
+/// vLLM issue 47971: a later chunk never takes the last position of the model's length.
+#[test]
+fn the_last_token_of_a_split_prompt_that_fills_the_model_is_never_computed() {
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 8, max_num_batched_tokens: 100, ..input() });
+    assert_eq!(engine.check(256, 0), Err(RejectReason::LastTokenNeverComputed));
+    assert_eq!(engine.check(255, 0), Ok(()));
+    let id = engine.submit(request(0, 256, 0)).expect("vLLM takes it");
+    for chunk in [100, 100, 55] {
+        engine.schedule();
+        assert_eq!(engine.plan().total_num_scheduled_tokens, chunk);
+        assert!(engine.update(&mut Ones).outputs.is_empty());
+    }
+    engine.schedule();
+    assert!(engine.plan().scheduled.is_empty(), "one token is left for ever");
+    engine.abort(id);
+    assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
+    // In one step it ends.
+    let whole = EngineConfigInput { max_num_batched_tokens: 256, enable_chunked_prefill: false, ..input() };
+    let mut engine = Engine::new(EngineConfig::new(whole).expect("a valid configuration"));
+    assert_eq!(engine.check(256, 0), Ok(()));
+    engine.submit(request(0, 256, 0)).expect("it fits");
+    engine.schedule();
+    assert_eq!(engine.update(&mut Ones).outputs[0].num_tokens, 0);
+    assert_eq!(engine.num_requests(), 0);
+}
+
 #[test]
 fn an_adapter_needs_an_engine_with_adapters() {
     let spec = RequestSpec { lora: Some(3), ..request(0, 10, 1) };

@@ -103,6 +103,8 @@ struct Bounds {
     max_model_len: u64,
     /// A step must hold as many tokens, where prompts are not chunked.
     whole_step_tokens: Option<u64>,
+    /// A prompt without output that may be split must be shorter than the model's length.
+    never_ends: bool,
     pool_tokens: u64,
     /// Tokens with KV at the least, if the request ends by its length.
     least_tokens: u64,
@@ -123,6 +125,7 @@ impl Bounds {
             prompt_tokens,
             first_token: max_tokens.min(1),
             max_model_len,
+            never_ends: config.enable_chunked_prefill && max_tokens == 0 && prompt_tokens == max_model_len,
             whole_step_tokens: (!config.enable_chunked_prefill).then_some(config.max_num_batched_tokens.into()),
             pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
             least_tokens,
@@ -132,6 +135,7 @@ impl Bounds {
 
     fn check_accepted(&self) {
         assert!(self.prompt_tokens + self.first_token <= self.max_model_len, "no room for output");
+        assert!(!self.never_ends, "its last token is never computed");
         assert!(self.least_tokens <= self.pool_tokens, "accepted a request larger than the pool");
         assert!(self.whole_step_tokens.is_none_or(|step| self.least_tokens <= step), "it can never be recomputed");
     }
@@ -139,6 +143,7 @@ impl Bounds {
     fn check_rejected(&self, reason: RejectReason) {
         match reason {
             RejectReason::PromptTooLong => assert!(self.prompt_tokens >= self.max_model_len),
+            RejectReason::LastTokenNeverComputed => assert!(self.never_ends, "it would end"),
             RejectReason::ExceedsKvPool => assert!(self.most_tokens > self.pool_tokens, "it would fit"),
             RejectReason::ExceedsTokenBudget => {
                 assert!(self.whole_step_tokens.is_some_and(|step| self.most_tokens > step), "it would fit a step");

@@ -312,6 +312,10 @@ impl Engine {
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
+        // Whether it is split depends on the load.
+        if self.config.enable_chunked_prefill && max_tokens == 0 && prompt_tokens == model_len {
+            return Err(RejectReason::LastTokenNeverComputed);
+        }
         // The last output token is never computed, so it needs no slot, but a
         // reservation includes it.
         let unused = if self.config.quirks().reserves_whole_output() { 0 } else { max_tokens.min(1) };

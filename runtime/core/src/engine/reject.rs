@@ -20,6 +20,11 @@ pub enum RejectReason {
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
+    /// The step that computes a later chunk of a prompt leaves the last position of
+    /// the model's length free, so a prompt without output that fills it never ends
+    /// (vLLM issue 47971, open in 0.33).
+    #[error("the prompt fills `max_model_len` and has no output: chunked prefill never computes its last token")]
+    LastTokenNeverComputed,
     /// The scheduler admits no part of a prompt.
     #[error("the prompt exceeds `prefill_tokens_per_tick`, and prompts are not split")]
     ExceedsPrefillBudget,
