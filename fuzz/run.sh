@@ -12,7 +12,7 @@ cd "$(dirname "$0")"
 seconds=${1:-10}
 [ $# -eq 0 ] || shift
 if [ $# -eq 0 ]; then
-  mapfile -t targets < <(cd fuzz_targets && ls | sed 's/\.rs$//')
+  mapfile -t targets < <(find fuzz_targets -name '*.rs' | sed 's|.*/||; s|\.rs$||' | sort)
   set -- "${targets[@]}"
 fi
 coverage=(

@@ -1,3 +1,7 @@
+#[cfg(any(target_arch = "wasm32", test))]
+pub(crate) mod pricing;
+pub(crate) mod step;
+
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;

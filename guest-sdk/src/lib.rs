@@ -64,19 +64,11 @@ pub use serde;
 #[cfg(target_arch = "wasm32")]
 #[doc(hidden)]
 pub mod bindings;
-#[cfg(any(target_arch = "wasm32", test))]
-mod fault_words;
 mod faults;
 mod latency;
 pub mod observe;
 mod policy;
-#[cfg(any(target_arch = "wasm32", test))]
-mod policy_words;
-#[cfg(any(target_arch = "wasm32", test))]
-mod pricing;
 mod rng;
-#[cfg(any(target_arch = "wasm32", test))]
-mod route_words;
 mod router;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
@@ -84,27 +76,24 @@ mod scaler;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub mod slot;
-mod step;
-#[cfg(any(target_arch = "wasm32", test))]
-mod token_table;
 mod tokens;
 
 pub use faults::{FaultAction, FaultBatch, FaultEvent, FaultGuest};
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub use latency::pricing::Pricing;
+pub use latency::step::{Step, WORDS_PER_STEP};
 pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub use policy::words::{Policy, PolicyNumbers};
 pub use policy::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, Progress};
-#[cfg(any(target_arch = "wasm32", test))]
-#[doc(hidden)]
-pub use policy_words::{Policy, PolicyNumbers};
-#[cfg(any(target_arch = "wasm32", test))]
-#[doc(hidden)]
-pub use pricing::Pricing;
 pub use rng::Rng;
 pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, WorkerLoad, Workers};
 pub use scaler::{PoolView, ScalerGuest};
-pub use step::{Step, WORDS_PER_STEP};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
-pub use token_table::TokenTable;
+pub use tokens::table::TokenTable;
 pub use tokens::{TokenGuest, TokenRequest};
 
 /// Exports a [`LatencyGuest`] as the component's latency model.

@@ -1,3 +1,6 @@
+#[cfg(any(target_arch = "wasm32", test))]
+pub(crate) mod words;
+
 use alloc::string::String;
 
 use serde::de::DeserializeOwned;

@@ -5,27 +5,23 @@
 //! exit code, two streams and files come out.
 
 mod binary;
-mod client;
 mod data;
 mod file_circles;
 mod folder;
 mod frontend;
 mod guests;
 mod http;
-mod play;
 mod python;
-mod record;
-mod renderer;
 mod running;
-mod serve;
 mod tables;
 mod tokenizer;
 
 pub use binary::{scratch_dir, vcr};
-pub use client::{Client, browser, client, ended};
 pub use data::{Sums, sample, sample_data, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{DEFAULT_FILES, Folder, Said};
+pub use frontend::client::{Client, browser, client, ended};
+pub use frontend::renderer::Renderer;
 pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, free_ports, frontend_model, releases,
     vllm_rs,
@@ -33,12 +29,11 @@ pub use frontend::{
 pub(crate) use frontend::{fetched, fetched_by};
 pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest};
 pub use http::{Call, HttpAnswer, read_answer};
-pub use play::Play;
 pub use python::{Program, PythonPackages, grpc_packages, python_packages};
-pub use record::{Record, capture};
-pub use renderer::Renderer;
+pub use running::play::Play;
+pub use running::record::{Record, capture};
+pub use running::serve::{Reply, Serve};
 pub use running::{Running, wait_until};
-pub use serve::{Reply, Serve};
 pub use tables::{check_file, check_rows, check_table};
 pub use tokenizer::byte_tokenizer;
 pub use vcr_skips::skip;

@@ -11,7 +11,8 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{FaultGuest, fault_words, parse_config};
+use crate::faults::words;
+use crate::{FaultGuest, parse_config};
 use exports::vcr::guest::faults::Guest;
 
 wit_bindgen::generate!({
@@ -31,6 +32,6 @@ impl<G: FaultGuest + Exported<Kept = G>> Guest for Component<G> {
     }
 
     fn decide(now_ns: u64, step: u64, events: Vec<u64>, texts: Vec<String>) -> Result<Vec<u64>, String> {
-        G::slot().with(|guest| fault_words::decide(guest, now_ns, step, &events, &texts))
+        G::slot().with(|guest| words::decide(guest, now_ns, step, &events, &texts))
     }
 }

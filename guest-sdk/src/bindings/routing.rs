@@ -11,7 +11,8 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{RouterGuest, parse_config, route_words};
+use crate::router::words;
+use crate::{RouterGuest, parse_config};
 use exports::vcr::guest::routing::Guest;
 
 wit_bindgen::generate!({
@@ -36,6 +37,6 @@ impl<G: RouterGuest + Exported<Kept = G>> Guest for Component<G> {
         blocks: Vec<u64>,
         workers: Vec<u64>,
     ) -> Result<u32, String> {
-        G::slot().with(|guest| route_words::route(guest, now_ns, &ended, &request, &blocks, &workers))
+        G::slot().with(|guest| words::route(guest, now_ns, &ended, &request, &blocks, &workers))
     }
 }

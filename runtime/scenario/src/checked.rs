@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::scenario::Scenario;
 use crate::script::calls;
 use crate::script::error::{self, ScenarioError};
-use crate::vocabulary::{self, parameter};
+use crate::vocabulary;
+use crate::vocabulary::run::parameter;
 use crate::{Reporter, RunOptions, SourceFile};
 
 /// What a scenario would do.

@@ -15,11 +15,13 @@ use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::options::{ScriptDistribution, as_number};
 use crate::vocabulary::cluster::PoolSpec;
+use crate::vocabulary::cluster::{autoscale, router};
 use crate::vocabulary::engine::compat;
+use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
-use crate::vocabulary::policy::PolicySpec;
-use crate::vocabulary::{autoscale, router, script_engine, target};
+use crate::vocabulary::run::target;
+use crate::vocabulary::script_engine;
 use crate::{RunOptions, Silent};
 
 /// The latency model that `source` makes. Relative paths in it start at `folder`; `name` is

@@ -17,7 +17,8 @@ use crate::script::calls::{self, Parameters};
 use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::loaded::Loaded;
-use crate::vocabulary::{self, parameter};
+use crate::vocabulary;
+use crate::vocabulary::run::parameter;
 use crate::{Outcome, Partial, Reporter, RunOptions, Silent};
 
 /// A script, ready to be executed. Executions may be parallel; they share the guests and

@@ -1,28 +1,14 @@
 //! The functions of a scenario, by subject, and the script engine that knows them.
 
-pub(crate) mod autoscale;
 pub(crate) mod capture;
-mod check;
 pub(crate) mod cluster;
-mod comparison;
 mod distribution;
-mod drawn;
 pub(crate) mod engine;
-mod fault;
-mod gate;
 pub(crate) mod guest;
 pub(crate) mod latency;
-mod memory;
-mod overheads;
-pub(crate) mod parameter;
 pub(crate) mod plugin;
-pub(crate) mod policy;
-mod pool_guest;
 mod result;
-pub(crate) mod router;
 pub(crate) mod run;
-mod search;
-pub(crate) mod target;
 mod workload;
 
 use std::sync::Arc;
@@ -48,26 +34,26 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     engine.on_print(move |text| printer.print(text));
     let debugger = Arc::clone(context);
     engine.on_debug(move |text, _, _| debugger.print(text));
-    parameter::register(&mut engine, context);
+    run::parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
     engine::tiers::register(&mut engine, context);
-    router::register(&mut engine, context);
-    autoscale::register(&mut engine, context);
+    cluster::router::register(&mut engine, context);
+    cluster::autoscale::register(&mut engine, context);
     latency::register(&mut engine, context);
-    policy::register(&mut engine, context);
+    engine::policy::register(&mut engine, context);
     plugin::register(&mut engine, context);
     guest::register(&mut engine, context);
     workload::register(&mut engine, context);
-    fault::register(&mut engine, context);
-    target::register(&mut engine, context);
+    cluster::fault::register(&mut engine, context);
+    run::target::register(&mut engine, context);
     run::register(&mut engine, context);
-    check::register(&mut engine, context);
+    result::check::register(&mut engine, context);
     result::register(&mut engine, context);
-    search::register(&mut engine, context);
+    run::search::register(&mut engine, context);
     capture::register(&mut engine, context);
-    comparison::register(&mut engine, context);
-    gate::register(&mut engine, context);
+    result::comparison::register(&mut engine, context);
+    result::gate::register(&mut engine, context);
     engine
 }
 

@@ -16,7 +16,6 @@ mod policy_hook;
 mod reject;
 mod remote_kv;
 mod schedule;
-mod steady_decode;
 mod tier_load;
 mod token_source;
 mod update;
@@ -26,9 +25,9 @@ pub use reject::RejectReason;
 pub use token_source::TokenSource;
 
 use self::fast_forward::FastForward;
+use self::fast_forward::steady_decode::SteadyDecode;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
-use self::steady_decode::SteadyDecode;
 use crate::config::EngineConfig;
 use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};

@@ -9,8 +9,8 @@
 use std::collections::BTreeSet;
 
 use crate::engine::Engine;
+use crate::engine::fast_forward::steady_decode::SteadyDecode;
 use crate::engine::schedule::{Scan, running_chunk};
-use crate::engine::steady_decode::SteadyDecode;
 use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};

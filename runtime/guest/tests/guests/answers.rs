@@ -3,8 +3,8 @@
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
 
+use crate::components::wat::{Bodies, answer, answer_error, answer_list, model, open, price};
 use crate::hostile::{LOOP, configure_error, list_error, step_error};
-use crate::wat_guest::{Bodies, answer, answer_error, answer_list, model, open, price};
 
 #[test]
 fn honest_answers_are_rounded_halves_upwards() {

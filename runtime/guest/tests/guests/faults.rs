@@ -3,7 +3,7 @@
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
 
-use crate::wat_guest::{answer_error, answer_list, answer_words, failure_injector, open};
+use crate::components::wat::{answer_error, answer_list, answer_words, failure_injector, open};
 
 fn injector(decide: &str) -> Box<dyn FailureInjector> {
     open(&failure_injector(decide)).failure_injector("{}", 7).expect("it configures")

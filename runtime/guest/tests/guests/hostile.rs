@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 
-use crate::wat_guest::{Bodies, WIT, answer, answer_list, component, core_text, model, open, price};
+use crate::components::wat::{Bodies, WIT, answer, answer_list, component, core_text, model, open, price};
 
 pub(crate) const LOOP: &str = "(loop $again (br $again)) (unreachable)";
 

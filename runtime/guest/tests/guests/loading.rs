@@ -2,7 +2,7 @@
 
 use vcr_guest::{GuestError, GuestModule, Limits, World};
 
-use crate::wat_guest::{Bodies, WIT, answer, component, core_text, failure_injector, price, token_source};
+use crate::components::wat::{Bodies, WIT, answer, component, core_text, failure_injector, price, token_source};
 
 #[track_caller]
 fn load_error(bytes: &[u8]) -> GuestError {

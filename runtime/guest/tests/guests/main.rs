@@ -1,7 +1,7 @@
 //! What guests do to the host, and what the host makes of it.
 
 mod answers;
-mod built;
+mod components;
 mod faults;
 mod hostile;
 mod loading;
@@ -14,4 +14,3 @@ mod shipped;
 mod tokens;
 mod versions;
 mod wasi;
-mod wat_guest;

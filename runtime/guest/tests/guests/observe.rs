@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use vcr_guest::{GuestModule, GuestStats, Limits, Note, NoteSink};
 
-use crate::wat_guest::{Bodies, WIT, answer, component, core_text, price, with_imports};
+use crate::components::wat::{Bodies, WIT, answer, component, core_text, price, with_imports};
 
 /// Keeps all notes, as text and summed up.
 #[derive(Default)]

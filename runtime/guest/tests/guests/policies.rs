@@ -5,8 +5,8 @@ use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyEvent, Preference, Progr
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
 use vcr_policy::{FairShareConfig, Native, ShortestPromptFirstConfig};
 
-use crate::built::built;
-use crate::wat_guest::{answer_error, answer_list, answer_words, open, scheduler_policy};
+use crate::components::built::built;
+use crate::components::wat::{answer_error, answer_list, answer_words, open, scheduler_policy};
 
 fn policy(decide: &str) -> Box<dyn SchedulingPolicy> {
     open(&scheduler_policy(decide)).scheduler_policy("{}", 7).expect("it configures")

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_roofline::{RooflineConfig, StepWork};
 
-use crate::built::built;
+use crate::components::built::built;
 
 const CONFIG: &str = r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#;
 

@@ -2,7 +2,7 @@
 
 use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, WorkerLoad};
 
-use crate::wat_guest::{answer_error, answer_number, open, router};
+use crate::components::wat::{answer_error, answer_number, open, router};
 
 fn guest(route: &str) -> Box<dyn Router> {
     open(&router(route)).router("{}", 7).expect("it configures")

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
 use vcr_guest::{GuestModule, Limits, Outcome, WithFallback};
 
-use crate::built::built;
-use crate::wat_guest::{answer_error, answer_number, autoscaler, open, router};
+use crate::components::built::built;
+use crate::components::wat::{answer_error, answer_number, autoscaler, open, router};
 
 fn guest(decide: &str) -> Box<dyn Autoscaler> {
     open(&autoscaler(decide)).autoscaler("{}", 7).expect("it configures")
@@ -140,8 +140,8 @@ fn a_function_of_another_type_is_refused_when_it_is_loaded() {
           decide: func(up-engines: u32) -> result<u32, string>;
         }
         world autoscaler { export scaling; }";
-    let text = crate::wat_guest::autoscaler_text(&answer_number("(i32.const 1)"));
-    let bytes = crate::wat_guest::component(&text, wit);
+    let text = crate::components::wat::autoscaler_text(&answer_number("(i32.const 1)"));
+    let bytes = crate::components::wat::component(&text, wit);
     let error = GuestModule::from_bytes("other", &bytes, Limits::default()).expect_err("it does not fit").to_string();
     assert!(error.contains("`other`") && error.contains("does not fit the interface"), "{error}");
     assert!(error.contains("expected `record` found `u32`"), "{error}");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 
-use crate::built::built;
+use crate::components::built::built;
 
 const EOS: u32 = 999;
 

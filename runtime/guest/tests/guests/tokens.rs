@@ -3,7 +3,7 @@
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 use vcr_guest::{GuestModule, Limits};
 
-use crate::wat_guest::{
+use crate::components::wat::{
     Bodies, REQUESTS_IMPORTS, WIT_0_2, answer, answer_at, answer_error, answer_list, answer_words, component,
     core_text, open, refusing_source, token_source, with_imports,
 };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits, Note, NoteSink, WasiGrants};
 
-use crate::wat_guest::{Bodies, WIT, answer_list, component, core_text, with_imports};
+use crate::components::wat::{Bodies, WIT, answer_list, component, core_text, with_imports};
 
 /// The interfaces, as far as the guests here need them.
 const PACKAGES: &str = "

@@ -1,5 +1,11 @@
 //! Pools, links and clusters.
 
+pub(crate) mod autoscale;
+pub(super) mod drawn;
+pub(super) mod fault;
+pub(super) mod pool_guest;
+pub(crate) mod router;
+
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
@@ -13,9 +19,9 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
-use crate::vocabulary::drawn::DrawnPool;
+use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::engine::EngineSpec;
-use crate::vocabulary::{engine, latency, pool_guest, router};
+use crate::vocabulary::{engine, latency};
 
 /// A pool that may be named by its role in the cluster.
 #[derive(Clone)]

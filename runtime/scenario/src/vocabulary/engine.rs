@@ -1,6 +1,9 @@
 //! Engines: their schedulers and settings.
 
 pub(crate) mod compat;
+pub(super) mod memory;
+pub(super) mod overheads;
+pub(crate) mod policy;
 pub(crate) mod tiers;
 
 use vcr_cluster::{Overheads, PolicyFactory};
@@ -13,9 +16,8 @@ use vcr_core::{
 
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
+use crate::vocabulary::engine::memory::{MemoryPlan, ModelMemory};
 use crate::vocabulary::engine::tiers::TiersSpec;
-use crate::vocabulary::memory::{MemoryPlan, ModelMemory};
-use crate::vocabulary::{overheads, policy};
 
 /// Checked engine settings.
 #[derive(Clone)]

@@ -25,8 +25,8 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
+use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::guest::GuestSpec;
-use crate::vocabulary::memory::ModelMemory;
 
 /// Draws a latency model by a seed.
 pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;

@@ -10,8 +10,8 @@ use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, RouterFactory};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::latency::LatencySpec;
-use crate::vocabulary::policy::PolicySpec;
 
 /// A plugin that the program has, ready to be made for any number of engines or pools.
 #[derive(Clone)]

@@ -1,5 +1,8 @@
 //! `series`, `requests` and `engines`: what a script can read of a result beside metrics.
 
+pub(super) mod check;
+pub(super) mod comparison;
+pub(super) mod gate;
 mod series;
 
 use std::sync::Arc;

@@ -1,6 +1,9 @@
 //! `run` and `run_all`: simulations.
 
+pub(crate) mod parameter;
 mod plan;
+pub(super) mod search;
+pub(crate) mod target;
 mod watcher;
 
 use std::num::NonZeroUsize;
@@ -23,8 +26,7 @@ use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::limits::{MEMORY_HINT, check_room};
 use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
-use crate::vocabulary::drawn::redrawn;
-use crate::vocabulary::{parameter, target};
+use crate::vocabulary::cluster::drawn::redrawn;
 use plan::{PlannedRun, plan};
 use watcher::{DrawWatcher, Watcher};
 

@@ -15,10 +15,10 @@ use super::decode::{CaptureFormat, decode};
 use super::error::{CaptureError, CaptureProblem};
 use super::flaw::Flaw;
 use super::hash::BlockHash;
-use super::parts::{self, PartNames};
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
+use crate::capture::reader::parts::{self, PartNames};
 
 const BUFFER_BYTES: usize = 256 << 10;
 

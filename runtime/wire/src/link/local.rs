@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::waker::Waker;
 use crate::handshake::ReadyResponse;
+use crate::link::wait::waker::Waker;
 use crate::request::Request;
 
 /// What an engine says to the frontend of its process.

@@ -7,19 +7,25 @@
 //! Connections to those addresses are pipes: their bytes are handed on first, and
 //! decoded later.
 
+pub(super) mod pipe;
+pub(super) mod pipes;
+pub(super) mod stream;
+pub(super) mod tap;
+pub(super) mod zmtp;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use zmq::PollItem;
 
+use self::pipes::Pipes;
+use self::tap::{RelayNotice, RelayTap};
 use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::handshake::DataAddress;
 use super::inputs::Inlet;
-use super::relay_pipes::Pipes;
-use super::relay_tap::{RelayNotice, RelayTap};
 use super::transport::{Linger, Transport, bind, connect, send};
-use super::waker::Waker;
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
+use crate::link::wait::waker::Waker;
 
 /// The addresses of a relay.
 #[derive(Clone, Debug)]

@@ -1,16 +1,19 @@
 //! Waiting for messages, for other threads and for an instant.
 
+pub(super) mod reminders;
+pub(super) mod waker;
+
 use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use self::waker::Waker;
 use super::clock::monotonic_ns;
 use super::error::LinkError;
 use super::inputs::EngineInputs;
-use super::kv_publisher::KvEventPublisher;
 use super::notices::NoticeBoard;
 use super::system::Timer;
-use super::waker::Waker;
+use crate::link::kv_events::publisher::KvEventPublisher;
 
 /// Steps without any duration follow each other within microseconds; a look at
 /// every descriptor between two of them would cost as much as the step.

@@ -15,9 +15,9 @@ use super::messages::{
     Answer, Constraint, GenerateComplete, GenerateRequest, GenerateResponse, GenerateStreamChunk, Input, InputLogProbs,
     InputTokenLogProb, MatchedStop, OutputLogProbs, SamplingParams, TopLogProbs,
 };
+use crate::api::answer::failure;
+use crate::api::request::structured;
 use crate::api::request::submit;
-use crate::api::run::failure;
-use crate::api::structured;
 use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, json_of};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};

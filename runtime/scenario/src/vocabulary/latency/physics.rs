@@ -10,8 +10,8 @@ use vcr_timing::Physics;
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, describe};
+use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
-use crate::vocabulary::memory::ModelMemory;
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let coefficients = options.take("coefficients").and_then(|value| {

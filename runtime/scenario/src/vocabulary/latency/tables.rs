@@ -9,8 +9,8 @@ use vcr_tables::{DATA_VARIABLE, SourceFiles, Tables, TablesInput};
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
+use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
-use crate::vocabulary::memory::ModelMemory;
 
 /// The file beside a model's configuration that says how it is quantised.
 const QUANTISATION: &str = "hf_quant_config.json";

@@ -9,9 +9,9 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::{Options, describe};
 use crate::vocabulary::capture::workloads;
 use crate::vocabulary::cluster::ClusterSpec;
-use crate::vocabulary::drawn::DrawnPool;
-use crate::vocabulary::fault::FaultSpec;
-use crate::vocabulary::target;
+use crate::vocabulary::cluster::drawn::DrawnPool;
+use crate::vocabulary::cluster::fault::FaultSpec;
+use crate::vocabulary::run::target;
 
 /// Seed of a run that neither the scenario nor the user seeds.
 const DEFAULT_SEED: u64 = 1;

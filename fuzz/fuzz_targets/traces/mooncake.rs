@@ -1,0 +1,13 @@
+//! The Mooncake reader, of whole prompts and of deltas.
+#![no_main]
+
+#[path = "../../traces.rs"]
+mod traces;
+
+use libfuzzer_sys::fuzz_target;
+use vcr_trace::TraceFormat;
+
+fuzz_target!(|bytes: &[u8]| {
+    traces::read(bytes, TraceFormat::Mooncake);
+    traces::read(bytes, TraceFormat::MooncakeDelta);
+});

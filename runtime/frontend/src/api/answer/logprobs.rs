@@ -1,0 +1,94 @@
+//! Logprobs in the forms of the endpoints.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::generate::{Position, TokenLogprob};
+
+/// A logprob as JSON: the shortest number that is the same in single precision.
+fn number(logprob: f32) -> f64 {
+    logprob.to_string().parse().unwrap_or_else(|_| f64::from(logprob))
+}
+
+/// Those of text completions.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(in crate::api) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+fn name(entry: &TokenLogprob, as_id: bool) -> String {
+    if as_id { format!("token_id:{}", entry.token) } else { entry.text.clone() }
+}
+
+impl CompletionLogprobs {
+    /// Adds positions; the text before them has `offset` characters.
+    pub(in crate::api) fn extend(&mut self, positions: &[Position], mut offset: usize, as_id: bool) -> usize {
+        for Position(entries) in positions {
+            let Some(own) = entries.first() else { continue };
+            self.tokens.push(name(own, as_id));
+            self.token_logprobs.push(Some(own.logprob));
+            let top = entries.iter().map(|entry| (name(entry, as_id), json!(number(entry.logprob))));
+            self.top_logprobs.push(Some(top.collect()));
+            self.text_offset.push(offset);
+            offset += name(own, as_id).chars().count();
+        }
+        offset
+    }
+
+    /// Adds the first token of a prompt, which has no logprob.
+    pub(in crate::api) fn push_first(&mut self, token: u32, text: String, as_id: bool) -> usize {
+        let text = if as_id { format!("token_id:{token}") } else { text };
+        let offset = text.chars().count();
+        self.tokens.push(text);
+        self.token_logprobs.push(None);
+        self.top_logprobs.push(None);
+        self.text_offset.push(0);
+        offset
+    }
+}
+
+/// Those of chats: for each token the token itself and the likeliest `top`.
+pub(in crate::api) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
+    // As in vLLM, the bytes are those of the name: parts of characters are replacement characters.
+    let one = |entry: &TokenLogprob| {
+        let name = name(entry, as_id);
+        json!({"token": name, "logprob": number(entry.logprob), "bytes": name.as_bytes()})
+    };
+    let position = |Position(entries): &Position| {
+        let own = entries.first()?;
+        let mut value = one(own);
+        let top: Vec<Value> = entries.iter().take(top).map(one).collect();
+        if let Value::Object(map) = &mut value {
+            map.insert("top_logprobs".to_owned(), top.into());
+        }
+        Some(value)
+    };
+    positions.iter().filter_map(position).collect()
+}
+
+/// Those of tokens without their texts.
+pub(in crate::api) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
+    let one =
+        |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": number(entry.logprob), "rank": entry.rank});
+    let position = |Position(entries): &Position| {
+        let mut value = one(entries.first()?);
+        value["top_logprobs"] = entries.iter().map(one).collect();
+        Some(value)
+    };
+    positions.iter().filter_map(position).collect()
+}
+
+/// Those of a prompt: none for its first token, then maps by token id.
+pub(in crate::api) fn prompt_logprobs(positions: &[Position], as_id: bool) -> Vec<Option<BTreeMap<String, Value>>> {
+    let entry = |entry: &TokenLogprob| {
+        let value = json!({"logprob": number(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});
+        (entry.token.to_string(), value)
+    };
+    let rows = positions.iter().map(|Position(entries)| Some(entries.iter().map(entry).collect()));
+    std::iter::once(None).chain(rows).collect()
+}

@@ -1,0 +1,140 @@
+//! Streams of server-sent events.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use futures_util::future::poll_immediate;
+use futures_util::stream;
+use serde::Serialize;
+
+use crate::server::error::ApiError;
+
+/// Events that are written at once at most, in bytes: more of them save no time.
+const BATCH_BYTES: usize = 16 * 1024;
+/// Room that a stream keeps for its next events.
+const KEPT_BYTES: usize = 1024;
+
+/// Where the events of a stream come from.
+pub(in crate::api) trait Source: Send + 'static {
+    /// Appends the next events; returns whether more will follow. Dropped while it
+    /// waits, it has lost nothing: it is called again.
+    fn next(&mut self, out: &mut Events) -> impl Future<Output = Result<bool, ApiError>> + Send;
+
+    /// Whether `[DONE]` is the last event.
+    const HAS_DONE: bool = true;
+
+    /// Appends the event of an error, after which nothing follows.
+    fn fail(&self, error: &ApiError, out: &mut Events) {
+        out.push(&error.body());
+    }
+}
+
+/// Events that are ready, one behind the other as they are sent.
+#[derive(Debug, Default)]
+pub(in crate::api) struct Events(Vec<u8>);
+
+impl Events {
+    /// Adds an event.
+    pub(in crate::api) fn push(&mut self, event: &impl Serialize) {
+        self.push_parts(b"data: ", event, b"");
+    }
+
+    /// Adds an event that has a name.
+    pub(in crate::api) fn push_named(&mut self, name: &str, event: &impl Serialize) {
+        self.push_parts(format!("event: {name}\ndata: ").as_bytes(), event, b"");
+    }
+
+    /// Adds an event that is written between `start` and `end`. What cannot be
+    /// written as JSON has no place in a stream.
+    fn push_parts(&mut self, start: &[u8], event: &impl Serialize, end: &[u8]) {
+        let before = self.0.len();
+        self.0.extend_from_slice(start);
+        if serde_json::to_writer(&mut self.0, event).is_ok() {
+            self.0.extend_from_slice(end);
+            self.0.extend_from_slice(b"\n\n");
+        } else {
+            self.0.truncate(before);
+        }
+    }
+
+    /// Takes all events out, as JSON.
+    pub(in crate::api) fn take_json(&mut self) -> Vec<serde_json::Value> {
+        let text = String::from_utf8_lossy(&self.0);
+        // JSON is written without line breaks.
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = data.filter_map(|event| serde_json::from_str(event).ok()).collect();
+        self.0.clear();
+        events
+    }
+
+    /// Takes all events out, as bytes; none if there are none.
+    fn take(&mut self) -> Option<Bytes> {
+        if self.0.is_empty() {
+            return None;
+        }
+        if self.0.capacity() > KEPT_BYTES {
+            return Some(std::mem::take(&mut self.0).into());
+        }
+        let bytes = Bytes::copy_from_slice(&self.0);
+        self.0.clear();
+        Some(bytes)
+    }
+
+    fn push_done(&mut self) {
+        self.0.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}
+
+struct State<S> {
+    source: S,
+    events: Events,
+    is_over: bool,
+}
+
+impl<S: Source> State<S> {
+    /// Waits for events, and takes what is ready with them: so many tokens of a fast
+    /// engine become one packet.
+    async fn fill(&mut self) {
+        while !self.is_over && self.events.0.len() < BATCH_BYTES {
+            let is_first = self.events.0.is_empty();
+            let next = self.source.next(&mut self.events);
+            let next = if is_first { Some(next.await) } else { poll_immediate(next).await };
+            match next {
+                None => return,
+                Some(Ok(true)) => continue,
+                Some(Ok(false)) => {}
+                Some(Err(error)) => {
+                    tracing::warn!("a stream failed: {}", error.message);
+                    self.source.fail(&error, &mut self.events);
+                }
+            }
+            self.is_over = true;
+            if S::HAS_DONE {
+                self.events.push_done();
+            }
+        }
+    }
+
+    /// The next part of the body; none behind the last one.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
+        // Sources lose nothing when they are dropped, so nothing is kept between calls.
+        ready!(pin!(self.fill()).poll(context));
+        Poll::Ready(self.events.take().map(Ok))
+    }
+}
+
+/// The answer that streams all events, and `[DONE]` behind them where the API has it.
+/// An error becomes the last event before it.
+pub(in crate::api) fn response<S: Source>(source: S) -> Response {
+    let mut state = State { source, events: Events::default(), is_over: false };
+    let mut response = Response::new(Body::from_stream(stream::poll_fn(move |context| state.poll(context))));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}

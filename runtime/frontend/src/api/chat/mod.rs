@@ -1,0 +1,345 @@
+//! `POST /v1/chat/completions`.
+
+pub(super) mod answers;
+pub(super) mod message;
+pub(super) mod ranges;
+pub(super) mod reply;
+pub(super) mod tools;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Serialize;
+use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
+
+use self::answers::{Form, Stream};
+use self::ranges::ChatFields;
+use self::tools::{OfferedTool, ToolChoice, ToolContext};
+use super::answer::gather;
+use super::request::{StreamOptions, request_id, submit, text_request};
+use crate::api::answer::sse::{self, Source};
+use crate::api::request::body::{Body, Quick, json};
+use crate::api::request::prompt::{no_tokens, truncate_to};
+use crate::api::request::structured::{ResponseFormat, checked_wire, structure, wire};
+use crate::api::tokens::rendered::{Rendered, Rendering};
+use crate::generate::Merged;
+use crate::media::{ChatMedia, MediaPrompt, shifted};
+use crate::parse::Parser;
+use crate::server::chats::ChatOptions;
+use crate::server::error::ApiError;
+use crate::server::model::Model;
+use crate::server::{App, Counted, unix_s};
+
+text_request! {
+    /// The body of a request.
+    #[serde(expecting = "struct ChatCompletionRequest")]
+    ChatRequest {
+        #[serde(deserialize_with = "self::message::messages")]
+        messages: Vec<Templated>,
+        #[serde(default, deserialize_with = "super::request::or_default")]
+        logprobs: bool,
+        top_logprobs: Option<i32>,
+        max_tokens: Option<u32>,
+        max_completion_tokens: Option<u32>,
+        response_format: Option<ResponseFormat>,
+        tools: Option<Vec<OfferedTool>>,
+        tool_choice: Option<ToolChoice>,
+        parallel_tool_calls: Option<bool>,
+        #[serde(default = "super::request::yes")]
+        include_reasoning: bool,
+        reasoning_effort: Option<ReasoningEffort>,
+        documents: Option<Vec<Templated>>,
+        add_generation_prompt: Option<bool>,
+        #[serde(default)]
+        continue_final_message: bool,
+        #[serde(default)]
+        add_special_tokens: bool,
+        #[serde(default)]
+        echo: bool,
+        chat_template: Option<String>,
+        chat_template_kwargs: Option<BTreeMap<String, Templated>>,
+    }
+}
+
+/// How much is to be reasoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ReasoningEffort {
+    None,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    XHigh,
+    Max,
+}
+
+impl ReasoningEffort {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::XHigh => "xhigh",
+            Self::Max => "max",
+        }
+    }
+}
+
+impl ChatRequest {
+    fn check(&self) -> Result<(), ApiError> {
+        message::check(&self.messages)?;
+        self.ranges().check()?;
+        if self.echo && self.truncate_prompt_tokens.is_some() {
+            return Err(ApiError::invalid_param("echo", "`echo=true` is not supported with `truncate_prompt_tokens`."));
+        }
+        self.check_shared()?;
+        if self.tools.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ApiError::invalid_param(
+                "tools",
+                "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.",
+            ));
+        }
+        if self.chat_template.is_some() {
+            return Err(ApiError::untrusted_template());
+        }
+        Ok(())
+    }
+
+    fn ranges(&self) -> ChatFields {
+        ChatFields {
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            logprobs: self.logprobs,
+            top_logprobs: self.top_logprobs,
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            min_tokens: self.min_tokens,
+            n: self.n,
+            prompt_logprobs: self.prompt_logprobs,
+            stream: self.stream,
+            has_stream_options: StreamOptions::check(self.stream_options.as_ref(), false).is_err(),
+        }
+    }
+
+    /// Variables of its template: the server's, its own, and its effort.
+    fn template_kwargs(&mut self, options: &ChatOptions) -> BTreeMap<String, Templated> {
+        let own = self.chat_template_kwargs.take().unwrap_or_default();
+        let mut kwargs = options.template_kwargs.clone();
+        if let Some(effort) = self.reasoning_effort {
+            kwargs.insert("enable_thinking".to_owned(), (effort != ReasoningEffort::None).into());
+        }
+        kwargs.extend(own);
+        if let Some(effort) = self.reasoning_effort {
+            kwargs.insert("reasoning_effort".to_owned(), effort.name().into());
+        }
+        kwargs
+    }
+
+    /// The tools that it offers and wants.
+    fn tool_context(&mut self) -> Result<ToolContext, ApiError> {
+        let is_parallel = self.parallel_tool_calls.unwrap_or(true);
+        ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
+    }
+
+    /// The tokens of its prompt, and the media in it. The messages are gone then.
+    fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
+        let kwargs = self.template_kwargs(options);
+        let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
+        let text = render(
+            model,
+            &messages,
+            tools.templated(options).as_deref(),
+            self.documents.as_deref(),
+            message::generation_prompt(&self.messages, self.add_generation_prompt, self.continue_final_message)?,
+            self.continue_final_message,
+            Some(&kwargs),
+        )?;
+        // The text is as long as they are, and its tokens may be longer.
+        drop(messages);
+        self.messages = Vec::new();
+        let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
+        let len_tokens = tokens.len();
+        truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
+        let media = shifted(media, len_tokens - tokens.len());
+        Ok((tokens, media))
+    }
+
+    /// The request in tokens, as render endpoints answer it.
+    pub(super) fn rendered(
+        mut self,
+        with: Rendering<'_>,
+        headers: &HeaderMap,
+        prefix: &str,
+    ) -> Result<Rendered, ApiError> {
+        let (model, _) = with.model.resolve(self.model.as_deref())?;
+        self.check()?;
+        let id = request_id(with.ids, headers, prefix, self.request_id.as_deref());
+        let carried = self.carried(headers);
+        let structure = structure(self.response_format.as_ref(), self.structured_outputs.as_ref())?;
+        let tools = self.tool_context()?;
+        let kwargs = self.chat_template_kwargs.clone();
+        let prompt = self.prompt(with.model, &tools, with.chats)?;
+        let mut sampling = self.take_sampling();
+        sampling.structured_outputs = checked_wire(structure)?;
+        sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
+        let mut rendered = Rendered::new(id, model, prompt, sampling, carried);
+        rendered.set_template_kwargs(kwargs.as_ref());
+        Ok(rendered)
+    }
+}
+
+/// The text of a chat.
+pub(super) fn render(
+    model: &Model,
+    messages: &[Templated],
+    tools: Option<&[Templated]>,
+    documents: Option<&[Templated]>,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    kwargs: Option<&BTreeMap<String, Templated>>,
+) -> Result<String, ApiError> {
+    let Some(template) = &model.template else {
+        return Err(ApiError::invalid(
+            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
+             if the tokenizer does not define one.",
+        ));
+    };
+    let list = |values: &[Templated]| values.iter().cloned().collect::<Templated>();
+    let request = TemplateRequest {
+        messages: list(messages),
+        tools: tools.map(list),
+        documents: documents.map(list),
+        add_generation_prompt,
+        continue_final_message,
+        kwargs: kwargs.cloned().unwrap_or_default(),
+        now_s: Some(unix_s() as i64),
+    };
+    template.render_chat(&request).map_err(|error| match error.kind {
+        TemplateErrorKind::Raised | TemplateErrorKind::Request => ApiError::invalid(error.reason),
+        _ => ApiError::internal(format!("failed to submit chat request: {error}")),
+    })
+}
+
+/// A chat whose requests are with the engines.
+pub(super) struct Chat {
+    form: Form,
+    merged: Merged,
+    /// Of each answer.
+    parsers: Vec<Parser>,
+    usages: (bool, bool),
+    counted: Counted,
+}
+
+impl Chat {
+    /// Checks a request, renders its prompt and hands it to the engines.
+    pub(super) fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
+        let counted = app.count();
+        let (model, adapter) = app.model.resolve(request.model.as_deref())?;
+        request.check()?;
+        let id = request_id(&app.ids, headers, "chatcmpl", request.request_id.as_deref());
+        let place = request.placement(headers, adapter);
+        let usages = StreamOptions::usages(request.stream_options.as_ref());
+        let top = request.top_logprobs.unwrap_or(0);
+        let options = &app.options.chat;
+        let structure = structure(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
+        let tools = request.tool_context()?;
+        let calls = tools.form(options)?;
+        let (prompt, media) = request.prompt(&app.model, &tools, options)?;
+        let form = Form {
+            id,
+            created: unix_s() as u64,
+            model,
+            role: "assistant".to_owned(),
+            prompt,
+            n: request.n.unwrap_or(1).max(1) as usize,
+            top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
+            returns_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
+            prompt_details: app.options.enable_prompt_tokens_details,
+            include_reasoning: request.include_reasoning,
+            is_call_named: tools.is_named(),
+        };
+        if form.prompt.is_empty() {
+            return Err(no_tokens(&form.id));
+        }
+        let mut sampling = request.take_sampling();
+        let is_part = options.reasoning.is_some() || calls.is_some();
+        sampling.structured_outputs = if is_part { structure.map(wire) } else { checked_wire(structure)? };
+        sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
+        sampling.logprobs = request.logprobs.then_some(top);
+        if request.echo && !request.stream {
+            sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
+        }
+        let mut asked = sampling.ask(&app.model, Cow::Borrowed(&form.prompt), place)?;
+        asked.request.mm_features = media;
+        asked.text.has_spans = options.reasoning.is_some();
+        if let Some(form) = calls {
+            tools.constrain(form, options, &mut asked);
+        }
+        let mut streams = Vec::with_capacity(form.n);
+        for index in 0..form.n {
+            streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
+        }
+        let tokens = (&app.model.tokenizer, &form.prompt[..]);
+        let calls = calls.map(|form| (form, Arc::new(tools.types())));
+        let parser =
+            |_| Parser::new(options.reasoning.as_ref(), calls.clone(), tools.calls_max(), app.ids.seed(), tokens);
+        let parsers = (0..form.n).map(parser).collect();
+        Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
+    }
+
+    /// The name of the model that answers.
+    pub(super) fn model(&self) -> &str {
+        &self.form.model
+    }
+
+    /// Its id without the prefix that says which API it came by.
+    pub(super) fn own_id(&self) -> &str {
+        self.form.id.strip_prefix("chatcmpl-").unwrap_or(&self.form.id)
+    }
+
+    /// The events of its stream.
+    pub(super) fn stream(self) -> impl Source {
+        Stream::new(self.form, self.merged, self.parsers, self.usages, self.counted)
+    }
+
+    /// Waits for its answers.
+    pub(super) async fn whole(self) -> Result<impl Serialize, ApiError> {
+        let answers = gather(self.merged, self.form.n).await?;
+        Ok(self.form.whole(&answers, self.parsers))
+    }
+}
+
+/// The number of tokens of a chat's prompt.
+pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
+    app.model.resolve(request.model.as_deref())?;
+    message::check(&request.messages)?;
+    let tools = request.tool_context()?;
+    Ok(request.prompt(&app.model, &tools, &app.options.chat)?.0.len())
+}
+
+/// Answers chats.
+pub(super) async fn chat_completions(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let Quick(request) = body?;
+    let is_streamed = request.stream;
+    let chat = Chat::start(&app, &headers, request)?;
+    if is_streamed {
+        return Ok(sse::response(chat.stream()));
+    }
+    Ok(json(&chat.whole().await?))
+}

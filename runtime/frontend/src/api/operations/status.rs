@@ -1,0 +1,36 @@
+//! Health, version and load.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::server::App;
+
+fn status(is_good: bool) -> StatusCode {
+    if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// Whether every engine serves.
+pub(in crate::api) async fn health(State(app): State<Arc<App>>) -> StatusCode {
+    status(app.engines.is_healthy())
+}
+
+/// As [`health`], and refused while the start-up delay lasts.
+pub(in crate::api) async fn ready(State(app): State<Arc<App>>) -> StatusCode {
+    status(app.is_ready())
+}
+
+/// The version of vLLM that is simulated.
+pub(in crate::api) async fn version(State(app): State<Arc<App>>) -> Json<Value> {
+    let version = app.engines.settings().map(|settings| settings.vllm_version).unwrap_or_default();
+    Json(json!({"version": version, "vcr_version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// Requests for text under way.
+pub(in crate::api) async fn load(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({"server_load": app.load.load(Ordering::Relaxed)}))
+}

@@ -1,0 +1,156 @@
+//! JSON bodies of requests: how they are read, and what they may take.
+
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Json, RequestExt as _};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use crate::server::error::ApiError;
+
+/// Values in a body at most. Each may take a hundred bytes of memory, so that a body of
+/// a few megabytes would take gigabytes; prompts of all models are far shorter.
+const MAX_VALUES: usize = 4 << 20;
+
+/// The body of a request, or why it is none.
+pub(in crate::api) type Body<T> = Result<Quick<T>, ApiError>;
+
+/// The body of a request, read as [`Json`] reads it, with its errors. Where it is
+/// valid that takes half the time: nothing is noted down of the path to an error.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct Quick<T>(pub(in crate::api) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
+        read(&collected(request).await?).map(Self)
+    }
+}
+
+/// Memory that a length in a head reserves at most, until the body is that long.
+const RESERVED_BYTES: usize = 64 << 20;
+
+/// The bytes of a body, each of its frames gone as soon as it is copied. A body of one
+/// frame is not copied.
+async fn collected(request: Request) -> Result<Bytes, ApiError> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
+        // In the words of axum's own way to collect a body.
+        frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))
+    });
+    let Some(first) = frames.next().await.transpose()? else { return Ok(Bytes::new()) };
+    let Some(second) = frames.next().await.transpose()? else { return Ok(first) };
+    let mut bytes = Vec::with_capacity(length.unwrap_or(0).min(RESERVED_BYTES));
+    bytes.extend_from_slice(&first);
+    drop(first);
+    bytes.extend_from_slice(&second);
+    drop(second);
+    while let Some(frame) = frames.next().await.transpose()? {
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(bytes.into())
+}
+
+/// Reads the bytes of a body.
+pub(in crate::api) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if bytes.len() > MAX_VALUES && values(bytes) > MAX_VALUES {
+        return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(value),
+        Err(_) => Ok(Json::from_bytes(bytes).map(|Json(value)| value)?),
+    }
+}
+
+/// Room for a short answer: it is written without growing.
+const ANSWER_BYTES: usize = 1024;
+
+/// The answer of a value, as [`Json`] makes it.
+pub(in crate::api) fn json(value: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(ANSWER_BYTES);
+    match serde_json::to_writer(&mut bytes, value) {
+        Ok(()) => ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response(),
+        Err(_) => Json(value).into_response(),
+    }
+}
+
+/// Refuses a content type that is no JSON, as [`Json`] does.
+async fn check_kind(kind: Option<&HeaderValue>) -> Result<(), ApiError> {
+    if kind.is_some_and(|kind| kind.as_bytes() == b"application/json") {
+        return Ok(());
+    }
+    // What else is JSON it tells by an empty body, whose syntax is its next complaint.
+    let mut probe = Request::new(HttpBody::empty());
+    probe.headers_mut().extend(kind.map(|kind| (header::CONTENT_TYPE, kind.clone())));
+    match Json::<IgnoredAny>::from_request(probe, &()).await {
+        Err(refused @ JsonRejection::MissingJsonContentType(_)) => Err(refused.into()),
+        _ => Ok(()),
+    }
+}
+
+/// An upper bound of the values in a JSON text: what separates or opens any.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b',' | b'[' | b'{' | b':' => count += usize::from(!is_text),
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::extract::DefaultBodyLimit;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn kinds_of_json_are_read() {
+        for (kind, is_json) in [
+            ("application/json", true),
+            ("application/json; charset=utf-8", true),
+            ("application/problem+json", true),
+            ("text/json", false),
+            ("application/jsonl", false),
+            ("json", false),
+        ] {
+            let kind = HeaderValue::from_static(kind);
+            assert_eq!(check_kind(Some(&kind)).await.is_ok(), is_json, "{kind:?}");
+        }
+        assert!(check_kind(None).await.is_err_and(|error| error.message.contains("application/json")));
+    }
+
+    /// A body in several frames, of which at most `limit` bytes may be read.
+    fn framed(limit: usize) -> Request {
+        let frames = ["ab", "", "cde"].map(Ok::<_, std::io::Error>);
+        let mut request = Request::new(HttpBody::from_stream(futures_util::stream::iter(frames)));
+        DefaultBodyLimit::max(limit).apply(&mut request);
+        request
+    }
+
+    #[tokio::test]
+    async fn a_body_is_collected_as_axum_does() {
+        assert_eq!(collected(framed(5)).await, Ok(Bytes::from_static(b"abcde")));
+        let refused = collected(framed(4)).await.expect_err("it is too long");
+        let theirs = Bytes::from_request(framed(4), &()).await.expect_err("it is too long");
+        assert_eq!(refused, ApiError::from(JsonRejection::from(theirs)));
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (text, count) in [("1", 1), ("[1,2]", 3), (r#"{"a":[]}"#, 4), (r#""a,b\",[{""#, 1), (r#"["\\",1]"#, 3)] {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Parts that requests share.
+
+pub(super) mod body;
+pub(super) mod prompt;
+pub(super) mod structured;
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::server::App;
+use crate::server::error::ApiError;
+use crate::server::ids::RequestIds;
+
+/// Options of streams.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct StreamOptions {
+    pub(super) include_usage: Option<bool>,
+    pub(super) continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    /// Refuses options without a stream; an empty object has none.
+    pub(super) fn check(options: Option<&Self>, stream: bool) -> Result<(), ApiError> {
+        let is_empty =
+            options.is_none_or(|options| options.include_usage.is_none() && options.continuous_usage_stats.is_none());
+        if is_empty || stream {
+            return Ok(());
+        }
+        Err(ApiError::invalid_param("stream_options", "stream_options are only supported when stream=true."))
+    }
+
+    /// Whether a stream ends with its usage, and whether each chunk has one.
+    pub(super) fn usages(options: Option<&Self>) -> (bool, bool) {
+        let options = options.copied().unwrap_or_default();
+        let include = options.include_usage.unwrap_or(false);
+        (include, include && options.continuous_usage_stats.unwrap_or(false))
+    }
+}
+
+/// What a request has besides its prompt and its sampling.
+#[derive(Clone, Debug)]
+pub(super) struct Carried {
+    pub(super) stream: bool,
+    pub(super) stream_options: Option<StreamOptions>,
+    pub(super) cache_salt: Option<String>,
+    pub(super) priority: i32,
+    pub(super) return_token_ids: Option<bool>,
+}
+
+/// A value whose null is its default.
+pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A number of likeliest tokens; -1 and 0 are all of them.
+pub(super) fn top_k<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let given: Option<i64> = Option::deserialize(deserializer)?;
+    match given {
+        Some(given) if given < -1 => {
+            Err(serde::de::Error::custom(format!("top_k must be -1, 0, or a positive integer, got {given}")))
+        }
+        given => Ok(given),
+    }
+}
+
+pub(super) fn yes() -> bool {
+    true
+}
+
+/// Declares a request for text: fields of its own, and those that all have.
+macro_rules! text_request {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }
+    ) => {
+        #[derive(Clone, Debug, serde::Deserialize)]
+        $(#[$meta])*
+        pub(super) struct $name {
+            $($(#[$field_meta])* $field: $type,)*
+            model: Option<String>,
+            frequency_penalty: Option<f32>,
+            presence_penalty: Option<f32>,
+            repetition_penalty: Option<f32>,
+            temperature: Option<f32>,
+            top_p: Option<f32>,
+            #[serde(default, deserialize_with = "super::request::top_k")]
+            top_k: Option<i64>,
+            min_p: Option<f32>,
+            seed: Option<i64>,
+            n: Option<u32>,
+            min_tokens: Option<u32>,
+            stop: Option<$crate::generate::StringOrArray>,
+            stop_token_ids: Option<Vec<u32>>,
+            #[serde(default)]
+            include_stop_str_in_output: bool,
+            #[serde(default)]
+            ignore_eos: bool,
+            #[serde(default = "super::request::yes")]
+            skip_special_tokens: bool,
+            #[serde(default = "super::request::yes")]
+            spaces_between_special_tokens: bool,
+            logit_bias: Option<std::collections::BTreeMap<String, f32>>,
+            allowed_token_ids: Option<Vec<u32>>,
+            bad_words: Option<Vec<String>>,
+            prompt_logprobs: Option<i32>,
+            repetition_detection: Option<$crate::generate::Repetition>,
+            structured_outputs: Option<vcr_text::Value>,
+            thinking_token_budget: Option<i64>,
+            vllm_xargs: Option<serde_json::Map<String, serde_json::Value>>,
+            kv_transfer_params: Option<serde_json::Map<String, serde_json::Value>>,
+            bootstrap_host: Option<serde_json::Value>,
+            bootstrap_port: Option<serde_json::Value>,
+            bootstrap_room: Option<serde_json::Value>,
+            #[serde(default, deserialize_with = "super::request::or_default")]
+            stream: bool,
+            stream_options: Option<super::request::StreamOptions>,
+            #[serde(default)]
+            use_beam_search: bool,
+            best_of: Option<u32>,
+            length_penalty: Option<f32>,
+            truncate_prompt_tokens: Option<i64>,
+            priority: Option<i32>,
+            request_id: Option<String>,
+            session_id: Option<String>,
+            return_token_ids: Option<bool>,
+            return_tokens_as_token_ids: Option<bool>,
+            cache_salt: Option<String>,
+        }
+
+        impl $name {
+            /// What all requests refuse, in the order of vLLM.
+            fn check_shared(&self) -> Result<(), $crate::server::error::ApiError> {
+                super::request::check_shared(&super::request::Shared {
+                    cache_salt: self.cache_salt.as_deref(),
+                    stream: self.stream,
+                    stream_options: self.stream_options.as_ref(),
+                    n: self.n,
+                    best_of: self.best_of,
+                    prompt_logprobs: self.prompt_logprobs,
+                    use_beam_search: self.use_beam_search,
+                    length_penalty: self.length_penalty,
+                    spaces_between_special_tokens: self.spaces_between_special_tokens,
+                })
+            }
+
+            /// Its sampling parameters but for the number of tokens and logprobs.
+            fn take_sampling(&mut self) -> $crate::generate::Sampling {
+                $crate::generate::Sampling {
+                    frequency_penalty: self.frequency_penalty,
+                    presence_penalty: self.presence_penalty,
+                    repetition_penalty: self.repetition_penalty,
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    seed: self.seed,
+                    n: self.n,
+                    max_tokens: None,
+                    min_tokens: self.min_tokens,
+                    stop: self.stop.take(),
+                    stop_token_ids: self.stop_token_ids.take(),
+                    include_stop_str_in_output: self.include_stop_str_in_output,
+                    ignore_eos: self.ignore_eos,
+                    skip_special_tokens: self.skip_special_tokens,
+                    logit_bias: self.logit_bias.take(),
+                    allowed_token_ids: self.allowed_token_ids.take(),
+                    bad_words: self.bad_words.take(),
+                    logprobs: None,
+                    prompt_logprobs: self.prompt_logprobs,
+                    repetition_detection: self.repetition_detection,
+                    structured_outputs: None,
+                    thinking_token_budget: self.thinking_token_budget,
+                    vllm_xargs: self.vllm_xargs.take(),
+                    kv_transfer_params: super::request::with_bootstrap(
+                        self.kv_transfer_params.take(),
+                        [
+                            ("bootstrap_host", self.bootstrap_host.take()),
+                            ("bootstrap_port", self.bootstrap_port.take()),
+                            ("bootstrap_room", self.bootstrap_room.take()),
+                        ],
+                    ),
+                }
+            }
+
+            /// What a rendered request has besides its prompt and its sampling.
+            fn carried(&self, headers: &axum::http::HeaderMap) -> super::request::Carried {
+                super::request::Carried {
+                    stream: self.stream,
+                    stream_options: self.stream_options.filter(|_| self.stream),
+                    cache_salt: self.cache_salt.clone(),
+                    priority: super::request::priority_of(headers).or(self.priority).unwrap_or(0),
+                    return_token_ids: self.return_token_ids,
+                }
+            }
+
+            /// Its place and order.
+            fn placement(
+                &self,
+                headers: &axum::http::HeaderMap,
+                adapter: Option<vcr_wire::LoraRequest>,
+            ) -> $crate::generate::Placement {
+                let priority = super::request::priority_of(headers).or(self.priority);
+                $crate::generate::Placement {
+                    priority: priority.unwrap_or(0).into(),
+                    cache_salt: self.cache_salt.clone(),
+                    session_id: super::request::session_of(headers).or_else(|| self.session_id.clone()),
+                    rank: super::request::rank_of(headers),
+                    adapter,
+                }
+            }
+        }
+    };
+}
+pub(super) use text_request;
+
+/// What [`check_shared`] looks at.
+pub(super) struct Shared<'a> {
+    pub(super) cache_salt: Option<&'a str>,
+    pub(super) stream: bool,
+    pub(super) stream_options: Option<&'a StreamOptions>,
+    pub(super) n: Option<u32>,
+    pub(super) best_of: Option<u32>,
+    pub(super) prompt_logprobs: Option<i32>,
+    pub(super) use_beam_search: bool,
+    pub(super) length_penalty: Option<f32>,
+    pub(super) spaces_between_special_tokens: bool,
+}
+
+/// Completions of one request at most; each is a request of its own.
+pub(super) const MAX_N: u32 = 128;
+
+pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
+    if asked.cache_salt.is_some_and(str::is_empty) {
+        return Err(ApiError::invalid(
+            "cache_salt: Validation error: length [{\"value\": String(\"\"), \"min\": Number(1)}]",
+        ));
+    }
+    StreamOptions::check(asked.stream_options, asked.stream)?;
+    let n = asked.n.unwrap_or(1);
+    if n > MAX_N {
+        return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
+    }
+    if asked.best_of.is_some_and(|best_of| best_of != n.max(1)) {
+        return Err(ApiError::invalid_param("best_of", "best_of is not supported."));
+    }
+    if let Some(count) = asked.prompt_logprobs {
+        if asked.stream && (count > 0 || count == -1) {
+            let message = "`prompt_logprobs` are not available when `stream=true`.";
+            return Err(ApiError::invalid_param("prompt_logprobs", message));
+        }
+        if count < -1 {
+            let message = "`prompt_logprobs` must be a non-negative value or -1.";
+            return Err(ApiError::invalid_param("prompt_logprobs", message));
+        }
+    }
+    if asked.use_beam_search {
+        return Err(ApiError::invalid_param("use_beam_search", "use_beam_search is not supported."));
+    }
+    if asked.length_penalty.is_some_and(|penalty| penalty != 1.0) {
+        return Err(ApiError::invalid_param("length_penalty", "length_penalty is not supported."));
+    }
+    if !asked.spaces_between_special_tokens {
+        return Err(ApiError::invalid_param(
+            "spaces_between_special_tokens",
+            "spaces_between_special_tokens is not supported.",
+        ));
+    }
+    Ok(())
+}
+
+/// The value of a header that is a text.
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The engine that the header names; as in vLLM, one that is no number names none.
+pub(super) fn rank_of(headers: &HeaderMap) -> Option<u32> {
+    header(headers, "x-data-parallel-rank").and_then(|text| text.parse().ok())
+}
+
+/// The priority that the header gives.
+pub(super) fn priority_of(headers: &HeaderMap) -> Option<i32> {
+    header(headers, "x-vllm-priority").and_then(|text| text.parse().ok())
+}
+
+/// The session that the header names.
+pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
+    header(headers, "x-session-id").map(str::to_owned)
+}
+
+/// Where a model must be named, an empty name names none.
+pub(super) fn check_named(model: Option<&str>) -> Result<(), ApiError> {
+    match model {
+        Some("") => Err(ApiError::unknown_model("")),
+        _ => Ok(()),
+    }
+}
+
+/// The name that the header gives, even an empty one.
+pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-request-id").and_then(|value| value.to_str().ok())
+}
+
+/// The name of a request: the header's, its own, or one made up.
+pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
+    match id_header(headers).or(own) {
+        Some(id) => format!("{prefix}-{id}"),
+        None => format!("{prefix}-{}", ids.next()),
+    }
+}
+
+/// Sends the `index`th of the requests of one call to an engine.
+pub(super) fn submit(
+    app: &Arc<App>,
+    id: &str,
+    index: usize,
+    count: usize,
+    asked: crate::generate::Asked,
+) -> Result<crate::generate::TextStream, ApiError> {
+    let crate::generate::Asked { mut request, text, chance } = asked;
+    let suffix = app.ids.next();
+    // Engines read the place among several completions off this name.
+    request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
+    request.external_req_id = Some(id.to_owned());
+    request.arrival_time = crate::server::unix_s();
+    if let Some(params) = request.sampling_params.as_mut().filter(|_| app.options.is_varied)
+        && params.seed.is_none()
+        && params.temperature != 0.0
+    {
+        params.seed = Some(app.ids.seed().into());
+    }
+    let prompt = request.prompt_token_ids.as_deref().unwrap_or_default();
+    if let (Some(chance), Some(params)) = (chance, request.sampling_params.as_mut()) {
+        chance.take(params, prompt, index);
+    }
+    let detokenizer = vcr_text::Detokenizer::after(&app.model.tokenizer, text.skip_special, prompt);
+    let outputs = app.engines.submit(request)?;
+    Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, detokenizer))
+}
+
+/// The parameters of a KV transfer with those that routers of SGLang send beside them.
+pub(super) fn with_bootstrap(
+    params: Option<serde_json::Map<String, serde_json::Value>>,
+    bootstrap: [(&str, Option<serde_json::Value>); 3],
+) -> Option<serde_json::Map<String, serde_json::Value>> {
+    if bootstrap.iter().all(|(_, value)| value.is_none()) {
+        return params;
+    }
+    let mut params = params.unwrap_or_default();
+    params.extend(bootstrap.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    Some(params)
+}

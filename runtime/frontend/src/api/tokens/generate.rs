@@ -1,0 +1,300 @@
+//! `POST /inference/v1/generate`: tokens in, tokens out.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::features::Features;
+use crate::api::answer::logprobs::{prompt_logprobs, token_logprobs};
+use crate::api::answer::sse::{self, Events, Source};
+use crate::api::answer::usage::Usage;
+use crate::api::answer::{Answer, failure, gather, stop_reason};
+use crate::api::request::body::{Body, Quick};
+use crate::api::request::structured;
+use crate::api::request::{MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
+use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
+use crate::server::error::ApiError;
+use crate::server::{App, Counted};
+
+/// Sampling parameters in the names of vLLM's own class. The name of the type is part of
+/// error messages.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct GenerateSamplingParams {
+    n: Option<u32>,
+    stop: Option<StringOrArray>,
+    #[serde(flatten)]
+    inner: SamplingParams,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct SamplingParams {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    min_p: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    seed: Option<i64>,
+    max_tokens: Option<u32>,
+    min_tokens: Option<u32>,
+    stop_token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    include_stop_str_in_output: bool,
+    #[serde(default)]
+    ignore_eos: bool,
+    logprobs: Option<i32>,
+    prompt_logprobs: Option<i32>,
+    allowed_token_ids: Option<Vec<u32>>,
+    repetition_detection: Option<Repetition>,
+    structured_outputs: Option<vcr_text::Value>,
+    vllm_xargs: Option<Map<String, Value>>,
+}
+
+/// The body of a request.
+#[derive(Clone, Debug, Deserialize)]
+pub(in crate::api) struct GenerateRequest {
+    request_id: Option<String>,
+    model: Option<String>,
+    token_ids: Vec<u32>,
+    sampling_params: GenerateSamplingParams,
+    #[serde(default, deserialize_with = "crate::api::request::or_default")]
+    stream: bool,
+    stream_options: Option<StreamOptions>,
+    cache_salt: Option<String>,
+    #[serde(default)]
+    priority: i32,
+    kv_transfer_params: Option<Map<String, Value>>,
+    features: Option<Features>,
+    return_token_ids: Option<bool>,
+    // Unknown fields are passed over, and lists are no requests.
+    #[serde(flatten)]
+    _other: BTreeMap<String, IgnoredAny>,
+}
+
+impl GenerateRequest {
+    /// What it refuses, in the order of vLLM.
+    fn check(&self) -> Result<(), ApiError> {
+        let of_params = |message| Err(ApiError::invalid_param("sampling_params", message));
+        let params = &self.sampling_params.inner;
+        if self.token_ids.is_empty() {
+            return Err(ApiError::invalid_param("token_ids", "token_ids must contain at least one token ID."));
+        }
+        if params.max_tokens == Some(0) {
+            return of_params("max_tokens must be greater than 0.");
+        }
+        if let Some(n) = self.sampling_params.n.filter(|n| !(1..=MAX_N).contains(n)) {
+            return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
+        }
+        if params.prompt_logprobs.is_some_and(|count| count < -1) {
+            return of_params("`prompt_logprobs` must be a non-negative value or -1.");
+        }
+        if params.prompt_logprobs.is_some() && self.stream {
+            return of_params("`prompt_logprobs` are not available when `stream=true`.");
+        }
+        // Stops by text take a detokenizer, which has no part in this API.
+        if self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
+            return Err(ApiError::invalid_param("stop", "stop is not supported."));
+        }
+        if params.include_stop_str_in_output {
+            let name = "include_stop_str_in_output";
+            return Err(ApiError::invalid_param(name, "include_stop_str_in_output is not supported."));
+        }
+        let is_salt = |salt: &String| {
+            (1..=SALT_CHARS_MAX).contains(&salt.chars().count()) && !salt.contains(['@', '/', '\\', '\0'])
+        };
+        if self.cache_salt.as_ref().is_some_and(|salt| !is_salt(salt)) {
+            return Err(ApiError::invalid(
+                "Parameter 'cache_salt' must be a non-empty string of at most 128 characters and must not contain \
+                 '@', '/', '\\', or NUL.",
+            ));
+        }
+        Ok(())
+    }
+
+    fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
+        let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
+        let structured_outputs = structured::checked_wire(structured::own(params.structured_outputs.as_ref())?)?;
+        Ok(Sampling {
+            n,
+            temperature: params.temperature,
+            top_p: params.top_p,
+            top_k: params.top_k.map(i64::from),
+            min_p: params.min_p,
+            frequency_penalty: params.frequency_penalty,
+            presence_penalty: params.presence_penalty,
+            repetition_penalty: params.repetition_penalty,
+            seed: params.seed,
+            max_tokens: params.max_tokens,
+            min_tokens: params.min_tokens,
+            stop_token_ids: params.stop_token_ids,
+            include_stop_str_in_output: params.include_stop_str_in_output,
+            ignore_eos: params.ignore_eos,
+            skip_special_tokens: true,
+            logprobs: params.logprobs,
+            prompt_logprobs: params.prompt_logprobs,
+            allowed_token_ids: params.allowed_token_ids,
+            repetition_detection: params.repetition_detection,
+            structured_outputs,
+            vllm_xargs: params.vllm_xargs,
+            kv_transfer_params: self.kv_transfer_params.take(),
+            ..Sampling::default()
+        })
+    }
+}
+
+/// Characters of a salt at most.
+const SALT_CHARS_MAX: usize = 128;
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Option<Value>,
+    token_ids: Vec<u32>,
+    routed_experts: Option<Value>,
+    sampling_mask: Option<Value>,
+    weight_versions: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<Value>,
+    token_ids: Vec<u32>,
+}
+
+fn logprobs(positions: &[Position], are_wanted: bool) -> Option<Value> {
+    are_wanted.then(|| json!({"content": token_logprobs(positions)}))
+}
+
+/// Answers in tokens.
+pub(in crate::api) async fn generate(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body<GenerateRequest>,
+) -> Result<Response, ApiError> {
+    let Quick(mut request) = body?;
+    let counted = app.count();
+    check_named(request.model.as_deref())?;
+    let (_, adapter) = app.model.resolve(request.model.as_deref())?;
+    let id = id_header(&headers).map(str::to_owned).or(request.request_id.take()).unwrap_or_else(|| app.ids.next());
+    request.check()?;
+    let place = Placement {
+        priority: request.priority.into(),
+        cache_salt: request.cache_salt.take(),
+        session_id: None,
+        rank: rank_of(&headers),
+        adapter,
+    };
+    let sampling = request.take_sampling()?;
+    let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
+    let prompt = std::mem::take(&mut request.token_ids);
+    let mut asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
+    asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
+    let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
+    let merged = Merged::new(streams?);
+    let returns_prompt = request.return_token_ids.unwrap_or(false);
+    if request.stream {
+        let (include_usage, continuous_usage) = StreamOptions::usages(request.stream_options.as_ref());
+        let prompt_tokens = prompt.len();
+        return Ok(sse::response(Stream {
+            id,
+            merged,
+            has_logprobs,
+            prompt: returns_prompt.then_some(prompt),
+            prompt_tokens,
+            output_tokens: vec![0; n],
+            include_usage,
+            continuous_usage,
+            _counted: counted,
+        }));
+    }
+    let answers = gather(merged, n).await?;
+    let choice = |(index, answer): (usize, &Answer)| Choice {
+        index,
+        logprobs: logprobs(&answer.logprobs, has_logprobs),
+        finish_reason: answer.reason(),
+        stop_reason: answer.stop_reason(),
+        token_ids: answer.tokens.clone(),
+        routed_experts: None,
+        sampling_mask: None,
+        weight_versions: None,
+    };
+    let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
+    Ok(Json(json!({
+        "request_id": id,
+        "choices": answers.iter().enumerate().map(choice).collect::<Vec<_>>(),
+        "prompt_logprobs": of_prompt.map(|positions| prompt_logprobs(positions, true)),
+        "prompt_token_id_logprobs": null,
+        "prompt_token_ids": returns_prompt.then_some(prompt),
+        "mm_placeholders": null,
+        "kv_transfer_params": answers.first().and_then(Answer::kv_transfer_params),
+        "ec_transfer_params": null,
+        "metrics": null,
+    }))
+    .into_response())
+}
+
+struct Stream {
+    id: String,
+    merged: Merged,
+    has_logprobs: bool,
+    prompt: Option<Vec<u32>>,
+    prompt_tokens: usize,
+    output_tokens: Vec<usize>,
+    include_usage: bool,
+    continuous_usage: bool,
+    _counted: Counted,
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    request_id: &'a str,
+    choices: Vec<ChunkChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+impl Source for Stream {
+    async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
+        let Some((index, piece)) = self.merged.next().await? else {
+            if self.include_usage {
+                let usage = Some(Usage::new(self.prompt_tokens, self.output_tokens.iter().sum(), None));
+                out.push(&Chunk { request_id: &self.id, choices: Vec::new(), usage, prompt_token_ids: None });
+            }
+            return Ok(false);
+        };
+        if let Some(error) = piece.finish.as_ref().and_then(failure) {
+            return Err(error);
+        }
+        self.output_tokens[index] += piece.tokens.len();
+        let usage = self.continuous_usage.then(|| Usage::new(self.prompt_tokens, self.output_tokens[index], None));
+        let choice = ChunkChoice {
+            index,
+            logprobs: logprobs(&piece.logprobs, self.has_logprobs),
+            finish_reason: piece.finish.as_ref().map(|finish| finish.reason.name()),
+            stop_reason: piece.finish.as_ref().and_then(stop_reason),
+            token_ids: piece.tokens,
+        };
+        let prompt_token_ids = self.prompt.take();
+        out.push(&Chunk { request_id: &self.id, choices: vec![choice], usage, prompt_token_ids });
+        Ok(true)
+    }
+}

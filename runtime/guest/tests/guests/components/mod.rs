@@ -1,0 +1,4 @@
+//! Components that the tests load.
+
+pub(super) mod built;
+pub(super) mod wat;

@@ -1,0 +1,107 @@
+//! A subscriber of KV events.
+
+use std::time::Duration;
+
+use zmq::Socket;
+
+use super::publisher::END_OF_REPLAY;
+use crate::codec::error::{DecodeError, Problem};
+use crate::kv_events::KvEventMessage;
+use crate::link::error::LinkError;
+use crate::link::transport::{Deadline, Linger, Transport, connect, send, try_receive};
+
+/// Hears what an engine publishes of its cache, and asks for what it missed.
+pub struct KvEventSubscriber {
+    events: Socket,
+    replay: Option<Socket>,
+}
+
+impl KvEventSubscriber {
+    /// Subscribes to topics that begin with `topic` at an engine's endpoint,
+    /// and may ask again at its replay endpoint.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be used.
+    pub fn connect(
+        transport: &Transport,
+        endpoint: &str,
+        replay_endpoint: Option<&str>,
+        topic: &str,
+    ) -> Result<Self, LinkError> {
+        let events = transport.socket(zmq::SUB, Linger::None)?;
+        events.set_subscribe(topic.as_bytes()).map_err(LinkError::socket("subscribe"))?;
+        connect(&events, endpoint)?;
+        let replay = replay_endpoint.map(|endpoint| {
+            let socket = transport.socket(zmq::DEALER, Linger::None)?;
+            connect(&socket, endpoint)?;
+            Ok(socket)
+        });
+        Ok(Self { events, replay: replay.transpose()? })
+    }
+
+    /// Waits for a batch. `None`: none came in time, or a signal came first.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails, or something else came.
+    pub fn receive(&self, timeout: Duration) -> Result<Option<KvEventMessage>, LinkError> {
+        let Some(frames) = self.receive_frames(timeout)? else { return Ok(None) };
+        KvEventMessage::decode(&frames).map(Some).map_err(malformed)
+    }
+
+    /// The same, but only its frames.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn receive_frames(&self, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+        receive(&self.events, timeout)
+    }
+
+    /// Asks for the batches that the engine still has from `start` on, and
+    /// waits for each of them so long.
+    ///
+    /// # Errors
+    ///
+    /// When there is no replay endpoint, no answer comes, or something else
+    /// comes.
+    pub fn replay(&self, start: u64, timeout: Duration) -> Result<Vec<KvEventMessage>, LinkError> {
+        let socket = self.replay.as_ref().ok_or(LinkError::NoReplay)?;
+        send(socket, [&b""[..], &start.to_be_bytes()]).map_err(LinkError::socket("ask for events"))?;
+        let mut messages = Vec::new();
+        loop {
+            let silent = || LinkError::Silent {
+                address: "the replay endpoint".to_owned(),
+                expected: "batches of KV events and a last word were expected".to_owned(),
+                waited: timeout,
+            };
+            let frames = receive(socket, timeout)?.ok_or_else(silent)?;
+            // An empty frame as REQ sockets have it, then those of a batch.
+            let [_, batch @ ..] = frames.as_slice() else {
+                let problem = Problem::Frames { expected: "an empty frame and a batch", found: frames.len() };
+                return Err(malformed(DecodeError::new(problem, 0).of("replay")));
+            };
+            if batch.get(1).is_some_and(|sequence| *sequence == END_OF_REPLAY) {
+                return Ok(messages);
+            }
+            messages.push(KvEventMessage::decode(batch).map_err(malformed)?);
+        }
+    }
+}
+
+fn malformed(source: DecodeError) -> LinkError {
+    LinkError::Decode { from: "the publisher of KV events".to_owned(), source: Box::new(source) }
+}
+
+fn receive(socket: &Socket, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+    let deadline = Deadline::after(timeout);
+    loop {
+        if let Some(frames) = try_receive(socket)? {
+            return Ok(Some(frames));
+        }
+        if !deadline.wait(std::iter::once(socket))? {
+            return Ok(None);
+        }
+    }
+}

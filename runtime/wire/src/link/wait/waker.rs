@@ -1,0 +1,34 @@
+//! Ending the waiting of an engine, from other threads.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::link::error::LinkError;
+use crate::link::system::Bell;
+
+/// Ends the waiting of a [`Waiter`](super::Waiter), from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Bell>);
+
+impl Waker {
+    pub(in crate::link) fn new() -> Result<Self, LinkError> {
+        let bell = Bell::new().map_err(LinkError::system::<io::Error>("make a bell"))?;
+        Ok(Self(Arc::new(bell)))
+    }
+
+    /// Readable when someone has called.
+    pub(in crate::link) fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+
+    /// Whether someone has called since the last time.
+    pub(in crate::link) fn take_call(&self) -> bool {
+        self.0.take_ring()
+    }
+
+    /// Ends the present waiting, or the next one if there is none.
+    pub fn wake(&self) {
+        self.0.ring();
+    }
+}

@@ -1,0 +1,412 @@
+//! Real frontends of vLLM, and a client of theirs.
+//!
+//! A frontend is the file `vllm-rs` of a release's official wheel, started on
+//! ports of its own without engines: those come to its handshake address, as
+//! whatever a test starts.
+
+pub(super) mod client;
+pub(super) mod renderer;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use crate::binary::{lock, scratch_dir};
+use crate::{root, skip};
+
+/// Releases whose frontends are always there in CI, oldest first.
+pub const FRONTENDS: [&str; 3] = ["0.27.1", "0.30.0", "0.33.0"];
+/// One release of each minor version, oldest first.
+const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"];
+
+/// Long enough for a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The name its model goes by.
+const MODEL: &str = "sim";
+
+/// The releases to be tested with: [`FRONTENDS`], or one of each minor version where
+/// `VCR_ALL_VERSIONS` is set.
+#[must_use]
+pub fn releases() -> &'static [&'static str] {
+    if std::env::var_os("VCR_ALL_VERSIONS").is_some() { &ALL_FRONTENDS } else { &FRONTENDS }
+}
+
+/// A model folder that frontends can look into.
+#[must_use]
+pub fn frontend_model() -> Option<PathBuf> {
+    fetched("model")
+}
+
+/// The program of a release, which is also a benchmark client.
+#[must_use]
+pub fn vllm_rs(version: &str) -> Option<PathBuf> {
+    fetched(&format!("{version}/vllm-rs"))
+}
+
+/// How a frontend is started.
+#[derive(Clone, Debug)]
+pub struct FrontendOptions {
+    /// How many engines it waits for.
+    pub engines: u16,
+    /// Whether its model is a mixture of experts, whose engines run in waves.
+    pub is_moe: bool,
+    /// Where it waits for engines; a free port if none is given.
+    pub handshake_port: Option<u16>,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// Further environment variables.
+    pub env: Vec<(String, String)>,
+}
+
+impl Default for FrontendOptions {
+    fn default() -> Self {
+        Self { engines: 1, is_moe: false, handshake_port: None, args: Vec::new(), env: Vec::new() }
+    }
+}
+
+/// A running frontend, killed in the end. A test that fails prints its log.
+#[derive(Debug)]
+pub struct Frontend {
+    process: Child,
+    http_port: u16,
+    handshake_port: u16,
+    agent: Agent,
+    folder: TempDir,
+}
+
+/// Something that `tests/frontends/fetch.sh` puts there.
+pub(crate) fn fetched(path: &str) -> Option<PathBuf> {
+    fetched_by("fetch.sh", path)
+}
+
+/// Something that a script of `tests/frontends` puts there.
+pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("VCR_FRONTENDS").map_or_else(|| root().join("target/frontends"), PathBuf::from);
+    let path = folder.join(path);
+    if path.exists() {
+        return Some(path);
+    }
+    skip(&format!("{} is missing; run tests/frontends/{script}", path.display()));
+    None
+}
+
+/// A port on this machine that no other test is given.
+///
+/// It is none of those that the system gives out of itself: before a program has
+/// bound it, one of its own or of another's sockets could have got it.
+///
+/// # Panics
+/// When all of them are taken.
+#[must_use]
+pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many ports in a row, likewise.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn free_ports(count: u16) -> u16 {
+    const PORTS: Range<u16> = 15_000..30_000;
+    let _lock = lock("port");
+    let file = scratch_dir().join("last-port");
+    let last: Option<u16> = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok());
+    let next = last.filter(|last| PORTS.contains(last)).map_or(PORTS.start, |last| last + 1);
+    let mut candidates = (next..PORTS.end).chain(PORTS.start..next);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let port = candidates.find(|first| (0..count).all(|place| is_free(first + place))).expect("a free port");
+    fs::write(file, (port + count - 1).to_string()).expect("the target folder is writable");
+    port
+}
+
+impl Frontend {
+    /// Starts the frontend of a release and waits until engines can say HELLO.
+    /// None, said loudly, where it has not been fetched.
+    ///
+    /// # Panics
+    /// When it does not start; in CI, also when it has not been fetched.
+    #[must_use]
+    pub fn start(version: &str, options: &FrontendOptions) -> Option<Self> {
+        let binary = vllm_rs(version)?;
+        let model = fetched(if options.is_moe { "model-moe" } else { "model" })?;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
+        let (http_port, handshake_port) = (free_port(), options.handshake_port.unwrap_or_else(free_port));
+        let process = Command::new(binary)
+            .arg("serve")
+            .arg(model)
+            .args(["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", &http_port.to_string()])
+            .args(["--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", &handshake_port.to_string()])
+            .args(["--data-parallel-size", &options.engines.to_string(), "--data-parallel-size-local", "0"])
+            .args(&options.args)
+            .env("HF_HUB_OFFLINE", "1")
+            .envs(options.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a handle of a file"))
+            .stderr(output)
+            .spawn()
+            .expect("the frontend starts");
+        let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(2 * PATIENCE)).build();
+        let mut frontend = Self { process, http_port, handshake_port, agent: agent.into(), folder };
+        frontend.wait_until("listen for engines", |frontend| {
+            // An engine that waited for it has been taken before one can look:
+            // then it listens for engines no more, but for requests.
+            let listens = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
+            listens(frontend.handshake_port) || listens(frontend.http_port)
+        });
+        Some(frontend)
+    }
+
+    /// Where engines say HELLO.
+    #[must_use]
+    pub fn handshake_address(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.handshake_port)
+    }
+
+    /// Where a path of its HTTP server is.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.http_port)
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it has all its engines and takes requests.
+    ///
+    /// # Panics
+    /// When it ends, or that takes too long.
+    #[track_caller]
+    pub fn wait_until_it_serves(&mut self) {
+        self.wait_until("serve", |frontend| {
+            frontend.agent.get(frontend.url("/v1/models")).call().is_ok_and(|answer| answer.status() == 200)
+        });
+    }
+
+    #[track_caller]
+    fn wait_until(&mut self, what: &str, is_true: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_true(self) {
+            let status = self.process.try_wait().expect("a process has a status");
+            assert!(status.is_none(), "the frontend ended: {status:?}");
+            assert!(Instant::now() < deadline, "the frontend does not {what}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What a metric of it says, summed over its labels.
+    ///
+    /// # Panics
+    /// When it serves no metrics.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let metrics = self.get("/metrics").ok();
+        let lines = metrics.as_str().expect("metrics are text").lines();
+        let values = lines.filter(|line| line.starts_with(&format!("{name}{{")));
+        values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Waits until a metric has a value: frontends count an answer after they
+    /// have sent it.
+    ///
+    /// # Panics
+    /// When it does not get there in time.
+    #[track_caller]
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        let mut last = f64::NAN;
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            last = self.metric(name);
+            if last == value {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("{name} is {last}, expected {value}");
+    }
+
+    /// Asks for a path.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    #[track_caller]
+    #[must_use]
+    pub fn get(&self, path: &str) -> Answer {
+        Answer::of(self.agent.get(self.url(path)).call().expect("the frontend answers"))
+    }
+
+    /// Sends JSON to a path. What a body leaves out of `model` is filled in.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    #[track_caller]
+    #[must_use]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        Answer::of(self.send(path, body))
+    }
+
+    /// The same, answered by events that are read as they come. Dropping them
+    /// gives the request up.
+    ///
+    /// # Panics
+    /// When another answer comes.
+    #[track_caller]
+    #[must_use]
+    pub fn stream(&self, path: &str, body: &Value) -> Events {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        let answer = self.send(path, &body);
+        if answer.status() != 200 {
+            let answer = Answer::of(answer);
+            panic!("status {}: {}", answer.status, answer.body);
+        }
+        Events(BufReader::new(Box::new(answer.into_body().into_reader())))
+    }
+
+    #[track_caller]
+    fn send(&self, path: &str, body: &Value) -> Response<Body> {
+        let mut body = body.clone();
+        body.as_object_mut().expect("a body is an object").entry("model").or_insert_with(|| json!(MODEL));
+        let request = self.agent.post(self.url(path)).header("Content-Type", "application/json");
+        request.send(body.to_string()).expect("the frontend answers")
+    }
+
+    /// The whole answer to a chat of one message, with `more` in its request.
+    #[track_caller]
+    pub fn chat(&self, message: &str, more: &Value) -> Value {
+        self.post("/v1/chat/completions", &chat_body(message, more)).ok()
+    }
+
+    /// The same, as a stream.
+    #[track_caller]
+    pub fn stream_chat(&self, message: &str, more: &Value) -> Streamed {
+        Streamed::of(self.stream("/v1/chat/completions", &chat_body(message, more)))
+    }
+
+    /// The whole answer to a prompt, a text or tokens.
+    #[track_caller]
+    pub fn complete(&self, prompt: &Value, more: &Value) -> Value {
+        self.post("/v1/completions", &with(json!({ "prompt": prompt }), more)).ok()
+    }
+
+    /// The same, as a stream.
+    #[track_caller]
+    pub fn stream_completion(&self, prompt: &Value, more: &Value) -> Streamed {
+        Streamed::of(self.stream("/v1/completions", &with(json!({ "prompt": prompt }), more)))
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+        if thread::panicking() {
+            eprintln!("the frontend said:\n{}", self.log());
+        }
+    }
+}
+
+fn chat_body(message: &str, more: &Value) -> Value {
+    with(json!({"messages": [{"role": "user", "content": message}]}), more)
+}
+
+fn with(mut body: Value, more: &Value) -> Value {
+    for (key, value) in more.as_object().expect("what else a request says is an object") {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// An answer that came at once.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its body, if that is JSON, or else its text.
+    pub body: Value,
+}
+
+impl Answer {
+    fn of(answer: Response<Body>) -> Self {
+        let status = answer.status().as_u16();
+        let text = answer.into_body().read_to_string().expect("an answer is text");
+        Self { status, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
+    }
+
+    /// Its body, given that all went well.
+    #[track_caller]
+    #[must_use]
+    pub fn ok(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.body
+    }
+}
+
+/// Events of a stream, as they come; the last one is not followed by an end of
+/// the iterator but by the server's own word for it.
+pub struct Events(BufReader<Box<dyn std::io::Read>>);
+
+impl Iterator for Events {
+    type Item = Value;
+
+    /// # Panics
+    /// When the stream breaks off, or something else than an event comes.
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let length = self.0.read_line(&mut line).expect("the stream goes on");
+            assert!(length > 0, "the stream ended without saying so");
+            match line.trim_end().strip_prefix("data: ") {
+                Some("[DONE]") => return None,
+                Some(event) => return Some(serde_json::from_str(event).expect("an event is JSON")),
+                None => assert!(matches!(line.trim_end(), "") || line.starts_with(':'), "an odd line: {line}"),
+            }
+        }
+    }
+}
+
+/// A streamed answer, put together.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// What was said.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: Option<String>,
+    /// The counts, if they were asked for.
+    pub usage: Value,
+    /// All events.
+    pub events: Vec<Value>,
+}
+
+impl Streamed {
+    fn of(events: Events) -> Self {
+        let events: Vec<Value> = events.collect();
+        let choices = || events.iter().filter_map(|event| event["choices"].get(0));
+        let part = |choice: &Value| choice["text"].as_str().or(choice["delta"]["content"].as_str()).map(str::to_owned);
+        let text = choices().filter_map(part).collect();
+        let finish_reason = choices().filter_map(|choice| choice["finish_reason"].as_str()).next_back();
+        let usage = events.iter().map(|event| &event["usage"]).rfind(|usage| !usage.is_null());
+        Self {
+            text,
+            finish_reason: finish_reason.map(str::to_owned),
+            usage: usage.cloned().unwrap_or_default(),
+            events,
+        }
+    }
+}

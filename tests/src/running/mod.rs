@@ -1,0 +1,144 @@
+//! Commands of `vcr` that run until they are stopped.
+
+pub(super) mod play;
+pub(super) mod record;
+pub(super) mod serve;
+
+use std::fs::File;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::vcr;
+
+/// Long enough for a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running command, killed in the end. A test that fails prints its log.
+#[derive(Debug)]
+pub struct Running {
+    process: Child,
+    command: String,
+    folder: TempDir,
+}
+
+impl Running {
+    /// Starts `vcr` with these arguments.
+    ///
+    /// # Panics
+    /// When there is no such binary.
+    #[must_use]
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_with(&[], args)
+    }
+
+    /// Starts `vcr` with these variables of the environment and arguments.
+    pub(crate) fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
+        let process = Command::new(vcr())
+            .args(args)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a handle of a file"))
+            .stderr(output)
+            .spawn()
+            .expect("the binary starts");
+        Self { process, command: format!("vcr {}", args[0]), folder }
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it has printed `text`, and gives the line.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(line) = self.log().lines().find(|line| line.contains(text)) {
+                return line.to_owned();
+            }
+            assert!(Instant::now() < deadline, "`{}` never said `{text}`", self.command);
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The most memory that it has had at any time, in bytes.
+    ///
+    /// # Panics
+    /// When the system does not tell: Linux does.
+    #[must_use]
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = std::fs::read_to_string(path).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has a peak");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib << 10
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Panics
+    /// When there is no `kill` on this machine.
+    pub fn terminate(&self) {
+        let status = Command::new("kill").arg(self.process.id().to_string()).status().expect("there is `kill`");
+        assert!(status.success(), "the process has ended before");
+    }
+
+    /// Sends SIGKILL, and waits for the end.
+    ///
+    /// # Panics
+    /// When it has ended before.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("it runs");
+        self.wait();
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a process has a status") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "`{}` does not end", self.command);
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+        if thread::panicking() {
+            eprintln!("{} said:\n{}", self.command, self.log());
+        }
+    }
+}
+
+/// Waits until something is true.
+///
+/// # Panics
+/// When it does not become true; `what` says what should have.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
