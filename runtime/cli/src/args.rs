@@ -32,6 +32,7 @@ use crate::inspect::captures::args as captures;
 #[cfg(feature = "live")]
 use crate::inspect::kv_bench::{KV_BENCH_EXAMPLES, KvBenchArgs};
 use crate::inspect::pressure::{PRESSURE_EXAMPLES, PressureArgs};
+use crate::inspect::vllm_args::{VLLM_ARGS_EXAMPLES, VllmArgsArgs};
 use crate::man::args::{self as man, ManArgs};
 use crate::merge::args::{self as merge, MergeArgs};
 use crate::new::NewCommand;
@@ -199,6 +200,9 @@ pub(crate) enum InspectCommand {
     /// Show which limits bound the runs of reports: queue, active requests and KV over time.
     #[command(after_help = PRESSURE_EXAMPLES)]
     Pressure(PressureArgs),
+    /// Show what the arguments of a `vllm serve` command line become in a simulation.
+    #[command(after_help = VLLM_ARGS_EXAMPLES)]
+    VllmArgs(VllmArgsArgs),
     /// Measure how fast KV moves between two processes.
     #[cfg_attr(feature = "live", command(after_help = KV_BENCH_EXAMPLES))]
     KvBench(KvBenchArgs),

@@ -9,6 +9,7 @@ pub(crate) mod pressure;
 mod step;
 mod steps;
 mod text;
+pub(crate) mod vllm_args;
 
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error};

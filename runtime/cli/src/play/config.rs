@@ -6,17 +6,16 @@ use std::sync::Arc;
 
 use vcr_cluster::RouterConfig;
 use vcr_core::host::Overheads;
-use vcr_core::{ACCEPTANCE_RATES, Policy};
+use vcr_core::{ACCEPTANCE_RATES, EngineConfig, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
     RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings,
 };
 use vcr_random::Distribution;
 use vcr_scenario::expression;
-use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
+use vcr_wire::{Dtype, KvEventsConfig, VllmMinor, check_peer_address};
 
 use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, PlayArgs, RankArgs, TokenArgs};
-use super::engine::EngineArgs;
 use super::guests::LiveGuests;
 use super::kv_shape::weights_dtype;
 use super::latency::{named_latency, single_times};
@@ -107,14 +106,15 @@ pub(crate) fn live_config(
 ) -> Result<LiveConfig, Unusable> {
     use_small_pages();
     let (latency, latency_name) = latency(args, guests)?;
-    let (ranking, policy) = policy(args, guests)?;
+    let (ranking, policy) = policy(args, side.identity.version, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
         return Err(Unusable::new("--time-scale must be more than 0"));
     }
     let process = &args.process;
     let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
-    if args.transfer.moves_pages() && args.engine.has_groups() {
+    let kv_events = kv_events(&args.events, &args.ranks, &side.model_name, &engine)?;
+    if args.transfer.moves_pages() && !engine.kv_cache_groups.is_empty() {
         return Err(Unusable {
             message: "--kv-transfer cannot be combined with --kv-cache-groups: the pages of one group of layers move"
                 .to_owned(),
@@ -142,7 +142,7 @@ pub(crate) fn live_config(
             iteration_details: args.events.enable_logging_iteration_details,
             log_requests: process.log_requests,
         },
-        kv_events: kv_events(&args.events, &args.ranks, &side.model_name, &args.engine)?,
+        kv_events,
         transfer,
         faults: faults(&args.faults)?,
         injector: injector(args, guests)?,
@@ -196,8 +196,12 @@ pub(crate) fn identity(args: &RankArgs) -> Identity {
 }
 
 /// The policy of the engines, and the factory of what ranks for them.
-fn policy(args: &LiveArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
-    let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
+fn policy(
+    args: &LiveArgs,
+    minor: Option<VllmMinor>,
+    guests: &LiveGuests,
+) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
+    let (place, text) = ("--scheduling-policy", &*args.engine.scheduling_policy(minor)?);
     let guest_config = args.engine.scheduling_policy_config.as_deref();
     const FALLBACK: &str = "--scheduling-policy-fallback";
     let fallback = args.guests.scheduling_policy_fallback.as_ref();
@@ -326,17 +330,17 @@ fn kv_events(
     args: &EventArgs,
     ranks: &RankArgs,
     model_name: &str,
-    engine: &EngineArgs,
+    engine: &EngineConfig,
 ) -> Result<Option<KvEventSettings>, Unusable> {
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
-    if engine.has_groups() {
+    if !engine.kv_cache_groups.is_empty() {
         return Err(Unusable::new(
             "--enable-kv-cache-events cannot be combined with --kv-cache-groups: live engines publish the blocks of one group",
         ));
     }
-    if !engine.prefix_caching() {
+    if !engine.enable_prefix_caching {
         return Err(Unusable::new("--enable-kv-cache-events needs prefix caching: without it nothing is ever cached"));
     }
     use vcr_block_hash::HashAlgorithm as Algorithm;

@@ -6,10 +6,11 @@ use std::sync::LazyLock;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use vcr_core::{
-    ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, KV_CACHE_GROUPS, KvCacheGroup, OPTIONS,
-    OptionValue, Policy, option,
+    ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, KV_CACHE_GROUPS, KvCacheGroup,
+    NamedValue, OPTIONS, OptionValue, Policy, option,
 };
 use vcr_scenario::expression;
+use vcr_vllm_args::{Deployment, VllmArgs};
 use vcr_wire::VllmMinor;
 
 use super::unusable::Unusable;
@@ -24,10 +25,19 @@ pub(crate) struct EngineArgs {
     #[command(flatten)]
     options: EngineOptions,
 
+    /// Settings of the engine from a command line of vLLM, such as "vllm serve MODEL --max-num-seqs 512"; options
+    /// given here go before its arguments. `vcr inspect vllm-args` shows what becomes of them.
+    #[arg(long, value_name = "COMMAND")]
+    vllm_args: Option<String>,
+
+    /// GPU on which defaults of that command line depend.
+    #[arg(long, value_name = "GPU", default_value = Deployment::default().gpu, requires = "vllm_args")]
+    vllm_args_gpu: String,
+
     /// Order of admission and preemption: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
-    /// scenarios, or the path of a .wasm guest.
-    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
-    pub(crate) scheduling_policy: String,
+    /// scenarios, or the path of a .wasm guest [default: fcfs].
+    #[arg(long, value_name = "POLICY")]
+    scheduling_policy: Option<String>,
 
     /// Configuration of the guest, as JSON.
     #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
@@ -55,14 +65,32 @@ impl EngineArgs {
         }
     }
 
-    /// Whether full blocks are kept for later requests.
-    pub(crate) fn prefix_caching(&self) -> bool {
-        self.options.input.enable_prefix_caching
+    /// Order of admission and preemption, as it was given.
+    pub(crate) fn scheduling_policy(&self, minor: Option<VllmMinor>) -> Result<String, Unusable> {
+        match &self.scheduling_policy {
+            Some(policy) => Ok(policy.clone()),
+            None => Ok(self.input(minor)?.policy.name().to_owned()),
+        }
     }
 
-    /// Whether layers are in groups other than one of full attention.
-    pub(crate) fn has_groups(&self) -> bool {
-        !self.kv_cache_groups.is_empty()
+    /// The declared options: those given, then those of vLLM's command line, then defaults.
+    fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
+        let Some(command) = &self.vllm_args else { return Ok(self.options.input.clone()) };
+        let minor = minor.unwrap_or(VllmMinor::V0_33).name();
+        let args = VllmArgs::read(command, Deployment { minor, gpu: &self.vllm_args_gpu }).map_err(|errors| {
+            let lines: Vec<_> = errors.iter().map(|error| format!("--vllm-args: {error}")).collect();
+            Unusable::new(lines.join("\n"))
+        })?;
+        let mut input = args.input;
+        for option in &self.options.given {
+            (option.set)(&mut input, (option.get)(&self.options.input));
+        }
+        if let Some(blocks) = args.num_gpu_blocks
+            && !self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name)
+        {
+            input.num_gpu_blocks = blocks;
+        }
+        Ok(input)
     }
 
     /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
@@ -76,7 +104,7 @@ impl EngineArgs {
         num_adapters: u32,
     ) -> Result<EngineConfig, Unusable> {
         self.options.check_version(minor)?;
-        let mut input = self.options.input.clone();
+        let mut input = self.input(minor)?;
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
         input.policy = policy;
@@ -263,6 +291,23 @@ mod tests {
             config(&["--kv-cache-size", "9", "--tokens-per-block", "8"], None).map(|c| c.max_model_len()),
             Ok(64)
         );
+    }
+
+    #[test]
+    fn a_command_line_of_vllm_states_what_is_not_given_here() {
+        let line = "vllm serve m --max-num-seqs 7 --num-gpu-blocks-override 99 --max-model-len 1k \
+                    --scheduling-policy priority --no-enable-prefix-caching";
+        let args = ["--vllm-args", line, "--max-num-seqs", "5"];
+        let given = config(&args, None).expect("it is valid");
+        assert_eq!((given.max_num_seqs, given.num_gpu_blocks, given.max_model_len), (5, 99, Some(1_000)));
+        assert_eq!(
+            (given.max_num_batched_tokens, given.async_scheduling, given.enable_prefix_caching),
+            (7_000, true, false)
+        );
+        let engine = Line::try_parse_from([&["play"], &args[..]].concat()).expect("it is valid").engine;
+        assert_eq!(engine.scheduling_policy(None).ok().as_deref(), Some("priority"));
+        let refused = config(&["--vllm-args", "m -pp 2", "--vllm-args-gpu", "l4"], None).expect_err("it is refused");
+        assert!(refused.starts_with("--vllm-args: `--pipeline-parallel-size 2` is not simulated"), "{refused}");
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub(crate) struct ClusterSpec {
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "engine", |_, options| engine::make(options));
+    engine::served::register(engine, context);
     with_options(engine, context, "pool", |_, options| make_pool(options));
     with_options(engine, context, "link", |_, options| make_link(options));
     with_options(engine, context, "conditional", |_, options| make_conditional(options));
@@ -65,8 +66,9 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.name("name");
     let engines = options.u32("engines").unwrap_or(1);
-    let data_parallel = data_parallel(&mut options);
-    let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
+    let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... }) or vllm_args(\"vllm serve ...\")");
+    let ranks = engine.as_ref().and_then(|engine| engine.served.as_ref()).map_or(1, |args| args.data_parallel_size);
+    let data_parallel = data_parallel(&mut options, ranks);
     let latency = latency::option(&mut options);
     let router = router::option(&mut options).unwrap_or_default();
     let failures = pool_guest::failures(&mut options);
@@ -104,9 +106,9 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     Ok(PoolSpec { name, config, drawn })
 }
 
-/// The ranks of each engine of a pool.
-fn data_parallel(options: &mut Options<'_>) -> DataParallel {
-    let size = options.u32("data_parallel_size").unwrap_or(1);
+/// The ranks of each engine of a pool; as many as its command line has, unless they are given.
+fn data_parallel(options: &mut Options<'_>, ranks: u32) -> DataParallel {
+    let size = options.u32("data_parallel_size").unwrap_or(ranks);
     let barrier = options.boolean("data_parallel_barrier").unwrap_or(false);
     if size == 0 {
         options.problem("data_parallel_size", "`data_parallel_size` must be at least 1");

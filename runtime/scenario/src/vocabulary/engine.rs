@@ -4,7 +4,10 @@ pub(crate) mod compat;
 pub(super) mod memory;
 pub(super) mod overheads;
 pub(crate) mod policy;
+pub(crate) mod served;
 pub(crate) mod tiers;
+
+use std::sync::Arc;
 
 use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
@@ -13,6 +16,7 @@ use vcr_core::{
     ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption,
     KV_CACHE_GROUPS, KvCacheGroup, OPTIONS, OptionValue, option,
 };
+use vcr_vllm_args::VllmArgs;
 
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
@@ -30,6 +34,8 @@ pub(crate) struct EngineSpec {
     pub(crate) overheads: Option<Overheads>,
     /// Settings of an engine whose `num_gpu_blocks` is computed once its model is known.
     auto_blocks: Option<EngineConfigInput>,
+    /// The command line that it was read from.
+    pub(crate) served: Option<Arc<VllmArgs>>,
 }
 
 impl Default for EngineSpec {
@@ -37,7 +43,7 @@ impl Default for EngineSpec {
         let config = EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid");
         let memory = MemoryPlan::default();
         let (acceptance_rates, overheads) = (Vec::new(), None);
-        Self { kind: config.into(), policy: None, acceptance_rates, memory, overheads, auto_blocks: None }
+        Self { kind: config.into(), policy: None, acceptance_rates, memory, overheads, auto_blocks: None, served: None }
     }
 }
 
@@ -55,7 +61,7 @@ impl EngineSpec {
                 "`num_gpu_blocks: \"auto\"` needs a latency model that knows the model and the memory of the GPU";
             return Err(format!(
                 "{needs}: `tables`, or `roofline` or `trained_physics` with a `gpu` or with \
-                         `gpu_memory`"
+                         `gpu_memory`; else state the number"
             ));
         };
         let num_gpu_blocks = model.num_gpu_blocks(&self.memory, input.block_size)?;
@@ -104,11 +110,11 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
                 rules,
                 ..EngineConfigInput::default()
             };
-            memory = MemoryPlan::option(&mut options);
+            memory = MemoryPlan::default().with_options(&mut options);
             vllm(&mut options, own, is_auto)
         }
         EngineType::Trtllm => {
-            memory = MemoryPlan::option(&mut options);
+            memory = MemoryPlan::default().with_options(&mut options);
             let own = EngineConfigInput {
                 block_size: TRTLLM_BLOCK_SIZE_TOKENS,
                 capacity: CapacityPolicy::GuaranteedNoEvict,
@@ -129,26 +135,43 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
             ticks(&mut options)
         }
     };
-    let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
-    let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
-    if acceptance_rates.len() < rates.len() {
-        options.problem(ACCEPTANCE_RATES.name, "`acceptance_rates` must be numbers from 0 to 1");
+    let read = Read { made, policy: policy.and_then(|spec| spec.factory), memory, is_auto, served: None };
+    read.finish(options)
+}
+
+/// An engine whose scheduler's settings are read.
+struct Read {
+    made: Result<EngineKind, Vec<ConfigError>>,
+    policy: Option<PolicyFactory>,
+    memory: MemoryPlan,
+    is_auto: bool,
+    served: Option<Arc<VllmArgs>>,
+}
+
+impl Read {
+    /// Reads what is the same for all schedulers.
+    fn finish(self, mut options: Options<'_>) -> Scripted<EngineSpec> {
+        let Self { made, policy, memory, is_auto, served } = self;
+        let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
+        let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
+        if acceptance_rates.len() < rates.len() {
+            options.problem(ACCEPTANCE_RATES.name, "`acceptance_rates` must be numbers from 0 to 1");
+        }
+        if let Some(problem) = ACCEPTANCE_RATES.problem(&acceptance_rates) {
+            options.problem(ACCEPTANCE_RATES.name, problem);
+        }
+        let overheads = overheads::option(&mut options);
+        for error in made.as_ref().err().into_iter().flatten() {
+            options.problem(error.field(), error.to_string());
+        }
+        options.finish()?;
+        let kind = made.expect("an invalid configuration is a problem of the options");
+        let auto_blocks = match &kind {
+            EngineKind::Vllm(config) if is_auto => Some((**config).clone()),
+            _ => None,
+        };
+        Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks, served })
     }
-    if let Some(problem) = ACCEPTANCE_RATES.problem(&acceptance_rates) {
-        options.problem(ACCEPTANCE_RATES.name, problem);
-    }
-    let overheads = overheads::option(&mut options);
-    for error in made.as_ref().err().into_iter().flatten() {
-        options.problem(error.field(), error.to_string());
-    }
-    options.finish()?;
-    let kind = made.expect("an invalid configuration is a problem of the options");
-    let auto_blocks = match &kind {
-        EngineKind::Vllm(config) if is_auto => Some((**config).clone()),
-        _ => None,
-    };
-    let policy = policy.and_then(|spec| spec.factory);
-    Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks })
 }
 
 /// An engine with vLLM's core; options that are not given are as in `own`.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use vcr_core::SchedulerRules;
+use vcr_core::{EngineConfigInput, EngineOption, OPTIONS, SchedulerRules};
 
 use crate::script::options::Options;
 use crate::script::suggestion::{did_you_mean, nearest};
@@ -94,6 +94,17 @@ pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> Schedul
         }
     }
     found.scheduler_rules.into()
+}
+
+/// Settings of an engine for which `version` has rules that are not simulated: they are not left at
+/// what it does without them.
+pub(crate) fn differing(version: &str, input: &EngineConfigInput) -> Vec<&'static str> {
+    let found = TABLE.version.iter().find(|known| known.name == version);
+    let names = found.map(|known| known.differing_engine_options.as_slice()).unwrap_or_default();
+    let is_set = |option: &&EngineOption| {
+        names.iter().any(|name| name == option.name) && (option.get)(input) != option.default_value()
+    };
+    OPTIONS.iter().filter(is_set).map(|option| option.name).collect()
 }
 
 /// Refuses settings of vLLM that are not simulated, each with its reason.

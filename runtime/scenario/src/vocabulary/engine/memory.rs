@@ -16,25 +16,27 @@ pub(crate) struct MemoryPlan {
     pub(crate) utilization: f64,
     /// Memory of each GPU besides weights and KV cache.
     pub(crate) activation_bytes: u64,
+    /// Memory of each GPU for KV blocks, instead of what is left.
+    pub(crate) kv_cache_bytes: Option<u64>,
 }
 
 impl Default for MemoryPlan {
     fn default() -> Self {
-        Self { utilization: GPU_MEMORY_UTILIZATION, activation_bytes: 0 }
+        Self { utilization: GPU_MEMORY_UTILIZATION, activation_bytes: 0, kv_cache_bytes: None }
     }
 }
 
 impl MemoryPlan {
-    /// The options `gpu_memory_utilization` and `activation_bytes`.
-    pub(crate) fn option(options: &mut Options<'_>) -> Self {
-        let default = Self::default();
-        let utilization = options.f64("gpu_memory_utilization").unwrap_or(default.utilization);
+    /// With the options `gpu_memory_utilization`, `activation_bytes` and `kv_cache_memory_bytes`.
+    pub(crate) fn with_options(self, options: &mut Options<'_>) -> Self {
+        let utilization = options.f64("gpu_memory_utilization").unwrap_or(self.utilization);
         if !(utilization > 0.0 && utilization <= 1.0) {
             let text = format!("`gpu_memory_utilization` must be above 0 and at most 1, but is {utilization}");
             options.problem("gpu_memory_utilization", text);
         }
-        let activation_bytes = options.bytes("activation_bytes").unwrap_or(default.activation_bytes);
-        Self { utilization, activation_bytes }
+        let activation_bytes = options.bytes("activation_bytes").unwrap_or(self.activation_bytes);
+        let kv_cache_bytes = options.bytes("kv_cache_memory_bytes").or(self.kv_cache_bytes);
+        Self { utilization, activation_bytes, kv_cache_bytes }
     }
 }
 
@@ -96,7 +98,10 @@ impl ModelMemory {
     /// # Errors
     /// Why no block fits.
     pub(crate) fn num_gpu_blocks(&self, plan: &MemoryPlan, block_size: u32) -> Result<u32, String> {
-        let available = self.available_bytes(plan)?;
+        let available = match plan.kv_cache_bytes {
+            Some(bytes) => bytes as f64,
+            None => self.available_bytes(plan)?,
+        };
         let block_bytes = self.kv_bytes_per_token * f64::from(block_size);
         let blocks = (available / block_bytes).floor();
         // One block is never used.
@@ -121,6 +126,9 @@ impl ModelMemory {
             0 => String::new(),
             bytes => format!(", less {} of `activation_bytes`", gib(bytes as f64)),
         };
+        if let Some(bytes) = plan.kv_cache_bytes {
+            return format!("`kv_cache_memory_bytes` is {}", gib(bytes as f64));
+        }
         let (gpu, total, usable) = (&self.gpu, gib(self.gpu_memory_bytes), gib(self.usable_bytes(plan)));
         format!("{gpu} has {total} x {} of `gpu_memory_utilization` = {usable}{other}", plan.utilization)
     }
@@ -146,14 +154,20 @@ mod tests {
 
     #[test]
     fn blocks_fill_what_is_left() {
-        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30 };
+        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30, kv_cache_bytes: None };
         // 40 GiB less 15 and 1: 24 GiB in blocks of 2 MiB.
         assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(12_288));
+        // What is stated counts, whatever is left.
+        let plan = MemoryPlan { kv_cache_bytes: Some(4 << 30), ..plan };
+        assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(2_048));
+        let plan = MemoryPlan { kv_cache_bytes: Some(3 << 20), ..plan };
+        let error = llama_on(80.0).num_gpu_blocks(&plan, 16).unwrap_err();
+        assert!(error.ends_with("`kv_cache_memory_bytes` is 0.0 GiB"), "{error}");
     }
 
     #[test]
     fn what_does_not_fit_is_reported_with_its_numbers() {
-        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30 };
+        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30, kv_cache_bytes: None };
         let error = llama_on(30.0).num_gpu_blocks(&plan, 16).unwrap_err();
         assert!(error.starts_with("the weights of llama take 15.0 GiB on each GPU, but `x` has 30.0 GiB"), "{error}");
         let has = "30.0 GiB x 0.5 of `gpu_memory_utilization` = 15.0 GiB, less 1.0 GiB of `activation_bytes`";

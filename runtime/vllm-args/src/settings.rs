@@ -1,0 +1,479 @@
+//! Arguments as settings, and vLLM's defaults for what is not given.
+
+use serde_json::Value;
+use vcr_core::{EngineConfigInput, Policy};
+
+use crate::error::ArgumentError;
+use crate::gpu::Gpu;
+use crate::number::whole;
+use crate::table::Acts;
+use crate::words::{Given, Word};
+use crate::{Effect, Row, VllmArgs};
+
+/// vLLM's default share of a GPU's memory.
+const GPU_MEMORY_UTILIZATION: f64 = 0.92;
+
+/// Tokens of a KV block on GPUs.
+const BLOCK_SIZE_TOKENS: u32 = 16;
+
+/// Settings whose defaults depend on others.
+#[derive(Default)]
+struct Late {
+    max_num_batched_tokens: Option<u32>,
+    max_num_seqs: Option<u32>,
+    async_scheduling: Option<bool>,
+    max_loras: Option<u32>,
+    has_lora: bool,
+    is_throughput: bool,
+    is_pooling: bool,
+    speculation: Speculation,
+}
+
+#[derive(Default)]
+struct Speculation {
+    method: Option<String>,
+    tokens: Option<u64>,
+    model: Option<String>,
+}
+
+/// The engine of these arguments.
+pub(crate) fn apply(words: &[Word], minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
+    let mut settings = Settings {
+        args: VllmArgs {
+            input: EngineConfigInput { block_size: BLOCK_SIZE_TOKENS, ..EngineConfigInput::default() },
+            num_gpu_blocks: None,
+            gpu_memory_utilization: GPU_MEMORY_UTILIZATION,
+            kv_cache_memory_bytes: None,
+            model: None,
+            served_model_names: Vec::new(),
+            tensor_parallel_size: 1,
+            data_parallel_size: 1,
+            expert_parallel: false,
+            dtype: "auto".to_owned(),
+            kv_cache_dtype: "auto".to_owned(),
+            quantization: None,
+            rows: Vec::new(),
+        },
+        late: Late::default(),
+    };
+    for word in words {
+        let row = match word.argument.acts {
+            Acts::Setting => settings.set(word).map(|result| (Effect::Setting, result)),
+            Acts::Speed => Ok((Effect::Speed, word.argument.reason.to_owned())),
+            Acts::Nothing => Ok((Effect::Nothing, word.argument.reason.to_owned())),
+            Acts::Default => only_default(word).map(|()| (Effect::Nothing, "it is the default".to_owned())),
+        };
+        match row {
+            Ok((effect, result)) => {
+                let argument = word.argument.name.to_owned();
+                settings.args.rows.push(Row { argument, value: word.text(), effect, result });
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    settings.finish(minor, gpu, errors)
+}
+
+/// A value that is the default is simulated; any other is not.
+fn only_default(word: &Word) -> Result<(), ArgumentError> {
+    let is_default = match &word.given {
+        Given::Switch(on) => !on,
+        given => {
+            word.argument.default.is_some() && word.argument.default == Some(word.text().as_str())
+                || matches!(given, Given::Value(value) if value == "None")
+        }
+    };
+    let written = || match &word.given {
+        Given::Switch(_) => word.argument.name.to_owned(),
+        _ => format!("{} {}", word.argument.name, word.text()),
+    };
+    if is_default {
+        return Ok(());
+    }
+    Err(ArgumentError::NotSimulated { written: written(), reason: word.argument.reason.to_owned() })
+}
+
+struct Settings {
+    args: VllmArgs,
+    late: Late,
+}
+
+impl Settings {
+    /// Applies an argument; says what it became.
+    fn set(&mut self, word: &Word) -> Result<String, ArgumentError> {
+        let (args, late) = (&mut self.args, &mut self.late);
+        let input = &mut args.input;
+        let on = matches!(word.given, Given::Switch(true));
+        let name = word.argument.name;
+        Ok(match name {
+            "--model" => {
+                args.model = Some(word.text());
+                "model".to_owned()
+            }
+            "--served-model-name" => {
+                if let Given::Values(names) = &word.given {
+                    args.served_model_names.clone_from(names);
+                }
+                "names of the model".to_owned()
+            }
+            "--dtype" => named(&mut args.dtype, word, "data type of weights and activations"),
+            "--kv-cache-dtype" => named(&mut args.kv_cache_dtype, word, "data type of the KV cache"),
+            "--quantization" => {
+                args.quantization = Some(word.text());
+                "quantisation of the weights".to_owned()
+            }
+            "--tensor-parallel-size" => {
+                args.tensor_parallel_size = count(word, 1)?;
+                "tensor_parallel of the latency model".to_owned()
+            }
+            "--data-parallel-size" => {
+                args.data_parallel_size = count(word, 1)?;
+                "ranks, each with an engine like this".to_owned()
+            }
+            "--enable-expert-parallel" => {
+                args.expert_parallel = on;
+                "expert parallelism of the latency model".to_owned()
+            }
+            "--pipeline-parallel-size" => {
+                if count(word, 1)? > 1 {
+                    return Err(not_simulated(
+                        word,
+                        "an engine is scheduled as one stage; the latency model says how fast it is",
+                    ));
+                }
+                "one stage".to_owned()
+            }
+            "--gpu-memory-utilization" => {
+                args.gpu_memory_utilization = share(word)?;
+                format!("gpu_memory_utilization: {}", args.gpu_memory_utilization)
+            }
+            "--kv-cache-memory-bytes" => {
+                let bytes = whole(&word.text()).map_err(|expected| invalid(word, expected))?;
+                args.kv_cache_memory_bytes = Some(bytes);
+                format!("kv_cache_memory_bytes: {bytes}")
+            }
+            "--num-gpu-blocks-override" => {
+                let blocks = count(word, 2)?;
+                args.num_gpu_blocks = Some(blocks);
+                format!("num_gpu_blocks: {blocks}")
+            }
+            "--block-size" => set(&mut input.block_size, word, 1, "block_size")?,
+            "--enable-prefix-caching" => switch(&mut input.enable_prefix_caching, on, "enable_prefix_caching"),
+            "--enable-chunked-prefill" => switch(&mut input.enable_chunked_prefill, on, "enable_chunked_prefill"),
+            "--scheduler-reserve-full-isl" => {
+                switch(&mut input.scheduler_reserve_full_isl, on, "scheduler_reserve_full_isl")
+            }
+            "--long-prefill-token-threshold" => {
+                set(&mut input.long_prefill_token_threshold, word, 0, "long_prefill_token_threshold")?
+            }
+            "--long-prefill-token-threshold-adaptive" => {
+                switch(&mut input.adaptive_long_prefill, on, "adaptive_long_prefill")
+            }
+            "--prefix-cache-retention-interval" => {
+                let tokens = count(word, 0)?;
+                input.prefix_cache_retention_interval = Some(tokens);
+                format!("prefix_cache_retention_interval: {tokens}")
+            }
+            "--max-num-active-seqs" => {
+                let seqs = count(word, 1)?;
+                input.max_num_active_seqs = Some(seqs);
+                format!("max_num_active_seqs: {seqs}")
+            }
+            "--watermark" => {
+                let value = word.text();
+                let parsed = value.parse().ok().filter(|share| (0.0..1.0).contains(share));
+                input.watermark = parsed.ok_or_else(|| invalid(word, "a share from 0 to below 1".to_owned()))?;
+                format!("watermark: {}", input.watermark)
+            }
+            "--max-model-len" => {
+                if matches!(word.text().as_str(), "-1" | "auto") {
+                    return Err(invalid(word, "a number: how many tokens fit is not worked out".to_owned()));
+                }
+                let tokens = readable(word, 1)?;
+                input.max_model_len = Some(tokens);
+                format!("max_model_len: {tokens}")
+            }
+            "--max-num-batched-tokens" => {
+                later(&mut late.max_num_batched_tokens, readable(word, 1)?, "max_num_batched_tokens")
+            }
+            "--max-num-seqs" => later(&mut late.max_num_seqs, count(word, 1)?, "max_num_seqs"),
+            "--max-loras" => later(&mut late.max_loras, count(word, 1)?, "max_loras"),
+            "--enable-lora" => {
+                late.has_lora = on;
+                "requests may name adapters".to_owned()
+            }
+            "--async-scheduling" => {
+                late.async_scheduling = Some(on);
+                format!("async_scheduling: {on}")
+            }
+            "--scheduling-policy" => {
+                input.policy = match word.text().as_str() {
+                    "fcfs" => Policy::Fcfs,
+                    "priority" => Policy::Priority,
+                    _ => return Err(invalid(word, "`fcfs` or `priority`".to_owned())),
+                };
+                format!("policy: \"{}\"", word.text())
+            }
+            "--performance-mode" => match word.text().as_str() {
+                "throughput" => {
+                    late.is_throughput = true;
+                    "twice the default tokens and requests of a step".to_owned()
+                }
+                "balanced" | "interactivity" => "defaults as they are".to_owned(),
+                _ => return Err(invalid(word, "`balanced`, `interactivity` or `throughput`".to_owned())),
+            },
+            "--runner" => {
+                late.is_pooling = word.text() == "pooling";
+                "kind of the model".to_owned()
+            }
+            "--speculative-config" => {
+                late.speculation.read(word)?;
+                "speculation".to_owned()
+            }
+            "--spec-method" => named_option(&mut late.speculation.method, word, "method of speculation"),
+            "--spec-model" => named_option(&mut late.speculation.model, word, "drafter"),
+            "--spec-tokens" => {
+                late.speculation.tokens = Some(count(word, 1)?.into());
+                "drafts of a step".to_owned()
+            }
+            "--kv-transfer-config" => kv_transfer(word)?,
+            _ => unreachable!("a test applies each setting of the table: {name}"),
+        })
+    }
+
+    /// Sets what depends on other arguments, and what is not given.
+    fn finish(mut self, minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
+        self.speculate(errors);
+        let Self { mut args, late } = self;
+        let input = &mut args.input;
+        let mut defaults = Vec::new();
+        let mut default = |argument: &str, value: String, result: String| {
+            defaults.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });
+        };
+        let batch = gpu.batch_defaults(minor);
+        let times = if late.is_throughput { 2 } else { 1 };
+        let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
+        let mut seqs = late.max_num_seqs.unwrap_or(batch.max_num_seqs * times);
+        let tokens = late.max_num_batched_tokens.unwrap_or_else(|| {
+            let tokens = batch.max_num_batched_tokens * times;
+            let model_len = input.max_model_len.unwrap_or(u32::MAX);
+            // A prompt that is not split must fit into a step.
+            let tokens =
+                if input.enable_chunked_prefill || model_len == u32::MAX { tokens } else { tokens.max(model_len) };
+            tokens.min(seqs.saturating_mul(model_len))
+        });
+        if late.max_num_seqs.is_none() {
+            seqs = seqs.min(tokens);
+            default("--max-num-seqs", seqs.to_string(), on_gpu.clone());
+        }
+        if late.max_num_batched_tokens.is_none() {
+            default("--max-num-batched-tokens", tokens.to_string(), on_gpu);
+        }
+        input.max_num_seqs = seqs;
+        input.max_num_batched_tokens = tokens;
+        input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
+            let (on, why) = match (late.is_pooling, input.num_speculative_tokens > 0) {
+                (true, _) => (false, "off for models that only pool"),
+                (_, true) => (false, "off with n-gram speculation"),
+                _ => (true, "on where nothing excludes it"),
+            };
+            default("--async-scheduling", on.to_string(), why.to_owned());
+            on
+        });
+        if late.async_scheduling == Some(true) && input.num_speculative_tokens > 0 {
+            errors.push(ArgumentError::Value {
+                name: "--async-scheduling".to_owned(),
+                value: "with n-gram speculation".to_owned(),
+                expected: "`--no-async-scheduling`, or another method: vLLM does not start".to_owned(),
+            });
+        }
+        input.max_loras = if late.has_lora { late.max_loras.unwrap_or(1) } else { 0 };
+        if minor >= 29 && input.prefix_cache_retention_interval.is_none() {
+            input.prefix_cache_retention_interval = Some(0);
+        }
+        let missing = |name: &str| args.rows.iter().all(|row| row.argument != name);
+        if input.max_model_len.is_none() {
+            default(
+                "--max-model-len",
+                "of the model".to_owned(),
+                "no limit but the pool, unless `max_model_len` is given".to_owned(),
+            );
+        }
+        if args.num_gpu_blocks.is_none() {
+            default("--num-gpu-blocks-override", "of the memory".to_owned(), "num_gpu_blocks: \"auto\"".to_owned());
+        }
+        if missing("--block-size") {
+            default(
+                "--block-size",
+                BLOCK_SIZE_TOKENS.to_string(),
+                "tokens of a KV block; some attention backends take others".to_owned(),
+            );
+        }
+        if missing("--gpu-memory-utilization") && args.num_gpu_blocks.is_none() && args.kv_cache_memory_bytes.is_none()
+        {
+            default(
+                "--gpu-memory-utilization",
+                GPU_MEMORY_UTILIZATION.to_string(),
+                "share of the GPU's memory".to_owned(),
+            );
+        }
+        args.rows.extend(defaults);
+        args
+    }
+
+    /// N-gram speculation, the only one that is simulated.
+    fn speculate(&mut self, errors: &mut Vec<ArgumentError>) {
+        let Speculation { method, tokens, model } = &self.late.speculation;
+        if method.is_none() && tokens.is_none() && model.is_none() {
+            return;
+        }
+        let method = method.as_deref().or(model.as_deref()).unwrap_or("draft_model");
+        if !matches!(method, "ngram" | "[ngram]") {
+            errors.push(ArgumentError::NotSimulated {
+                written: format!("speculation with {method}"),
+                reason: "drafts without KV of their own are simulated: `ngram`, with `acceptance_rates`".to_owned(),
+            });
+            return;
+        }
+        match tokens {
+            Some(tokens @ 1..=1_000) => self.args.input.num_speculative_tokens = *tokens as u32,
+            _ => errors.push(ArgumentError::Value {
+                name: "--speculative-config".to_owned(),
+                value: format!("with {} tokens", tokens.map_or("no".to_owned(), |tokens| tokens.to_string())),
+                expected: "`num_speculative_tokens` of 1 to 1000".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Speculation {
+    fn read(&mut self, word: &Word) -> Result<(), ArgumentError> {
+        let map = object(word)?;
+        let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
+        self.method = text("method").or(self.method.take());
+        self.model = text("model").or(self.model.take());
+        self.tokens = map.get("num_speculative_tokens").and_then(Value::as_u64).or(self.tokens);
+        // An empty object asks for a drafter, too.
+        self.method.get_or_insert_with(|| self.model.clone().unwrap_or_else(|| "draft_model".to_owned()));
+        Ok(())
+    }
+}
+
+/// A connector that moves KV between prefill and decode engines: a cluster has pools and a link for it.
+fn kv_transfer(word: &Word) -> Result<String, ArgumentError> {
+    let map = object(word)?;
+    let connector = map.get("kv_connector").and_then(Value::as_str).unwrap_or_default();
+    match connector {
+        "NixlConnector" => Ok("the engine's pool and the link of cluster(#{ prefill, decode, link })".to_owned()),
+        _ => Err(not_simulated(
+            word,
+            "of the connectors NixlConnector is known, as the link of a disaggregated cluster; `kv_tiers` describes offloading",
+        )),
+    }
+}
+
+fn object(word: &Word) -> Result<serde_json::Map<String, Value>, ArgumentError> {
+    serde_json::from_str(&word.text()).map_err(|error| invalid(word, format!("a JSON object ({error})")))
+}
+
+fn invalid(word: &Word, expected: String) -> ArgumentError {
+    ArgumentError::Value { name: word.argument.name.to_owned(), value: word.text(), expected }
+}
+
+fn not_simulated(word: &Word, reason: &str) -> ArgumentError {
+    let written = format!("{} {}", word.argument.name, word.text());
+    ArgumentError::NotSimulated { written, reason: reason.to_owned() }
+}
+
+/// A number without a suffix: vLLM takes suffixes for few arguments.
+fn count(word: &Word, min: u32) -> Result<u32, ArgumentError> {
+    let number = word.text().parse().ok().filter(|number| *number >= min);
+    number.ok_or_else(|| invalid(word, range(min)))
+}
+
+/// A number that may have a suffix.
+fn readable(word: &Word, min: u32) -> Result<u32, ArgumentError> {
+    let number = whole(&word.text()).map_err(|expected| invalid(word, expected))?;
+    let number = u32::try_from(number).ok().filter(|number| *number >= min);
+    number.ok_or_else(|| invalid(word, range(min)))
+}
+
+fn range(min: u32) -> String {
+    format!("a whole number from {min} to {}", u32::MAX)
+}
+
+fn share(word: &Word) -> Result<f64, ArgumentError> {
+    let share = word.text().parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| invalid(word, "a share above 0 and at most 1".to_owned()))
+}
+
+fn set(setting: &mut u32, word: &Word, min: u32, name: &str) -> Result<String, ArgumentError> {
+    *setting = count(word, min)?;
+    Ok(format!("{name}: {setting}"))
+}
+
+fn later(setting: &mut Option<u32>, value: u32, name: &str) -> String {
+    *setting = Some(value);
+    format!("{name}: {value}")
+}
+
+fn switch(setting: &mut bool, on: bool, name: &str) -> String {
+    *setting = on;
+    format!("{name}: {on}")
+}
+
+fn named(setting: &mut String, word: &Word, meaning: &str) -> String {
+    *setting = word.text();
+    meaning.to_owned()
+}
+
+fn named_option(setting: &mut Option<String>, word: &Word, meaning: &str) -> String {
+    *setting = Some(word.text());
+    meaning.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::table::{Acts, TABLE, Takes};
+    use crate::{Deployment, Effect, VllmArgs};
+
+    /// Each setting of the table with a value that it takes.
+    #[test]
+    fn each_setting_is_applied() {
+        for argument in TABLE.iter().filter(|argument| argument.acts == Acts::Setting) {
+            let value = match argument.name {
+                "--scheduling-policy" => "priority",
+                "--performance-mode" => "throughput",
+                "--speculative-config" => r#"'{"method": "ngram", "num_speculative_tokens": 3}'"#,
+                "--spec-method" | "--spec-model" => "ngram --spec-tokens 2",
+                "--spec-tokens" => "2 --spec-method ngram",
+                "--kv-transfer-config" => r#"'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"#,
+                "--gpu-memory-utilization" | "--watermark" => "0.5",
+                "--pipeline-parallel-size" => "1",
+                _ => "16",
+            };
+            let value = if argument.takes == Takes::Switch { "" } else { value };
+            let read = VllmArgs::read(&format!("vllm serve m {} {value}", argument.name), Deployment::default());
+            let read = read.unwrap_or_else(|errors| panic!("{}: {errors:?}", argument.name));
+            let found = read.rows.iter().find(|row| row.argument == argument.name && row.effect == Effect::Setting);
+            assert!(found.is_some_and(|row| !row.result.is_empty()), "{}: {:?}", argument.name, read.rows);
+        }
+    }
+
+    /// Any argument, alone or with any value, is read or refused.
+    #[test]
+    fn nothing_makes_it_panic() {
+        for argument in TABLE.iter() {
+            for name in argument.names() {
+                for value in
+                    ["", " -1", " 0", " 99999999999999999999", " {}", " '{\"a\": 1}'", " é", "=", "=1", ".a.b=1", ".=x"]
+                {
+                    for minor in ["0.27", "0.33"] {
+                        let deployment = Deployment { minor, ..Deployment::default() };
+                        _ = VllmArgs::read(&format!("{name}{value}"), deployment);
+                    }
+                }
+            }
+        }
+    }
+}

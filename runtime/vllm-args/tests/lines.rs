@@ -1,0 +1,164 @@
+//! Command lines as people write them.
+
+use vcr_core::Policy;
+use vcr_vllm_args::{Deployment, Effect, VllmArgs};
+
+fn read(command: &str) -> VllmArgs {
+    VllmArgs::read(command, Deployment::default()).unwrap_or_else(|errors| panic!("{command}: {errors:?}"))
+}
+
+fn errors(command: &str) -> Vec<String> {
+    let errors = VllmArgs::read(command, Deployment::default()).expect_err("it is to be refused");
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn on(gpu: &str, minor: &str, command: &str) -> (u32, u32) {
+    let read = VllmArgs::read(command, Deployment { minor, gpu }).expect("a valid command line");
+    (read.input.max_num_batched_tokens, read.input.max_num_seqs)
+}
+
+#[test]
+fn a_line_of_a_deployment_is_taken_as_it_is() {
+    let args = read(
+        "VLLM_LOGGING_LEVEL=DEBUG vllm serve meta-llama/Llama-3.1-70B-Instruct \\\n  --tensor-parallel-size 4 -dp=2 \
+         --max-num-seqs 512 --max_model_len=32k --kv-cache-dtype fp8 --gpu-memory-utilization 0.9 \
+         --served-model-name llama big --no-enable-prefix-caching --scheduling-policy priority --enable-lora \
+         --max-loras 4 --port 8000 --api-key secret -O3 --enforce-eager",
+    );
+    assert_eq!(args.model.as_deref(), Some("meta-llama/Llama-3.1-70B-Instruct"));
+    assert_eq!(args.served_model_names, ["llama", "big"]);
+    assert_eq!((args.tensor_parallel_size, args.data_parallel_size, args.kv_cache_dtype.as_str()), (4, 2, "fp8"));
+    assert_eq!((args.input.max_num_seqs, args.input.max_num_batched_tokens), (512, 8_192));
+    assert_eq!((args.input.max_model_len, args.input.policy), (Some(32_000), Policy::Priority));
+    assert_eq!((args.input.enable_prefix_caching, args.input.max_loras, args.input.async_scheduling), (false, 4, true));
+    assert!((args.gpu_memory_utilization - 0.9).abs() < 1e-9 && args.num_gpu_blocks.is_none());
+    let effect = |name: &str| args.rows.iter().find(|row| row.argument == name).map(|row| row.effect);
+    assert_eq!(effect("--max-num-seqs"), Some(Effect::Setting));
+    assert_eq!(effect("--enforce-eager"), Some(Effect::Speed));
+    assert_eq!(effect("--optimization-level"), Some(Effect::Speed));
+    assert_eq!(effect("--port"), Some(Effect::Nothing));
+    assert_eq!(effect("--max-num-batched-tokens"), Some(Effect::Default));
+    assert_eq!(effect("--max-loras"), Some(Effect::Setting));
+}
+
+#[test]
+fn other_forms_of_the_command_are_the_same() {
+    let expected = read("vllm serve m --max-num-seqs 7 --max-num-batched-tokens 70").input;
+    for command in [
+        "m --max-num-seqs 7 --max-num-batched-tokens 70",
+        "--model m --max-num-seqs=7 --max-num-batched-tokens=70",
+        "/opt/venv/bin/vllm serve --max-num-seq 7 --max_num_batched_tokens 70 m",
+        "python3 -m vllm.entrypoints.openai.api_server --model m --max-num-seqs '7' --max-num-batched-tokens \"70\"",
+        "docker run --gpus all image vllm serve m --max-num-seqs 7 --max-num-batched-tokens 70",
+    ] {
+        assert_eq!(read(command).input, expected, "{command}");
+    }
+}
+
+/// `EngineArgs.get_batch_defaults` of each version.
+#[test]
+fn defaults_are_those_of_version_and_gpu() {
+    for (gpu, minor, expected) in [
+        ("h100-sxm", "0.33", (8_192, 1_024)),
+        ("h100-sxm", "0.27", (8_192, 1_024)),
+        ("a100-80gb", "0.33", (2_048, 256)),
+        ("l4", "0.30", (2_048, 256)),
+        ("b200", "0.28", (16_384, 1_024)),
+        ("b200", "0.27", (8_192, 1_024)),
+        ("gb10", "0.32", (8_192, 1_024)),
+        ("gb10", "0.33", (2_048, 256)),
+    ] {
+        assert_eq!(on(gpu, minor, "m"), expected, "{gpu} {minor}");
+    }
+    // `_set_default_max_num_seqs_and_batched_tokens_args`.
+    let h100 = |command| on("h100-sxm", "0.33", command);
+    assert_eq!(h100("m --performance-mode throughput"), (16_384, 2_048));
+    assert_eq!(h100("m --performance-mode throughput --max-num-seqs 9"), (16_384, 9));
+    assert_eq!(h100("m --no-enable-chunked-prefill --max-model-len 100000"), (100_000, 1_024));
+    assert_eq!(h100("m --max-num-seqs 2 --max-model-len 1000"), (2_000, 2));
+    assert_eq!(h100("m --max-num-batched-tokens 100"), (100, 100));
+    assert_eq!(h100("m --max-num-batched-tokens 100 --max-num-seqs 50"), (100, 50));
+}
+
+#[test]
+fn async_scheduling_is_on_unless_something_excludes_it() {
+    assert!(read("m").input.async_scheduling);
+    assert!(!read("m --no-async-scheduling").input.async_scheduling);
+    assert!(!read("m --runner pooling").input.async_scheduling);
+    let drafts =
+        read(r#"m --speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'"#);
+    assert_eq!((drafts.input.async_scheduling, drafts.input.num_speculative_tokens), (false, 4));
+    let dotted = read("m --speculative-config.method ngram --speculative_config.num_speculative_tokens=4");
+    assert_eq!(dotted.input, drafts.input);
+    assert_eq!(read("m --spec-method ngram --spec-tokens 4").input, drafts.input);
+    let both = errors("m --spec-method ngram --spec-tokens 4 --async-scheduling");
+    assert!(both[0].contains("vLLM does not start"), "{both:?}");
+}
+
+#[test]
+fn what_would_change_decisions_is_refused_with_its_reason() {
+    for (arguments, expected) in [
+        ("-pp 2", "`--pipeline-parallel-size 2` is not simulated: an engine is scheduled as one stage"),
+        ("--dcp-kv-cache-interleave-size 8", "`--dcp-kv-cache-interleave-size 8` is not simulated"),
+        ("--prefill-schedule-interval 4", "`--prefill-schedule-interval 4` is not simulated"),
+        ("--scheduler-cls a.B", "`--scheduler-cls a.B` is not simulated"),
+        ("--enable-dbo", "`--enable-dbo` is not simulated"),
+        (
+            "--speculative-config '{\"model\": \"eagle\", \"num_speculative_tokens\": 2}'",
+            "`speculation with eagle` is not simulated",
+        ),
+        (
+            "--kv-transfer-config '{\"kv_connector\": \"LMCacheConnectorV1\"}'",
+            "of the connectors NixlConnector is known",
+        ),
+        ("--config file.yaml", "`--config` is not simulated: the file is not read"),
+    ] {
+        let found = errors(&format!("m {arguments}"));
+        assert!(found[0].contains(expected), "{arguments}: {found:?}");
+    }
+    // Their defaults change nothing.
+    let args = read("m -pp 1 --prefill-schedule-interval 1 --no-enable-dbo --scheduler-cls None --ubatch-size 0");
+    assert_eq!(args.input, read("m").input);
+}
+
+#[test]
+fn mistakes_are_all_named() {
+    let found = errors(
+        "vllm serve m --max-num-sequences 3 --max-num 4 --block-size x --watermark 2 --enable-lora=yes other --seed",
+    );
+    assert_eq!(
+        found,
+        [
+            "unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",
+            "ambiguous argument `--max-num`: it may be --max-num-active-seqs, --max-num-batched-tokens, --max-num-seqs, \
+             --max-num-scheduled-tokens, --max-num-queued-reqs, --max-num-queued-tokens",
+            "invalid `--enable-lora=yes`: expected `--enable-lora` or `--no-enable-lora` alone",
+            "invalid argument `other`: expected one model, here `m`, and arguments that begin with `-`",
+            "invalid `--seed`: expected a value behind it",
+            "invalid `--block-size x`: expected a whole number from 1 to 4294967295",
+            "invalid `--watermark 2`: expected a share from 0 to below 1",
+        ]
+    );
+}
+
+#[test]
+fn versions_have_arguments_of_their_own() {
+    let old = Deployment { minor: "0.30", ..Deployment::default() };
+    let found = VllmArgs::read("m --max-num-active-seqs 3", old).expect_err("0.31 added it");
+    assert_eq!(found[0].to_string(), "vLLM 0.30 has no `--max-num-active-seqs`: it is there since 0.31");
+    assert_eq!(found.len(), 1);
+    let found = VllmArgs::read("m", Deployment { minor: "0.40", ..old }).expect_err("it is not known");
+    assert_eq!(
+        found[0].to_string(),
+        "invalid vLLM version `0.40`: expected one of 0.27, 0.28, 0.29, 0.30, 0.31, 0.32, 0.33"
+    );
+    let found = VllmArgs::read("m", Deployment { gpu: "h100", ..old }).expect_err("it is not known");
+    assert!(found[0].to_string().starts_with("invalid GPU `h100`: expected one of a100-40gb"), "{found:?}");
+    assert_eq!(errors("vllm serve 'm"), ["invalid command line: expected every quotation mark to be closed"]);
+    assert_eq!(
+        errors("vllm bench serve"),
+        ["invalid command `vllm`: expected `vllm serve MODEL ...` or its arguments alone"]
+    );
+    let found = errors("m --max-model-len auto");
+    assert!(found[0].contains("how many tokens fit is not worked out"), "{found:?}");
+}
