@@ -6,12 +6,12 @@ use rhai::{Engine, ImmutableString, Map, NativeCallContext};
 use vcr_core::{EngineConfigInput, option};
 use vcr_vllm_args::{Deployment, VllmArgs};
 
+use super::memory::MemoryPlan;
+use super::policy;
 use super::{EngineSpec, Read, compat, vllm};
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
-use super::memory::MemoryPlan;
-use super::policy;
 
 /// The name of the function.
 const FUNCTION: &str = "vllm_args";
