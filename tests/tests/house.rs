@@ -39,6 +39,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-fitted", &[]),
     ("vcr-timing", &["vcr-core", "vcr-fitted", "vcr-random", "vcr-roofline"]),
     ("vcr-tables", &["vcr-core", "vcr-input"]),
+    ("vcr-vllm-args", &["vcr-core"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-finish-reason", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
     ("vcr-ticks", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing", "vcr-trace"]),
@@ -68,6 +69,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
+            "vcr-vllm-args",
         ],
     ),
     (
@@ -151,6 +153,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-trace",
             "vcr-transfer",
             "vcr-units",
+            "vcr-vllm-args",
             "vcr-wire",
         ],
     ),
