@@ -57,6 +57,7 @@ pub(crate) struct Links {
     pub(crate) peer_transport: Transport,
     pub(crate) shared: Arc<[Shared]>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
+    pub(crate) routes: Option<Routes>,
     /// For a mixture of experts behind a coordinator.
     pub(crate) waves: Option<Arc<Waves>>,
     /// What carries KV, if anything does.
@@ -99,7 +100,7 @@ impl Server {
     /// An engine without requests.
     pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: Lasting) -> Self {
         let Plugins { latency, tokens, policy, injector } = plugins;
-        let Links { outputs, transport, peer_transport, shared, dispatcher, waves, mover, meetings } = links;
+        let Links { outputs, transport, peer_transport, shared, dispatcher, routes, waves, mover, meetings } = links;
         let Lasting { kv_events, faults, counters: base } = lasting;
         let config = Arc::clone(&context.config);
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
@@ -120,7 +121,7 @@ impl Server {
             player: Player::default(),
             captures: CaptureLookup::default(),
             transfers: Transfers::new(&context, transport, peer_transport, (mover, meetings), monotonic_ns()),
-            routes: dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, context.index)),
+            routes,
             faults,
             injector: Injector::new(injector),
             egress: Egress::new(&context, outputs, kv_events, waves, dispatcher),

@@ -26,6 +26,7 @@ use crate::kv_transfer::transfers::engine_name;
 use crate::lifecycle::End;
 use crate::process::waiting;
 use crate::routing::dispatcher::Dispatcher;
+use crate::routing::routes::Routes;
 use crate::server::{Lasting, Links, Plugins, Server};
 use crate::tokens::Tokens;
 
@@ -99,10 +100,11 @@ impl Rank {
                 None => start_mover(&self.config, self.number(), self.waiter.waker())?,
             };
             let meetings = self.start_meetings()?;
-            let Some(link) = self.connect(&mut lasting)? else { return Ok(()) };
+            let Some((link, routes)) = self.connect(&mut lasting)? else { return Ok(()) };
             let EngineLink { init, mut inputs, outputs } = link;
             let context = Context::new(Arc::clone(&self.config), self.index);
-            let mut server = Server::new(context, self.links(&init, outputs, (mover, meetings)), plugins, lasting);
+            let mut server =
+                Server::new(context, self.links(&init, (outputs, routes), (mover, meetings)), plugins, lasting);
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
             // A bug must not leave a frontend waiting, either.
             let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -170,14 +172,16 @@ impl Rank {
         Ok(Some(KvEvents::new(publisher, settings.clone(), version, self.config.engine.block_size)))
     }
 
-    /// Finds a frontend; `None` after a shutdown.
-    fn connect(&self, lasting: &mut Lasting) -> Result<Option<EngineLink>, LiveError> {
+    /// Finds a frontend, and has the router count on this engine; `None` after a shutdown.
+    fn connect(&self, lasting: &mut Lasting) -> Result<Option<(EngineLink, Option<Routes>)>, LiveError> {
         if let Some(link) = &self.local {
             self.delay_start(lasting);
             if self.is_stopped() {
                 return Ok(None);
             }
-            return Ok(Some(EngineLink::local(link, &self.ready_response(lasting.kv_events.as_ref()))));
+            let routes = self.open_routes();
+            let link = EngineLink::local(link, &self.ready_response(lasting.kv_events.as_ref()));
+            return Ok(Some((link, routes)));
         }
         let identity = &self.config.identity;
         let config = EngineLinkConfig {
@@ -210,11 +214,19 @@ impl Rank {
             );
         }
         self.delay_start(lasting);
-        match greeting.ready(&self.ready_response(lasting.kv_events.as_ref())) {
-            Ok(link) => Ok(Some(link)),
-            Err(LinkError::Stopped) => Ok(None),
-            Err(error) => Err(error.into()),
+        let routes = self.open_routes();
+        let error = match greeting.ready(&self.ready_response(lasting.kv_events.as_ref())) {
+            Ok(link) => return Ok(Some((link, routes))),
+            Err(error) => error,
+        };
+        if let Some(routes) = routes {
+            routes.close(std::iter::empty());
         }
+        if matches!(error, LinkError::Stopped) { Ok(None) } else { Err(error.into()) }
+    }
+
+    fn open_routes(&self) -> Option<Routes> {
+        self.dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, self.index))
     }
 
     /// Waits as long as a fault says.
@@ -272,7 +284,7 @@ impl Rank {
     fn links(
         &self,
         init: &Init,
-        outputs: EngineOutputs,
+        (outputs, routes): (EngineOutputs, Option<Routes>),
         (mover, meetings): (Option<Mover>, Option<Meetings>),
     ) -> Links {
         Links {
@@ -281,6 +293,7 @@ impl Rank {
             peer_transport: self.peer_transport.clone(),
             shared: Arc::clone(&self.shared),
             dispatcher: self.dispatcher.clone(),
+            routes,
             waves: self.waves(init),
             mover,
             meetings,

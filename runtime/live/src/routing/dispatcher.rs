@@ -137,11 +137,16 @@ impl Dispatcher {
         self.entries.len()
     }
 
-    /// An engine begins to serve, with nothing in its cache.
+    /// An engine begins to serve, with nothing to do and nothing in its cache. Requests may be
+    /// routed to it from now on.
     pub(crate) fn open(&self, engine: usize) {
         let entry = &self.entries[engine];
-        lock(&entry.status).cached.clear();
         lock(&entry.inbox).is_open = true;
+        let mut status = lock(&entry.status);
+        status.cached.clear();
+        (status.running_requests, status.waiting_requests, status.active_blocks) = (0, 0, 0);
+        status.outstanding_prefill_tokens = 0;
+        status.takes_requests = true;
     }
 
     /// An engine stops serving. Returns its unread messages.
@@ -397,5 +402,7 @@ mod tests {
             blocks: &[],
         };
         assert_eq!(dispatcher.route(query), Ok(None), "nobody serves");
+        dispatcher.open(0);
+        assert_eq!(dispatcher.route(query), Ok(Some(Decision::Shed)), "an engine serves before it reports its load");
     }
 }
