@@ -47,7 +47,7 @@ pub use estimate::MemoryEstimate;
 pub use fleet::{TokenRange, target_autoscaler};
 pub use ledger::kept::KeptRequest;
 pub use ledger::row::RequestRow;
-pub use ledger::{metrics, record};
+pub use ledger::{StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers};
 pub use observe::Overload;
 pub use report::{

@@ -1,6 +1,9 @@
 //! Observation of a run while it executes.
 
 mod series;
+mod sink;
+
+use std::sync::Arc;
 
 use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
@@ -8,6 +11,7 @@ use vcr_core::plan::StepPlan;
 use crate::ledger::record::RequestRecord;
 
 pub use series::{EngineSample, RunSeries};
+pub use sink::{RequestName, StepSink};
 
 /// A step that starts and has just been priced.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +88,14 @@ pub enum Incident {
     StallEnd,
 }
 
+impl Incident {
+    /// Whether the engine is gone, with its requests and its cache.
+    #[must_use]
+    pub const fn ends_engine(self) -> bool {
+        matches!(self, Self::Crash | Self::Off)
+    }
+}
+
 /// More requests arrive than are served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overload<'a> {
@@ -124,6 +136,12 @@ pub trait Observer {
     /// not begin to.
     fn wants_steps(&self) -> bool {
         false
+    }
+
+    /// Where engines that have threads of their own show their steps, if it wants to see those.
+    /// Asked once, before the run; what is shown there is not shown here.
+    fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
+        None
     }
 
     /// Whether the report is to have the engines over time. Asked once, at the start.
@@ -208,6 +226,10 @@ impl Observer for Unobserved {}
 impl<T: Observer + ?Sized> Observer for &mut T {
     fn wants_steps(&self) -> bool {
         (**self).wants_steps()
+    }
+
+    fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
+        (**self).step_sink()
     }
 
     fn wants_series(&self) -> bool {

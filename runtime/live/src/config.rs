@@ -14,6 +14,7 @@ use crate::kv_transfer::link::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
 use crate::kv_transfer::settings::{LoadFailurePolicy, MeetingSettings, PlaneSettings};
 use crate::playback::capture::ReplaySettings;
+use crate::stepping::watch::StepObserver;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
 
@@ -52,8 +53,10 @@ pub struct LiveConfig {
     pub faults: Vec<FaultRule>,
     /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// Hears which engine has taken which request, and when its KV has come.
+    /// Hears which engine has taken which request, when it is scheduled, and when its KV has come.
     pub placements: Option<PlacementObserver>,
+    /// Sees their steps.
+    pub steps: Option<Arc<dyn StepObserver>>,
     /// Limits of requests and messages.
     pub limits: Limits,
     /// How long a shutdown waits for requests under way, in nanoseconds; 0
@@ -66,6 +69,15 @@ pub struct LiveConfig {
 pub enum Placement {
     /// The engine of this rank has taken it.
     Taken(u16),
+    /// It is scheduled for the first time.
+    Scheduled {
+        /// When, on the system's monotonic clock, in nanoseconds.
+        at_ns: u64,
+        /// How many tokens of its prompt were in the engine's cache.
+        cached_tokens: u32,
+    },
+    /// It was preempted.
+    Preempted,
     /// The KV of its prompt has come from another engine, at this time on the system's monotonic
     /// clock, in nanoseconds.
     Received(u64),

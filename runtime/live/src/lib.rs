@@ -59,6 +59,7 @@ pub use kv_transfer::settings::{
 };
 pub use playback::capture::ReplaySettings;
 pub use process::engines::LiveEngines;
+pub use stepping::watch::StepObserver;
 pub use token_list::{TokenList, TokenListError};
 pub use vcr_core::PluginContext;
 pub use vcr_transfer::PeerStatistics as PeerTotals;

@@ -36,6 +36,7 @@ use crate::routing::dispatcher::Dispatcher;
 use crate::routing::routes::Routes;
 use crate::serving::Serving;
 use crate::stepping::stepper::Stepper;
+use crate::stepping::watch::StepWatch;
 use crate::tokens::Tokens;
 
 /// Messages taken at once while a step is due.
@@ -105,7 +106,8 @@ impl Server {
         let config = Arc::clone(&context.config);
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
         let needs_overlap = dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.needs_overlap());
-        engine.pool_mut().record_events(kv_events.is_some() || needs_overlap);
+        let watch = StepWatch::new(config.steps.as_ref(), context.rank);
+        engine.pool_mut().record_events(kv_events.is_some() || needs_overlap || watch.sees_engines());
         let serving = Serving {
             shared,
             lifecycle: Lifecycle::default(),
@@ -117,6 +119,7 @@ impl Server {
                 latency,
                 config.latency_name.clone(),
                 (config.overheads, config.time_scale),
+                watch,
             ),
             player: Player::default(),
             captures: CaptureLookup::default(),
@@ -304,6 +307,7 @@ impl Server {
     /// the links, which stay open until they are dropped.
     pub(crate) fn finish(mut self) -> (Lasting, OpenLinks) {
         self.publish_snapshot(monotonic_ns());
+        self.serving.stepper.close();
         let counters = self.admin.all_counters(&self.serving);
         let block_size = self.serving.context.config.engine.block_size;
         let (outputs, kv_events) = self.serving.egress.into_parts(block_size);

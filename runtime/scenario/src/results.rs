@@ -9,3 +9,4 @@ pub(crate) mod provenance;
 pub(crate) mod recording;
 pub(crate) mod requests;
 pub(crate) mod run_files;
+pub(crate) mod step_files;

@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
+use vcr_core::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan, WindowFree};
 use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
 use vcr_finish_reason::FinishReason;
 
 use crate::line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 
-/// Writes the log of one engine, whose requests are named by their tags.
+/// Writes the log of one engine, whose requests are named by their tags unless they are given
+/// [other names](Self::name).
 ///
 /// The driver reports everything it does to the engine, in order, and takes
 /// a line out after each iteration of its loop. For KV events to be in the
@@ -51,6 +52,8 @@ use crate::line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 #[derive(Debug, Default)]
 pub struct EngineLog {
     numbers: HashMap<BlockHash, u64>,
+    /// Names of requests that are not called by their tags.
+    names: HashMap<u64, Id>,
     /// Ended since the latest schedule.
     ended: Vec<u64>,
     /// Numbers of the steps in flight, oldest first, empty ones included.
@@ -69,36 +72,51 @@ impl EngineLog {
         Self::default()
     }
 
+    /// The request with this tag, which no other request of the engine has, goes by this name.
+    pub fn name(&mut self, tag: u64, name: Id) {
+        self.names.insert(tag, name);
+    }
+
+    fn id(&self, tag: u64) -> Id {
+        self.names.get(&tag).cloned().unwrap_or(Id::Number(tag))
+    }
+
     /// A request was submitted.
     pub fn added(&mut self, tag: u64) {
-        self.line.add.push(tag.into());
+        let id = self.id(tag);
+        self.line.add.push(id);
         self.any = true;
     }
 
     /// A live request was aborted.
     pub fn aborted(&mut self, tag: u64) {
-        self.line.abort.push(tag.into());
+        let id = self.id(tag);
+        self.line.abort.push(id);
         self.ended.push(tag);
         self.any = true;
     }
 
     /// The engine has decided a step, maybe an empty one.
-    pub fn scheduled(&mut self, engine: &impl ServingEngine) {
+    pub fn scheduled(&mut self, engine: &dyn ServingEngine) {
         let plan = engine.plan();
         let number = self.schedules;
         self.schedules += 1;
         self.in_flight.push_back((number, plan.scheduled.is_empty()));
-        let line = &mut self.line;
-        line.s = Some(number);
-        line.sched = Some(scheduled_rows(plan, Id::from));
-        line.tot = Some(plan.total_num_scheduled_tokens);
-        line.pre = in_order(plan.preempted.clone());
-        line.flush = in_order(std::mem::take(&mut self.ended));
-        line.run = Some(engine.running_tags().into_iter().map(Id::from).collect());
-        line.wait = Some(engine.num_waiting() as u64);
-        line.free = Some(engine.num_usable_blocks() - engine.num_active_blocks());
-        line.win = window_rows(plan);
-        line.why = (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned());
+        let ended = std::mem::take(&mut self.ended);
+        let line = StepLine {
+            s: Some(number),
+            sched: Some(scheduled_rows(plan, |tag| self.id(tag))),
+            tot: Some(plan.total_num_scheduled_tokens),
+            pre: self.in_order(&plan.preempted),
+            flush: self.in_order(&ended),
+            run: Some(engine.running_tags().into_iter().map(|tag| self.id(tag)).collect()),
+            wait: Some(engine.num_waiting() as u64),
+            free: Some(engine.num_usable_blocks() - engine.num_active_blocks()),
+            win: self.window_rows(plan),
+            why: (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned()),
+            ..std::mem::take(&mut self.line)
+        };
+        self.line = line;
         self.any = true;
     }
 
@@ -118,7 +136,7 @@ impl EngineLog {
     /// The result of the oldest step in flight was applied; an empty step has
     /// nothing to apply, but its place in the log is the same. The events of
     /// the pool are taken over; the driver clears them.
-    pub fn applied(&mut self, engine: &impl ServingEngine) {
+    pub fn applied(&mut self, engine: &dyn ServingEngine) {
         let Some((number, empty)) = self.in_flight.pop_front() else { return };
         self.any = true;
         let line = &mut self.line;
@@ -129,22 +147,29 @@ impl EngineLog {
         }
         let before = std::mem::replace(&mut self.stats, *engine.stats());
         self.line.pc = prefix_delta(&before, &self.stats);
-        if let Some(log) = engine.kv_events() {
-            let by_group = engine.plan().num_groups > 0;
-            for (group, event) in log.iter_by_group() {
-                let event = self.event(event, by_group.then_some(group));
-                self.line.ev.push(event);
-            }
+        self.cache_changed(engine);
+    }
+
+    /// The events of the pool are taken over; the driver clears them. To be reported only of a
+    /// driver that clears them at other times than after the result of a step.
+    pub fn cache_changed(&mut self, engine: &dyn ServingEngine) {
+        let Some(log) = engine.kv_events() else { return };
+        let by_group = engine.plan().num_groups > 0;
+        for (group, event) in log.iter_by_group() {
+            let event = self.event(event, by_group.then_some(group));
+            self.line.ev.push(event);
         }
     }
 
-    fn outputs(&mut self, engine: &impl ServingEngine) {
-        let line = &mut self.line;
+    fn outputs(&mut self, engine: &dyn ServingEngine) {
         let drafting = engine.proposes_drafts();
         for output in &engine.outputs().outputs {
-            let id = Id::from(output.tag);
-            if output.num_sampled_tokens != 1 {
-                line.sampled.insert(output.tag, u32::from(output.num_sampled_tokens));
+            let id = self.id(output.tag);
+            let line = &mut self.line;
+            if let Id::Number(number) = id
+                && output.num_sampled_tokens != 1
+            {
+                line.sampled.insert(number, u32::from(output.num_sampled_tokens));
             }
             if drafting {
                 line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
@@ -155,6 +180,18 @@ impl EngineLog {
             }
             line.out.get_or_insert_default().push((id, output.num_tokens));
         }
+    }
+
+    fn in_order(&self, tags: &[u64]) -> Vec<Id> {
+        let mut ids: Vec<Id> = tags.iter().map(|tag| self.id(*tag)).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn window_rows(&self, plan: &StepPlan) -> Vec<WindowFreed> {
+        let freed = |blocks: &Range<u32>| plan.freed_block_ids[blocks.start as usize..blocks.end as usize].to_vec();
+        let row = |free: &WindowFree| WindowFreed(self.id(free.tag), free.group, freed(&free.blocks));
+        plan.window_frees.iter().map(row).collect()
     }
 
     fn event(&mut self, event: KvEvent<'_>, group: Option<u32>) -> StepEvent {
@@ -214,16 +251,6 @@ fn blocks_of(plan: &StepPlan, entry: &ScheduledRequest) -> Blocks {
         return Blocks::One(all.to_vec());
     }
     Blocks::ByGroup((0..plan.num_groups).map(|group| plan.blocks_of_group(entry, group).to_vec()).collect())
-}
-
-fn window_rows(plan: &StepPlan) -> Vec<WindowFreed> {
-    let freed = |blocks: &Range<u32>| plan.freed_block_ids[blocks.start as usize..blocks.end as usize].to_vec();
-    plan.window_frees.iter().map(|free| WindowFreed(free.tag.into(), free.group, freed(&free.blocks))).collect()
-}
-
-fn in_order(mut tags: Vec<u64>) -> Vec<Id> {
-    tags.sort_unstable();
-    tags.into_iter().map(Id::from).collect()
 }
 
 /// The word for `why`.

@@ -8,7 +8,7 @@ use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use crate::client::scraper::Scraped;
 
 const OF_SERVER: &str = "only the server knows it, and does not tell";
-const OF_STEPS: &str = "live engines tell the number of their steps, but nothing of single ones";
+const OF_FILE: &str = "only the server knows the steps of its engines, and does not tell";
 const VIRTUAL: &str = "it exists in virtual time only";
 const OF_PROMPTS: &str = "engines tell nothing of a prompt before its first token";
 
@@ -23,29 +23,17 @@ fn virtual_only() -> Vec<&'static str> {
 
 /// What is not known of engines in this process.
 pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
-    let steps = [Trend::StepTime.info().name, Trend::BatchSize.info().name, Counter::Stalls.info().name];
-    let steps = steps.into_iter().map(|name| (name, OF_STEPS.to_owned()));
     let wasted = (Counter::WastedPromptTokens.info().name, OF_PROMPTS.to_owned());
-    steps.chain(virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned()))).chain([wasted]).collect()
+    virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned())).chain([wasted]).collect()
 }
 
-/// The same where a foreign server stands before them.
-pub(crate) fn absent_behind_server(target: &mut TargetReport, knows_steps: bool) {
-    let mut add = |name: &'static str, reason: &str| _ = target.absent.insert(name, reason.to_owned());
-    for name in virtual_only() {
-        add(name, OF_SERVER);
-    }
-    for name in [Trend::Queue, Trend::Prefill, Trend::Transfer, Trend::StepTime, Trend::BatchSize]
-        .map(|trend| trend.info().name)
-    {
-        add(name, OF_SERVER);
-    }
-    for counter in [Counter::Stalls, Counter::Rejected, Counter::WastedPromptTokens] {
-        add(counter.info().name, OF_SERVER);
-    }
-    if !knows_steps {
-        add(Counter::Steps.info().name, OF_SERVER);
-    }
+/// The same of engines behind somebody else's server, and the files that lack them.
+pub(crate) fn absent_behind_server(target: &mut TargetReport) {
+    let trends = [Trend::Queue, Trend::Prefill, Trend::Transfer, Trend::StepTime, Trend::BatchSize];
+    let counters = [Counter::Rejected, Counter::WastedPromptTokens, Counter::Steps, Counter::Stalls];
+    let names = trends.map(|trend| trend.info().name).into_iter().chain(counters.map(|counter| counter.info().name));
+    target.absent.extend(virtual_only().into_iter().chain(names).map(|name| (name, OF_SERVER.to_owned())));
+    target.absent_files.insert("steps.jsonl", OF_FILE.to_owned());
 }
 
 /// What is not known of a server's metrics. `tells_cached`: whether its answers say how much

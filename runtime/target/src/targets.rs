@@ -12,7 +12,7 @@ use vcr_cluster::{
     FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, Report, RunConfig, Target, TargetDriver, TargetError,
     TargetReport,
 };
-use vcr_live::{EnginesHandle, LiveEngines};
+use vcr_live::EnginesHandle;
 use vcr_wire::VllmMinor;
 
 use crate::client::completions::Completions;
@@ -23,7 +23,7 @@ use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
 use crate::engines::book::{Book, Told};
 use crate::engines::cluster;
-use crate::engines::config::{beyond_servers, cluster_parts, live_config, served_pool};
+use crate::engines::config::{beyond_servers, check_frontend, cluster_parts};
 use crate::engines::direct::Direct;
 use crate::engines::disaggregated::Disaggregated;
 use crate::engines::faults::{FaultPlan, restarts};
@@ -31,16 +31,15 @@ use crate::engines::frontend::Frontend;
 use crate::engines::gateway::Gateway;
 use crate::engines::gateway::register::{Register, ToCluster};
 use crate::engines::plane::check_plane;
-use crate::engines::pool::{EnginePool, end, engine_error};
+use crate::engines::pool::{EnginePool, VOCAB_SIZE};
 use crate::engines::series::EngineSeries;
 use crate::engines::server::{self as embedded, Server};
+use crate::engines::steps::RunSteps;
 use crate::engines::totals::{SNAPSHOT_AGE, Totals};
 use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 
 /// Longest wait for tokens of an answer unless the script says.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Tokens that live engines draw, and that their prompts have.
-const VOCAB_SIZE: u32 = 32_000;
 /// What a cluster's server takes: the cluster itself says what is too long for its engines.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
 /// Tasks that the driver goes on with between two looks at what has come.
@@ -58,7 +57,7 @@ impl TargetDriver for Targets {
             Target::Virtual => Ok(()),
             Target::Live => check_moving(target, run, &cluster_parts(run)),
             Target::Serve => check_moving(target, run, &beyond_servers(run)),
-            Target::Frontend(_) => served_pool(run).map(drop),
+            Target::Frontend(_) => check_frontend(run).and_then(|()| check_plane(run)),
             Target::Http(http) => {
                 server::pool(http)?;
                 check_foreign(run)
@@ -128,10 +127,10 @@ fn raise_limit_of_files() {
 
 /// Engines of this process, called directly.
 async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let mut pools = Vec::new();
-    let mut services = Vec::new();
+    let steps = RunSteps::new(observer.step_sink());
+    let (mut pools, mut services) = (Vec::new(), Vec::new());
     for role in run.topology.roles() {
-        let (pool, engines) = EnginePool::start(&run, *role, VOCAB_SIZE, None).await?;
+        let (pool, engines) = EnginePool::start(&run, *role, VOCAB_SIZE, None, &steps).await?;
         services.push(Direct {
             engines,
             vocabulary: Vocabulary::new(Some(VOCAB_SIZE)),
@@ -142,7 +141,7 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
         pools.push(pool);
     }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &run);
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &steps, &run);
     let target = TargetReport { name: "live".to_owned(), absent: absent_live(), ..TargetReport::default() };
     let driven = match (services.pop(), services.pop()) {
         (Some(decode), Some(prefill)) => drive(run, true, Disaggregated { prefill, decode }, observer, &mut plan).await,
@@ -151,9 +150,9 @@ async fn live(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Tar
     };
     tokio::time::sleep(SNAPSHOT_AGE).await;
     let duration_ns = driven.as_ref().map_or(0, |driven| driven.duration_ns);
-    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&faults, duration_ns)));
+    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&steps, &faults, duration_ns)));
     pools.into_iter().try_for_each(EnginePool::end)?;
-    finish(driven?, target, totals, None, plan.take_series())
+    finish(driven?, target, (totals, &steps), plan.take_series())
 }
 
 fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
@@ -162,30 +161,33 @@ fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
 
 /// The same behind the server of `vcr serve`, one for each pool.
 async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let adapters = run.adapters();
+    let (adapters, steps) = (run.adapters(), RunSteps::new(observer.step_sink()));
     let (mut pools, mut servers) = (Vec::new(), Vec::new());
     for &role in run.topology.roles() {
         let Some(pool) = run.topology.pool(role) else { continue };
         let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
         let (metrics, heard) = embedded::metrics(pool.most_ranks() as u16, max_model_len);
-        let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(heard)).await?;
+        let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(heard), &steps).await?;
         servers.push(embedded::serve(client, metrics, max_model_len, &adapters));
         pools.push(pool);
     }
     let faults = run.faults.clone();
-    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &run);
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &steps, &run);
     let books: Vec<Book> = pools.iter().map(|pool| pool.book().clone()).collect();
     let measured = match servers.into_iter().collect::<Result<Vec<_>, _>>() {
-        Ok(servers) => measure_servers(&servers, books, run, observer, &mut plan).await,
+        Ok(servers) => {
+            let http = servers.iter().map(Server::target).collect::<Vec<_>>();
+            measure_servers(&http, books, run, observer, &mut plan).await
+        }
         Err(error) => Err(error),
     };
     tokio::time::sleep(SNAPSHOT_AGE).await;
     let duration_ns = measured.as_ref().map_or(0, |(driven, _)| driven.duration_ns);
-    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&faults, duration_ns)));
+    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&steps, &faults, duration_ns)));
     pools.into_iter().try_for_each(EnginePool::end)?;
     let (driven, target) = measured?;
     let target = TargetReport { name: "serve".to_owned(), absent: absent_live(), ..target };
-    finish(driven, target, totals, None, plan.take_series())
+    finish(driven, target, (totals, &steps), plan.take_series())
 }
 
 /// A whole cluster behind one server, for parts that servers of single engines lack.
@@ -195,15 +197,15 @@ async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Re
     let (metrics, heard) = embedded::metrics(1, ANY_MODEL_LEN);
     let tokens = Vocabulary::new(Some(embedded::vocab_size())).range();
     let register = Register::default();
-    let (gateway, client) = Gateway::start(&run, tokens, observer.wants_series(), &register, heard)?;
+    let watched = (observer.wants_series(), observer.step_sink());
+    let (gateway, client) = Gateway::start(&run, tokens, watched, &register, heard)?;
     let mut plan = gateway.plan();
     let measured = async {
         if !client.ready().await || gateway.is_over() {
             return Err(TargetError::Failed("the cluster ended before it was ready".to_owned()));
         }
         let server = embedded::serve(client, metrics, ANY_MODEL_LEN, &adapters)?;
-        let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
-        let Client { service, target, .. } = Client::connect(&http, &run, None, Told::All).await?;
+        let Client { service, target, .. } = Client::connect(&server.target(), &run, None, Told::All).await?;
         let service = ToCluster { server: service, register };
         Ok((drive(run, true, service, observer, &mut plan).await?, target))
     }
@@ -219,7 +221,7 @@ async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Re
 /// Carries out a run on the server of its one pool, or on those of its prefill and decode
 /// pools.
 async fn measure_servers(
-    servers: &[Server],
+    servers: &[HttpTarget],
     books: Vec<Book>,
     run: RunConfig,
     observer: &mut dyn Observer,
@@ -227,9 +229,8 @@ async fn measure_servers(
 ) -> Result<(Driven, TargetReport), TargetError> {
     let parts: &[Told] = if servers.len() == 1 { &[Told::All] } else { &[Told::Prompt, Told::Output] };
     let mut clients = Vec::new();
-    for ((server, book), told) in servers.iter().zip(books).zip(parts) {
-        let http = HttpTarget { vocab_size: Some(embedded::vocab_size()), ..server.target.clone() };
-        clients.push(Client::connect(&http, &run, Some(book), *told).await?);
+    for ((http, book), told) in servers.iter().zip(books).zip(parts) {
+        clients.push(Client::connect(http, &run, Some(book), *told).await?);
     }
     let (decode, prefill) = (clients.pop(), clients.pop());
     match (prefill, decode) {
@@ -242,39 +243,43 @@ async fn measure_servers(
     }
 }
 
-/// The same behind vLLM's own frontend.
+/// The same behind vLLM's own frontend, one for each pool.
 async fn behind_frontend(
     asked: &FrontendTarget,
     run: RunConfig,
     observer: &mut dyn Observer,
 ) -> Result<Report, TargetError> {
-    let pool = served_pool(&run)?.clone();
-    let line = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
-    let line = line.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
-    let mut frontend = Frontend::start(asked, pool.most_ranks(), &run.adapters())?;
-    let book = Book::new(0);
-    let mut config = live_config(&run, PoolRole::Aggregated, VOCAB_SIZE, 0, &book)?;
-    config.identity.handshake_address = frontend.handshake_address();
-    config.identity.version = line;
-    let engines = LiveEngines::start(config).map_err(engine_error)?;
+    let version = asked.line.as_deref().map(str::parse::<VllmMinor>).transpose();
+    let version = version.map_err(|error| TargetError::unusable(format!("invalid `line`: {error}")))?;
+    let steps = RunSteps::new(observer.step_sink());
+    let (mut pools, mut frontends) = (Vec::new(), Vec::new());
+    for &role in run.topology.roles() {
+        let Some(pool) = run.topology.pool(role) else { continue };
+        let frontend = Frontend::start(asked, pool.most_ranks(), &run.adapters())?;
+        pools.push(EnginePool::behind(&run, role, (frontend.handshake_address(), version), &steps)?);
+        frontends.push(frontend);
+    }
     let faults = run.faults.clone();
-    let series = EngineSeries::new(vec![(PoolRole::Aggregated, engines.handle())], observer.wants_series());
-    let mut plan = FaultPlan::new(series, &run);
-    let http = HttpTarget { vocab_size: Some(VOCAB_SIZE), ..frontend.target() };
-    let measured = match wait_until_it_serves(&mut frontend, &http).await {
-        Ok(()) => measure(&http, run, true, observer, &mut plan).await,
-        Err(error) => Err(error),
-    };
+    let mut plan = FaultPlan::new(EngineSeries::new(handles(&pools), observer.wants_series()), &steps, &run);
+    let books: Vec<Book> = pools.iter().map(|pool| pool.book().clone()).collect();
+    let measured = async {
+        let mut servers = Vec::new();
+        for frontend in &mut frontends {
+            let http = HttpTarget { vocab_size: Some(VOCAB_SIZE), ..frontend.target() };
+            wait_until_it_serves(frontend, &http).await?;
+            servers.push(http);
+        }
+        measure_servers(&servers, books, run, observer, &mut plan).await
+    }
+    .await;
     tokio::time::sleep(SNAPSHOT_AGE).await;
-    let duration_ns = measured.as_ref().map_or(0, |measured| measured.driven.duration_ns);
-    let mut totals = Totals::of(&engines.handle(), &pool, &book, &faults, duration_ns);
-    totals.counts_cached_tokens(&engines.handle());
-    end(engines)?;
-    drop(frontend);
-    let Measured { driven, mut target, scraped, .. } = measured?;
-    target.name = "frontend".to_owned();
-    absent_behind_server(&mut target, true);
-    finish(driven, target, totals, scraped.kv_peak_usage, plan.take_series())
+    let duration_ns = measured.as_ref().map_or(0, |(driven, _)| driven.duration_ns);
+    let totals = Totals::sum(pools.iter().map(|pool| pool.totals(&steps, &faults, duration_ns)));
+    pools.into_iter().try_for_each(EnginePool::end)?;
+    drop(frontends);
+    let (driven, target) = measured?;
+    let target = TargetReport { name: "frontend".to_owned(), absent: absent_live(), ..target };
+    finish(driven, target, (totals, &steps), plan.take_series())
 }
 
 async fn wait_until_it_serves(frontend: &mut Frontend, http: &HttpTarget) -> Result<(), TargetError> {
@@ -288,9 +293,8 @@ async fn wait_until_it_serves(frontend: &mut Frontend, http: &HttpTarget) -> Res
 
 /// Any server.
 async fn foreign(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
-    let Measured { driven, mut target, scraped, tells_cached } =
-        measure(http, run, false, observer, &mut NoPlan).await?;
-    absent_behind_server(&mut target, false);
+    let Measured { driven, mut target, scraped, tells_cached } = measure(http, run, observer).await?;
+    absent_behind_server(&mut target);
     absent_without_metrics(&mut target, &scraped, tells_cached);
     let (run, mut facts) = facts_of(driven, target);
     if let Some(preemptions) = scraped.preemptions {
@@ -312,16 +316,10 @@ struct Measured {
 }
 
 /// Asks a server what it is, and carries out a run on it.
-async fn measure(
-    http: &HttpTarget,
-    run: RunConfig,
-    knows_engines: bool,
-    observer: &mut dyn Observer,
-    plan: &mut dyn Plan,
-) -> Result<Measured, TargetError> {
+async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Measured, TargetError> {
     let Client { service, target, tells_cached } = Client::connect(http, &run, None, Told::All).await?;
     let scraper = Scraper::begin(&service.pool).await;
-    let driven = drive(run, knows_engines, service, observer, plan).await?;
+    let driven = drive(run, false, service, observer, &mut NoPlan).await?;
     let scraped = scraper.end().await;
     Ok(Measured { driven, target, scraped, tells_cached: tells_cached.get() })
 }
@@ -369,16 +367,15 @@ fn facts_of(driven: Driven, mut target: TargetReport) -> (vcr_cluster::MeasuredR
 fn finish(
     driven: Driven,
     target: TargetReport,
-    totals: Totals,
-    kv_peak_usage: Option<f64>,
+    (totals, steps): (Totals, &RunSteps),
     series: Option<RunSeries>,
 ) -> Result<Report, TargetError> {
     let clock = driven.clock;
     let (run, facts) = facts_of(driven, target);
-    let Totals { engines, engine_names, counters, kv_peak_usage: kv_peak, mut kv_transfers } = totals;
+    let Totals { engines, engine_names, counters, kv_peak_usage, mut kv_transfers } = totals;
     for transfer in &mut kv_transfers {
         transfer.end_ns = clock.of_monotonic_ns(transfer.end_ns);
     }
-    let kv_peak_usage = Some(kv_peak.max(kv_peak_usage.unwrap_or(0.0)));
-    Ok(run.finish(MeasuredFacts { engines, engine_names, kv_transfers, counters, kv_peak_usage, series, ..facts })?)
+    let known = MeasuredFacts { engines, engine_names, kv_transfers, steps: steps.take(), counters, ..facts };
+    Ok(run.finish(MeasuredFacts { kv_peak_usage: Some(kv_peak_usage), series, ..known })?)
 }

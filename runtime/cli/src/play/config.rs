@@ -147,6 +147,7 @@ pub(crate) fn live_config(
         faults: faults(&args.faults)?,
         injector: injector(args, guests)?,
         placements: None,
+        steps: None,
         limits: Limits {
             max_requests: process.max_requests.max(1),
             max_prompt_tokens: process.max_prompt_tokens.max(1),

@@ -284,6 +284,11 @@ impl MetricSet {
         self.trends[trend as usize].push_each(values, times);
     }
 
+    /// Adds samples that were taken elsewhere.
+    pub(crate) fn take(&mut self, trend: Trend, samples: Samples) {
+        self.trends[trend as usize].absorb(samples);
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, counter: Counter, amount: u64) {
         self.counters[counter as usize] += amount;

@@ -11,6 +11,7 @@ pub mod record;
 pub(crate) mod row;
 mod samples;
 mod steady_decode;
+mod step_facts;
 mod tally;
 
 use vcr_core::plan::{StepOutputs, TierLoad};
@@ -21,6 +22,7 @@ use kept::{Kept, KeptRequest};
 use metrics::{Counter, MetricSet, Summarised, Trend};
 use record::{GiveUp, Outcome, RequestDetail, RequestRecord, TokenTimes};
 use steady_decode::SteadyDecode;
+pub use step_facts::StepFacts;
 pub(crate) use tally::Tally;
 
 pub(crate) struct Ledger {

@@ -10,9 +10,9 @@ use super::build::{
 use super::kv_transfers::{KvPeerReport, KvTransfer, by_peer};
 use super::{EngineReport, MetricsReport, Promises, Report, RequestNames, TrendReport};
 use crate::config::RunConfig;
-use crate::ledger::Ledger;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
 use crate::ledger::record::ns_to_ms;
+use crate::ledger::{Ledger, StepFacts};
 use crate::observe::RunSeries;
 
 /// What no client of a server can count, and no record of a request has.
@@ -44,6 +44,9 @@ pub struct TargetReport {
     /// Metrics that are known of the run, but not of single workloads, with the reasons.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub absent_of_workloads: BTreeMap<&'static str, String>,
+    /// Output files that nothing is known for on this target, with the reasons.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent_files: BTreeMap<&'static str, String>,
     /// Why the run's engines are those of virtual time, by a clock: the parts of it that engines
     /// of `vcr play` lack.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -71,6 +74,8 @@ pub struct MeasuredFacts {
     pub engine_names: Vec<String>,
     /// Transfers of KV whose bytes moved.
     pub kv_transfers: Vec<KvTransfer>,
+    /// Single steps, if they are known.
+    pub steps: StepFacts,
     /// Totals that clients cannot count, of the whole run.
     pub counters: BTreeMap<&'static str, u64>,
     /// Largest share of an engine's KV blocks in use.
@@ -106,6 +111,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         engines,
         engine_names,
         mut kv_transfers,
+        steps,
         counters,
         kv_peak_usage,
         series,
@@ -115,6 +121,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let duration_ns = measured_ns(config, &ledger, stopped_at_ns);
     let seconds = duration_ns as f64 / 1e9;
     let kept = ledger.take_kept();
+    ledger.take_steps(steps);
     let (records, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     sets.pop();

@@ -10,15 +10,16 @@ mod served;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use vcr_core::{Prompt, ServingEngine};
+use vcr_core::{AnyEngine, Prompt, ServingEngine};
 
 use super::Simulation;
 use crate::config::{Arrivals, Limit, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};
 use crate::ledger::record::{GiveUp, RequestRecord};
-use crate::observe::{EngineSample, Observer};
+use crate::observe::{EngineSample, Incident, Observer, RequestName, StepRecord, StepSink};
 use crate::report::Report;
 use crate::routing::{RoutedTo, Routing};
 use crate::traffic::{FollowUp, Traffic, Turn};
@@ -120,11 +121,15 @@ pub enum ClusterError {
 }
 
 /// Keeps what the caller is to hear.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Listener {
     wants_tokens: bool,
     wants_series: bool,
     outputs: Vec<ClusterOutput>,
+    /// Sees the steps.
+    steps: Option<Arc<dyn StepSink>>,
+    /// Names of requests for it, by their numbers here.
+    names: BTreeMap<u64, u64>,
 }
 
 impl Observer for Listener {
@@ -142,6 +147,46 @@ impl Observer for Listener {
 
     fn tokens(&mut self, request: u64, num_tokens: u32, at_ns: u64) {
         self.outputs.push(ClusterOutput::Tokens { request, num_tokens, at_ns });
+    }
+
+    fn submitted(&mut self, worker: u32, tag: u64) {
+        let Some(steps) = &self.steps else { return };
+        match self.names.get(&tag) {
+            Some(number) => steps.submitted(worker, tag, RequestName::Number(*number)),
+            None => steps.submitted(worker, tag, RequestName::Text(&format!("{SUBMITTED}-{tag}"))),
+        }
+    }
+
+    fn aborted(&mut self, worker: u32, tag: u64) {
+        if let Some(steps) = &self.steps {
+            steps.aborted(worker, tag);
+        }
+    }
+
+    fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {
+        if let Some(steps) = &self.steps {
+            steps.scheduled(worker, engine);
+        }
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        if let Some(steps) = &self.steps {
+            steps.started(step.worker, (step.start_ns, step.end_ns), step.plan, step.engine);
+        }
+    }
+
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
+        if let Some(steps) = &self.steps {
+            steps.applied(worker, start_ns, end_ns, engine);
+        }
+    }
+
+    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
+        let Some(steps) = &self.steps else { return };
+        if incident.ends_engine() {
+            steps.ended(worker);
+        }
+        steps.incident(worker, at_ns, incident);
     }
 
     fn ended(&mut self, request: u64, record: &RequestRecord) {

@@ -101,6 +101,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         faults: Vec::new(),
         injector: None,
         placements: None,
+        steps: None,
         policy: None,
         router: None,
         limits: Limits::default(),

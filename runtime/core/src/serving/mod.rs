@@ -12,6 +12,8 @@ mod vllm;
 pub use any::AnyEngine;
 pub use kind::EngineKind;
 
+use std::fmt;
+
 use crate::engine::{RejectReason, TokenSource};
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
@@ -27,8 +29,9 @@ use crate::stats::EngineStats;
 /// the plan's shape, and calls [`ServingEngine::update`] when that step ends.
 /// In between requests come and go. Blocks are whatever the engine's unit of KV
 /// is called. Tiers below the device and times of single requests are vLLM's engine's
-/// alone; drivers find them by [`AnyEngine::as_vllm`].
-pub trait ServingEngine {
+/// alone; drivers find them by [`AnyEngine::as_vllm`]. Whoever only looks at an engine takes a
+/// `&dyn ServingEngine`.
+pub trait ServingEngine: fmt::Debug {
     /// Whether a request of these lengths could run here to its end. One that
     /// could not may wait for ever, so drivers ask before they submit.
     ///
@@ -120,14 +123,19 @@ pub trait ServingEngine {
     ///
     /// # Panics
     /// When no step is in flight: a driver bug.
-    fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs;
+    fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs
+    where
+        Self: Sized;
 
     /// Outputs of the latest step applied, or of the latest fast-forward.
     fn outputs(&self) -> &StepOutputs;
 
     /// Reports requests that have left steady decode: the tag, and the output tokens of
     /// that time, which no step outputs have listed, up to the latest step applied.
-    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
+    fn take_unreported(&mut self, tell: impl FnMut(u64, u32))
+    where
+        Self: Sized,
+    {
         let _ = tell;
     }
 
@@ -147,7 +155,10 @@ pub trait ServingEngine {
     ///
     /// # Panics
     /// When they have not: a driver bug.
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S)
+    where
+        Self: Sized,
+    {
         let _ = source;
         panic!("{steps} steps were skipped, but this engine predicts none");
     }

@@ -281,7 +281,7 @@ impl Intake {
                 serving.player.start(tag, now_ns, times, end);
                 None
             }
-            None => match serving.stepper.submit(spec) {
+            None => match serving.stepper.submit(spec, &live.id) {
                 Ok(core) => Some(core),
                 Err(reason) => {
                     serving.tokens.end(tag);

@@ -129,7 +129,7 @@ impl Serving {
     pub(super) fn drop_request(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
         let request = self.forget(tag, reason)?;
         if let Some(core) = request.core {
-            self.stepper.abort(core);
+            self.stepper.abort(core, tag);
         }
         Some(request)
     }

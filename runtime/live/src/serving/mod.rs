@@ -115,6 +115,7 @@ impl Serving {
         let refused = self.drop_refused();
         let (stepper, _, mut parts) = self.output_parts();
         let mut step = stepper.apply(due, &mut parts, now_ns);
+        self.gather_shown_cache_events();
         self.counters.steps += 1;
         self.counters.busy_ns += step.duration_ns();
         self.deliver(&step.results, step.details.take(), now_ns)?;
@@ -204,6 +205,12 @@ impl Serving {
     /// Takes the changes of the prefix cache since the last call, for the router
     /// and for subscribers.
     pub(crate) fn gather_cache_events(&mut self) {
+        self.stepper.show_cache_events();
+        self.gather_shown_cache_events();
+    }
+
+    /// The same, where the result of a step has shown them to whoever watches steps.
+    fn gather_shown_cache_events(&mut self) {
         let Some(log) = self.stepper.cache_events() else { return };
         if let Some(routes) = &self.routes {
             routes.report_cache_events(log);

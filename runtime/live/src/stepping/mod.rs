@@ -4,3 +4,4 @@
 pub(crate) mod output;
 pub(crate) mod results;
 pub(crate) mod stepper;
+pub(crate) mod watch;

@@ -13,14 +13,16 @@ use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec};
 use vcr_wire::{EventType, IterationDetails};
 
+use crate::config::Placement;
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::egress::Egress;
 use crate::error::LiveError;
 use crate::kv_transfer::transfers::Transfers;
-use crate::requests::Requests;
+use crate::requests::{LiveRequest, Requests};
 use crate::stepping::output::{OutputParts, finish_reason};
 use crate::stepping::results::StepResults;
+use crate::stepping::watch::StepWatch;
 use crate::tokens::Tokens;
 
 /// Behind by more than this, the loop does not catch up but starts anew: the
@@ -84,6 +86,7 @@ pub(crate) struct Stepper {
     stalled_until_ns: u64,
     /// Requests whose KV has come from a tier; kept for its memory.
     loaded: Vec<u64>,
+    watch: StepWatch,
 }
 
 impl Stepper {
@@ -94,6 +97,7 @@ impl Stepper {
         latency: Box<dyn LatencyModel>,
         latency_name: String,
         (overheads, time_scale): (Overheads, f64),
+        watch: StepWatch,
     ) -> Self {
         let mut stepper = Self {
             engine,
@@ -108,6 +112,7 @@ impl Stepper {
             may_decide: true,
             stalled_until_ns: 0,
             loaded: Vec::new(),
+            watch,
         };
         stepper.apply_request_times();
         stepper.begin_launches();
@@ -141,26 +146,38 @@ impl Stepper {
         self.policy.is_some()
     }
 
-    /// Submits a request to the core.
+    /// Submits a request to the core; `name` is its frontend's for it.
     ///
     /// # Errors
     /// Why vLLM would reject it.
-    pub(crate) fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+    pub(crate) fn submit(&mut self, spec: RequestSpec, name: &str) -> Result<RequestId, RejectReason> {
+        let tag = spec.tag;
         let submitted = self.engine.submit(spec)?;
+        self.watch.show(|observer, rank| observer.submitted(rank, tag, name));
         self.may_decide = true;
         Ok(submitted)
     }
 
     /// Aborts a request.
-    pub(crate) fn abort(&mut self, request: RequestId) {
+    pub(crate) fn abort(&mut self, request: RequestId, tag: u64) {
         self.engine.abort(request);
+        self.watch.show(|observer, rank| observer.aborted(rank, tag));
         self.may_decide = true;
     }
 
     /// Aborts all requests, each of which is reported by its tag.
-    pub(crate) fn abort_all(&mut self, aborted: impl FnMut(u64)) {
-        self.engine.abort_all(aborted);
+    pub(crate) fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
+        let watch = &self.watch;
+        self.engine.abort_all(|tag| {
+            watch.show(|observer, rank| observer.aborted(rank, tag));
+            aborted(tag);
+        });
         self.may_decide = true;
+    }
+
+    /// The engine serves no more.
+    pub(crate) fn close(&self) {
+        self.watch.show(|observer, rank| observer.closed(rank));
     }
 
     /// The KV of a request has arrived from another engine.
@@ -186,6 +203,13 @@ impl Stepper {
     /// Changes of the prefix cache that are not cleared yet, if there are any.
     pub(crate) fn cache_events(&self) -> Option<&KvEventLog> {
         self.engine.pool().events().filter(|log| !log.is_empty())
+    }
+
+    /// Shows those changes to whoever watches steps, unless the result of a step has shown them.
+    pub(crate) fn show_cache_events(&self) {
+        if self.cache_events().is_some() {
+            self.watch.show(|observer, rank| observer.cache_changed(rank, &self.engine));
+        }
     }
 
     /// Forgets those changes.
@@ -261,6 +285,7 @@ impl Stepper {
             }
         }
         self.engine.delay_tokens(for_ns);
+        self.watch.show_always(|observer, rank| observer.stalled(rank, now_ns, for_ns));
     }
 
     /// When the oldest step in flight can be applied.
@@ -346,11 +371,16 @@ impl Stepper {
         }
         let plan = self.engine.schedule();
         let (sends_stats, timestamp) = (context.config.stats.log_stats, now_ns as f64 / 1e9);
-        if sends_stats {
-            for &tag in &plan.preempted {
-                if let Some(request) = requests.get_mut(tag) {
-                    request.event(EventType::Preempted, timestamp);
-                }
+        let placed = |request: &LiveRequest, place| {
+            if let Some(placed) = &context.config.placements {
+                placed(&request.id, place);
+            }
+        };
+        for &tag in &plan.preempted {
+            let Some(request) = requests.get_mut(tag) else { continue };
+            placed(request, Placement::Preempted);
+            if sends_stats {
+                request.event(EventType::Preempted, timestamp);
             }
         }
         // Newly admitted requests come after all that were running.
@@ -358,6 +388,10 @@ impl Stepper {
             let Some(request) = requests.get_mut(entry.tag) else { continue };
             if entry.kind == ScheduledKind::New && request.external_tokens == 0 {
                 request.local_cached_tokens = entry.num_computed_tokens;
+            }
+            if entry.kind == ScheduledKind::New {
+                let cached_tokens = request.local_cached_tokens + request.external_tokens;
+                placed(request, Placement::Scheduled { at_ns: now_ns, cached_tokens });
             }
             if sends_stats {
                 request.event(EventType::Scheduled, timestamp);
@@ -370,12 +404,15 @@ impl Stepper {
             }
             transfers.announce(*load);
         }
-        if plan.scheduled.is_empty() {
+        let (is_empty, has_preempted, shape) = (plan.scheduled.is_empty(), !plan.preempted.is_empty(), plan.shape);
+        if !is_empty || has_preempted {
+            self.watch.show(|observer, rank| observer.scheduled(rank, &self.engine));
+        }
+        if is_empty {
             // A step that only preempted has made room for another one.
-            self.may_decide = !plan.preempted.is_empty();
+            self.may_decide = has_preempted;
             return Ok(());
         }
-        let shape = plan.shape;
         if self.engine.has_request_times() {
             self.pipeline.push_back(Flight::new(start_ns, 0, shape));
             return Ok(());
@@ -417,8 +454,11 @@ impl Stepper {
     pub(crate) fn apply(&mut self, step: DueStep, parts: &mut OutputParts<'_>, now_ns: u64) -> AppliedStep {
         let DueStep { flight, details } = step;
         let mut results = StepResults::default();
+        let (start_ns, end_ns) = (flight.start_ns, flight.end_ns);
+        self.watch.show_always(|observer, rank| observer.ended(rank, start_ns, end_ns, &self.engine));
         self.engine.offload_prompts(now_ns);
         self.engine.update(parts.tokens);
+        self.watch.show(|observer, rank| observer.applied(rank, start_ns, end_ns, &self.engine));
         let outputs = self.engine.outputs();
         let mut tokens = outputs.tokens.as_slice();
         for output in &outputs.outputs {

@@ -81,6 +81,7 @@ fn config() -> LiveConfig {
         faults: Vec::new(),
         injector: None,
         placements: None,
+        steps: None,
         policy: None,
         router: None,
         limits: Limits::default(),

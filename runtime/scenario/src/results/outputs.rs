@@ -15,7 +15,8 @@ use vcr_trace::perfetto::PerfettoWriter;
 use crate::results::budget::Budget;
 use crate::results::out_file::{OutFile, part};
 use crate::results::pictures::Pictures;
-use crate::results::run_files::{EnginePlace, RunFiles};
+use crate::results::run_files::RunFiles;
+use crate::results::step_files::EnginePlace;
 use crate::{Outcome, RunOptions};
 
 /// Where the outputs of a scenario go.
@@ -157,7 +158,7 @@ impl Outputs {
             _ => {
                 let path = drafts.join(file.file_name());
                 self.join(file, drafts, &path)?;
-                // There may be no guests, and engines that are not simulated tell no steps.
+                // There may be no guests, and servers of others tell no steps.
                 let is_absent = matches!(file, OutFile::Guests | OutFile::Steps) && fs::metadata(&path)?.len() == 0;
                 Ok((!is_absent).then_some(path))
             }

@@ -20,7 +20,7 @@ use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
 use crate::results::outputs::Outputs;
 use crate::results::recording;
-use crate::results::run_files::EnginePlace;
+use crate::results::step_files::EnginePlace;
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
 use crate::script::limits::{MEMORY_HINT, check_room};

@@ -39,8 +39,6 @@ struct Contents {
     received_ns: BTreeMap<u64, u64>,
     /// By the number of the request, of those that have a name of ours.
     requests: BTreeMap<u64, Noted>,
-    /// Largest share of KV blocks in use, by engine.
-    kv_peaks: BTreeMap<u16, f64>,
     /// Transfers to its engines, with ends on the system's monotonic clock.
     transfers: Vec<KvTransfer>,
 }
@@ -68,7 +66,6 @@ impl Book {
             engines: BTreeMap::new(),
             received_ns: BTreeMap::new(),
             requests: BTreeMap::new(),
-            kv_peaks: BTreeMap::new(),
             transfers: Vec::new(),
         };
         Self(Arc::new(Mutex::new(contents)))
@@ -77,6 +74,11 @@ impl Book {
     fn contents(&self) -> MutexGuard<'_, Contents> {
         // Nothing is left half done under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Index of the pool's first engine among those of the report.
+    pub(crate) fn first_engine(&self) -> u32 {
+        self.contents().first_engine
     }
 
     /// Takes what was said of a request.
@@ -91,6 +93,15 @@ impl Book {
         match place {
             Placement::Taken(rank) => _ = contents.engines.insert(tag, rank),
             Placement::Received(at_ns) => _ = contents.received_ns.insert(tag, at_ns),
+            Placement::Scheduled { at_ns, cached_tokens } => {
+                let noted = Noted { scheduled_s: Some(at_ns as f64 / 1e9), cached_tokens, preemptions: 0 };
+                contents.requests.insert(tag, noted);
+            }
+            Placement::Preempted => {
+                if let Some(noted) = contents.requests.get_mut(&tag) {
+                    noted.preemptions += 1;
+                }
+            }
         }
     }
 
@@ -126,11 +137,6 @@ impl Book {
     pub(crate) fn take_transfers(&self) -> Vec<KvTransfer> {
         std::mem::take(&mut self.contents().transfers)
     }
-
-    /// The largest share of an engine's KV blocks in use so far.
-    pub(crate) fn kv_peak(&self, engine: u16) -> f64 {
-        self.contents().kv_peaks.get(&engine).copied().unwrap_or(0.0)
-    }
 }
 
 /// Writes a book, and passes all on to another observer.
@@ -141,11 +147,6 @@ pub(crate) struct Booking {
 
 impl EngineObserver for Booking {
     fn scheduler(&self, rank: u16, stats: &SchedulerStats) {
-        {
-            let mut contents = self.book.contents();
-            let peak = contents.kv_peaks.entry(rank).or_insert(0.0);
-            *peak = peak.max(stats.kv_cache_usage);
-        }
         if let Some(next) = &self.next {
             next.scheduler(rank, stats);
         }

@@ -16,9 +16,14 @@ use vcr_wire::{Dtype, VllmMinor};
 use super::book::Book;
 use super::link::shared_link;
 use super::plane::plane;
+use super::steps::RunSteps;
 
 /// What to do with a run that has parts which engines behind vLLM's frontend lack.
 const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
+/// Reasons why a frontend cannot have a part.
+const OTHER_ENGINES: &str = "it speaks to engines of vLLM alone";
+const ALONE: &str = "single engines do not see the others";
+const PAIRS: &str = "NIXL's parameters have no such transfers";
 /// Engines that one process runs.
 const MOST_ENGINES: u32 = 256;
 /// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
@@ -42,37 +47,41 @@ pub(crate) fn cluster_parts(run: &RunConfig) -> Vec<String> {
 /// The parts of them that servers of single engines lack, too. These have KV tiers and ranks
 /// without a barrier, but tell less of them. The server of a whole cluster has all of them.
 pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
-    let mut parts = vcr_cluster::recorded_answers(run);
+    parts_beyond_servers(run).into_iter().map(|(part, _)| part).collect()
+}
+
+/// The same, each with the reason.
+fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
+    let recorded = vcr_cluster::recorded_answers(run).into_iter();
+    let mut parts: Vec<_> = recorded.map(|part| (part, "no request would reach an engine")).collect();
     parts.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
     if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
         let has_many_links = link.bandwidth_bytes_per_s.is_some() && link.sharing == LinkSharing::PerPrefillEngine;
         let of_pools = [
-            (has_many_links, "links of single prefill engines"),
-            (conditional.is_some(), "decode engines that compute prompts (`conditional`)"),
-            (link.scope == TransferScope::FullPrompt, "transfers of whole prompts"),
-            (link.source_output == SourceOutput::Whole, "prefill engines that generate whole outputs"),
-            (decode.engine.reserves_before_prefill(), "blocks that are reserved before prefill"),
-            (prefill.engine.block_size() != decode.engine.block_size(), "pools of different block sizes"),
+            (has_many_links, "links of single prefill engines", PAIRS),
+            (conditional.is_some(), "decode engines that compute prompts (`conditional`)", ALONE),
+            (link.scope == TransferScope::FullPrompt, "transfers of whole prompts", PAIRS),
+            (link.source_output == SourceOutput::Whole, "prefill engines that generate whole outputs", PAIRS),
+            (decode.engine.reserves_before_prefill(), "blocks that are reserved before prefill", ALONE),
+            (prefill.engine.block_size() != decode.engine.block_size(), "pools of different block sizes", PAIRS),
         ];
-        parts.extend(of_pools.into_iter().filter(|(is_there, _)| *is_there).map(|(_, part)| part.to_owned()));
+        let there = of_pools.into_iter().filter(|(is_there, ..)| *is_there);
+        parts.extend(there.map(|(_, part, reason)| (part.to_owned(), reason)));
     }
     parts
 }
 
-/// The one pool of a run whose engines can stand behind vLLM's own frontend.
+/// Refuses a run whose engines cannot stand behind vLLM's own frontend.
 ///
 /// # Errors
-/// When the run has a part that such engines lack; all of them are named.
-pub(crate) fn served_pool(run: &RunConfig) -> Result<&PoolConfig, TargetError> {
-    let pools = run.topology.pools();
-    let mut lacking = beyond_servers(run);
-    if pools.len() > 1 {
-        lacking.push("prefill and decode pools, for which it would have to be two".to_owned());
-    }
+/// When the run has parts that such engines lack; all of them are named, with the reasons.
+pub(crate) fn check_frontend(run: &RunConfig) -> Result<(), TargetError> {
+    let lacking = parts_beyond_servers(run);
     if lacking.is_empty() {
-        return Ok(pools[0]);
+        return Ok(());
     }
-    let message = format!("the target `frontend` cannot run `{}`: it has no {}", run.name, lacking.join(", no "));
+    let lacking: Vec<String> = lacking.into_iter().map(|(part, reason)| format!("no {part}: {reason}")).collect();
+    let message = format!("the target `frontend` cannot run `{}`: it has {}", run.name, lacking.join("; "));
     Err(TargetError::with_hint(message, WITHOUT_FRONTEND))
 }
 
@@ -111,32 +120,31 @@ fn overheads(run: &RunConfig, role: PoolRole) -> Overheads {
     }
 }
 
-/// What a pool has that live engines lack.
-fn pool_lacks(pool: &PoolConfig) -> Vec<String> {
-    let mut lacking = Vec::new();
-    let mut lacks = |is_there: bool, part: &str| {
-        if is_there {
-            lacking.push(format!("{part} (pool `{}`)", pool.name));
-        }
-    };
-    lacks(matches!(pool.engine, EngineKind::Sglang(_)), "engines of SGLang");
-    lacks(matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks");
-    lacks(pool.scaling.is_some(), "autoscaling");
-    lacks(pool.data_parallel.barrier && pool.data_parallel.size > 1, "data-parallel ranks that wait for each other");
-    lacks(matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters");
-    lacks(pool.most_ranks() > MOST_ENGINES, "pool of more than 256 engines");
-    lacking
+/// What a pool has that live engines lack, with the reasons.
+fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
+    let has_barrier = pool.data_parallel.barrier && pool.data_parallel.size > 1;
+    let parts = [
+        (matches!(pool.engine, EngineKind::Sglang(_)), "engines of SGLang", OTHER_ENGINES),
+        (matches!(pool.engine, EngineKind::Ticks(_)), "engines that schedule by ticks", OTHER_ENGINES),
+        (pool.scaling.is_some(), "autoscaling", "it waits for a number of engines that is fixed"),
+        (has_barrier, "data-parallel ranks that wait for each other", "each engine steps by itself"),
+        (matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters", ALONE),
+        (pool.most_ranks() > MOST_ENGINES, "pool of more than 256 engines", "one process runs no more"),
+    ];
+    let there = parts.into_iter().filter(|(is_there, ..)| *is_there);
+    there.map(|(_, part, reason)| (format!("{part} (pool `{}`)", pool.name), reason)).collect()
 }
 
 /// The settings of live engines that are those of the pool in `role`, the first pool's.
 /// `side_channel_port` is for a prefill pool: ports from there on are its engines'. The engines
-/// of requests are entered in `book`.
+/// of requests are entered in `book`, and their steps shown to `steps`.
 pub(crate) fn live_config(
     run: &RunConfig,
     role: PoolRole,
     vocab_size: u32,
     side_channel_port: u16,
     book: &Book,
+    steps: &RunSteps,
 ) -> Result<LiveConfig, TargetError> {
     let Some(pool) = run.topology.pool(role) else {
         return Err(TargetError::Failed(format!("the run has no {} pool (this is a bug)", role.name())));
@@ -145,7 +153,7 @@ pub(crate) fn live_config(
         return Err(TargetError::unusable("only engines of vLLM are live"));
     };
     let transfer = transfer_settings(run, role, side_channel_port, book)?;
-    let book = book.clone();
+    let (first_engine, book) = (book.first_engine(), book.clone());
     let placements: PlacementObserver = Arc::new(move |name, place| book.place(name, place));
     Ok(LiveConfig {
         identity: identity(pool.most_ranks() as u16),
@@ -174,6 +182,7 @@ pub(crate) fn live_config(
         faults: Vec::new(),
         injector: pool.failures.clone(),
         placements: Some(placements),
+        steps: Some(steps.of_pool(first_engine)),
         // Which of them run together is the scheduler's business.
         limits: Limits { max_cpu_loras: Some(run.adapters().len() as u32), ..Limits::default() },
         shutdown_timeout_ns: 0,

@@ -7,7 +7,9 @@ use vcr_cluster::{FaultConfig, FaultKind, PoolRole, RunConfig};
 use vcr_live::{Command, FaultRule};
 
 use super::series::EngineSeries;
+use super::steps::RunSteps;
 use crate::drive::Plan;
+use crate::drive::clock::Clock;
 
 /// A change of an engine at a time.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,14 +32,15 @@ enum ChangeKind {
 /// Applies faults to engines when they are due.
 pub(crate) struct FaultPlan {
     engines: EngineSeries,
+    steps: RunSteps,
     changes: VecDeque<Change>,
 }
 
 impl FaultPlan {
     /// The faults of a run; those of an engine with several ranks happen to all of them.
-    pub(crate) fn new(engines: EngineSeries, run: &RunConfig) -> Self {
+    pub(crate) fn new(engines: EngineSeries, steps: &RunSteps, run: &RunConfig) -> Self {
         let ranks = |role: PoolRole| run.topology.pool(role).map_or(1, |pool| pool.data_parallel.size);
-        Self { engines, changes: changes(&run.faults, ranks).into() }
+        Self { engines, steps: steps.clone(), changes: changes(&run.faults, ranks).into() }
     }
 
     /// The engines over time, where they were wanted.
@@ -80,6 +83,10 @@ fn changes(faults: &[FaultConfig], ranks: impl Fn(PoolRole) -> u32) -> Vec<Chang
 }
 
 impl Plan for FaultPlan {
+    fn begin(&mut self, clock: Clock) {
+        self.steps.begin(clock);
+    }
+
     fn next_ns(&self) -> Option<u64> {
         self.changes.front().map(|change| change.at_ns)
     }
@@ -99,7 +106,8 @@ impl Plan for FaultPlan {
                 ChangeKind::Slow(1.0) => Incident::SlowDownEnd,
                 ChangeKind::Slow(_) => Incident::SlowDown,
             };
-            self.engines.incident(now_ns, change.pool, change.engine, incident);
+            let engine = self.engines.incident(now_ns, change.pool, change.engine, incident);
+            self.steps.incident(engine, now_ns, incident);
             self.engines.pool(change.pool).map(|handle| handle.command(Some(change.engine), &command));
         }
     }

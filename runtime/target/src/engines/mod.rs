@@ -13,4 +13,5 @@ pub(crate) mod plane;
 pub(crate) mod pool;
 pub(crate) mod series;
 pub(crate) mod server;
+pub(crate) mod steps;
 pub(crate) mod totals;

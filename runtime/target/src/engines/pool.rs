@@ -7,11 +7,15 @@ use vcr_cluster::{FaultConfig, PoolConfig, PoolRole, RunConfig, TargetError};
 use vcr_frontend::EngineClient;
 use vcr_frontend::engine::EngineObserver;
 use vcr_live::{EnginesHandle, LiveEngines, LiveError};
+use vcr_wire::VllmMinor;
 
 use super::book::{Book, Booking};
 use super::config::live_config;
+use super::steps::RunSteps;
 use super::totals::Totals;
 
+/// Tokens that engines draw, and that their prompts have, where no server says otherwise.
+pub(crate) const VOCAB_SIZE: u32 = 32_000;
 /// Attempts to find free ports in a row.
 const PORT_ATTEMPTS: usize = 64;
 
@@ -27,23 +31,18 @@ pub(crate) struct EnginePool {
 
 impl EnginePool {
     /// Starts the engines of the pool in `role`, with a client for them; waits until they
-    /// serve. What they say goes to `observer`, too.
+    /// serve. What they say goes to `observer`, too, and their steps to `steps`.
     pub(crate) async fn start(
         run: &RunConfig,
         role: PoolRole,
         vocab_size: u32,
         observer: Option<Box<dyn EngineObserver>>,
+        steps: &RunSteps,
     ) -> Result<(Self, EngineClient), TargetError> {
-        let pools = run.topology.pools();
-        let config = pools[role.index()].clone();
-        let first_engine = pools[..role.index()].iter().map(|pool| pool.most_ranks()).sum();
-        let port = match role {
-            PoolRole::Prefill => free_ports(config.most_ranks() as u16)?,
-            PoolRole::Aggregated | PoolRole::Decode => 0,
-        };
+        let Place { config, first_engine, port } = Place::of(run, role)?;
         let book = Book::new(first_engine);
         let booking = Arc::new(Booking { book: book.clone(), next: observer });
-        let live = live_config(run, role, vocab_size, port, &book)?;
+        let live = live_config(run, role, vocab_size, port, &book, steps)?;
         let (engines, client) = EngineClient::start(live, Some(booking)).map_err(engine_error)?;
         let pool = Self { role, config, first_engine, engines, book };
         if !client.ready().await {
@@ -51,6 +50,23 @@ impl EnginePool {
             return Err(TargetError::Failed("the engines ended before they were ready".to_owned()));
         }
         Ok((pool, client))
+    }
+
+    /// Starts the engines of the pool in `role` for a frontend of this version that waits for them
+    /// at this address.
+    pub(crate) fn behind(
+        run: &RunConfig,
+        role: PoolRole,
+        (address, version): (String, Option<VllmMinor>),
+        steps: &RunSteps,
+    ) -> Result<Self, TargetError> {
+        let Place { config, first_engine, port } = Place::of(run, role)?;
+        let book = Book::new(first_engine);
+        let mut live = live_config(run, role, VOCAB_SIZE, port, &book, steps)?;
+        live.identity.handshake_address = address;
+        live.identity.version = version;
+        let engines = LiveEngines::start(live).map_err(engine_error)?;
+        Ok(Self { role, config, first_engine, engines, book })
     }
 
     pub(crate) fn handle(&self) -> (PoolRole, EnginesHandle) {
@@ -62,9 +78,9 @@ impl EnginePool {
     }
 
     /// What the engines have done, which must have been idle for a while.
-    pub(crate) fn totals(&self, faults: &[FaultConfig], duration_ns: u64) -> Totals {
+    pub(crate) fn totals(&self, steps: &RunSteps, faults: &[FaultConfig], duration_ns: u64) -> Totals {
         let faults: Vec<_> = faults.iter().filter(|fault| fault.pool == self.role).cloned().collect();
-        let mut totals = Totals::of(&self.engines.handle(), &self.config, &self.book, &faults, duration_ns);
+        let mut totals = Totals::of(&self.engines.handle(), &self.config, (&self.book, steps), &faults, duration_ns);
         for engine in &mut totals.engines {
             engine.worker += self.first_engine;
             if self.role == PoolRole::Decode {
@@ -78,17 +94,33 @@ impl EnginePool {
 
     /// Ends the engines and joins their threads. The first of them that failed fails the run.
     pub(crate) fn end(self) -> Result<(), TargetError> {
-        end(self.engines)
+        self.engines.handle().shut_down();
+        self.engines.wait().map_err(engine_error)
     }
 }
 
-/// Ends engines and joins their threads.
-pub(crate) fn end(engines: LiveEngines) -> Result<(), TargetError> {
-    engines.handle().shut_down();
-    engines.wait().map_err(engine_error)
+/// A pool among those of its run.
+struct Place {
+    config: PoolConfig,
+    first_engine: u32,
+    /// The first of those on which its engines hear of KV that was fetched, if they do.
+    port: u16,
 }
 
-pub(crate) fn engine_error(error: LiveError) -> TargetError {
+impl Place {
+    fn of(run: &RunConfig, role: PoolRole) -> Result<Self, TargetError> {
+        let pools = run.topology.pools();
+        let config = pools[role.index()].clone();
+        let port = match role {
+            PoolRole::Prefill => free_ports(config.most_ranks() as u16)?,
+            PoolRole::Aggregated | PoolRole::Decode => 0,
+        };
+        let first_engine = pools[..role.index()].iter().map(|pool| pool.most_ranks()).sum();
+        Ok(Self { config, first_engine, port })
+    }
+}
+
+fn engine_error(error: LiveError) -> TargetError {
     TargetError::Failed(crate::client::pool::with_causes(&error))
 }
 

@@ -30,12 +30,15 @@ impl EngineSeries {
         }
     }
 
-    /// An engine of a pool changed its health.
-    pub(crate) fn incident(&mut self, at_ns: u64, pool: PoolRole, engine: u16, incident: Incident) {
-        let Some(series) = &mut self.series else { return };
+    /// An engine of a pool changed its health. Gives its index among those of the report.
+    pub(crate) fn incident(&mut self, at_ns: u64, pool: PoolRole, engine: u16, incident: Incident) -> u32 {
         let before = self.pools.iter().take_while(|(role, _)| *role != pool);
         let first: usize = before.map(|(_, handle)| handle.snapshots().len()).sum();
-        series.incident(at_ns, first as u32 + u32::from(engine), incident);
+        let engine = first as u32 + u32::from(engine);
+        if let Some(series) = &mut self.series {
+            series.incident(at_ns, engine, incident);
+        }
+        engine
     }
 
     /// The samples.

@@ -37,10 +37,17 @@ pub(crate) fn metrics(engines: u16, max_model_len: u32) -> (Metrics, Box<dyn Eng
 
 /// A running server; it ends when this is dropped.
 pub(crate) struct Server {
-    pub(crate) target: HttpTarget,
+    url: String,
     _stop: oneshot::Sender<()>,
     /// Taken when this is dropped.
     threads: Option<ServerThreads>,
+}
+
+impl Server {
+    /// The server for its clients.
+    pub(crate) fn target(&self) -> HttpTarget {
+        HttpTarget { url: self.url.clone(), vocab_size: Some(vocab_size()), ..HttpTarget::default() }
+    }
 }
 
 impl Drop for Server {
@@ -98,8 +105,7 @@ pub(crate) fn serve(
             front.serve(listener, app, async { drop(stopped.await) }).await;
         }
     });
-    let target = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
-    Ok(Server { target, _stop: stop, threads: Some(threads) })
+    Ok(Server { url: format!("http://{address}"), _stop: stop, threads: Some(threads) })
 }
 
 fn model(max_model_len: u32, adapters: &BTreeSet<u32>) -> Model {

@@ -8,6 +8,7 @@ use vcr_cluster::{EngineReport, FaultConfig, FaultKind, KvTransfer, PoolConfig};
 use vcr_live::{EnginesHandle, Snapshot};
 
 use super::book::Book;
+use super::steps::RunSteps;
 
 /// Snapshots of engines are at most so old.
 pub(crate) const SNAPSHOT_AGE: Duration = Duration::from_millis(60);
@@ -27,12 +28,15 @@ impl Totals {
     pub(crate) fn of(
         handle: &EnginesHandle,
         pool: &PoolConfig,
-        book: &Book,
+        (book, steps): (&Book, &RunSteps),
         faults: &[FaultConfig],
         duration_ns: u64,
     ) -> Self {
         let snapshots = handle.snapshots();
-        let report = |snapshot: &Snapshot| engine_report(snapshot, pool, book, faults, duration_ns);
+        let report = |snapshot: &Snapshot| {
+            let kv_peak_usage = steps.kv_peak(book.first_engine() + u32::from(snapshot.rank));
+            EngineReport { kv_peak_usage, ..engine_report(snapshot, pool, faults, duration_ns) }
+        };
         let engines: Vec<EngineReport> = snapshots.iter().map(report).collect();
         let steps = snapshots.iter().map(|snapshot| snapshot.counters.steps).sum();
         let preemptions = snapshots.iter().map(|snapshot| snapshot.counters.preemptions).sum();
@@ -72,22 +76,9 @@ impl Totals {
         }
         sum
     }
-
-    /// Counts what was found in prefix caches as cached tokens of requests, where nobody
-    /// tells it of single ones.
-    pub(crate) fn counts_cached_tokens(&mut self, handle: &EnginesHandle) {
-        let cached = handle.snapshots().iter().map(|snapshot| snapshot.counters.prefix_hits).sum();
-        self.counters.insert(Counter::CachedTokens.info().name, cached);
-    }
 }
 
-fn engine_report(
-    snapshot: &Snapshot,
-    pool: &PoolConfig,
-    book: &Book,
-    faults: &[FaultConfig],
-    duration_ns: u64,
-) -> EngineReport {
+fn engine_report(snapshot: &Snapshot, pool: &PoolConfig, faults: &[FaultConfig], duration_ns: u64) -> EngineReport {
     let counters = &snapshot.counters;
     let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
     let ranks = pool.data_parallel.size;
@@ -107,7 +98,7 @@ fn engine_report(
         waiting: None,
         computed_tokens: prefill_tokens + counters.generation_tokens,
         preemptions: counters.preemptions,
-        kv_peak_usage: book.kv_peak(snapshot.rank).max(snapshot.kv_cache_usage),
+        kv_peak_usage: snapshot.kv_cache_usage,
         prefix_hit_ratio: share(counters.prefix_hits, counters.prefix_queries),
         prefix_queried_tokens: counters.prefix_queries,
         crashes: faults.iter().filter(is_crash).count() as u32,

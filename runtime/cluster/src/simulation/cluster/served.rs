@@ -5,6 +5,7 @@
 //! itself, and nothing follows on one: its clients do all that.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
 
@@ -12,6 +13,7 @@ use super::{Cluster, ClusterError, ClusterOutput, Listener};
 use crate::config::{ClientConfig, RunConfig};
 use crate::error::SimError;
 use crate::fleet::{Fleet, TokenRange};
+use crate::observe::StepSink;
 use crate::routing::Routing;
 use crate::simulation::Simulation;
 use crate::traffic::{FollowUp, Traffic, Turn};
@@ -51,6 +53,8 @@ impl RequestOrigin {
 /// A request that a server has received.
 #[derive(Clone, Debug)]
 pub struct ServedRequest {
+    /// Its number where it comes from, for whoever sees steps; none if it has none there.
+    pub number: Option<u64>,
     /// Where it comes from.
     pub origin: RequestOrigin,
     /// Its prompt, from [`Cluster::salted_prompt`].
@@ -65,11 +69,17 @@ pub struct ServedRequest {
 
 impl Cluster {
     /// A cluster at the instant 0 with the engines, links, routers, autoscalers and faults of a
-    /// run. It tells of each output token, and has its engines over time if those are wanted.
+    /// run. It tells of each output token, has its engines over time if those are wanted, and shows
+    /// its steps to `steps`.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn behind_server(mut config: RunConfig, tokens: TokenRange, wants_series: bool) -> Result<Self, ClusterError> {
+    pub fn behind_server(
+        mut config: RunConfig,
+        tokens: TokenRange,
+        wants_series: bool,
+        steps: Option<Arc<dyn StepSink>>,
+    ) -> Result<Self, ClusterError> {
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
         config.check().map_err(|errors| failed(SimError::Config(errors)))?;
@@ -81,7 +91,7 @@ impl Cluster {
         fleet.workers_mut().iter_mut().for_each(|worker| worker.show_tokens(tokens));
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
         let traffic = Traffic::from_outside(&config);
-        let listener = Listener { wants_tokens: true, wants_series, ..Listener::default() };
+        let listener = Listener { wants_tokens: true, wants_series, steps, ..Listener::default() };
         let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
         simulation.is_served = true;
         simulation.begin_engines();
@@ -101,7 +111,7 @@ impl Cluster {
     /// As [`Self::submit`].
     pub fn serve(&mut self, request: ServedRequest) -> Result<u64, ClusterError> {
         self.check_alive()?;
-        let ServedRequest { origin, prompt, max_tokens, priority, adapter } = request;
+        let ServedRequest { number, origin, prompt, max_tokens, priority, adapter } = request;
         let turn = Turn {
             prompt,
             max_tokens,
@@ -118,6 +128,10 @@ impl Cluster {
             played_row: origin.played_row,
         };
         let tag = self.simulation.ledger.arrived();
+        let listener = &mut self.simulation.observer;
+        if let Some(number) = number.filter(|_| listener.steps.is_some()) {
+            listener.names.insert(tag, number);
+        }
         let at_ns = self.simulation.now_ns;
         let entered = self.simulation.open_instant(at_ns).and_then(|()| self.simulation.arrive(origin.workload, turn));
         self.settle(entered)?;

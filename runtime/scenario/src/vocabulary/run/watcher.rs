@@ -1,10 +1,13 @@
 //! Observers of runs: for their files, for the progress display, and to stop them.
 
+use std::sync::Arc;
+
 use vcr_cluster::Overload;
-use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
+use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord, StepSink};
 use vcr_input::memory;
 
 use crate::results::run_files::RunFiles;
+use crate::results::step_files::StepFiles;
 use crate::script::context::Context;
 
 /// Passes observations of a run to its files and to the progress display.
@@ -17,8 +20,8 @@ pub(super) struct Watcher<'a> {
 
 impl Watcher<'_> {
     /// The files, while they want steps: a run that is recorded shows them in any case.
-    fn step_files(&mut self) -> Option<&mut RunFiles> {
-        self.files.as_mut().filter(|files| files.wants_steps())
+    fn step_files(&self) -> Option<&Arc<StepFiles>> {
+        self.files.as_ref().map(RunFiles::steps).filter(|files| files.are_wanted())
     }
 }
 
@@ -28,7 +31,11 @@ impl Observer for Watcher<'_> {
     }
 
     fn wants_steps(&self) -> bool {
-        self.files.as_ref().is_some_and(RunFiles::wants_steps)
+        self.step_files().is_some()
+    }
+
+    fn step_sink(&self) -> Option<Arc<dyn StepSink>> {
+        self.step_files().map(|files| Arc::clone(files) as Arc<dyn StepSink>)
     }
 
     fn wants_step_digests(&self) -> bool {
@@ -41,7 +48,7 @@ impl Observer for Watcher<'_> {
 
     fn submitted(&mut self, worker: u32, tag: u64) {
         if let Some(files) = self.step_files() {
-            files.submitted(worker, tag);
+            files.arrived(worker, tag);
         }
     }
 
@@ -59,7 +66,7 @@ impl Observer for Watcher<'_> {
 
     fn started(&mut self, step: &StepRecord<'_>) {
         if let Some(files) = self.step_files() {
-            files.started(step);
+            files.started(step.worker, (step.start_ns, step.end_ns), step.plan, step.engine);
         }
     }
 
@@ -70,9 +77,11 @@ impl Observer for Watcher<'_> {
     }
 
     fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
-        if let Some(files) = &mut self.files {
-            files.incident(worker, at_ns, incident);
+        let Some(files) = self.files.as_ref().map(RunFiles::steps) else { return };
+        if incident.ends_engine() {
+            files.ended(worker);
         }
+        files.incident(worker, at_ns, incident);
     }
 
     fn progress(&mut self, progress: &Progress) {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use vcr_cluster::observe::StepSink;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{
     AdapterNames, Cluster, ClusterError, ClusterOutput, Report, RunConfig, ServedRequest, TargetError, TokenRange,
@@ -63,11 +64,12 @@ impl Plan for Begin {
 }
 
 impl Gateway {
-    /// Starts the cluster of a run, whose drawn tokens are in `tokens`, with a client for it.
+    /// Starts the cluster of a run, whose drawn tokens are in `tokens`, with a client for it; it
+    /// shows its steps to a sink.
     pub(crate) fn start(
         run: &RunConfig,
         tokens: TokenRange,
-        wants_series: bool,
+        (wants_series, steps): (bool, Option<Arc<dyn StepSink>>),
         register: &Register,
         observer: Box<dyn EngineObserver>,
     ) -> Result<(Self, EngineClient), TargetError> {
@@ -78,11 +80,11 @@ impl Gateway {
             let link = LocalLink::new(RANK, waker.clone(), 0, sink.clone());
             let (of_thread, of_begin, of_stop) = (link.clone(), Arc::clone(&begun), Arc::clone(&stop));
             let serve = move || {
-                let served =
-                    Cluster::behind_server(run, tokens, wants_series).map_err(failed_cluster).and_then(|cluster| {
-                        let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
-                        Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
-                    });
+                let cluster = Cluster::behind_server(run, tokens, wants_series, steps).map_err(failed_cluster);
+                let served = cluster.and_then(|cluster| {
+                    let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
+                    Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
+                });
                 // Whoever waits for an answer must hear that none comes.
                 of_thread.close();
                 served
@@ -223,6 +225,7 @@ impl Serving {
         let mut prompt = self.cluster.salted_prompt(&salt);
         prompt.push_tokens(request.prompt_token_ids.into_iter().flatten());
         let served = ServedRequest {
+            number: tag,
             origin,
             prompt,
             max_tokens: request.sampling_params.and_then(|params| params.max_tokens).unwrap_or(1),
