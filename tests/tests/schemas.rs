@@ -56,14 +56,23 @@ fn reports_of_targets_fit_their_schemas() {
     let folder = Folder::with(EVERYWHERE);
     let server = Serve::start(&["--num-gpu-blocks", "501"]);
     for target in ["live".to_owned(), "serve".to_owned(), format!("http://{}", server.address())] {
-        let args = ["--target", &target, "--out", "out", "--files", "report,requests"];
+        let out = if target.starts_with("http") { "foreign" } else { "out" };
+        let args = ["--target", &target, "--out", out, "--force", "--files", "report,requests,steps"];
         let _ = folder.run(&args).ended(0);
-        let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
+        let read = |name: &str| fs::read_to_string(folder.path().join(out).join(name)).expect("it was written");
         let report: Value = serde_json::from_str(&read("report.json")).expect("the report is JSON");
         assert_valid(&validator("report"), &report, "report.json");
         assert!(report["runs"][0]["target"]["send_delay_ms"].is_object(), "{target}");
         let requests = valid_lines(&validator("requests"), &read("requests.jsonl"), "requests.jsonl");
         assert_eq!(requests.len(), 6, "{target}");
+        let (steps, absent) =
+            (folder.path().join(out).join("steps.jsonl"), &report["runs"][0]["target"]["absent_files"]);
+        if out == "foreign" {
+            assert!(!steps.exists() && absent["steps.jsonl"].is_string(), "{target}: {absent}");
+        } else {
+            let steps = valid_lines(&validator("step-log"), &read("steps.jsonl"), "steps.jsonl");
+            assert!(!steps.is_empty() && absent.is_null(), "{target}: {absent}");
+        }
     }
 }
 

@@ -49,8 +49,11 @@ fn what_a_target_cannot_run_is_refused_by_name() {
     "#,
     );
     let parts = ["data-parallel ranks that wait for each other (pool `decode`)", "no transfers of whole prompts"];
-    let needles =
-        ["the target `frontend` cannot run `two pools`: it has no", "no prefill and decode pools", "--target serve"];
+    let needles = [
+        "the target `frontend` cannot run `two pools`: it has no",
+        ": each engine steps by itself; ",
+        "--target serve",
+    ];
     let frontend = "frontend(#{ binary: \"vllm-rs\", model: \"model\" })";
     folder.run(&["--target", frontend]).failed(2, &[&parts[..], &needles[..]].concat());
     let folder = Folder::with(&SMALL.replace("cluster: c,", "cluster: c, faults: [ crash(#{ at: \"1s\" }) ],"));

@@ -3,10 +3,14 @@
 
 mod bad_input;
 mod clients;
+mod clusters;
+mod disaggregated;
 mod engines;
+mod faults;
 mod recordings;
 mod servers;
 mod shipped;
+mod steps;
 
 use serde_json::Value;
 use vcr_tests::Folder;

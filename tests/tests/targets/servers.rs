@@ -4,6 +4,7 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, vllm_rs};
 
+use crate::steps::Logged;
 use crate::{Outputs, SCENARIO};
 
 /// What serves the scenario's engines from outside.
@@ -27,6 +28,11 @@ fn a_server_of_its_own_gets_the_requests_of_virtual_time() {
         assert!(run["target"]["absent"][unknown].is_string(), "{unknown}");
     }
     assert!(run["metrics"]["counters"]["steps"].is_null(), "unknown is not 0");
+    assert!(
+        run["target"]["absent_files"]["steps.jsonl"].is_string(),
+        "and why there is no step log: {}",
+        run["target"]
+    );
     assert!(run["workloads"]["chat"]["counters"]["preemptions"].is_null(), "known of all together");
     assert!(run["target"]["absent_of_workloads"]["preemptions"].is_string());
     assert_eq!(run["target"]["notes"], json!(null), "nothing was unusual: {}", run["target"]);
@@ -135,9 +141,41 @@ fn a_run_starts_and_stops_the_frontend_of_vllm() {
     for release in vcr_tests::releases() {
         let (Some(binary), Some(model)) = (vllm_rs(release), frontend_model()) else { return };
         let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
-        let measured = Outputs::of(&folder, &target, &["-e", "engines=2"]);
+        let Logged { outputs: measured, files, .. } = &Logged::of(&folder, &target, &["-e", "engines=2"]);
         assert_eq!(measured.asked(), simulated.asked(), "{release}: {}", measured.run()["target"]);
         assert_eq!(measured.run()["target"]["name"], "frontend");
-        assert!(measured.counter("steps").as_u64() > Some(50), "engines in this process count their steps");
+        let (steps, known) = (measured.counter("steps"), &measured.run()["metrics"]["trends"]["step_ms"]["count"]);
+        assert!(steps.as_u64() > Some(50) && known == steps, "engines in this process tell their steps: {known}");
+        assert!(files.contains("steps.jsonl"), "{release}: {files:?}");
     }
+}
+
+/// A frontend for each pool, as vLLM's proxies have them: prompts go to one, outputs come from the
+/// other, and KV moves between their engines.
+#[test]
+fn a_run_starts_a_frontend_for_each_pool() {
+    let folder = Folder::with(
+        r#"
+        let p = |name, engines| pool(#{
+            name: name, engines: engines, engine: engine(#{ num_gpu_blocks: 2_001, max_model_len: 8_192 }),
+            latency: fixed(#{ step: "5ms" }), router: "round-robin",
+        });
+        let c = cluster(#{
+            prefill: p.call("prefill", 2), decode: p.call("decode", 1),
+            link: link(#{ kv_bytes_per_token: "1KiB", latency: "1ms" }),
+        });
+        let work = constant(#{ rate: "20/s", count: 12, prompt_tokens: uniform(40, 200), output_tokens: uniform(4, 20) });
+        let r = run(#{ cluster: c, workloads: [ work ] });
+        expect(r, "completed", "count == 12");
+        expect(r, "transfer", "min >= 1ms");
+    "#,
+    );
+    let simulated = Logged::of(&folder, "virtual", &[]);
+    let (Some(binary), Some(model)) = (vllm_rs("0.33.0"), frontend_model()) else { return };
+    let target = format!("frontend(#{{ binary: \"{}\", model: \"{}\" }})", binary.display(), model.display());
+    let logged = Logged::of(&folder, &target, &[]);
+    assert_eq!(logged.outputs.asked(), simulated.outputs.asked());
+    assert_eq!(logged.emitted("decode"), logged.received());
+    assert_eq!(logged.emitted("prefill"), simulated.emitted("prefill"));
+    assert!(logged.outputs.requests.iter().all(|row| row["decode_engine"] == "decode 0"));
 }

@@ -1,0 +1,85 @@
+//! Faults of live engines.
+
+use vcr_tests::Folder;
+
+use crate::Outputs;
+
+/// Faults act in real time: a crash loses requests, which are tried again.
+#[test]
+fn crashed_engines_lose_requests_and_come_back() {
+    let folder = Folder::with(
+        r#"
+        let c = cluster(#{ engines: pool(#{
+            engines: 2, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }),
+            router: "least-loaded",
+        }) });
+        let r = run(#{
+            cluster: c, retries: 5,
+            workloads: [ constant(#{ rate: "20/s", duration: "1s", prompt_tokens: 64, output_tokens: 40 }) ],
+            faults: [ crash(#{ at: "300ms", engine: 0, restart_after: "200ms" }) ],
+        });
+        expect(r, "completed_ratio", "value == 100%");
+        expect(r, "retries", "count > 0");
+        expect(r, "wasted_tokens", "count > 0");
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let crashes: u64 = outputs.run()["engines"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|engine| engine["crashes"].as_u64())
+            .sum();
+        assert_eq!(crashes, 1, "{target}");
+    }
+}
+
+/// A slowed engine takes longer, and is as fast as before afterwards.
+#[test]
+fn slowed_engines_take_longer() {
+    let folder = Folder::with(
+        r#"
+        let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 501 }), latency: fixed(#{ step: "5ms" }) }) });
+        let work = |name, start| burst(#{ name: name, count: 2, at: start, prompt_tokens: 32, output_tokens: 20 });
+        let r = run(#{
+            cluster: c, workloads: [ work.call("slow", "0s"), work.call("fast", "1s") ],
+            faults: [ slow_down(#{ at: "0s", engine: 0, factor: 4.0, duration: "900ms" }) ],
+        });
+        expect(r, "tpot{workload:slow}", "p50 > 15ms");
+        expect(r, "tpot{workload:fast}", "p50 > 4ms");
+        check("the slow ones are slower", value(r, "tpot{workload:slow}", "p50") > 2.0 * value(r, "tpot{workload:fast}", "p50"));
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let _ = Outputs::of(&folder, target, &[]);
+    }
+}
+
+/// Requests whose decode engine crashes begin again, with their prompts.
+#[test]
+fn crashed_decode_engines_lose_requests_and_come_back() {
+    let folder = Folder::with(
+        r#"
+        let p = |name, engines| pool(#{
+            name: name, engines: engines, engine: engine(#{ num_gpu_blocks: 2_001 }), latency: fixed(#{ step: "10ms" }),
+            router: "least-loaded",
+        });
+        let c = cluster(#{
+            prefill: p.call("prefill", 1), decode: p.call("decode", 2), link: link(#{ kv_bytes_per_token: "1KiB" }),
+        });
+        let r = run(#{
+            cluster: c, retries: 5,
+            workloads: [ constant(#{ rate: "20/s", duration: "1s", prompt_tokens: 64, output_tokens: 40 }) ],
+            faults: [ crash(#{ at: "300ms", pool: "decode", engine: 0, restart_after: "200ms" }) ],
+        });
+        expect(r, "completed_ratio", "value == 100%");
+        expect(r, "retries", "count > 0");
+    "#,
+    );
+    for target in ["virtual", "live", "serve"] {
+        let outputs = Outputs::of(&folder, target, &[]);
+        let crashes = |engine: usize| outputs.run()["engines"][engine]["crashes"].as_u64();
+        assert_eq!([crashes(0), crashes(1), crashes(2)], [Some(0), Some(1), Some(0)], "{target}");
+    }
+}
