@@ -31,8 +31,7 @@ pub(crate) struct Checkout {
 impl Checkout {
     /// The checkout that this program was built in.
     pub(crate) fn here() -> Result<Self, Error> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let root = root.canonicalize().map_err(Error::file("find", &root))?;
+        let root = root()?;
         let git = |arguments: &[&str]| tool::text(Command::new("git").current_dir(&root).args(arguments), "git");
         let rustc = tool::text(Command::new("rustc").arg("-vV").current_dir(&root), "rustc")?;
         let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));
@@ -50,6 +49,12 @@ impl Checkout {
             root,
         })
     }
+}
+
+/// The root of the checkout that this program was built in.
+pub(crate) fn root() -> Result<PathBuf, Error> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.canonicalize().map_err(Error::file("find", &root))
 }
 
 /// The version of vcr, and the folders of all crates.

@@ -47,6 +47,16 @@ pub(crate) enum Error {
     /// Nothing was built where guests are expected.
     #[error("no guests in `{0}`: expected components, `*.wasm`")]
     NoGuests(PathBuf),
+    /// The snapshot of advisories is not one.
+    #[error("invalid snapshot: {path}:{line}: expected {expected}")]
+    Snapshot {
+        /// Its file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What belongs there.
+        expected: &'static str,
+    },
     /// The binary is one of another version.
     #[error("invalid binary `{path}`: expected version {expected}, got `{said}`")]
     Version {
@@ -73,7 +83,7 @@ impl Error {
             Self::Failed { hint, .. } => *hint,
             Self::NoGuests(_) => Some("build them with `cargo run --release -- guest build --bootstrap`"),
             Self::Version { .. } => Some("build it from this checkout: `cargo build --release --features full`"),
-            Self::File { .. } | Self::Output { .. } => None,
+            Self::File { .. } | Self::Output { .. } | Self::Snapshot { .. } => None,
         }
     }
 }

@@ -1,10 +1,12 @@
-//! `cargo xtask dist`: everything that a release consists of, in `target/dist`.
+//! `cargo xtask dist`: everything that a release consists of, in `target/dist`; and `cargo xtask
+//! advisories`: known vulnerabilities of what it is made of.
 //!
 //! The same commit, toolchain and target give the same bytes: archives have the commit's time and
 //! an order of their own, and no file names a folder of the machine. Other people's tools do what
 //! they are made for (objcopy, cargo-about, cargo-cyclonedx); one that is missing is named with
 //! the command that installs it.
 
+mod advisories;
 mod archive;
 mod binary;
 mod checkout;
@@ -32,6 +34,20 @@ struct Cli {
 enum Command {
     /// Make the files of a release: archive, line tables, SBOM, provenance, checksums.
     Dist(DistArgs),
+    /// Check all lock files with cargo-deny against the snapshot of advisories, without a network.
+    Advisories(AdvisoriesArgs),
+}
+
+/// Options of `cargo xtask advisories`.
+#[derive(Debug, Args)]
+struct AdvisoriesArgs {
+    /// Take the advisories of this file in place of `advisories/snapshot.md`.
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+
+    /// cargo-deny [default: that of target/tools, else of PATH].
+    #[arg(long, value_name = "FILE")]
+    deny: Option<PathBuf>,
 }
 
 /// Options of `cargo xtask dist`.
@@ -61,12 +77,14 @@ struct DistArgs {
 }
 
 fn main() -> ExitCode {
-    let Command::Dist(args) = Cli::parse().command;
-    match dist::dist(&args) {
-        Ok(files) => {
-            files.iter().for_each(|file| println!("{}", file.display()));
-            ExitCode::SUCCESS
+    let done = match Cli::parse().command {
+        Command::Dist(args) => {
+            dist::dist(&args).map(|files| files.iter().for_each(|file| println!("{}", file.display())))
         }
+        Command::Advisories(args) => advisories::advisories(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             if let Some(hint) = error.hint() {

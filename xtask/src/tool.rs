@@ -11,6 +11,7 @@ const INSTALL: &[(&str, &str)] = &[
     ("objcopy", "install binutils"),
     ("git", "install git"),
     ("cargo-about", "install it with `cargo install cargo-about --locked --features cli`"),
+    ("cargo-deny", "install it with `cargo install cargo-deny --locked`"),
     ("cargo-cyclonedx", "install it with `cargo install cargo-cyclonedx --locked`"),
 ];
 
