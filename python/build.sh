@@ -10,6 +10,7 @@ export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 cd "$(dirname "$0")/.."
 clients=${VCR_FRONTENDS:-target/frontends}/clients
 
+python/shipped.sh
 rm -rf target/wheels
 PATH="$PWD/$clients/python/bin:$PATH" maturin build --quiet --locked --offline \
   --manifest-path python/Cargo.toml --interpreter python3 --out target/wheels

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use vcr::library::{self, Refusal, Reporter, parallel};
+use vcr::library::{self, Refusal, Reporter, Source, parallel};
 
 use crate::error::raised;
 use crate::supervise::{Relay, supervised};
@@ -23,10 +23,13 @@ pub(crate) struct Sweep {
 
 #[pymethods]
 impl Sweep {
-    /// Plans the sweep of the words of `vcr run` or `vcr replay`.
+    /// Plans the sweep of the words of `vcr run` or `vcr replay`; `source` is the name and text of a
+    /// scenario that is in no file.
     #[new]
-    fn new(py: Python<'_>, words: Vec<OsString>) -> PyResult<Self> {
-        let planned = supervised(py, &Relay::new(None), move || library::Sweep::plan(&words))?;
+    #[pyo3(signature = (words, *, source = None))]
+    fn new(py: Python<'_>, words: Vec<OsString>, source: Option<(String, String)>) -> PyResult<Self> {
+        let source = source.map(|(name, text)| Source { name, text });
+        let planned = supervised(py, &Relay::new(None), move || library::Sweep::plan(&words, source))?;
         Ok(Self { sweep: planned.map_err(|refusal| raised(py, refusal))? })
     }
 

@@ -47,6 +47,29 @@ def test_folders_have_the_files_of_the_binary(small, binary, tmp_path):
     assert report.file("charts") == (tmp_path / "ours/charts.json").read_bytes()
 
 
+def test_scenarios_and_guests_of_the_package_have_names(monkeypatch, tmp_path, binary):
+    shipped, guests = vcr.scenarios(), vcr.guests()
+    assert sorted(shipped) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.rhai"))
+    assert sorted(guests) == sorted(path.stem for path in (ROOT / "guests/dist").glob("*.wasm"))
+    assert shipped["pd_burst"].with_name("traces").joinpath("chat.jsonl").exists()
+    # Nothing of the checkout is near.
+    monkeypatch.chdir(tmp_path)
+    ours = vcr.run("thermal").to_json().encode()
+    code, theirs, err = binary("run", ROOT / "scenarios/thermal.rhai", "--json")
+    assert (code, ours) == (0, theirs), err
+    with pytest.raises(vcr.InputError, match="no scenario `thermic`: expected a path, or one of canary,"):
+        vcr.run("thermic")
+    # A file of such a name is meant.
+    (tmp_path / "thermal").write_text(SMALL)
+    assert vcr.run("thermal").to_dict()["claim"] == "One engine keeps up."
+    s = vcr.Scenario()
+    latency = s.guest(path=guests["roofline"], config={"model": "llama-3.1-8b", "gpu": "h100-sxm"})
+    pool = s.pool(engines=1, engine=s.engine(num_gpu_blocks=8192), latency=latency)
+    chat = s.poisson(rate="5/s", duration="2s", prompt_tokens=200, output_tokens=20)
+    s.run(cluster=s.cluster(engines=pool), workloads=[chat])
+    assert vcr.run(s).passed
+
+
 def test_a_text_is_a_scenario(small):
     assert vcr.run(SMALL).fingerprint == vcr.run(small).fingerprint
 

@@ -31,12 +31,31 @@ def test_the_results_are_those_of_the_script():
     assert ours.to_dict()["scenario"] == "small.rhai" and ours.to_dict()["claim"] == "One engine keeps up."
 
 
-def test_a_saved_one_can_be_swept(tmp_path):
+def test_one_is_swept_as_its_file_is(tmp_path, monkeypatch):
     s, _ = built()
-    with pytest.raises(vcr.InputError, match="a sweep needs a file"):
+    monkeypatch.chdir(tmp_path)
+    for arguments in ({"grid": {"rate": [1, 2]}}, {"grid": {"rate": [1, 2]}, "repeat": 2}):
+        vcr.sweep(s, **arguments).write("unsaved.csv", force=True)
+        s.save(s.name)
+        vcr.sweep(s.name, **arguments).write("saved.csv", force=True)
+        # A file of that name does not matter.
+        (tmp_path / s.name).write_text("let broken = ;")
+        vcr.sweep(s, **arguments).write("beside.csv", force=True)
+        (tmp_path / s.name).unlink()
+        written = [(tmp_path / f"{name}.csv").read_bytes() for name in ("unsaved", "saved", "beside")]
+        assert written[0] == written[1] == written[2]
+    # So is a text.
+    table = vcr.sweep(SMALL, {"rate": [1, 2]})
+    assert table.num_rows == 2
+
+
+def test_a_bad_one_is_refused_with_the_line_of_python_when_swept():
+    s, _ = built({"num_gpu_block": 8})
+    with pytest.raises(vcr.InputError, match="num_gpu_block") as caught:
         vcr.sweep(s, {"rate": [1, 2]})
-    s.save(tmp_path / s.name)
-    assert vcr.sweep(tmp_path / s.name, {"rate": [1, 2]}).num_rows == 2
+    assert caught.value.caller and caught.value.caller[0] == __file__
+    with pytest.raises(vcr.InputError, match="no parameter `rat`"):
+        vcr.sweep(built()[0], {"rat": [1]})
 
 
 def test_errors_are_those_of_scripts_with_the_line_of_python(tmp_path):

@@ -107,6 +107,20 @@ def test_replays_have_the_bytes_of_the_binary(binary, tmp_path):
         vcr.replay(TRACE, num_workers="x")
 
 
+def test_replays_in_ticks_have_the_bytes_of_the_binary(binary, tmp_path):
+    path = tmp_path / "ticks.json"
+    config = {"total_kv_pages": 10, "page_size_tokens": 16, "max_active": 2, "prefill_tokens_per_tick": 64}
+    request = {"id": "a", "prompt_tokens": 60, "max_output_tokens": 4, "priority": 0, "arrival_tick": 2}
+    path.write_text(json.dumps({"config": {**config, "decode_width": 1}, "requests": [request]}))
+    report = vcr.replay(path, engine="ticks", max_active=3, report_json=tmp_path / "report.json")
+    code, out, err = binary("replay", path, "--engine", "ticks", "--max-active", 3, "--json")
+    assert (code, report.to_json().encode()) == (0, out), err
+    assert (tmp_path / "report.json").read_bytes() == out
+    assert report["summary"]["completed"] == 1
+    with pytest.raises(vcr.InputError, match="expected one tick workload"):
+        vcr.replay(path, path, engine="ticks")
+
+
 def test_comparisons_have_the_bytes_of_the_binary(small, binary, tmp_path):
     vcr.run(small, out=tmp_path / "before")
     vcr.run(small, params={"rate": 20}, out=tmp_path / "after")

@@ -11,10 +11,13 @@ from vcr import _vcr, _words
 from vcr._errors import InputError
 from vcr._report import Progress, ReplayReport, Report
 from vcr._scenario import Scenario, located
+from vcr._shipped import scenarios
 from vcr._table import Table
 
 Path = str | os.PathLike[str]
 Watch = Callable[[Progress], object]
+#: Name and text of a scenario that is in no file.
+Source = tuple[str, str]
 
 #: Name of a script that is given as text.
 _SOURCE_NAME = "scenario.rhai"
@@ -35,8 +38,8 @@ def run(
     """Executes a scenario once.
 
     Args:
-        scenario: Path of a script or pack, the text of a script (with a line break in it), or a
-            ``Scenario``.
+        scenario: Path of a script or pack, the text of a script (with a line break in it), a
+            ``Scenario``, or the name of a scenario of the package, such as ``"pd_burst"``.
         params: Values for ``param(name, default)`` of the script.
         seed: In the place of the seeds of all runs.
         target: Where runs happen, in the place of the script's own: ``virtual``, ``live``, ``serve``
@@ -76,7 +79,7 @@ def replay(
     """Replays a trace, or a synthetic workload, as NVIDIA Dynamo's offline replay does.
 
     Args:
-        *traces: Files; none for a synthetic workload.
+        *traces: Files; none for a synthetic workload, and a tick workload with ``engine="ticks"``.
         progress: As of ``run``.
         **options: The options of ``vcr replay``, with underscores: ``num_workers=4``,
             ``router_mode="kv_router"``, ``extra_engine_args={"num_gpu_blocks": 8192}``.
@@ -110,7 +113,12 @@ def sweep(
     Returns:
         The table of ``--sweep-out``; ``write`` writes its bytes.
     """
-    planned = plan(sweep_words(scenario, grid, trace=trace, params=params, **options))
+    words, source = sweep_words(scenario, grid, trace=trace, params=params, **options)
+    with located(scenario):
+        return _swept(_vcr.Sweep(words, source=source), threads, on_row)
+
+
+def _swept(planned: _vcr.Sweep, threads: int | None, on_row: Callable[[int, dict[str, str]], object] | None) -> Table:
     results: list[tuple[int, str]] = []
 
     def done(point: int, result: str) -> None:
@@ -123,11 +131,6 @@ def sweep(
     return Table(planned.table(results))
 
 
-def plan(words: list[str]) -> _vcr.Sweep:
-    """The grid of the words of a command line."""
-    return _vcr.Sweep(words)
-
-
 def sweep_words(
     scenario: Path | Scenario | None,
     grid: Mapping[str, object] | None,
@@ -135,22 +138,18 @@ def sweep_words(
     trace: Path | list[Path] | None = None,
     params: Mapping[str, object] | None = None,
     **options: object,
-) -> list[str]:
-    """The command line of a sweep."""
+) -> tuple[list[str], Source | None]:
+    """The command line of a sweep, and the scenario's name and text if it is in no file."""
     if (scenario is None) == (trace is None):
         raise InputError("expected either a scenario or a trace")
     words = _words.sweeps(grid or {})
     if scenario is not None:
         path, source = _named(scenario)
-        if source is not None:
-            raise InputError(
-                "invalid scenario: a sweep needs a file", "save it first: scenario.save(\"scenario.rhai\")"
-            )
-        return ["run", *_words.parameters(params), *words, *_words.options(options), "--", path]
+        return ["run", *_words.parameters(params), *words, *_words.options(options), "--", path], source
     if params:
         raise InputError("invalid argument `params`: a replay has options, which are arguments of their own")
     traces = trace if isinstance(trace, list) else [trace]
-    return ["replay", *words, *_words.options(options), "--", *(os.fspath(each) for each in traces if each)]
+    return ["replay", *words, *_words.options(options), "--", *(os.fspath(each) for each in traces if each)], None
 
 
 class Comparison(Mapping[str, Any]):
@@ -212,12 +211,19 @@ def read_steps(path: Path) -> Table:
     return Table(_vcr.read_steps(path))
 
 
-def _named(scenario: Path | Scenario) -> tuple[str, tuple[str, str] | None]:
+def _named(scenario: Path | Scenario) -> tuple[str, Source | None]:
     """The path of a scenario, and its name and text if it is in no file."""
     if isinstance(scenario, Scenario):
         return scenario.name, (scenario.name, scenario.source())
     if isinstance(scenario, str) and "\n" in scenario:
         return _SOURCE_NAME, (_SOURCE_NAME, scenario)
+    if isinstance(scenario, str) and scenario.isidentifier() and not os.path.exists(scenario):
+        shipped = scenarios()
+        if shipped and scenario not in shipped:
+            raise InputError(
+                f"there is no scenario `{scenario}`: expected a path, or one of {', '.join(shipped)}"
+            )
+        return os.fspath(shipped.get(scenario, scenario)), None
     try:
         return os.fspath(scenario), None
     except TypeError:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from vcr import _vcr
-from vcr._api import plan, sweep_words
+from vcr._api import Source, sweep_words
 from vcr._errors import FaultError, InputError, VcrError
 from vcr._results import Results
-from vcr._scenario import Scenario
+from vcr._scenario import Scenario, located
 from vcr._table import Table, _imported
 
 #: What a file of the command line is called there, and the files that lie beside it.
@@ -65,12 +65,14 @@ def sweep(
         InputError: A point is wrong, a worker has another version, the folder is of another grid.
         FaultError: A point has lost its worker several times, or failed.
     """
-    words = sweep_words(scenario, grid, trace=trace, params=params, **options)
-    return _sweep(words, address=address, results=results, task_s=task_s, on_row=on_row)
+    words, source = sweep_words(scenario, grid, trace=trace, params=params, **options)
+    with located(scenario):
+        return _sweep(words, source, address=address, results=results, task_s=task_s, on_row=on_row)
 
 
 def _sweep(
     words: list[str],
+    source: Source | None = None,
     *,
     address: str | None,
     results: str | os.PathLike[str] | None,
@@ -78,7 +80,7 @@ def _sweep(
     on_row: Callable[[int, dict[str, str]], object] | None = None,
 ) -> Table:
     ray = _imported("ray", "ray")
-    planned = plan(words)
+    planned = _vcr.Sweep(words, source=source)
     # Each point, before any of them costs a task.
     inputs = planned.check()
     kept = Results(results, planned.header(), planned.points)
@@ -163,21 +165,34 @@ class _Driver:
         try:
             results = self.ray.get(task)
         except exceptions.RayTaskError as error:
-            raise _cause(error) from None
+            if not self.is_loss(error.cause):
+                raise _cause(error) from None
+            self.lose(points, error.cause)
+            return
         except exceptions.RayError as error:
-            for point in points:
-                self.losses[point] = self.losses.get(point, 0) + 1
-                if self.losses[point] >= _MAX_LOSSES:
-                    raise FaultError(
-                        f"the point {self.label(point)} has lost its worker {_MAX_LOSSES} times: {_line(error)}",
-                        "look at the memory of the nodes; results so far are in the folder of `results`",
-                    ) from None
-            self.pending += points
+            self.lose(points, error)
             return
         for point, result, seconds in results:
             self.costs.note(point, seconds)
             if self.kept.add(point, result) and self.on_row:
                 self.on_row(point, dict(zip(self.planned.axes, self.planned.values(point))))
+
+    def is_loss(self, cause: BaseException) -> bool:
+        """Whether a task raised what Ray raises in workers that outlive their node for a moment: an
+        error of its own, or one of the connection to its daemon, which unlike the system's has no
+        number."""
+        return isinstance(cause, self.ray.exceptions.RayError) or (isinstance(cause, OSError) and cause.errno is None)
+
+    def lose(self, points: list[int], error: BaseException) -> None:
+        """Has points again whose worker is lost."""
+        for point in points:
+            self.losses[point] = self.losses.get(point, 0) + 1
+            if self.losses[point] >= _MAX_LOSSES:
+                raise FaultError(
+                    f"the point {self.label(point)} has lost its worker {_MAX_LOSSES} times: {_line(error)}",
+                    "look at the memory of the nodes; results so far are in the folder of `results`",
+                ) from None
+        self.pending += points
 
     def label(self, point: int) -> str:
         return " ".join(f"{name}={of}" for name, of in zip(self.planned.axes, self.planned.values(point)))
@@ -248,7 +263,7 @@ def _execute(bundle: list[Any], header: str, version: str, points: list[int]) ->
         import ray
 
         words, inputs = ray.get(bundle[0])
-        planned = _known[header] = plan(_with_files(words, inputs))
+        planned = _known[header] = _vcr.Sweep(_with_files(words, inputs))
     results: list[tuple[int, str, float]] = []
     for point in points:
         began = time.perf_counter()

@@ -65,6 +65,10 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     let code = "import sys, vcr; sys.stdout.write(vcr.run(sys.argv[1]).to_json())";
     let in_process = Said::of(Command::new(bin.join("python")).args(["-c", code]).arg(&scenario)).ended(0);
     assert_eq!(in_process.stdout, expected.stdout);
+    // The package has it, with its guest and its trace.
+    let code = "import sys, vcr; sys.stdout.write(vcr.run('pd_burst').to_json())";
+    let shipped = Said::of(Command::new(bin.join("python")).args(["-c", code]).current_dir(folder.path())).ended(0);
+    assert_eq!(shipped.stdout, expected.stdout);
     // What other packages are for says which.
     let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
     let mut missing = Command::new(bin.join("python"));

@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use vcr_import::table::Column;
 use vcr_scenario::{HostPlugin, OutFile, Outcome, RunOptions, Scenario};
+use vcr_ticks::TickReport;
 
 use crate::args::{Command, RunArgs};
 use crate::pack::OpenedPack;
-use crate::replay::{Replayed, args::ReplayArgs};
+use crate::replay::{Replayed, args::ReplayArgs, ticks};
 use crate::terminal::text::{without_parse_messages, without_rust_types};
 use crate::words::parsed;
 use crate::{compare, run};
@@ -129,16 +130,21 @@ fn compile(source: &Source) -> Result<Scenario, Refusal> {
 }
 
 /// A replay that has ended.
-pub struct Replay {
-    args: Box<ReplayArgs>,
-    replayed: Replayed,
+pub struct Replay(Ended);
+
+enum Ended {
+    Workers { args: Box<ReplayArgs>, replayed: Box<Replayed> },
+    Ticks(Box<TickReport>),
 }
 
 impl Replay {
     /// Whether it was stopped before its end.
     #[must_use]
     pub fn is_partial(&self) -> bool {
-        self.replayed.is_partial()
+        match &self.0 {
+            Ended::Workers { replayed, .. } => replayed.is_partial(),
+            Ended::Ticks(report) => report.stopped_by.is_some(),
+        }
     }
 
     /// Writes the report, as `vcr replay --json` prints it.
@@ -146,24 +152,30 @@ impl Replay {
     /// # Errors
     /// Those of the writer.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.replayed.write_json(&self.args, out)
+        match &self.0 {
+            Ended::Workers { args, replayed } => replayed.write_json(args, out),
+            Ended::Ticks(report) => ticks::write_json(out, report),
+        }
     }
 }
 
 /// Replays a trace once.
 ///
 /// # Errors
-/// As `vcr replay`; sweeps, and engines in ticks.
+/// As `vcr replay`; sweeps.
 pub fn replay(words: &[OsString], reporter: &dyn Reporter) -> Result<Replay, Refusal> {
     let Command::Replay(args) = command(words)? else {
         return Err(Refusal::input("expected the options of `vcr replay`"));
     };
-    if !args.sweep.sweeps.is_empty() || args.ticks.engine.is_some() {
-        return Err(Refusal::input("expected one replay; sweeps are `vcr.sweep`, ticks are the command's"));
+    if !args.sweep.sweeps.is_empty() {
+        return Err(Refusal::input("expected one replay; sweeps are `vcr.sweep`"));
+    }
+    if args.ticks.engine.is_some() {
+        return Ok(Replay(Ended::Ticks(Box::new(ticks::report(&args, reporter)?))));
     }
     crate::replay::check::check(&args)?;
-    let replayed = Replayed::execute(&args, reporter)?;
-    Ok(Replay { args, replayed })
+    let replayed = Box::new(Replayed::execute(&args, reporter)?);
+    Ok(Replay(Ended::Workers { args, replayed }))
 }
 
 /// Compares two runs or captures; returns what `vcr compare --json` prints.

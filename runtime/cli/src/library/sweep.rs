@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use vcr_import::table::Column;
 use vcr_scenario::{Reporter, SourceFile};
 
-use super::{Refusal, command};
+use super::{Refusal, Source, command};
 use crate::args::Command;
 use crate::merge;
 use crate::pack::pack_for_sweep;
@@ -34,6 +34,8 @@ pub struct Sweep {
     header: Header,
     combinations: Vec<Vec<String>>,
     file: Option<PathBuf>,
+    /// Text of a scenario that is in no file.
+    text: Option<String>,
     kind: Kind,
 }
 
@@ -59,11 +61,12 @@ pub struct InputFile {
 }
 
 impl Sweep {
-    /// Plans the sweep of the words of `vcr run` or `vcr replay`.
+    /// Plans the sweep of the words of `vcr run` or `vcr replay`; `source` is in the place of the
+    /// scenario that the words name.
     ///
     /// # Errors
     /// As the commands; without `--sweep`.
-    pub fn plan(words: &[OsString]) -> Result<Self, Refusal> {
+    pub fn plan(words: &[OsString], source: Option<Source>) -> Result<Self, Refusal> {
         match command(words)? {
             Command::Run(args) => {
                 let options = crate::run::options(&args)?;
@@ -73,7 +76,11 @@ impl Sweep {
                 let searched = asked.iter().map(|asked| asked.name.as_str());
                 let names: Vec<&str> = searched.chain(axes.iter().map(|axis| axis.name.as_str())).collect();
                 let settings = points::settings(&args, &options);
-                let points = Box::new(Points::new(&args.file, options, &names, true)?);
+                let (file, text) = match source {
+                    Some(Source { name, text }) => (PathBuf::from(name), Some(text)),
+                    None => (args.file.clone(), None),
+                };
+                let points = Box::new(Points::new(&file, text.as_deref(), options, &names, true)?);
                 let kind = match asked {
                     Some(asked) => {
                         Kind::Search { points, search: Box::new(Search { asked, questions: questions.clone() }) }
@@ -82,7 +89,8 @@ impl Sweep {
                 };
                 let of = if questions.search.is_some() { SweepKind::Search } else { SweepKind::Run };
                 let is_repeated = questions.repeat.is_some() && of == SweepKind::Run;
-                Self::new(of, &axes, is_repeated, &settings, Some(args.file), kind)
+                let sweep = Self::new(of, &axes, is_repeated, &settings, Some(file), kind)?;
+                Ok(Self { text, ..sweep })
             }
             Command::Replay(args) => {
                 let axes = some_axes(&args.sweep.sweeps)?;
@@ -105,7 +113,7 @@ impl Sweep {
         let combinations = combinations(axes).map_err(Refusal::input)?;
         let mut header = Header::new(of, axes, combinations.len(), WHOLE, settings);
         header.is_repeated = is_repeated;
-        Ok(Self { header, combinations, file, kind })
+        Ok(Self { header, combinations, file, text: None, kind })
     }
 
     /// Number of points.
@@ -144,6 +152,9 @@ impl Sweep {
             }
         };
         self.header.digest_inputs(&inputs).map_err(|error| Refusal::input(error.to_string()))?;
+        if let (Some(file), Some(text)) = (&self.file, &self.text) {
+            self.header.digest_text(&file.display().to_string(), text);
+        }
         Ok(files)
     }
 
@@ -159,7 +170,7 @@ impl Sweep {
             let found = points.check_one(&point)?;
             sources.extend(found.into_iter().map(|source| ((source.name.clone(), source.path.clone()), source)));
         }
-        let mut files = vec![path.clone()];
+        let mut files: Vec<PathBuf> = self.text.is_none().then(|| path.clone()).into_iter().collect();
         let word = path.display().to_string();
         if points.is_packed() {
             let file = read_named(&path)?;
@@ -171,7 +182,7 @@ impl Sweep {
             files.extend(found.into_iter().map(|(_, path)| path));
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let pack = (format!("{name}.vcr"), pack_for_sweep(&path, &sources)?);
+        let pack = (format!("{name}.vcr"), pack_for_sweep(&path, self.text.as_deref(), &sources)?);
         Ok((files, vec![InputFile { word, files: vec![pack] }]))
     }
 

@@ -20,6 +20,8 @@ use crate::exit::Exit;
 /// A run and what it has read.
 pub(super) struct Packed<'a> {
     pub(super) script: &'a Path,
+    /// The script if it is in no file.
+    pub(super) text: Option<&'a str>,
     pub(super) settings: Settings,
     pub(super) is_redacted: bool,
     pub(super) sources: &'a [SourceFile],
@@ -31,13 +33,23 @@ impl Packed<'_> {
         let unreadable = |error: std::io::Error| {
             Refused(format!("cannot read `{}`: {error}", self.script.display()), None, Exit::BadInput)
         };
-        let script = fs::canonicalize(self.script).map_err(unreadable)?;
+        let (script, content) = match self.text {
+            Some(text) => {
+                // Where relative paths in it start.
+                let folder = fs::canonicalize(".").map_err(unreadable)?;
+                (folder.join(self.script), Content::Bytes(text.as_bytes().to_vec()))
+            }
+            None => {
+                let script = fs::canonicalize(self.script).map_err(unreadable)?;
+                (script.clone(), Content::File(script))
+            }
+        };
         let name_of = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let named: Vec<(String, String)> =
             self.sources.iter().map(|source| (source.name.clone(), name_of(&source.path))).collect();
         let (scenario, places) = vcr_pack::place_inputs(&script, &named);
         let scenario = format!("{SCENARIO}/{scenario}");
-        let mut files = vec![PackFile { path: scenario.clone(), content: Content::File(script) }];
+        let mut files = vec![PackFile { path: scenario.clone(), content }];
         let mut inputs = Vec::new();
         for (source, place) in self.sources.iter().zip(places) {
             let place = format!("{SCENARIO}/{place}");

@@ -57,13 +57,14 @@ impl Refused {
     }
 }
 
-/// The pack of a scenario and the files that it reads, without a result.
-pub(crate) fn pack_for_sweep(script: &Path, sources: &[SourceFile]) -> Result<Vec<u8>, Refusal> {
+/// The pack of a scenario and the files that it reads, without a result; `text` is the script if it
+/// is in no file.
+pub(crate) fn pack_for_sweep(script: &Path, text: Option<&str>, sources: &[SourceFile]) -> Result<Vec<u8>, Refusal> {
     let folder = tempfile::tempdir()
         .map_err(|error| Refusal::input(format!("cannot make a temporary folder for the pack: {error}")))?;
     let path = folder.path().join("scenario.vcr");
     let draft = Outputs::new(false).create(&path)?;
-    let packed = Packed { script, settings: Settings::default(), is_redacted: false, sources };
+    let packed = Packed { script, text, settings: Settings::default(), is_redacted: false, sources };
     let unpacked = |Refused(message, hint, exit)| Refusal { exit, hint, ..Refusal::input(message) };
     packed.write(Err("it was packed for a sweep, without a result".to_owned()), draft).map_err(unpacked)?;
     fs::read(&path).map_err(|error| Refusal::input(format!("cannot read the pack: {error}")))
@@ -92,7 +93,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refused> {
         (outcome, sources) = run_once(args, &settings, copies.files_by_name())?;
     }
     let ran = started.elapsed();
-    let packed = Packed { script: &args.file, settings, is_redacted: args.redact, sources: &sources };
+    let packed = Packed { script: &args.file, text: None, settings, is_redacted: args.redact, sources: &sources };
     let manifest = packed.write(outcome.as_ref().map_err(ToString::to_string), draft)?;
     if !args.quiet {
         let bytes = fs::metadata(&output).map_or(0, |file| file.len());
@@ -152,7 +153,7 @@ pub(crate) fn pack_failure(
     // The pack of an earlier failure is replaced, but nothing else.
     let mut outputs = Outputs::new(vcr_pack::is_pack(&output));
     let written = outputs.reads(script).and_then(|()| outputs.create(&output)).map_err(Refused::from);
-    let packed = Packed { script, settings, is_redacted: false, sources };
+    let packed = Packed { script, text: None, settings, is_redacted: false, sources };
     match written.and_then(|draft| packed.write(outcome.map_err(ToString::to_string), draft)) {
         Ok(_) => tell(format_args!("packed into {}; run it with: vcr run {0}", output.display())),
         Err(refused) => drop(refused.exit()),

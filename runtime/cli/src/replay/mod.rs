@@ -8,7 +8,7 @@ mod setup;
 mod show;
 pub(crate) mod sweep;
 pub(crate) mod tick_args;
-mod ticks;
+pub(crate) mod ticks;
 
 use std::io::{self, Write};
 use std::sync::Arc;

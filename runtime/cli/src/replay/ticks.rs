@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use vcr_cluster::observe::Observer;
 use vcr_output::Outputs;
-use vcr_scenario::Blame;
+use vcr_scenario::{Blame, Reporter};
 use vcr_ticks::{TickRecord, TickReport, TickRunError, Workload, WorkloadError};
 
 use super::args::ReplayArgs;
@@ -22,6 +22,16 @@ const NAME: &str = "ticks";
 
 /// Replays the workload that is the command's only file.
 pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
+    let report = report(args, &TerminalReporter::new(args.output.quiet))?;
+    let mut out = anstream::stdout().lock();
+    let written = if args.output.json { write_json(&mut out, &report) } else { write_tables(&mut out, &report) };
+    let Some(cause) = stop::cause() else { return Ok(printed(written, Exit::Passed)) };
+    tell(format_args!("stopped by {} after {} ticks; these results are partial", cause.name(), report.summary.ticks));
+    Ok(printed(written, cause.exit()))
+}
+
+/// Replays it, and writes the report to the file that was asked for.
+pub(crate) fn report(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<TickReport, Refusal> {
     let [path] = &args.trace_files[..] else {
         return Err(Refusal::input("invalid arguments: expected one tick workload with --engine ticks"));
     };
@@ -32,22 +42,16 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let config = args.ticks.settings().or(workload.settings).config().map_err(|problems| {
         Refusal::input(problems.iter().map(|text| format!("{}: {text}", path.display())).collect::<Vec<_>>().join("\n"))
     })?;
-    let reporter = TerminalReporter::new(args.output.quiet);
-    let mut watcher = Watcher { reporter: &reporter, name: NAME, capacity: None };
+    let mut watcher = Watcher { reporter, name: NAME, capacity: None };
     let mut report = vcr_ticks::replay(&config, &workload, &mut watcher as &mut dyn Observer)?;
-    let stopped = stop::cause();
-    report.stopped_by = stopped.map(|cause| cause.name().to_owned());
+    report.stopped_by = reporter.stop().map(str::to_owned);
     if let Some(file) = file {
         file.write_with(|out| write_json(out, &report))?;
     }
-    let mut out = anstream::stdout().lock();
-    let written = if args.output.json { write_json(&mut out, &report) } else { write_tables(&mut out, &report) };
-    let Some(cause) = stopped else { return Ok(printed(written, Exit::Passed)) };
-    tell(format_args!("stopped by {} after {} ticks; these results are partial", cause.name(), report.summary.ticks));
-    Ok(printed(written, cause.exit()))
+    Ok(report)
 }
 
-fn write_json(out: &mut dyn Write, report: &TickReport) -> io::Result<()> {
+pub(crate) fn write_json(out: &mut dyn Write, report: &TickReport) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     writeln!(out)
 }

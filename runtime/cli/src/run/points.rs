@@ -38,20 +38,30 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Takes over `options`; `names` are those of the parameters that points set.
-    pub(crate) fn new(path: &Path, mut options: RunOptions, names: &[&str], quiet: bool) -> Result<Self, Refusal> {
+    /// Takes over `options`; `names` are those of the parameters that points set. `text` is the
+    /// script if it is in no file.
+    pub(crate) fn new(
+        path: &Path,
+        text: Option<&str>,
+        mut options: RunOptions,
+        names: &[&str],
+        quiet: bool,
+    ) -> Result<Self, Refusal> {
         if let Some(twice) = names.iter().find(|name| options.parameters.contains_key(**name)) {
             return Err(Refusal::input(format!("the parameter `{twice}` is given twice"))
                 .hint("a search or a sweep sets it; leave out its -e"));
         }
-        let mut pack = OpenedPack::open(path)?;
+        let mut pack = if text.is_some() { None } else { OpenedPack::open(path)? };
         if let Some(pack) = &mut pack {
             pack.complete(&mut options);
             // Results of points are others than that of the pack.
             options.keeps_step_digests = false;
         }
         options.leaves_recordings_out = true;
-        let scenario = Scenario::open(&pack.as_ref().map_or_else(|| path.to_owned(), OpenedPack::script))?;
+        let scenario = match text {
+            Some(text) => Scenario::compile(path, text.to_owned()).map_err(|error| Refusal::of_script(error, text))?,
+            None => Scenario::open(&pack.as_ref().map_or_else(|| path.to_owned(), OpenedPack::script))?,
+        };
         let known = scenario.parameters();
         if known.are_all_known
             && let Some(unknown) = names.iter().find(|name| !known.names.contains(**name))
@@ -62,7 +72,7 @@ impl Points {
         }
         let reporter = PointReporter { inner: TerminalReporter::new(quiet), warned: Mutex::default() };
         let threads = options.threads;
-        let files_read = Mutex::new(BTreeSet::from([path.to_owned()]));
+        let files_read = Mutex::new(text.is_none().then(|| path.to_owned()).into_iter().collect());
         Ok(Self { scenario, pack, options, threads, reporter: Arc::new(reporter), files_read })
     }
 

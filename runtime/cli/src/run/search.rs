@@ -98,7 +98,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     let names: Vec<&str> =
         std::iter::once(&asked.name).chain(axes.iter().map(|axis| &axis.name)).map(|name| &**name).collect();
     let settings = settings(args, &options);
-    let points = Points::new(&args.file, options, &names, args.quiet)?;
+    let points = Points::new(&args.file, None, options, &names, args.quiet)?;
     if let Some(part) = questions.cluster.execute(&args.words)? {
         let rows = part.results::<FoundRow>().map_err(Refusal::input)?;
         let all_found = rows.iter().all(|(_, row)| row.kept.is_some());

@@ -35,7 +35,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let settings = settings(args, &options);
-    let points = Points::new(&args.file, options, &names, args.quiet)?;
+    let points = Points::new(&args.file, None, options, &names, args.quiet)?;
     let repetitions = questions.repeat.unwrap_or(1);
     let all: Vec<Point> = chosen
         .iter()

@@ -77,6 +77,11 @@ impl Header {
         }
         Ok(())
     }
+
+    /// Adds the digest of a script that is in no file, as if it were in one of that name.
+    pub(crate) fn digest_text(&mut self, name: &str, text: &str) {
+        self.inputs.insert(name.to_owned(), hex::encode(Sha256::digest(text)));
+    }
 }
 
 fn digest(path: &Path) -> io::Result<String> {
