@@ -93,9 +93,7 @@ pub(crate) trait PoolRouter: Send {
     ///
     /// # Errors
     /// When the router fails.
-    fn route_by_loads(&mut self, _request: &RouteRequest<'_>, _loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
-        unreachable!("the router does not look from afar")
-    }
+    fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError>;
 
     /// Which facts about the workers it needs at each request, if their loads are enough.
     fn looks_from_afar(&self) -> Option<Look> {

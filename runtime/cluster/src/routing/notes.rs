@@ -3,7 +3,7 @@
 //! Engines that are simulated by themselves ([`crate::simulation`]'s lanes) have no router at
 //! hand. They note first tokens and ends, which reach it later, in order of time.
 
-use vcr_core::route::{EndedRequest, RouteError};
+use vcr_core::route::{EndedRequest, RouteError, WorkerLoad};
 
 use super::{PoolRouter, RouteRequest, Routed};
 use crate::fleet::Worker;
@@ -30,7 +30,11 @@ impl NoteTaker {
 
 impl PoolRouter for NoteTaker {
     fn route(&mut self, _request: &RouteRequest<'_>, _workers: &mut [Worker]) -> Result<Routed, RouteError> {
-        unreachable!("requests are routed elsewhere")
+        Err(routed_elsewhere())
+    }
+
+    fn route_by_loads(&mut self, _request: &RouteRequest<'_>, _loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
+        Err(routed_elsewhere())
     }
 
     fn take_notes(&mut self, into: &mut Vec<Note>) {
@@ -44,5 +48,14 @@ impl PoolRouter for NoteTaker {
     fn ended(&mut self, at_ns: u64, request: &EndedRequest) {
         let note = Note { at_ns, request: request.request, ended: Some(*request) };
         self.notes.iter_mut().for_each(|notes| notes.push(note));
+    }
+}
+
+/// A request that an engine loses is beyond its lane. The lane fails, and the run is repeated
+/// on one thread, whose router can route it.
+fn routed_elsewhere() -> RouteError {
+    RouteError {
+        router: "router".to_owned(),
+        reason: "an engine that is simulated by itself routes nothing".to_owned(),
     }
 }
