@@ -6,36 +6,18 @@ returns and how many drafts follow is asked of an object given to `Drive`.
 """
 
 import heapq
-import math
 from collections import Counter, deque
 from importlib.metadata import version
 
-from vllm.config import (
-    CacheConfig,
-    KVEventsConfig,
-    LoRAConfig,
-    ModelConfig,
-    SchedulerConfig,
-    SpeculativeConfig,
-    VllmConfig,
-)
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    SlidingWindowSpec,
-)
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
+
+from vllm_scheduler import effective, new_scheduler
 
 STOP_TOKEN = 7
 TOKENS_PER_SEGMENT = 4096
@@ -85,145 +67,6 @@ class EventNumbers:
 
     def _number(self, block_hash):
         return self._numbers.setdefault(block_hash, len(self._numbers))
-
-
-def vllm_config(config, model):
-    """The configuration objects a server would build from the same arguments."""
-    model_config = ModelConfig(model=model, max_model_len=config["max_model_len"], dtype="bfloat16")
-    scheduler_config = SchedulerConfig(
-        max_model_len=config["max_model_len"],
-        is_encoder_decoder=False,
-        max_num_seqs=config["max_num_seqs"],
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_num_active_seqs=config["max_num_active_seqs"],
-        enable_chunked_prefill=config["chunked_prefill"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        long_prefill_token_threshold_adaptive=config["adaptive"],
-        policy=config["policy"],
-        watermark=config["watermark"],
-        scheduler_reserve_full_isl=config["reserve_full_isl"],
-    )
-    cache_config = CacheConfig(
-        block_size=config["block_size"], enable_prefix_caching=config["prefix_caching"]
-    )
-    parts = {}
-    if config["max_loras"]:
-        parts["lora_config"] = LoRAConfig(max_loras=config["max_loras"], max_cpu_loras=16)
-    built = VllmConfig(
-        model_config=model_config,
-        scheduler_config=scheduler_config,
-        cache_config=cache_config,
-        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"),
-        **parts,
-    )
-    if config["spec"]:
-        built.speculative_config = SpeculativeConfig(
-            method="ngram",
-            num_speculative_tokens=config["spec"],
-            prompt_lookup_max=4,
-            prompt_lookup_min=2,
-            target_model_config=built.model_config,
-            target_parallel_config=built.parallel_config,
-        )
-    # The CPU platform adjusts these for its own worker, which is not used here.
-    built.scheduler_config.async_scheduling = config["async_scheduling"]
-    built.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
-    built.cache_config.enable_prefix_caching = config["prefix_caching"]
-    built.cache_config.block_size = config["block_size"]
-    built.cache_config.num_gpu_blocks = config["num_blocks"]
-    return built
-
-
-def group_spec(config, group, built):
-    """What vLLM holds of a group of layers."""
-    shape = {
-        "num_kv_heads": built.model_config.get_num_kv_heads(built.parallel_config),
-        "head_size": built.model_config.get_head_size(),
-        "dtype": built.model_config.dtype,
-        "block_size": group["block_size"],
-    }
-    match group["kind"]:
-        case "full":
-            return FullAttentionSpec(**shape)
-        case "sliding_window":
-            return SlidingWindowSpec(**shape, sliding_window=group["window"])
-        case "chunked_local":
-            return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
-    raise ValueError(f"unknown kind of group: {group['kind']}")
-
-
-def scheduler_block_size(config):
-    """The length that prefix hits are multiples of."""
-    return math.lcm(*(group["block_size"] for group in groups_of(config)))
-
-
-def groups_of(config):
-    """The groups of layers; one of full attention unless the case says otherwise."""
-    return config.get("groups") or [{"kind": "full", "block_size": config["block_size"]}]
-
-
-def new_scheduler(config, model, model_runner_v2):
-    """A scheduler over the groups of layers that the case asks for."""
-    built = vllm_config(config, model)
-    layers = [f"layers.{index}" for index in range(built.model_config.get_total_num_hidden_layers())]
-    groups = groups_of(config)
-    kv_cache = KVCacheConfig(
-        num_blocks=config["num_blocks"],
-        kv_cache_tensors=[],
-        kv_cache_groups=[
-            KVCacheGroupSpec(
-                layers if len(groups) == 1 else [f"{index}.{layer}" for layer in layers],
-                group_spec(config, group, built),
-            )
-            for index, group in enumerate(groups)
-        ],
-        **({"prefix_cache_retention_interval": config["retention"]} if config.get("groups") else {}),
-    )
-    scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
-    scheduler = scheduler_class(
-        vllm_config=built,
-        kv_cache_config=kv_cache,
-        structured_output_manager=StructuredOutputManager(built),
-        block_size=scheduler_block_size(config),
-        hash_block_size=config["block_size"],
-        log_stats=True,
-    )
-    # The settings refuse the second model runner where there is no Triton; all
-    # the scheduler does with it is to tell of resumed requests as of new ones.
-    scheduler.use_v2_model_runner = model_runner_v2
-    return scheduler
-
-
-def effective(scheduler, has_groups):
-    """The settings as the scheduler holds them."""
-    speculative = scheduler.vllm_config.speculative_config
-    by_group = {
-        "coordinator": type(scheduler.kv_cache_manager.coordinator).__name__,
-        "scheduler_block_size": scheduler.block_size,
-        "hash_block_size": scheduler.hash_block_size,
-        "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
-    }
-    return {
-        "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
-        "max_num_running_reqs": scheduler.max_num_running_reqs,
-        "max_num_active_reqs": scheduler.max_num_active_reqs,
-        "max_num_batched_tokens": scheduler.scheduler_config.max_num_batched_tokens,
-        "chunked_prefill": scheduler.scheduler_config.enable_chunked_prefill,
-        "policy": scheduler.policy.value,
-        "long_prefill_token_threshold": scheduler.scheduler_config.long_prefill_token_threshold,
-        "adaptive": scheduler.adaptive_long_prefill_threshold,
-        "watermark_blocks": scheduler.kv_cache_manager.watermark_blocks,
-        "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
-        "prefix_caching": scheduler.kv_cache_manager.enable_caching,
-        "num_spec_tokens": scheduler.num_spec_tokens,
-        "num_lookahead_tokens": scheduler.num_lookahead_tokens,
-        "max_model_len": scheduler.max_model_len,
-        "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-        "scheduler": type(scheduler).__name__,
-        "use_v2_model_runner": scheduler.use_v2_model_runner,
-        "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
-        **(by_group if has_groups else {}),
-    }
 
 
 class WindowFrees:
