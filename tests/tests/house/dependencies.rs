@@ -1,12 +1,11 @@
-//! Rules that hold across crates: who may depend on whom, who may do what.
+//! Who may depend on whom, and who may use which outside crate.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use vcr_tests::{file_circles, root};
-use wit_parser::{Resolve, WorldItem};
+use vcr_tests::root;
 
 /// What each native crate may depend on, of ours, when it is built. A crate
 /// only names crates above it, so dependencies point one way.
@@ -199,9 +198,9 @@ const FEW_USERS: &[(&str, &[&str])] = &[
 ];
 
 /// A crate of the workspace.
-struct Package {
+pub(crate) struct Package {
     name: String,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Names of what it needs to be built, and of what its tests need besides.
     needs: BTreeSet<String>,
     dev_needs: BTreeSet<String>,
@@ -214,7 +213,7 @@ impl Package {
     }
 }
 
-fn packages() -> Vec<Package> {
+pub(crate) fn packages() -> Vec<Package> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -339,149 +338,5 @@ fn the_program_and_the_tests_share_one_build_of_every_dependency() {
             "the tests build these with more features than {features:?}; request the same in runtime/cli/Cargo.toml: \
              {only_program:#?}"
         );
-    }
-}
-
-/// A file that others need and that needs them cannot be read, tested or moved by
-/// itself. A file and those in its own folder are one part of the whole.
-#[test]
-fn no_file_circles_inside_a_crate() {
-    let mut folders: Vec<PathBuf> = packages().into_iter().map(|package| package.folder).collect();
-    let guests = std::fs::read_dir(root().join("guests")).expect("there are guests");
-    folders.extend(guests.map(|entry| entry.expect("they can be listed").path()));
-    folders.retain(|folder| folder.join("src").is_dir());
-    assert!(folders.len() > 30, "only {} crates were found", folders.len());
-    let mut found = Vec::new();
-    for folder in folders {
-        let name = folder.strip_prefix(root()).expect("it lies in the repository").display().to_string();
-        found.extend(file_circles(&folder.join("src")).iter().map(|circle| format!("{name}: {circle}")));
-    }
-    assert!(found.is_empty(), "files that need each other:\n{}", found.join("\n"));
-}
-
-/// Calls that would tie a simulation to the machine it runs on, and what to do
-/// instead. `serde_json` and files are the business of the crates above.
-const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
-    ("std::fs", "the callers read and write files"),
-    ("std::io::std", "the callers own the streams"),
-    ("std::net", "the simulator opens no socket"),
-    ("std::env", "settings are arguments"),
-    ("std::process", "the simulator starts no process"),
-    ("std::thread", "one run is one thread, but for its lanes"),
-    ("std::time", "time is virtual and always an argument"),
-    ("Instant", "time is virtual and always an argument"),
-    ("SystemTime", "time is virtual and always an argument"),
-    ("HashMap", "its order differs from run to run; use BTreeMap or a flat array"),
-    ("HashSet", "its order differs from run to run; use BTreeSet or a flat array"),
-    ("RandomState", "its seed differs from run to run"),
-    ("DefaultHasher", "it differs between toolchains"),
-    ("thread_rng", "randomness comes from named streams of the run's seed"),
-    ("rand::", "randomness comes from named streams of the run's seed"),
-    ("tokio", "the simulator is synchronous"),
-    ("println!", "the callers print"),
-    ("eprintln!", "the callers print"),
-    ("dbg!", "the callers print"),
-];
-
-const BANNED_IN_CORE: &[(&str, &str)] = &[
-    ("serde", "the core has no wire or file format"),
-    ("std::io", "the core does no I/O"),
-    ("Mutex", "the core is one state machine on one thread"),
-    ("RwLock", "the core is one state machine on one thread"),
-    ("Condvar", "the core is one state machine on one thread"),
-    ("std::sync::atomic", "the core is one state machine on one thread"),
-    ("std::sync::mpsc", "the core is one state machine on one thread"),
-    ("OnceLock", "the core has no global state"),
-    ("LazyLock", "the core has no global state"),
-];
-
-#[test]
-fn the_simulation_touches_nothing_of_the_machine() {
-    let mut found = Vec::new();
-    for crate_name in ["core", "cluster"] {
-        let files = rust_files(&root().join("runtime").join(crate_name).join("src"));
-        assert!(files.len() > 5, "the scan misses the sources of {crate_name}");
-        for file in files {
-            let more = if crate_name == "core" { BANNED_IN_CORE } else { &[] };
-            // What happens in a lane depends on no other, so it may happen on any thread.
-            let has_threads = file.parent().is_some_and(|folder| folder.ends_with("cluster/src/simulation/lanes"));
-            let banned = BANNED_IN_SIMULATION.iter().chain(more);
-            found.extend(banned_words(&file, banned.filter(|(word, _)| !has_threads || *word != "std::thread")));
-        }
-    }
-    assert!(found.is_empty(), "{}", found.join("\n"));
-}
-
-#[test]
-fn the_scan_sees_code_and_passes_over_comments_and_tests() {
-    let folder = vcr_tests::Folder::new();
-    let text =
-        "use std::fs;\n// HashMap in a comment\nlet t = Instant::now();\n#[cfg(test)]\nmod tests { use std::env; }\n";
-    let found = banned_words(&folder.write("a.rs", text), BANNED_IN_SIMULATION.iter());
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].contains("a.rs:1: `std::fs`"), "{found:?}");
-    assert!(found[1].contains("a.rs:3: `Instant`"), "{found:?}");
-}
-
-fn banned_words<'a>(file: &Path, banned: impl Iterator<Item = &'a (&'a str, &'a str)> + Clone) -> Vec<String> {
-    let text = std::fs::read_to_string(file).expect("a source can be read");
-    let mut found = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        // By convention the tests of a module are its last item.
-        if line.trim() == "#[cfg(test)]" {
-            break;
-        }
-        if line.trim_start().starts_with("//") {
-            continue;
-        }
-        for (word, instead) in banned.clone().filter(|(word, _)| line.contains(word)) {
-            found.push(format!("{}:{}: `{word}` is banned here: {instead}", file.display(), index + 1));
-        }
-    }
-    found
-}
-
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("the folder exists") {
-        let path = entry.expect("the folder can be listed").path();
-        if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    files
-}
-
-/// Each folder `wit/vX_Y` holds the package of that version, with our worlds.
-#[test]
-fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
-    let entries = std::fs::read_dir(root().join("wit")).expect("there are interfaces");
-    let folders: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
-    let versions: Vec<&PathBuf> = folders.iter().filter(|path| path.is_dir()).collect();
-    assert!(!versions.is_empty(), "no version of the interface was found");
-    for folder in versions {
-        let mut resolve = Resolve::default();
-        let (package, _) = resolve.push_dir(folder).unwrap_or_else(|error| panic!("{}: {error:?}", folder.display()));
-        let name = &resolve.packages[package].name;
-        assert_eq!(format!("{}:{}", name.namespace, name.name), "vcr:guest");
-        let version = name.version.as_ref().expect("the package has a version");
-        let expected = format!("v{}_{}", version.major, version.minor);
-        assert_eq!(folder.file_name().and_then(|name| name.to_str()), Some(expected.as_str()));
-        for world in ["latency-model", "token-source", "failure-injector"] {
-            assert!(resolve.packages[package].worlds.contains_key(world), "{} has no `{world}`", folder.display());
-        }
-        for (_, world) in &resolve.worlds {
-            for import in world.imports.values() {
-                let WorldItem::Interface { id, .. } = import else { panic!("`{}` imports no interface", world.name) };
-                // All that they have are functions that return nothing.
-                let name = resolve.interfaces[*id].name.as_deref();
-                let may_refuse = world.name == "token-source" && name == Some("requests");
-                assert!(name == Some("observe") || may_refuse, "`{}` imports {name:?}", world.name);
-                assert!(resolve.interfaces[*id].functions.values().all(|function| function.result.is_none()));
-            }
-        }
     }
 }

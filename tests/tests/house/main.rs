@@ -1,0 +1,6 @@
+//! Rules that hold across crates: who may depend on whom, who may do what, how sources lie.
+
+mod dependencies;
+mod determinism;
+mod interfaces;
+mod sources;

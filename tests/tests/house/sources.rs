@@ -1,0 +1,75 @@
+//! Sources: how they lie in folders, how long they are, and that no two need each other.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use vcr_tests::{file_circles, root};
+
+use crate::dependencies::packages;
+
+/// A file that others need and that needs them cannot be read, tested or moved by
+/// itself. A file and those in its own folder are one part of the whole.
+#[test]
+fn no_file_circles_inside_a_crate() {
+    let mut folders: Vec<PathBuf> = packages().into_iter().map(|package| package.folder).collect();
+    let guests = std::fs::read_dir(root().join("guests")).expect("there are guests");
+    folders.extend(guests.map(|entry| entry.expect("they can be listed").path()));
+    folders.retain(|folder| folder.join("src").is_dir());
+    assert!(folders.len() > 30, "only {} crates were found", folders.len());
+    let mut found = Vec::new();
+    for folder in folders {
+        let name = folder.strip_prefix(root()).expect("it lies in the repository").display().to_string();
+        found.extend(file_circles(&folder.join("src")).iter().map(|circle| format!("{name}: {circle}")));
+    }
+    assert!(found.is_empty(), "files that need each other:\n{}", found.join("\n"));
+}
+
+/// Sources side by side in one folder that a newcomer can take in.
+const MOST_FILES: usize = 15;
+/// Lines of a source that can be read in one go.
+const MOST_LINES: usize = 500;
+/// Longer ones that are still to be split.
+const TO_BE_SPLIT: &[&str] = &["tests/tests/targets/engines.rs"];
+/// Folders in which cargo looks for programs and nowhere else: one file, one test program.
+const FOLDERS_OF_PROGRAMS: &[&str] = &["tests/tests"];
+
+/// The sources of the repository in Rust and Python, as git knows them.
+fn sources() -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.py"])
+        .current_dir(root())
+        .output()
+        .expect("git starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8(output.stdout).expect("git prints UTF-8");
+    // A file that was removed stays in git's list until that is committed.
+    let files: Vec<PathBuf> = names.lines().map(PathBuf::from).filter(|file| root().join(file).exists()).collect();
+    assert!(files.len() > 1_000, "git lists {} sources only", files.len());
+    files
+}
+
+#[test]
+fn no_folder_has_more_sources_than_one_takes_in() {
+    let mut counts: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for file in sources() {
+        *counts.entry(file.parent().expect("a file lies in a folder").to_owned()).or_default() += 1;
+    }
+    for folder in FOLDERS_OF_PROGRAMS {
+        let files = counts.remove(Path::new(folder)).unwrap_or_default();
+        assert!(files > MOST_FILES, "{folder} has {files} files: take it from the list of exceptions");
+    }
+    let crowded: Vec<_> = counts.iter().filter(|(_, files)| **files > MOST_FILES).collect();
+    assert!(crowded.is_empty(), "more than {MOST_FILES} sources side by side; group them by subject: {crowded:#?}");
+}
+
+#[test]
+fn no_source_is_longer_than_one_reads_in_one_go() {
+    let lines = |file: &PathBuf| {
+        let text = std::fs::read_to_string(root().join(file)).expect("a source is text");
+        text.lines().count()
+    };
+    let files = sources().into_iter().filter(|file| !TO_BE_SPLIT.iter().any(|long| file == Path::new(long)));
+    let long: Vec<_> = files.map(|file| (lines(&file), file)).filter(|(lines, _)| *lines > MOST_LINES).collect();
+    assert!(long.is_empty(), "more than {MOST_LINES} lines; split them by subject: {long:#?}");
+}
