@@ -63,5 +63,5 @@ pub use plugins::{PluginContext, factory, fault, latency, policy, request_times,
 pub use request::{
     DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
 };
-pub use serving::{AnyEngine, EngineKind, ServingEngine};
+pub use serving::{AnyEngine, EngineKind, EngineLoad, ServingEngine};
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};

@@ -174,7 +174,7 @@ fn a_token_of_sglang_allocates_next_to_nothing() {
     ];
     for (name, input) in modes {
         let mut engine = decoding_sglang(input);
-        assert_eq!(engine.num_running(), 64, "{name}: every request decodes");
+        assert_eq!(engine.load().num_running, 64, "{name}: every request decodes");
         let before = ALLOCATIONS.get();
         let mut tokens = 0;
         for _ in 0..100 {

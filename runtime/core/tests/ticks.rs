@@ -60,11 +60,11 @@ fn tokens_come_in_turns_and_pages_return_at_the_end() {
         submit(&mut engine, spec(tag, 16, 2));
     }
     assert_eq!(tick(&mut engine), (vec![0, 1, 2], vec![0, 1], vec![]));
-    assert_eq!(engine.num_active_blocks(), 6, "a page of prompt and one of output each");
+    assert_eq!(engine.load().num_active_blocks, 6, "a page of prompt and one of output each");
     assert_eq!(tick(&mut engine), (vec![], vec![2, 0], vec![0]));
-    assert_eq!(engine.num_active_blocks(), 4);
+    assert_eq!(engine.load().num_active_blocks, 4);
     assert_eq!(tick(&mut engine), (vec![], vec![1, 2], vec![1, 2]));
-    assert_eq!((engine.num_active_blocks(), engine.has_schedulable_requests()), (0, false));
+    assert_eq!((engine.load().num_active_blocks, engine.has_schedulable_requests()), (0, false));
     assert!(engine.schedule().is_empty() && !engine.step_in_flight());
 }
 
@@ -122,7 +122,7 @@ fn requests_that_could_never_end_are_refused() {
     assert_eq!(engine.submit(RequestSpec { lora: Some(1), ..spec(0, 8, 1) }), Err(RejectReason::AdaptersOff));
     submit(&mut engine, spec(0, 8, 1));
     assert_eq!(engine.submit(spec(0, 8, 1)), Err(RejectReason::DuplicateRequest));
-    assert_eq!((engine.num_waiting(), engine.outstanding_prefill_tokens()), (1, 8));
+    assert_eq!((engine.load().num_waiting, engine.load().outstanding_prefill_tokens), (1, 8));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_request_aborted_in_flight_has_no_output() {
     engine.abort(ids[3]);
     let outputs: Vec<u64> = engine.update(&mut Tokens).outputs.iter().map(|output| output.tag).collect();
     assert_eq!(outputs, [1]);
-    assert_eq!((engine.live_tags(), engine.num_active_blocks()), (vec![1, 2], 2));
+    assert_eq!((engine.live_tags(), engine.load().num_active_blocks), (vec![1, 2], 2));
     assert_eq!(tick(&mut engine).1, [2, 1], "the turn goes on");
 }
 
@@ -244,13 +244,13 @@ proptest! {
             }
             now += 1;
             let outstanding: u64 = naive.waiting.iter().map(|request| u64::from(request.prompt)).sum();
-            prop_assert_eq!(engine.outstanding_prefill_tokens(), outstanding);
+            prop_assert_eq!(engine.load().outstanding_prefill_tokens, outstanding);
             if !engine.has_schedulable_requests() {
                 continue;
             }
             let (admitted, decoded) = parts(engine.schedule());
             prop_assert!(!engine.plan().is_empty(), "a tick with work does some");
-            let (used, active) = (engine.num_active_blocks(), engine.num_running());
+            let (used, active) = (engine.load().num_active_blocks, engine.load().num_running);
             let prefill = engine.plan().shape.prefill_tokens;
             prop_assert!(used <= input.total_kv_pages && active <= input.max_active as usize);
             prop_assert!(prefill <= u64::from(input.prefill_tokens_per_tick));
@@ -269,7 +269,7 @@ proptest! {
             prop_assert!(now < 20_000, "requests end");
         }
         prop_assert_eq!(completed + refused, requests.len());
-        prop_assert_eq!(engine.num_active_blocks(), 0);
+        prop_assert_eq!(engine.load().num_active_blocks, 0);
         for (&(_, output, ..), tokens) in requests.iter().zip(&tokens) {
             prop_assert!(*tokens == output || *tokens == 0);
         }

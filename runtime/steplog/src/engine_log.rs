@@ -103,6 +103,7 @@ impl EngineLog {
         self.schedules += 1;
         self.in_flight.push_back((number, plan.scheduled.is_empty()));
         let ended = std::mem::take(&mut self.ended);
+        let load = engine.load();
         let line = StepLine {
             s: Some(number),
             sched: Some(scheduled_rows(plan, |tag| self.id(tag))),
@@ -110,10 +111,10 @@ impl EngineLog {
             pre: self.in_order(&plan.preempted),
             flush: self.in_order(&ended),
             run: Some(engine.running_tags().into_iter().map(|tag| self.id(tag)).collect()),
-            wait: Some(engine.num_waiting() as u64),
-            free: Some(engine.num_usable_blocks() - engine.num_active_blocks()),
+            wait: Some(load.num_waiting as u64),
+            free: Some(load.num_usable_blocks - load.num_active_blocks),
             win: self.window_rows(plan),
-            why: (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned()),
+            why: (load.num_waiting > 0).then(|| stop_word(plan.admission_stop).to_owned()),
             ..std::mem::take(&mut self.line)
         };
         self.line = line;

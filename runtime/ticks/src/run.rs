@@ -154,9 +154,9 @@ impl Observer for Recorder<'_> {
             decoded_tokens: step.plan.shape.sampled_requests,
             decoded_ids: decoded.map(|entry| self.id(entry.tag)).collect(),
             completed_ids: Vec::new(),
-            queued: step.engine.num_waiting() as u64,
-            active: step.engine.num_running() as u64,
-            used_kv_pages: u64::from(step.engine.num_active_blocks()),
+            queued: step.engine.load().num_waiting as u64,
+            active: step.engine.load().num_running as u64,
+            used_kv_pages: u64::from(step.engine.load().num_active_blocks),
             held_by: match step.plan.admission_stop {
                 AdmissionStop::RunningSlots => Some(Bound::MaxActive),
                 AdmissionStop::Blocks => Some(Bound::KvPages),

@@ -41,13 +41,14 @@ fn prefill_is_busy<'a>(config: &ConditionalConfig, mut workers: impl Iterator<It
     let Some(threshold) = config.prefill_busy_threshold else { return false };
     workers.all(|worker| {
         let budget = f64::from(worker.engine().max_num_batched_tokens());
-        worker.engine().outstanding_prefill_tokens() as f64 > threshold * budget
+        worker.engine().load().outstanding_prefill_tokens as f64 > threshold * budget
     })
 }
 
 fn decode_is_busy<'a>(config: &ConditionalConfig, mut workers: impl Iterator<Item = &'a Worker>) -> bool {
     let Some(threshold) = config.decode_busy_threshold else { return false };
     workers.all(|worker| {
-        f64::from(worker.engine().num_active_blocks()) > threshold * f64::from(worker.engine().num_usable_blocks())
+        let load = worker.engine().load();
+        f64::from(load.num_active_blocks) > threshold * f64::from(load.num_usable_blocks)
     })
 }

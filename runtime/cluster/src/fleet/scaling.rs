@@ -108,11 +108,12 @@ impl Fleet {
             }
         }
         for worker in self.workers_of(role).iter().filter(|worker| worker.lifecycle().is_serving()) {
-            view.running_requests += worker.engine().num_running() as u64;
-            view.waiting_requests += worker.engine().num_waiting() as u64;
-            view.active_blocks += u64::from(worker.engine().num_active_blocks());
-            view.total_blocks += u64::from(worker.engine().num_usable_blocks());
-            view.outstanding_prefill_tokens += worker.engine().outstanding_prefill_tokens();
+            let load = worker.engine().load();
+            view.running_requests += load.num_running as u64;
+            view.waiting_requests += load.num_waiting as u64;
+            view.active_blocks += u64::from(load.num_active_blocks);
+            view.total_blocks += u64::from(load.num_usable_blocks);
+            view.outstanding_prefill_tokens += load.outstanding_prefill_tokens;
         }
     }
 

@@ -180,7 +180,7 @@ fn tier_report(worker: &Worker, stats: &EngineStats, tiers: &KvTierStats) -> KvT
 }
 
 fn kv_peak_usage(worker: &Worker) -> f64 {
-    share(u64::from(worker.totals().peak_active_blocks), u64::from(worker.engine().num_usable_blocks()))
+    share(u64::from(worker.totals().peak_active_blocks), u64::from(worker.engine().load().num_usable_blocks))
 }
 
 fn share(part: u64, whole: u64) -> f64 {

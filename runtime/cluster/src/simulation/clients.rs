@@ -65,7 +65,7 @@ impl<O: Observer> Simulation<'_, O> {
     fn uncomputed_tokens(&self, tag: u64) -> u64 {
         match self.in_flight.get(tag).stage {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => {
-                vcr_core::ServingEngine::outstanding_prefill_tokens(self.fleet.worker(worker).engine())
+                vcr_core::ServingEngine::load(self.fleet.worker(worker).engine()).outstanding_prefill_tokens
             }
             Stage::Waiting { .. } | Stage::Played { .. } | Stage::Answered { .. } => 0,
         }

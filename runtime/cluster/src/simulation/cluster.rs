@@ -398,7 +398,7 @@ impl Cluster {
             index: index as u32,
             role: worker.role(),
             is_up: worker.lifecycle().health() == Health::Up,
-            outstanding_prefill_tokens: worker.engine().outstanding_prefill_tokens(),
+            outstanding_prefill_tokens: worker.engine().load().outstanding_prefill_tokens,
             sample: super::engine_sample(worker),
         };
         self.simulation.fleet.workers().iter().enumerate().map(state).collect()

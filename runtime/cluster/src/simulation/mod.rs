@@ -485,11 +485,11 @@ impl<O: Observer> Simulation<'_, O> {
 }
 
 fn engine_sample(worker: &Worker) -> EngineSample {
-    let (engine, totals) = (worker.engine(), worker.totals());
+    let (load, totals) = (worker.engine().load(), worker.totals());
     EngineSample {
-        running: engine.num_running() as u32,
-        waiting: engine.num_waiting() as u32,
-        kv_usage: f64::from(engine.num_active_blocks()) / f64::from(engine.num_usable_blocks().max(1)),
+        running: load.num_running as u32,
+        waiting: load.num_waiting as u32,
+        kv_usage: f64::from(load.num_active_blocks) / f64::from(load.num_usable_blocks.max(1)),
         prefill_tokens: totals.prefill_tokens,
         decode_tokens: totals.computed_tokens - totals.prefill_tokens,
         preemptions: worker.engine_stats().preemptions,

@@ -103,14 +103,15 @@ impl<O: Observer> Simulation<'_, O> {
             at_ns: self.now_ns,
             arrived: self.ledger.arrived(),
             ended: self.ledger.ended(),
-            running: sum(|worker| worker.engine().num_running()),
-            waiting: sum(|worker| worker.engine().num_waiting()),
+            running: sum(|worker| worker.engine().load().num_running),
+            waiting: sum(|worker| worker.engine().load().num_waiting),
         }
     }
 
     /// Requests that wait for an engine of a pool, or in one.
     fn waiting_in(&self, pool: PoolRole) -> u64 {
-        let in_engines: usize = self.fleet.workers_of(pool).iter().map(|worker| worker.engine().num_waiting()).sum();
+        let in_engines: usize =
+            self.fleet.workers_of(pool).iter().map(|worker| worker.engine().load().num_waiting).sum();
         in_engines as u64 + self.waiting_at_router(pool)
     }
 

@@ -20,7 +20,7 @@ impl<O: Observer> Simulation<'_, O> {
             return Ok(());
         }
         let at_work =
-            self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().num_running() > 0);
+            self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().load().num_running > 0);
         let place = at_work.map_or_else(String::new, |worker| match worker.engine().running_tags().first() {
             Some(tag) => format!(" of engine `{}` for request {tag}", self.fleet.engine_name(worker)),
             None => format!(" of engine `{}`", self.fleet.engine_name(worker)),

@@ -5,10 +5,9 @@ use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
-use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::forward::common_methods;
-use crate::serving::{EngineKind, ServingEngine};
+use crate::serving::{EngineKind, EngineLoad, ServingEngine};
 use crate::sglang::SglangEngine;
 use crate::stats::EngineStats;
 use crate::ticks::TickEngine;
@@ -114,10 +113,8 @@ impl ServingEngine for AnyEngine {
     forward! { ref
         fn live_tags() -> Vec<u64>;
         fn running_tags() -> Vec<u64>;
-        fn events_by_step() -> Option<&[u32]>;
+        fn load() -> EngineLoad;
         fn proposes_drafts() -> bool;
-        fn num_usable_blocks() -> u32;
-        fn num_active_blocks() -> u32;
         fn cached_prefix_blocks(hashes: &[BlockHash]) -> u32;
         fn kv_events() -> Option<&KvEventLog>;
     }
@@ -129,10 +126,6 @@ impl ServingEngine for AnyEngine {
 
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         each!(self, engine => ServingEngine::update(engine, source))
-    }
-
-    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
-        each!(self, engine => ServingEngine::take_unreported(engine, tell));
     }
 
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {

@@ -13,9 +13,6 @@ macro_rules! common_methods {
             fn oldest_plan() -> &StepPlan;
             fn outputs() -> &StepOutputs;
             fn predict_decode_steps(most: usize, steps: &mut DecodeSteps) -> ();
-            fn num_running() -> usize;
-            fn num_waiting() -> usize;
-            fn outstanding_prefill_tokens() -> u64;
             fn stats() -> &EngineStats;
         }
         $forward! { mut
@@ -24,9 +21,7 @@ macro_rules! common_methods {
             fn remote_kv_arrived(id: RequestId) -> ();
             fn reserve_remote() -> Option<RemoteLoad>;
             fn release_held_kv(id: RequestId) -> ();
-            fn apply_policy(policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
             fn schedule() -> &StepPlan;
-            fn dissolve_steady_decode() -> ();
         }
     };
 }

@@ -19,18 +19,32 @@ use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
-use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;
+
+/// The requests and blocks that an engine has in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Requests in the running list.
+    pub num_running: usize,
+    /// Requests waiting for admission or for a KV transfer.
+    pub num_waiting: usize,
+    /// Prefill tokens not yet computed, over waiting and running requests.
+    pub outstanding_prefill_tokens: u64,
+    /// Blocks that at least one request uses.
+    pub num_active_blocks: u32,
+    /// Blocks that requests can use in all.
+    pub num_usable_blocks: u32,
+}
 
 /// An engine as a driver knows it: a state machine without a clock.
 ///
 /// The driver calls [`ServingEngine::schedule`] when a step may start, prices
 /// the plan's shape, and calls [`ServingEngine::update`] when that step ends.
 /// In between requests come and go. Blocks are whatever the engine's unit of KV
-/// is called. Tiers below the device and times of single requests are vLLM's engine's
-/// alone; drivers find them by [`AnyEngine::as_vllm`]. Whoever only looks at an engine takes a
-/// `&dyn ServingEngine`.
+/// is called. Scheduling policies, steady decode, tiers below the device and times of single
+/// requests are vLLM's engine's alone; drivers find them by [`AnyEngine::as_vllm`]. Whoever only
+/// looks at an engine takes a `&dyn ServingEngine`.
 pub trait ServingEngine: fmt::Debug {
     /// Whether a request of these lengths could run here to its end. One that
     /// could not may wait for ever, so drivers ask before they submit.
@@ -78,15 +92,6 @@ pub trait ServingEngine: fmt::Debug {
         panic!("{id:?} holds no KV: this engine gives none to others");
     }
 
-    /// Has a policy rank the requests, if the engine asks one.
-    ///
-    /// # Errors
-    /// When the policy fails, or returns an invalid preference.
-    fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError> {
-        let _ = (policy, now_ns);
-        Ok(())
-    }
-
     /// Whether another step may be scheduled before one is applied.
     fn may_schedule(&self) -> bool {
         !self.step_in_flight()
@@ -130,24 +135,12 @@ pub trait ServingEngine: fmt::Debug {
     /// Outputs of the latest step applied, or of the latest fast-forward.
     fn outputs(&self) -> &StepOutputs;
 
-    /// Reports requests that have left steady decode: the tag, and the output tokens of
-    /// that time, which no step outputs have listed, up to the latest step applied.
-    fn take_unreported(&mut self, tell: impl FnMut(u64, u32))
-    where
-        Self: Sized,
-    {
-        let _ = tell;
-    }
-
-    /// Keeps all requests out of steady decode until the next step is applied.
-    fn dissolve_steady_decode(&mut self) {}
-
     /// Makes `steps` up to `most` steps that are sure to follow the one in flight, as
     /// long as nothing comes from outside: pure decode of the same requests. May make
     /// it none.
     fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
         let _ = most;
-        steps.restart(&self.plan().shape, self.num_waiting() as u64);
+        steps.restart(&self.plan().shape, self.load().num_waiting as u64);
     }
 
     /// Applies the step in flight and the `steps - 1` after it, and leaves one more in
@@ -163,21 +156,8 @@ pub trait ServingEngine: fmt::Debug {
         panic!("{steps} steps were skipped, but this engine predicts none");
     }
 
-    /// KV events in the log at the end of each step that the latest call of
-    /// [`ServingEngine::decode_ahead`] has scheduled; none where the engine cannot
-    /// tell in which of them each came.
-    fn events_by_step(&self) -> Option<&[u32]> {
-        None
-    }
-
-    /// Requests in the running list.
-    fn num_running(&self) -> usize;
-
-    /// Requests waiting for admission or for a KV transfer.
-    fn num_waiting(&self) -> usize;
-
-    /// Prefill tokens not yet computed, over waiting and running requests.
-    fn outstanding_prefill_tokens(&self) -> u64;
+    /// The requests and blocks in use.
+    fn load(&self) -> EngineLoad;
 
     /// Totals since the start.
     fn stats(&self) -> &EngineStats;
@@ -186,12 +166,6 @@ pub trait ServingEngine: fmt::Debug {
     fn proposes_drafts(&self) -> bool {
         false
     }
-
-    /// Blocks that requests can use in all.
-    fn num_usable_blocks(&self) -> u32;
-
-    /// Blocks that at least one request uses.
-    fn num_active_blocks(&self) -> u32;
 
     /// Length in blocks of the longest cached run at the start of `hashes`.
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {

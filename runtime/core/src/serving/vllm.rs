@@ -5,10 +5,9 @@ use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
-use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
-use crate::serving::ServingEngine;
 use crate::serving::forward::common_methods;
+use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
 /// Implements methods by those that an engine has by itself.
@@ -40,28 +39,22 @@ impl ServingEngine for Engine {
         self.update(source)
     }
 
-    fn take_unreported(&mut self, mut tell: impl FnMut(u64, u32)) {
-        self.take_unreported().for_each(|(tag, tokens)| tell(tag, tokens));
-    }
-
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         self.decode_ahead(steps, source);
     }
 
-    fn events_by_step(&self) -> Option<&[u32]> {
-        Some(&self.fast_forward().events_by_step)
+    fn load(&self) -> EngineLoad {
+        EngineLoad {
+            num_running: self.num_running(),
+            num_waiting: self.num_waiting(),
+            outstanding_prefill_tokens: self.outstanding_prefill_tokens(),
+            num_active_blocks: self.pool.num_active(),
+            num_usable_blocks: self.pool.num_usable(),
+        }
     }
 
     fn proposes_drafts(&self) -> bool {
         self.config.num_speculative_tokens > 0 && !self.config.async_scheduling
-    }
-
-    fn num_usable_blocks(&self) -> u32 {
-        self.pool.num_usable()
-    }
-
-    fn num_active_blocks(&self) -> u32 {
-        self.pool.num_active()
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {

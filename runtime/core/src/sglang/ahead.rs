@@ -13,7 +13,7 @@ impl SglangEngine {
     /// Makes `steps` up to `most` passes that follow the one in flight.
     pub(super) fn predict(&self, most: usize, steps: &mut DecodeSteps) {
         // Some may have come since that pass was decided.
-        steps.restart(&self.plan.shape, self.num_waiting() as u64);
+        steps.restart(&self.plan.shape, self.load().num_waiting as u64);
         if !self.repeats_itself() {
             return;
         }
@@ -80,8 +80,8 @@ impl SglangEngine {
         plan.preempted.clear();
         plan.remote_loads.clear();
         plan.shape.decode_context_tokens += plan.shape.decode_requests * u64::from(passes);
-        plan.shape.waiting_requests = self.num_waiting() as u64;
-        plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
+        plan.shape.waiting_requests = self.load().num_waiting as u64;
+        plan.shape.kv_active_blocks = u64::from(self.load().num_active_blocks);
         self.plan = plan;
         self.outputs = out;
         self.reserved_share.fall(passes);

@@ -265,10 +265,10 @@ impl SglangEngine {
             self.begin_reserve(self.joining[index]);
         }
         self.running.append(&mut self.joining);
-        plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
+        plan.shape.kv_active_blocks = u64::from(self.load().num_active_blocks);
         plan.shape.kv_total_blocks = u64::from(self.config.num_pages);
         plan.shape.block_size_tokens = u64::from(self.config.page_size);
-        plan.shape.waiting_requests = self.num_waiting() as u64;
+        plan.shape.waiting_requests = self.load().num_waiting as u64;
     }
 
     pub(super) fn check_prompt(&self, prompt_tokens: u32) -> Result<(), RejectReason> {

@@ -9,7 +9,7 @@ use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::request::{Request, RequestId, RequestSpec, RequestStatus};
-use crate::serving::ServingEngine;
+use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
 impl ServingEngine for SglangEngine {
@@ -132,28 +132,19 @@ impl ServingEngine for SglangEngine {
         self.skip(steps, source);
     }
 
-    fn num_running(&self) -> usize {
-        self.running.len() + self.begun.len()
-    }
-
-    fn num_waiting(&self) -> usize {
-        self.waiting.len() - self.begun.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
-    }
-
-    fn outstanding_prefill_tokens(&self) -> u64 {
-        self.outstanding_prefill_tokens
+    fn load(&self) -> EngineLoad {
+        let num_queued = self.waiting.len() - self.begun.len();
+        EngineLoad {
+            num_running: self.running.len() + self.begun.len(),
+            num_waiting: num_queued + self.kv_ready.len() + self.destinations.len() + self.num_loading,
+            outstanding_prefill_tokens: self.outstanding_prefill_tokens,
+            num_active_blocks: self.config.num_pages - self.num_available_pages(),
+            num_usable_blocks: self.config.num_pages,
+        }
     }
 
     fn stats(&self) -> &EngineStats {
         &self.stats
-    }
-
-    fn num_usable_blocks(&self) -> u32 {
-        self.config.num_pages
-    }
-
-    fn num_active_blocks(&self) -> u32 {
-        self.config.num_pages - self.num_available_pages()
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {

@@ -4,7 +4,7 @@ use super::engine::TickEngine;
 use crate::engine::{RejectReason, TokenSource};
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::{RequestId, RequestSpec};
-use crate::serving::ServingEngine;
+use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;
 
 impl ServingEngine for TickEngine {
@@ -60,27 +60,17 @@ impl ServingEngine for TickEngine {
         &self.outputs
     }
 
-    fn num_running(&self) -> usize {
-        self.active.len()
-    }
-
-    fn num_waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    fn outstanding_prefill_tokens(&self) -> u64 {
-        self.outstanding_prefill_tokens
+    fn load(&self) -> EngineLoad {
+        EngineLoad {
+            num_running: self.active.len(),
+            num_waiting: self.waiting.len(),
+            outstanding_prefill_tokens: self.outstanding_prefill_tokens,
+            num_active_blocks: self.config.total_kv_pages - self.num_free_pages,
+            num_usable_blocks: self.config.total_kv_pages,
+        }
     }
 
     fn stats(&self) -> &EngineStats {
         &self.stats
-    }
-
-    fn num_usable_blocks(&self) -> u32 {
-        self.config.total_kv_pages
-    }
-
-    fn num_active_blocks(&self) -> u32 {
-        self.config.total_kv_pages - self.num_free_pages
     }
 }

@@ -121,8 +121,8 @@ impl Driver {
     fn check(&self) {
         let engine = &self.engine;
         assert!(engine.plan().shape.decode_requests <= u64::from(engine.config().max_num_seqs));
-        assert!(engine.num_active_blocks() <= engine.num_usable_blocks());
-        assert_eq!(engine.num_running() + engine.num_waiting(), self.live.len());
+        assert!(engine.load().num_active_blocks <= engine.load().num_usable_blocks);
+        assert_eq!(engine.load().num_running + engine.load().num_waiting, self.live.len());
     }
 
     fn deliver(&mut self) {
@@ -221,8 +221,8 @@ impl Driver {
         while !self.held.is_empty() {
             self.deliver();
         }
-        assert_eq!(self.engine.num_active_blocks(), 0, "pages leak");
-        assert_eq!(self.engine.outstanding_prefill_tokens(), 0);
+        assert_eq!(self.engine.load().num_active_blocks, 0, "pages leak");
+        assert_eq!(self.engine.load().outstanding_prefill_tokens, 0);
         assert!(self.engine.live_tags().is_empty());
         assert!(!self.engine.has_schedulable_requests());
     }
@@ -300,7 +300,7 @@ fn the_only_token_of_a_prompt_has_no_slot_where_decodes_bring_several() {
     let mut driver = Driver::new(input, false);
     driver.act(&submission(91, 1, KvRole::Source));
     driver.act(&Action::Pass);
-    assert_eq!(driver.engine.num_active_blocks(), 13);
+    assert_eq!(driver.engine.load().num_active_blocks, 13);
     driver.finish();
 }
 
@@ -351,7 +351,7 @@ proptest! {
             skipping.act(action);
             single.act(action);
             prop_assert_eq!(&skipping.emitted, &single.emitted);
-            prop_assert_eq!(skipping.engine.num_active_blocks(), single.engine.num_active_blocks());
+            prop_assert_eq!(skipping.engine.load().num_active_blocks, single.engine.load().num_active_blocks);
             prop_assert_eq!(skipping.engine.stats(), single.engine.stats());
             prop_assert_eq!(rows(skipping.engine.plan()), rows(single.engine.plan()));
             prop_assert_eq!(skipping.engine.plan().shape, single.engine.plan().shape);

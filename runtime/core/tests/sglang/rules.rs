@@ -101,7 +101,7 @@ fn the_head_that_does_not_fit_is_not_overtaken() {
     submit(&mut engine, 1, 0, 60, 20);
     submit(&mut engine, 2, 0, 1, 1);
     assert_eq!(pass(&mut engine), [(0, Running, 40, 1)]);
-    assert_eq!(engine.num_waiting(), 2);
+    assert_eq!(engine.load().num_waiting, 2);
     assert_eq!(engine.stats().preemptions, 0);
 }
 
@@ -138,7 +138,7 @@ fn who_has_the_fewest_outputs_is_retracted_and_goes_on_from_what_is_cached_of_it
     }
     let (tag, _, cached, computed) = resumed.expect("it is admitted again");
     assert_eq!((tag, cached, computed), (1, 17, 1), "its prompt and its outputs but the last are still in the tree");
-    assert_eq!(engine.num_active_blocks(), 0);
+    assert_eq!(engine.load().num_active_blocks, 0);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn an_abort_is_idempotent_and_leaves_nothing() {
     pass(&mut engine);
     engine.abort(second);
     engine.abort(second);
-    assert_eq!((engine.num_active_blocks(), engine.num_running(), engine.num_waiting()), (0, 0, 0));
-    assert_eq!(engine.outstanding_prefill_tokens(), 0);
+    assert_eq!((engine.load().num_active_blocks, engine.load().num_running, engine.load().num_waiting), (0, 0, 0));
+    assert_eq!(engine.load().outstanding_prefill_tokens, 0);
     assert!(!engine.has_schedulable_requests());
 }

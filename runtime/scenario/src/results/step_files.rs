@@ -242,8 +242,8 @@ impl StepFiles {
         ];
         trace.slice(self.process, u64::from(worker) + 1, name, start_ns, end_ns - start_ns, &args)?;
         let counters = [
-            ("running", engine.num_running() as u64),
-            ("waiting", engine.num_waiting() as u64),
+            ("running", engine.load().num_running as u64),
+            ("waiting", engine.load().num_waiting as u64),
             ("kv_blocks", shape.kv_active_blocks),
         ];
         trace.counter(self.process, &self.engines[worker as usize].name, start_ns, &counters)

@@ -126,7 +126,7 @@ impl StepObserver for PoolSteps {
             counted.facts.durations_ns.push(end_ns - start_ns, 1);
             counted.facts.batches.push(plan.shape.batch_requests(), 1);
             let peak = counted.kv_peaks.entry(self.worker(rank)).or_insert(0.0);
-            let blocks = ServingEngine::num_usable_blocks(engine);
+            let blocks = engine.load().num_usable_blocks;
             *peak = peak.max(plan.shape.kv_active_blocks as f64 / f64::from(blocks.max(1)));
         }
         if let Some(sink) = self.sink() {

@@ -68,7 +68,7 @@ impl Worker {
 
     /// How many there were after a step of the latest fast-forward.
     pub(crate) fn num_kv_events_by_step(&self, step: usize) -> Option<usize> {
-        self.engine.events_by_step().and_then(|upto| upto.get(step)).map(|&upto| upto as usize)
+        self.engine.as_vllm()?.fast_forward().events_by_step.get(step).map(|&upto| upto as usize)
     }
 
     /// Forgets the KV events of its pool.

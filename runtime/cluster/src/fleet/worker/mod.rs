@@ -143,14 +143,15 @@ impl Worker {
 
     /// The load of this worker for a router.
     pub(crate) fn load(&self, overlap_blocks: u32) -> WorkerLoad {
+        let load = self.engine.load();
         WorkerLoad {
             worker: self.index,
-            running_requests: self.engine.num_running() as u32,
-            waiting_requests: self.engine.num_waiting() as u32,
+            running_requests: load.num_running as u32,
+            waiting_requests: load.num_waiting as u32,
             max_num_seqs: self.engine.max_num_seqs(),
-            active_blocks: self.engine.num_active_blocks(),
-            total_blocks: self.engine.num_usable_blocks(),
-            outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
+            active_blocks: load.num_active_blocks,
+            total_blocks: load.num_usable_blocks,
+            outstanding_prefill_tokens: load.outstanding_prefill_tokens,
             overlap_blocks,
         }
     }

@@ -15,10 +15,10 @@ impl Worker {
     /// # Errors
     /// When the policy fails.
     pub(crate) fn schedule(&mut self, now_ns: u64) -> Result<&StepPlan, PolicyError> {
-        if let Some(policy) = &mut self.policy {
-            self.engine.apply_policy(policy.as_mut(), now_ns)?;
-        }
         if let Some(engine) = self.engine.as_vllm_mut() {
+            if let Some(policy) = &mut self.policy {
+                engine.apply_policy(policy.as_mut(), now_ns)?;
+            }
             if let Some(tiers) = engine.kv_tiers_mut() {
                 tiers.advance(now_ns);
             }
@@ -40,12 +40,16 @@ impl Worker {
 
     /// Shows the requests that have left its steady decode, and how many tokens each
     /// got there.
-    pub(crate) fn take_left_steady_decode(&mut self, show: impl FnMut(u64, u32)) {
-        self.engine.take_unreported(show);
+    pub(crate) fn take_left_steady_decode(&mut self, mut show: impl FnMut(u64, u32)) {
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.take_unreported().for_each(|(tag, tokens)| show(tag, tokens));
+        }
     }
 
     pub(crate) fn dissolve_steady_decode(&mut self) {
-        self.engine.dissolve_steady_decode();
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.dissolve_steady_decode();
+        }
     }
 
     /// Whether a step may be scheduled now.
@@ -62,7 +66,8 @@ impl Worker {
     /// end a request, or the engine, after any of them, or wants KV events at
     /// their steps.
     pub(crate) fn takes_single_steps(&self) -> bool {
-        let unclear = self.engine.kv_events().is_some() && self.engine.events_by_step().is_none();
+        // Of several steps, only vLLM's engine tells in which each event came.
+        let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
         self.injector.is_some() || self.tokens.is_some() || unclear
     }
 
