@@ -60,7 +60,10 @@ fn clients_decide_alike_in_virtual_and_in_real_time() {
     for target in ["live", "serve"] {
         let measured = Outputs::of(&folder, target, &[]);
         assert_eq!(endings(&measured), endings(&simulated), "{target}");
-        assert_eq!(cancelled(&measured), cancelled(&simulated), "{target}");
+        // A client ends its request with the message that has the token, and others may have come with that.
+        let (received, wanted) = (cancelled(&measured), cancelled(&simulated));
+        assert!(received.keys().eq(wanted.keys()), "{target}: {received:?} {wanted:?}");
+        assert!(received.values().zip(wanted.values()).all(|(received, wanted)| received >= wanted), "{received:?}");
         let run = measured.run();
         assert!(run["target"]["absent"]["wasted_prompt_tokens"].is_string(), "{target}");
         // Requests that were given up are no load afterwards: half a second of steps, not five.
