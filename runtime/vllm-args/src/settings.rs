@@ -1,8 +1,13 @@
-//! Arguments as settings, and vLLM's defaults for what is not given.
+//! Arguments as settings.
+
+mod defaults;
+mod speculation;
 
 use serde_json::Value;
 use vcr_core::{EngineConfigInput, Policy};
 
+use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
+use self::speculation::Speculation;
 use crate::error::ArgumentError;
 use crate::gpu::Gpu;
 use crate::number::whole;
@@ -10,30 +15,17 @@ use crate::table::Acts;
 use crate::words::{Given, Word};
 use crate::{Effect, Row, VllmArgs};
 
-/// vLLM's default share of a GPU's memory.
-const GPU_MEMORY_UTILIZATION: f64 = 0.92;
-
-/// Tokens of a KV block on GPUs.
-const BLOCK_SIZE_TOKENS: u32 = 16;
-
 /// Settings whose defaults depend on others.
 #[derive(Default)]
-struct Late {
-    max_num_batched_tokens: Option<u32>,
-    max_num_seqs: Option<u32>,
-    async_scheduling: Option<bool>,
-    max_loras: Option<u32>,
-    has_lora: bool,
-    is_throughput: bool,
-    is_pooling: bool,
+pub(super) struct Late {
+    pub(super) max_num_batched_tokens: Option<u32>,
+    pub(super) max_num_seqs: Option<u32>,
+    pub(super) async_scheduling: Option<bool>,
+    pub(super) max_loras: Option<u32>,
+    pub(super) has_lora: bool,
+    pub(super) is_throughput: bool,
+    pub(super) is_pooling: bool,
     speculation: Speculation,
-}
-
-#[derive(Default)]
-struct Speculation {
-    method: Option<String>,
-    tokens: Option<u64>,
-    model: Option<String>,
 }
 
 /// The engine of these arguments.
@@ -71,7 +63,9 @@ pub(crate) fn apply(words: &[Word], minor: u8, gpu: Gpu, errors: &mut Vec<Argume
             Err(error) => errors.push(error),
         }
     }
-    settings.finish(minor, gpu, errors)
+    let Settings { mut args, late } = settings;
+    late.speculation.apply(&mut args.input, errors);
+    defaults::set(args, &late, minor, gpu, errors)
 }
 
 /// A value that is the default is simulated; any other is not.
@@ -240,123 +234,6 @@ impl Settings {
             _ => unreachable!("a test applies each setting of the table: {name}"),
         })
     }
-
-    /// Sets what depends on other arguments, and what is not given.
-    fn finish(mut self, minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
-        self.speculate(errors);
-        let Self { mut args, late } = self;
-        let input = &mut args.input;
-        let mut defaults = Vec::new();
-        let mut default = |argument: &str, value: String, result: String| {
-            defaults.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });
-        };
-        let batch = gpu.batch_defaults(minor);
-        let times = if late.is_throughput { 2 } else { 1 };
-        let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
-        let mut seqs = late.max_num_seqs.unwrap_or(batch.max_num_seqs * times);
-        let tokens = late.max_num_batched_tokens.unwrap_or_else(|| {
-            let tokens = batch.max_num_batched_tokens * times;
-            let model_len = input.max_model_len.unwrap_or(u32::MAX);
-            // A prompt that is not split must fit into a step.
-            let tokens =
-                if input.enable_chunked_prefill || model_len == u32::MAX { tokens } else { tokens.max(model_len) };
-            tokens.min(seqs.saturating_mul(model_len))
-        });
-        if late.max_num_seqs.is_none() {
-            seqs = seqs.min(tokens);
-            default("--max-num-seqs", seqs.to_string(), on_gpu.clone());
-        }
-        if late.max_num_batched_tokens.is_none() {
-            default("--max-num-batched-tokens", tokens.to_string(), on_gpu);
-        }
-        input.max_num_seqs = seqs;
-        input.max_num_batched_tokens = tokens;
-        input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
-            let (on, why) = match (late.is_pooling, input.num_speculative_tokens > 0) {
-                (true, _) => (false, "off for models that only pool"),
-                (_, true) => (false, "off with n-gram speculation"),
-                _ => (true, "on where nothing excludes it"),
-            };
-            default("--async-scheduling", on.to_string(), why.to_owned());
-            on
-        });
-        if late.async_scheduling == Some(true) && input.num_speculative_tokens > 0 {
-            errors.push(ArgumentError::Value {
-                name: "--async-scheduling".to_owned(),
-                value: "with n-gram speculation".to_owned(),
-                expected: "`--no-async-scheduling`, or another method: vLLM does not start".to_owned(),
-            });
-        }
-        input.max_loras = if late.has_lora { late.max_loras.unwrap_or(1) } else { 0 };
-        if minor >= 29 && input.prefix_cache_retention_interval.is_none() {
-            input.prefix_cache_retention_interval = Some(0);
-        }
-        let missing = |name: &str| args.rows.iter().all(|row| row.argument != name);
-        if input.max_model_len.is_none() {
-            default(
-                "--max-model-len",
-                "of the model".to_owned(),
-                "no limit but the pool, unless `max_model_len` is given".to_owned(),
-            );
-        }
-        if args.num_gpu_blocks.is_none() {
-            default("--num-gpu-blocks-override", "of the memory".to_owned(), "num_gpu_blocks: \"auto\"".to_owned());
-        }
-        if missing("--block-size") {
-            default(
-                "--block-size",
-                BLOCK_SIZE_TOKENS.to_string(),
-                "tokens of a KV block; some attention backends take others".to_owned(),
-            );
-        }
-        if missing("--gpu-memory-utilization") && args.num_gpu_blocks.is_none() && args.kv_cache_memory_bytes.is_none()
-        {
-            default(
-                "--gpu-memory-utilization",
-                GPU_MEMORY_UTILIZATION.to_string(),
-                "share of the GPU's memory".to_owned(),
-            );
-        }
-        args.rows.extend(defaults);
-        args
-    }
-
-    /// N-gram speculation, the only one that is simulated.
-    fn speculate(&mut self, errors: &mut Vec<ArgumentError>) {
-        let Speculation { method, tokens, model } = &self.late.speculation;
-        if method.is_none() && tokens.is_none() && model.is_none() {
-            return;
-        }
-        let method = method.as_deref().or(model.as_deref()).unwrap_or("draft_model");
-        if !matches!(method, "ngram" | "[ngram]") {
-            errors.push(ArgumentError::NotSimulated {
-                written: format!("speculation with {method}"),
-                reason: "drafts without KV of their own are simulated: `ngram`, with `acceptance_rates`".to_owned(),
-            });
-            return;
-        }
-        match tokens {
-            Some(tokens @ 1..=1_000) => self.args.input.num_speculative_tokens = *tokens as u32,
-            _ => errors.push(ArgumentError::Value {
-                name: "--speculative-config".to_owned(),
-                value: format!("with {} tokens", tokens.map_or("no".to_owned(), |tokens| tokens.to_string())),
-                expected: "`num_speculative_tokens` of 1 to 1000".to_owned(),
-            }),
-        }
-    }
-}
-
-impl Speculation {
-    fn read(&mut self, word: &Word) -> Result<(), ArgumentError> {
-        let map = object(word)?;
-        let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
-        self.method = text("method").or(self.method.take());
-        self.model = text("model").or(self.model.take());
-        self.tokens = map.get("num_speculative_tokens").and_then(Value::as_u64).or(self.tokens);
-        // An empty object asks for a drafter, too.
-        self.method.get_or_insert_with(|| self.model.clone().unwrap_or_else(|| "draft_model".to_owned()));
-        Ok(())
-    }
 }
 
 /// A connector that moves KV between prefill and decode engines: a cluster has pools and a link for it.
@@ -372,11 +249,11 @@ fn kv_transfer(word: &Word) -> Result<String, ArgumentError> {
     }
 }
 
-fn object(word: &Word) -> Result<serde_json::Map<String, Value>, ArgumentError> {
+pub(super) fn object(word: &Word) -> Result<serde_json::Map<String, Value>, ArgumentError> {
     serde_json::from_str(&word.text()).map_err(|error| invalid(word, format!("a JSON object ({error})")))
 }
 
-fn invalid(word: &Word, expected: String) -> ArgumentError {
+pub(super) fn invalid(word: &Word, expected: String) -> ArgumentError {
     ArgumentError::Value { name: word.argument.name.to_owned(), value: word.text(), expected }
 }
 

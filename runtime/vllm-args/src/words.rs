@@ -65,7 +65,7 @@ fn arguments_of(words: &[String]) -> Result<&[String], ArgumentError> {
         let starts = |at: &usize| {
             let Some(window) = words.get(*at..*at + command.len()) else { return false };
             let program = window[0].rsplit('/').next().unwrap_or_default();
-            program == command[0] && window[1..].iter().eq(command[1..].iter().map(|word| *word))
+            program == command[0] && window[1..].iter().eq(command[1..].iter().copied())
         };
         if let Some(at) = (0..words.len()).find(starts) {
             return Ok(&words[at + command.len()..]);

@@ -1,0 +1,84 @@
+//! vLLM's defaults for what is not given.
+
+use super::Late;
+use crate::error::ArgumentError;
+use crate::gpu::Gpu;
+use crate::{Effect, Row, VllmArgs};
+
+/// vLLM's default share of a GPU's memory.
+pub(super) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
+
+/// Tokens of a KV block on GPUs.
+pub(super) const BLOCK_SIZE_TOKENS: u32 = 16;
+
+/// Sets what depends on other arguments, and what is not given.
+pub(super) fn set(mut args: VllmArgs, late: &Late, minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
+    let input = &mut args.input;
+    let mut defaults = Vec::new();
+    let mut default = |argument: &str, value: String, result: String| {
+        defaults.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });
+    };
+    let batch = gpu.batch_defaults(minor);
+    let times = if late.is_throughput { 2 } else { 1 };
+    let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
+    let mut seqs = late.max_num_seqs.unwrap_or(batch.max_num_seqs * times);
+    let tokens = late.max_num_batched_tokens.unwrap_or_else(|| {
+        let tokens = batch.max_num_batched_tokens * times;
+        let model_len = input.max_model_len.unwrap_or(u32::MAX);
+        // A prompt that is not split must fit into a step.
+        let tokens = if input.enable_chunked_prefill || model_len == u32::MAX { tokens } else { tokens.max(model_len) };
+        tokens.min(seqs.saturating_mul(model_len))
+    });
+    if late.max_num_seqs.is_none() {
+        seqs = seqs.min(tokens);
+        default("--max-num-seqs", seqs.to_string(), on_gpu.clone());
+    }
+    if late.max_num_batched_tokens.is_none() {
+        default("--max-num-batched-tokens", tokens.to_string(), on_gpu);
+    }
+    input.max_num_seqs = seqs;
+    input.max_num_batched_tokens = tokens;
+    input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
+        let (on, why) = match (late.is_pooling, input.num_speculative_tokens > 0) {
+            (true, _) => (false, "off for models that only pool"),
+            (_, true) => (false, "off with n-gram speculation"),
+            _ => (true, "on where nothing excludes it"),
+        };
+        default("--async-scheduling", on.to_string(), why.to_owned());
+        on
+    });
+    if late.async_scheduling == Some(true) && input.num_speculative_tokens > 0 {
+        errors.push(ArgumentError::Value {
+            name: "--async-scheduling".to_owned(),
+            value: "with n-gram speculation".to_owned(),
+            expected: "`--no-async-scheduling`, or another method: vLLM does not start".to_owned(),
+        });
+    }
+    input.max_loras = if late.has_lora { late.max_loras.unwrap_or(1) } else { 0 };
+    if minor >= 29 && input.prefix_cache_retention_interval.is_none() {
+        input.prefix_cache_retention_interval = Some(0);
+    }
+    let missing = |name: &str| args.rows.iter().all(|row| row.argument != name);
+    if input.max_model_len.is_none() {
+        default(
+            "--max-model-len",
+            "of the model".to_owned(),
+            "no limit but the pool, unless `max_model_len` is given".to_owned(),
+        );
+    }
+    if args.num_gpu_blocks.is_none() {
+        default("--num-gpu-blocks-override", "of the memory".to_owned(), "num_gpu_blocks: \"auto\"".to_owned());
+    }
+    if missing("--block-size") {
+        default(
+            "--block-size",
+            BLOCK_SIZE_TOKENS.to_string(),
+            "tokens of a KV block; some attention backends take others".to_owned(),
+        );
+    }
+    if missing("--gpu-memory-utilization") && args.num_gpu_blocks.is_none() && args.kv_cache_memory_bytes.is_none() {
+        default("--gpu-memory-utilization", GPU_MEMORY_UTILIZATION.to_string(), "share of the GPU's memory".to_owned());
+    }
+    args.rows.extend(defaults);
+    args
+}
