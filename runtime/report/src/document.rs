@@ -126,6 +126,9 @@ pub struct Run {
     /// Its links.
     #[serde(default)]
     pub links: Vec<Link>,
+    /// What it was measured on, if engines were real.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
     /// Its fingerprint.
     #[serde(default)]
     pub fingerprint: String,
@@ -245,4 +248,36 @@ pub struct Link {
     pub bytes: u64,
     /// Share of the run with a transfer in progress.
     pub utilisation: f64,
+}
+
+/// What a run was measured on.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Target {
+    /// Transfers of KV whose bytes moved, by engines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kv_transfers: Vec<KvTransfers>,
+}
+
+/// All transfers of KV between two engines.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct KvTransfers {
+    /// The engine that generates outputs.
+    pub engine: String,
+    /// The engine that computes prompts.
+    pub from: String,
+    /// Complete transfers.
+    pub transfers: u64,
+    /// Bytes of pages.
+    pub bytes: u64,
+    /// Pages, or parts of pages.
+    pub pages: u64,
+    /// Time that all of them waited for a connection.
+    pub queue_ms: f64,
+    /// Time that they spent on new connections.
+    pub connect_ms: f64,
+    /// Time that their pages took.
+    pub move_ms: f64,
+    /// Failed transfers by kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, u64>,
 }

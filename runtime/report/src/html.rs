@@ -12,6 +12,7 @@ use crate::charts::{RunCharts, Source};
 use crate::distribution::PERCENTS;
 use crate::document::{Document, Engine, Link, Metrics, Run, Scaling};
 use crate::folder::Folder;
+use crate::kv_transfers;
 use crate::text::{Escaped, json_in_html, time};
 
 const UPLOT_JS: &str = include_str!("../assets/uPlot.iife.min.js");
@@ -133,6 +134,11 @@ fn write_head(out: &mut dyn Write, folder: &Folder, several: bool) -> io::Result
     writeln!(out, "</header>")?;
     write_assertions(out, report)?;
     write_runs(out, report)?;
+    let pairs = kv_transfers::write_html(out, &report.runs, MAX_ROWS)?;
+    if pairs > 0 {
+        write_rest(out, pairs)?;
+        writeln!(out, "</section>")?;
+    }
     if !several && !folder.files.is_empty() {
         let link = |name: &String| format!("<a href=\"{0}\">{0}</a>", Escaped(name));
         writeln!(

@@ -11,6 +11,7 @@ mod document;
 mod folder;
 mod html;
 mod junit;
+mod kv_transfers;
 mod markdown;
 mod openmetrics;
 mod pressure;

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use crate::document::{Document, Run};
+use crate::kv_transfers;
 use crate::text::{Cell, time};
 
 /// Rows of each table at most; pages of CI systems are limited.
@@ -36,6 +37,10 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     }
     if !report.runs.is_empty() {
         write_runs(out, &report.runs)?;
+    }
+    let pairs = kv_transfers::write_markdown(out, &report.runs, MAX_ROWS)?;
+    if pairs > 0 {
+        write_rest(out, pairs)?;
     }
     let parameters: Vec<String> = report.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if !parameters.is_empty() {

@@ -65,6 +65,16 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
             begins.filter(|event| event["name"].as_str().is_some_and(|it| it.starts_with(name))).count() as u64
         };
         assert_eq!((begins("prefill "), begins("move")), (REQUESTS, REQUESTS), "{target}");
+        let text = |name| std::fs::read_to_string(folder.path().join(target).join(name)).expect("it was written");
+        let (page, summary) = (text("report.html"), text("summary.md"));
+        for sum in sums {
+            let texts = ["from", "engine"].map(|key| sum[key].as_str().unwrap_or_default().to_owned());
+            let sizes = ["transfers", "bytes", "pages"].map(|key| sum[key].to_string());
+            let row = [&texts[..], &sizes[..]].concat();
+            let (html, line) = (row.join("</td><td>"), row.join(" | "));
+            assert!(page.contains(&html), "{target}: no `{html}` in report.html");
+            assert!(summary.contains(&line), "{target}: no `{line}` in {summary}");
+        }
     }
 }
 
@@ -107,6 +117,16 @@ fn what_cannot_move_is_told_before_anything_starts() {
     }
     let tcp = scenario(TCP);
     tcp.run(&["--target", "live", "-e", "blocks=50000000"]).failed(2, &["but this process may use", "num_gpu_blocks"]);
+    let groups = Folder::with(
+        r#"let e = engine(#{ num_gpu_blocks: 400, max_model_len: 1024, kv_cache_groups: ["full", "sliding_window:64"] });
+let p = pool(#{ engine: e, latency: fixed(#{ step: "5ms" }) });
+let c = cluster(#{ prefill: p, decode: p, link: link(#{ kv_transfer: "tcp", kv_bytes_per_token: "4KiB" }) });
+run(#{ name: "grouped", cluster: c, workloads: [ burst(#{ count: 1, prompt_tokens: 160, output_tokens: 4 }) ] });"#,
+    );
+    for target in ["live", "serve"] {
+        let wanted = "pool `prefill`: its engines cannot take KV from others or hand it on";
+        groups.run(&["--target", target]).failed(2, &[wanted]);
+    }
     let parts = scenario(&format!("{TCP}, transfer: \"full-prompt\""));
     for target in ["live", "serve"] {
         parts.run(&["--target", target]).failed(2, &["cannot move KV of `moving`", "no transfers of whole prompts"]);
