@@ -192,7 +192,7 @@ const FEW_USERS: &[(&str, &[&str])] = &[
     ("parquet", &["vcr-import", "vcr-tables"]),
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
     ("prost", &["vcr-frontend", "vcr-import"]),
-    ("rustls", &["vcr-frontend", "vcr-registry", "vcr-store", "vcr-target"]),
+    ("rustls", &["vcr-frontend", "vcr-registry", "vcr-store", "vcr-target", "vcr-transfer"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
     ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry", "vcr-rendezvous", "vcr-store", "vcr-target"]),
 ];

@@ -5,3 +5,4 @@ mod moving;
 mod routers;
 mod scenario;
 mod shapes;
+mod tls;

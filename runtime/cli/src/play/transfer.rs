@@ -15,6 +15,7 @@ use vcr_units as units;
 use super::kv_shape::{KvDtypeArg, ShapeArg};
 use super::nixl::{NixlArgs, NixlEngines};
 use super::rendezvous::{RendezvousArgs, RendezvousEngines};
+use super::transfer_tls::TransferTlsArgs;
 use super::unusable::Unusable;
 
 /// What carries KV between engines.
@@ -130,6 +131,9 @@ pub(crate) struct TransferArgs {
     pub(crate) kv_cache_dtype: KvDtypeArg,
 
     #[command(flatten)]
+    tls: TransferTlsArgs,
+
+    #[command(flatten)]
     pub(crate) rendezvous: RendezvousArgs,
 
     #[command(flatten)]
@@ -161,6 +165,10 @@ impl TransferArgs {
         model_name: &str,
         shape: Option<&KvShape>,
     ) -> Result<TransferSettings, Unusable> {
+        if self.tls.is_given() && self.kv_transfer != PlaneArg::Tcp {
+            let message = "invalid --kv-transfer-tls-cert: expected --kv-transfer tcp with it".to_owned();
+            return Err(Unusable::new(message));
+        }
         let plane = match (self.kv_transfer, shape) {
             (PlaneArg::None, _) | (_, None) => None,
             (PlaneArg::Tcp, Some(shape)) => {
@@ -298,6 +306,7 @@ impl TransferArgs {
             port,
             streams: self.kv_transfer_streams as usize,
             patience: Duration::from_nanos(self.kv_transfer_timeout).min(TcpSettings::default().patience),
+            tls: self.tls.tls()?,
             ..TcpSettings::default()
         })
     }

@@ -12,14 +12,22 @@ use rustix::net::sockopt;
 use crate::arena::{Arena, Span};
 use crate::error::{ErrorKind, TransferError};
 use crate::tcp::frame::{
-    DecodeError, HEADER_BYTES, Header, Message, PREFACE_BYTES, TRAILER_BYTES, Trailer, check_preface, preface,
+    DecodeError, HEADER_BYTES, Header, MAGIC, Message, PREFACE_BYTES, TRAILER_BYTES, Trailer, check_preface, preface,
 };
+use crate::tcp::socket::Socket;
+use crate::tcp::tls::{self, TcpTls};
 
 /// Bytes in one system call: locks of blocks are held for no longer than it takes.
 /// Few enough that what was received is compared while it is in the processor's cache.
 const CALL_BYTES: usize = 256 << 10;
 /// Buffers in one system call (the system takes 1,024).
 const CALL_BUFFERS: usize = 512;
+/// Buffers of a connection within a host, which the system makes twice as large. What is sent there is received on the
+/// processors that steps need, in stretches that nothing interrupts and that are as long as the buffers are large.
+const HOST_BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of pages after which a thread lets others go first: without it an engine's step waits for the rest of a time
+/// slice, which is milliseconds, whatever the niceness.
+const YIELD_BYTES: usize = 512 << 10;
 /// Interval at which a wait looks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -36,15 +44,22 @@ pub(super) enum LinkError {
     Decode(#[from] DecodeError),
     #[error("unexpected message: {0}")]
     Unexpected(&'static str),
+    #[error("TLS failed: {0}")]
+    Tls(String),
     #[error("the plane is stopped")]
     Stopped,
 }
 
 impl LinkError {
+    fn of_io(error: io::Error) -> Self {
+        tls::reason(error).map_or_else(Self::Io, Self::Tls)
+    }
+
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Io(_) | Self::Closed => ErrorKind::PeerLost,
             Self::TimedOut => ErrorKind::TimedOut,
+            Self::Tls(_) => ErrorKind::Refused,
             Self::Decode(_) | Self::Unexpected(_) => ErrorKind::Protocol,
             Self::Stopped => ErrorKind::Cancelled,
         }
@@ -67,10 +82,18 @@ pub(super) enum Received {
     Failed(ErrorKind),
 }
 
+/// Whether both ends are on this host. Between hosts the system finds the sizes of buffers by the way's length.
+fn is_within_host(stream: &TcpStream) -> io::Result<bool> {
+    let (here, there) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
+    Ok(here == there || here.is_loopback())
+}
+
 /// One end of a connection.
 pub(super) struct Link {
-    stream: TcpStream,
+    socket: Socket,
     stop: Arc<AtomicBool>,
+    /// Bytes of pages since others last went first.
+    bytes_since_yield: usize,
 }
 
 impl Link {
@@ -86,7 +109,59 @@ impl Link {
             sockopt::set_tcp_keepcnt(&stream, 4)
         };
         _ = keepalive();
-        Ok(Self { stream, stop })
+        if is_within_host(&stream)? {
+            sockopt::set_socket_recv_buffer_size(&stream, HOST_BUFFER_BYTES)?;
+            sockopt::set_socket_send_buffer_size(&stream, HOST_BUFFER_BYTES)?;
+        }
+        Ok(Self { socket: Socket::Plain(stream), stop, bytes_since_yield: 0 })
+    }
+
+    /// Opens TLS with a peer at `host`, to which this engine has connected, or one that has connected to it.
+    pub(super) fn with_tls(self, tls: &TcpTls, host: Option<&str>, until: Instant) -> Result<Self, LinkError> {
+        let Self { socket, stop, .. } = self;
+        let stream = match socket {
+            Socket::Plain(stream) => stream,
+            socket @ Socket::Tls(_) => return Ok(Self { socket, stop, bytes_since_yield: 0 }),
+        };
+        let stream = match host {
+            Some(host) => tls.connect(stream, host),
+            None => tls.accept(stream),
+        };
+        let socket = Socket::Tls(Box::new(stream.map_err(LinkError::Tls)?));
+        let mut link = Self { socket, stop, bytes_since_yield: 0 };
+        loop {
+            match link.socket.advance() {
+                Ok(()) => return Ok(link),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let writes = link.socket.interest(PollFlags::empty());
+                    let interest = if writes.is_empty() { PollFlags::IN } else { writes };
+                    if !link.wait(interest, until)? {
+                        return Err(LinkError::TimedOut);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::of_io(error)),
+            }
+        }
+    }
+
+    /// Whether the peer begins with the opening of this protocol, and not with TLS.
+    pub(super) fn begins_plainly(&mut self, until: Instant) -> Result<bool, LinkError> {
+        let mut first = [0];
+        let peeked = self.retry(PollFlags::IN, until, |socket| match socket {
+            Socket::Plain(stream) => stream.peek(&mut first),
+            Socket::Tls(_) => Ok(0),
+        })?;
+        if peeked == 0 { Err(LinkError::Closed) } else { Ok(first[0] == MAGIC[0]) }
+    }
+
+    /// Lets others go first after bytes of pages, once there were many.
+    fn worked(&mut self, bytes: usize) {
+        self.bytes_since_yield += bytes;
+        if self.bytes_since_yield >= YIELD_BYTES {
+            self.bytes_since_yield = 0;
+            std::thread::yield_now();
+        }
     }
 
     /// Waits until the socket can be read, or written. False after `until`.
@@ -98,7 +173,7 @@ impl Link {
             let left = until.saturating_duration_since(Instant::now());
             let slice = left.min(STOP_INTERVAL);
             let timeout = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: slice.subsec_nanos().into() };
-            let mut fds = [PollFd::new(&self.stream, for_what)];
+            let mut fds = [PollFd::new(&self.socket, for_what)];
             match poll(&mut fds, Some(&timeout)) {
                 Ok(0) if left.is_zero() => return Ok(false),
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -113,17 +188,17 @@ impl Link {
         &mut self,
         for_what: PollFlags,
         until: Instant,
-        mut call: impl FnMut(&mut TcpStream) -> io::Result<T>,
+        mut call: impl FnMut(&mut Socket) -> io::Result<T>,
     ) -> Result<T, LinkError> {
         loop {
-            match call(&mut self.stream) {
+            match call(&mut self.socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.wait(for_what, until)? {
+                    if !self.wait(self.socket.interest(for_what), until)? {
                         return Err(LinkError::TimedOut);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(LinkError::Io(error)),
+                Err(error) => return Err(LinkError::of_io(error)),
                 Ok(value) => return Ok(value),
             }
         }
@@ -131,18 +206,26 @@ impl Link {
 
     /// Waits for the next frame to begin. False after `until`.
     pub(super) fn wait_for_frame(&mut self, until: Instant) -> Result<bool, LinkError> {
-        self.wait(PollFlags::IN, until)
+        loop {
+            if self.socket.has_received().map_err(LinkError::of_io)? {
+                return Ok(true);
+            }
+            let comes = self.wait(PollFlags::IN, until)?;
+            if !comes || matches!(self.socket, Socket::Plain(_)) {
+                return Ok(comes);
+            }
+        }
     }
 
     /// Whether an idle connection is unusable: the peer has closed it, or sent something unasked.
     pub(super) fn is_stale(&mut self) -> bool {
-        !matches!(self.wait(PollFlags::IN, Instant::now()), Ok(false))
+        !matches!(self.wait_for_frame(Instant::now()), Ok(false))
     }
 
     fn read_exact(&mut self, buffer: &mut [u8], until: Instant) -> Result<(), LinkError> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.retry(PollFlags::IN, until, |stream| stream.read(&mut buffer[done..]))? {
+            match self.retry(PollFlags::IN, until, |socket| socket.read(&mut buffer[done..]))? {
                 0 => return Err(LinkError::Closed),
                 read => done += read,
             }
@@ -153,12 +236,12 @@ impl Link {
     fn write_all(&mut self, buffer: &[u8], until: Instant) -> Result<(), LinkError> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.retry(PollFlags::OUT, until, |stream| stream.write(&buffer[done..]))? {
+            match self.retry(PollFlags::OUT, until, |socket| socket.write(&buffer[done..]))? {
                 0 => return Err(LinkError::Closed),
                 written => done += written,
             }
         }
-        Ok(())
+        self.retry(PollFlags::OUT, until, |socket| socket.flush())
     }
 
     /// Sends the opening of a connection and the first message.
@@ -199,17 +282,20 @@ impl Link {
         let mut place = Place::default();
         while let Some(call) = place.next_call(spans) {
             let until = Instant::now() + patience;
-            let sent = self.retry(PollFlags::OUT, until, |stream| {
+            let sent = self.retry(PollFlags::OUT, until, |socket| {
                 let sent = arena.with_spans(call, &is_right, |slices| {
                     let mut slices = slices;
                     IoSlice::advance_slices(&mut slices, place.offset);
-                    stream.write_vectored(slices)
+                    socket.write_vectored(slices)
                 });
                 sent.transpose()
             })?;
             match sent {
                 Some(0) => return Err(LinkError::Closed),
-                Some(sent) => place.advance(spans, sent),
+                Some(sent) => {
+                    place.advance(spans, sent);
+                    self.worked(sent);
+                }
                 None => {
                     failure = Some(ErrorKind::NotHeld);
                     self.send_zeroes(place.left(spans), patience)?;
@@ -245,11 +331,11 @@ impl Link {
         let mut place = Place::default();
         while let Some(call) = place.next_call(spans) {
             let until = Instant::now() + patience;
-            let received = self.retry(PollFlags::IN, until, |stream| {
+            let received = self.retry(PollFlags::IN, until, |socket| {
                 let received = arena.with_spans_mut(owner, call, |slices| {
                     let mut slices = slices;
                     IoSliceMut::advance_slices(&mut slices, place.offset);
-                    stream.read_vectored(slices)
+                    socket.read_vectored(slices)
                 });
                 received.transpose()
             })?;
@@ -259,6 +345,7 @@ impl Link {
                     let before = place.index;
                     place.advance(spans, received);
                     (before..place.index).for_each(&mut arrived);
+                    self.worked(received);
                 }
                 None => {
                     self.discard(place.left(spans), patience)?;

@@ -6,8 +6,13 @@
 mod client;
 pub mod frame;
 mod link;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
 mod server;
 mod shared;
+mod socket;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::collections::HashMap;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -21,6 +26,12 @@ use crate::statistics::Statistics;
 use crate::tcp::client::PeerQueue;
 use crate::tcp::server::Server;
 use crate::tcp::shared::Shared;
+#[cfg(not(feature = "tls"))]
+use no_tls as tls;
+
+pub use tls::TcpTls;
+#[cfg(feature = "tls")]
+pub use tls::{TlsError, TlsFiles};
 
 /// Peers with open streams; those that are idle make room.
 const MAX_PEERS: usize = 256;
@@ -42,6 +53,8 @@ pub struct TcpSettings {
     pub idle_timeout: Duration,
     /// By how much threads that move bytes are nicer than others, so that an engine's own thread goes first.
     pub niceness: u8,
+    /// TLS, without which no byte is encrypted and any peer is served.
+    pub tls: Option<TcpTls>,
 }
 
 impl Default for TcpSettings {
@@ -54,6 +67,7 @@ impl Default for TcpSettings {
             patience: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             niceness: 5,
+            tls: None,
         }
     }
 }

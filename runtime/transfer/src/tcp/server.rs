@@ -84,8 +84,7 @@ fn start_connection(
     let is_over = count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS;
     let serve = move || {
         lower_priority(shared.settings.niceness);
-        let served = Link::new(stream, Arc::clone(&shared.stop))
-            .map_err(LinkError::Io)
+        let served = opened(stream, &shared)
             .and_then(|link| Connection { link, shared: &shared, peer: String::new() }.serve(is_over));
         count.fetch_sub(1, Ordering::Relaxed);
         match served {
@@ -100,6 +99,23 @@ fn start_connection(
             None
         }
     }
+}
+
+/// A connection that can be read; with TLS, if this engine has that.
+fn opened(stream: TcpStream, shared: &Shared) -> Result<Link, LinkError> {
+    let until = Instant::now() + GREETING_TIMEOUT;
+    let mut link = Link::new(stream, Arc::clone(&shared.stop))?;
+    let Some(tls) = &shared.settings.tls else { return Ok(link) };
+    let secured = if link.begins_plainly(until)? {
+        link.read_preface(until)?;
+        link.receive(until)?;
+        let message = "KV transfers here need TLS: give the peer --kv-transfer-tls-cert".to_owned();
+        link.open(&Message::Refused { kind: ErrorKind::Refused, message }, until)?;
+        Err(LinkError::Tls("the peer speaks no TLS".to_owned()))
+    } else {
+        link.with_tls(tls, None, until)
+    };
+    secured.inspect_err(|error| tracing::warn!("a KV connection was refused: {error}"))
 }
 
 struct Connection<'a> {

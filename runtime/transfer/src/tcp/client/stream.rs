@@ -120,8 +120,15 @@ impl<'a> Stream<'a> {
         };
         let greet = || -> Result<(Link, Message), LinkError> {
             let mut link = Link::new(stream, Arc::clone(&self.shared.stop))?;
-            link.open(&Message::Hello(self.shared.introduction.clone()), until)?;
-            link.read_preface(until)?;
+            if let Some(tls) = &self.shared.settings.tls {
+                link = link.with_tls(tls, Some(host), until)?;
+            }
+            let opened = link.open(&Message::Hello(self.shared.introduction.clone()), until);
+            // A peer that refuses this engine's certificate says so before it closes the connection.
+            match (link.read_preface(until), opened) {
+                (Err(error @ LinkError::Tls(_)), _) | (_, Err(error)) | (Err(error), Ok(())) => return Err(error),
+                (Ok(()), Ok(())) => {}
+            }
             let answer = link.receive(until)?;
             Ok((link, answer))
         };

@@ -16,6 +16,8 @@ use crate::geometry::Geometry;
 pub const VERSION: u16 = 1;
 /// The text that opens a connection.
 pub const MAGIC: [u8; 8] = *b"vcr-kv\r\n";
+/// The first bytes of TLS: a record of its handshake, version 3.
+const TLS_RECORD: [u8; 2] = [22, 3];
 /// Length of the opening.
 pub const PREFACE_BYTES: usize = 10;
 /// Length of a frame's header.
@@ -39,6 +41,9 @@ pub enum DecodeError {
     /// The opening is that of something else.
     #[error("the peer does not speak the KV protocol of vcr (it sent {0:02x?}); is it --kv-transfer tcp there?")]
     Magic([u8; 8]),
+    /// The opening is that of TLS.
+    #[error("the peer speaks TLS, but this engine has no --kv-transfer-tls-cert")]
+    Tls,
     /// The opening is of another version.
     #[error("the peer has version {0} of the KV protocol, expected version {VERSION}")]
     Version(u16),
@@ -155,6 +160,9 @@ pub fn preface() -> [u8; PREFACE_BYTES] {
 pub fn check_preface(bytes: &[u8; PREFACE_BYTES]) -> Result<(), DecodeError> {
     let mut magic = [0; 8];
     magic.copy_from_slice(&bytes[..8]);
+    if magic[..2] == TLS_RECORD {
+        return Err(DecodeError::Tls);
+    }
     if magic != MAGIC {
         return Err(DecodeError::Magic(magic));
     }

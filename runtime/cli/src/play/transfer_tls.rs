@@ -1,0 +1,69 @@
+//! Options of TLS between engines whose KV moves over TCP.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_transfer::tcp::TcpTls;
+
+use super::unusable::Unusable;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prefill and decode apart")]
+pub(crate) struct TransferTlsArgs {
+    /// Encrypt KV transfers over TCP; the certificate of this engine for its peers (PEM).
+    #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_ca")]
+    kv_transfer_tls_cert: Option<PathBuf>,
+
+    /// Key of the certificate (PEM) [default: in --kv-transfer-tls-cert].
+    #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_cert")]
+    kv_transfer_tls_key: Option<PathBuf>,
+
+    /// Certificates that those of peers rest on (PEM).
+    #[arg(long, value_name = "FILE", requires = "kv_transfer_tls_cert")]
+    kv_transfer_tls_ca: Option<PathBuf>,
+
+    /// Require a certificate of peers that connect, too.
+    #[arg(long, requires = "kv_transfer_tls_cert")]
+    kv_transfer_tls_mutual: bool,
+}
+
+impl TransferTlsArgs {
+    /// Whether TLS is asked for.
+    pub(crate) fn is_given(&self) -> bool {
+        self.kv_transfer_tls_cert.is_some()
+    }
+}
+
+#[cfg(feature = "serve")]
+impl TransferTlsArgs {
+    /// Reads the files, if TLS is asked for.
+    pub(crate) fn tls(&self) -> Result<Option<TcpTls>, Unusable> {
+        use vcr_transfer::tcp::TlsFiles;
+        let (Some(certificate), Some(authorities)) = (&self.kv_transfer_tls_cert, &self.kv_transfer_tls_ca) else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            certificate: certificate.clone(),
+            key: self.kv_transfer_tls_key.clone(),
+            authorities: authorities.clone(),
+            checks_clients: self.kv_transfer_tls_mutual,
+        };
+        let unusable = |error: vcr_transfer::tcp::TlsError| Unusable {
+            message: error.to_string(),
+            hint: Some("see --kv-transfer-tls-cert, --kv-transfer-tls-key and --kv-transfer-tls-ca".to_owned()),
+        };
+        TcpTls::new(&files).map(Some).map_err(unusable)
+    }
+}
+
+#[cfg(not(feature = "serve"))]
+impl TransferTlsArgs {
+    /// Names the feature that this build lacks, if TLS is asked for.
+    pub(crate) fn tls(&self) -> Result<Option<TcpTls>, Unusable> {
+        if !self.is_given() {
+            return Ok(None);
+        }
+        let (message, hint) = crate::absent::message("--kv-transfer-tls-cert", "serve");
+        Err(Unusable { message, hint: Some(hint.to_owned()) })
+    }
+}

@@ -1,0 +1,93 @@
+//! The socket of a connection: plain, or with TLS around it.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::event::PollFlags;
+
+use crate::tcp::tls::TlsStream;
+
+/// A socket that never waits.
+pub(super) enum Socket {
+    /// Bytes as they are.
+    Plain(TcpStream),
+    /// Encrypted.
+    Tls(Box<TlsStream>),
+}
+
+impl Socket {
+    /// What to wait for before a call that wanted to wait for `wanted` is tried again.
+    pub(super) fn interest(&self, wanted: PollFlags) -> PollFlags {
+        match self {
+            Self::Plain(_) => wanted,
+            Self::Tls(stream) if stream.wants_write() => wanted | PollFlags::OUT,
+            Self::Tls(_) => wanted,
+        }
+    }
+
+    /// Completes the opening, unless it would wait.
+    pub(super) fn advance(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(stream) => stream.advance(),
+        }
+    }
+
+    /// Whether bytes have been received that are not read yet, so that a wait for the system's would be in vain. Ends
+    /// of the connection count: reading finds them.
+    pub(super) fn has_received(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(false),
+            Self::Tls(stream) => stream.has_received(),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.socket().as_fd(),
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read_vectored(buffers),
+            Self::Tls(stream) => stream.read_vectored(buffers),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(buffer),
+            Self::Tls(stream) => stream.write(buffer),
+        }
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write_vectored(buffers),
+            Self::Tls(stream) => stream.write_vectored(buffers),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}

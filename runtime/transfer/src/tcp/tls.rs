@@ -1,0 +1,221 @@
+//! TLS of the TCP plane. An engine presents one certificate, whether peers connect to it or it connects to them, and
+//! checks those of its peers by one authority.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+
+/// The files of TLS, in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate, and those that it rests on.
+    pub certificate: PathBuf,
+    /// Its key; in the file of the certificate if not given.
+    pub key: Option<PathBuf>,
+    /// Certificates that those of peers rest on.
+    pub authorities: PathBuf,
+    /// Whether peers that connect need a certificate, too.
+    pub checks_clients: bool,
+}
+
+/// A file with which there is no TLS.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid {what} `{}`: {reason}", path.display())]
+pub struct TlsError {
+    /// The purpose of the file.
+    what: &'static str,
+    path: PathBuf,
+    reason: String,
+}
+
+/// TLS of an engine.
+#[derive(Clone, Debug)]
+pub struct TcpTls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl TcpTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When one of them is unusable.
+    pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+        let chain = certificates("certificate", &files.certificate)?;
+        let key_path = files.key.as_ref().unwrap_or(&files.certificate);
+        let key = PrivateKeyDer::from_pem_file(key_path).map_err(|error| TlsError {
+            what: "TLS key",
+            path: key_path.clone(),
+            reason: format!("expected a private key in PEM: {error}"),
+        })?;
+        let refused = |error: rustls::Error| TlsError {
+            what: "certificate",
+            path: files.certificate.clone(),
+            reason: error.to_string(),
+        };
+        let of_authorities =
+            |reason: String| TlsError { what: "CA certificate", path: files.authorities.clone(), reason };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("CA certificate", &files.authorities)? {
+            roots.add(certificate).map_err(|error| of_authorities(error.to_string()))?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+        let builder = builder.map_err(refused)?;
+        let builder = if files.checks_clients {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| of_authorities(error.to_string()))?)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let mut server = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(refused)?;
+        // Connections last, so nothing is won by tickets.
+        server.send_tls13_tickets = 0;
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(refused)?.with_root_certificates(roots);
+        let mut client = builder.with_client_auth_cert(chain, key).map_err(refused)?;
+        client.resumption = Resumption::disabled();
+        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// TLS with a peer that this engine has connected to, by the name that its certificate must have.
+    pub(super) fn connect(&self, socket: TcpStream, host: &str) -> Result<TlsStream, String> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| format!("there is no certificate for the host `{host}`"))?;
+        let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(of_rustls)?;
+        Ok(TlsStream { connection: connection.into(), socket })
+    }
+
+    /// TLS with a peer that has connected.
+    pub(super) fn accept(&self, socket: TcpStream) -> Result<TlsStream, String> {
+        let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(of_rustls)?;
+        Ok(TlsStream { connection: connection.into(), socket })
+    }
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let error = |reason: String| TlsError { what, path: path.to_owned(), reason };
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let all = read.map_err(|problem| error(format!("expected certificates in PEM: {problem}")))?;
+    if all.is_empty() { Err(error("expected certificates in PEM, found none".to_owned())) } else { Ok(all) }
+}
+
+fn of_rustls(error: rustls::Error) -> String {
+    use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+    match error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion) => {
+            "the peer speaks no TLS: does it have --kv-transfer-tls-cert?".to_owned()
+        }
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "the peer's certificate does not rest on those of --kv-transfer-tls-ca".to_owned()
+        }
+        Error::InvalidCertificate(reason) => format!("the peer's certificate is invalid: {reason}"),
+        Error::NoCertificatesPresented => "the peer has no certificate".to_owned(),
+        Error::AlertReceived(alert) => match alert {
+            AlertDescription::UnknownCA => {
+                "the peer refuses this engine's certificate: it does not rest on those of its --kv-transfer-tls-ca"
+                    .to_owned()
+            }
+            alert => format!("the peer refuses TLS: {alert:?}"),
+        },
+        error => error.to_string(),
+    }
+}
+
+/// The reason of a failed call, if it is one of TLS.
+pub(super) fn reason(error: io::Error) -> Result<String, io::Error> {
+    error.downcast::<rustls::Error>().map(of_rustls)
+}
+
+/// A connection with TLS around a socket that never waits.
+pub(super) struct TlsStream {
+    connection: Connection,
+    socket: TcpStream,
+}
+
+impl TlsStream {
+    /// The socket below.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Completes the opening, unless the socket would wait.
+    pub(super) fn advance(&mut self) -> io::Result<()> {
+        while self.connection.is_handshaking() || self.connection.wants_write() {
+            self.connection.complete_io(&mut self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn wants_write(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    /// Takes what the system has, and says whether there is anything to read in it.
+    pub(super) fn has_received(&mut self) -> io::Result<bool> {
+        loop {
+            let state = self.connection.process_new_packets().map_err(io::Error::other)?;
+            if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                return Ok(true);
+            }
+            match self.connection.read_tls(&mut self.socket) {
+                Ok(0) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Encrypts what `write` takes, and sends as much as the system has room for.
+    fn write_by(&mut self, write: impl FnOnce(&mut rustls::Writer<'_>) -> io::Result<usize>) -> io::Result<usize> {
+        // Otherwise the connection has no room, either.
+        self.flush()?;
+        let written = write(&mut self.connection.writer())?;
+        match self.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(written),
+        }
+    }
+}
+
+impl Read for TlsStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.connection.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // A peer that is gone without a farewell has ended the connection, as one without TLS. What is missing
+                // is noticed by the lengths of messages.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            self.connection.read_tls(&mut self.socket)?;
+            self.connection.process_new_packets().map_err(io::Error::other)?;
+        }
+    }
+}
+
+impl Write for TlsStream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.write_by(|writer| writer.write(buffer))
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_by(|writer| writer.write_vectored(buffers))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut self.socket)?;
+        }
+        Ok(())
+    }
+}

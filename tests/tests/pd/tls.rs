@@ -1,0 +1,134 @@
+//! KV over TCP with TLS between two processes.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+use vcr_tests::Folder;
+
+use super::moving::{Moving, completion_tokens, prompt};
+
+const SHAPE: &str = "2x4x16";
+
+/// An authority, and a folder for its files.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names are valid names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate");
+        Self { issuer, folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).expect("a temporary folder is writable");
+        path
+    }
+
+    /// Its own certificate.
+    fn file(&self) -> PathBuf {
+        self.write("authority.pem", &self.issuer.pem())
+    }
+
+    /// A certificate for this host and its key, in one file.
+    fn sign(&self, host: &str) -> PathBuf {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        self.write(&format!("{host}.pem"), &(certificate.pem() + &key.serialize_pem()))
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are texts")
+}
+
+fn start(certificate: &Path, authority: &Path, more: &[&str]) -> Moving {
+    let tls = ["--kv-transfer-tls-cert", text(certificate), "--kv-transfer-tls-ca", text(authority)];
+    Moving::with_shape(SHAPE, &[&tls[..], more].concat())
+}
+
+/// Both sides connect: the decode engine to read, or the prefill engine to write.
+#[test]
+fn kv_moves_with_tls_and_certificates_of_both_sides() {
+    let authority = Authority::new("one");
+    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
+    for more in [&["--kv-transfer-mode", "pull"][..], &["--kv-transfer-mode", "push", "--kv-transfer-tls-mutual"]] {
+        let (prefill, decode) = (start(&certificate, &file, more), start(&certificate, &file, more));
+        for number in 0..3 {
+            let answer = decode.complete(&prompt(number), 5, &prefill.compute(&prompt(number)));
+            assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
+        }
+        for engine in [&prefill, &decode] {
+            engine.is_whole();
+            assert_eq!(engine.metric("vcr_kv_transfer_failures_total"), 0.0);
+            assert!(!engine.serve.log().contains("WARN"), "{}", engine.serve.log());
+        }
+        // Three prompts of four blocks, each with K and V of two layers and four heads.
+        decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", 12.0 * (2 * 2 * 4 * 16 * 16 * 2) as f64);
+    }
+}
+
+/// The error of a request whose decode engine cannot read.
+#[track_caller]
+fn refused(prefill: &Moving, decode: &Moving, log_of_prefill: &str) -> String {
+    let answer = decode.complete(&prompt(0), 5, &prefill.compute(&prompt(0)));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    vcr_tests::wait_until(log_of_prefill, || prefill.serve.log().contains(log_of_prefill));
+    format!("{}\n{}", answer.body, decode.serve.log())
+}
+
+#[test]
+fn peers_without_tls_or_of_other_authorities_are_refused() {
+    let (authority, other) = (Authority::new("one"), Authority::new("other"));
+    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
+    let (foreign, foreign_file) = (other.sign("127.0.0.1"), other.file());
+    let secured = start(&certificate, &file, &[]);
+    let plain = Moving::with_shape(SHAPE, &[]);
+    let error = refused(&secured, &plain, "the peer speaks no TLS");
+    assert!(error.contains("KV transfers here need TLS: give the peer --kv-transfer-tls-cert"), "{error}");
+    let error = refused(&plain, &secured, "this engine has no --kv-transfer-tls-cert");
+    assert!(error.contains("the peer speaks no TLS: does it have --kv-transfer-tls-cert?"), "{error}");
+    // The reader does not know the authority of the prefill engine.
+    let stranger = start(&foreign, &foreign_file, &[]);
+    let error = refused(&secured, &stranger, "a KV connection was refused");
+    assert!(error.contains("the peer's certificate does not rest on those of --kv-transfer-tls-ca"), "{error}");
+    // The prefill engine does not know that of the reader.
+    let strict = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
+    let half = start(&foreign, &file, &[]);
+    let error = refused(&strict, &half, "a KV connection was refused");
+    assert!(error.contains("the peer refuses"), "{error}");
+    // A certificate for another host.
+    let elsewhere = start(&authority.sign("elsewhere.example"), &file, &[]);
+    let error = refused(&elsewhere, &secured, "a KV connection was refused");
+    assert!(error.contains("the peer's certificate is invalid"), "{error}");
+}
+
+#[test]
+fn unusable_files_and_options_are_told_at_start() {
+    let authority = Authority::new("one");
+    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
+    let broken = authority.write("broken.pem", "no certificate");
+    let missing = authority.folder.path().join("missing.pem");
+    let (certificate, file) = (text(&certificate), text(&file));
+    let folder = Folder::new();
+    let play = |args: &[&str]| folder.vcr(&[&["play", "--kv-transfer", "tcp", "--kv-shape", SHAPE][..], args].concat());
+    for (args, message) in [
+        (["--kv-transfer-tls-cert", text(&broken), "--kv-transfer-tls-ca", file], "invalid certificate"),
+        (["--kv-transfer-tls-cert", text(&missing), "--kv-transfer-tls-ca", file], "invalid certificate"),
+        (["--kv-transfer-tls-cert", certificate, "--kv-transfer-tls-ca", text(&broken)], "invalid CA certificate"),
+        // The authority's file has no key.
+        (["--kv-transfer-tls-cert", file, "--kv-transfer-tls-ca", file], "invalid TLS key"),
+    ] {
+        play(&args).failed(2, &[message, "see --kv-transfer-tls-cert"]);
+    }
+    play(&["--kv-transfer-tls-cert", certificate]).failed(2, &["--kv-transfer-tls-ca"]);
+    let without = ["play", "--kv-transfer-tls-cert", certificate, "--kv-transfer-tls-ca", file];
+    folder.vcr(&without).failed(2, &["expected --kv-transfer tcp"]);
+}
