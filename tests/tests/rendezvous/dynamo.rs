@@ -1,7 +1,7 @@
 //! The TCP bootstrap of NVIDIA Dynamo's mocker.
 
 use serde_json::{Value, json};
-use vcr_tests::{free_port, wait_until};
+use vcr_tests::{client, free_port, wait_until};
 
 use crate::{Foreign, Worker, both, completed, foreign, reason};
 
@@ -30,6 +30,35 @@ fn either_side_comes_first_and_kv_moves() {
     // Ten blocks each, K and V of 32 layers, compared with the pattern.
     wait_until("the pages are counted", || decode.metric("vcr_kv_transfer_pages_received_total") == 1280.0);
     assert_eq!(decode.metric("vcr_kv_rooms_missed_total"), 0.0);
+    prefill.is_whole();
+    decode.is_whole();
+}
+
+/// The same with NIXL: the room says where the side channel is.
+#[test]
+fn kv_moves_through_nixl_too() {
+    let Some(python) = client("nixl") else { return };
+    let libraries = python.environment().join("lib");
+    let pythons = std::fs::read_dir(&libraries).expect("an environment has libraries").flatten();
+    let mut folders = pythons
+        .flat_map(|version| std::fs::read_dir(version.path().join("site-packages")).into_iter().flatten().flatten());
+    let library = folders.find_map(|folder| Some(folder.path().join("libnixl_capi.so")).filter(|file| file.is_file()));
+    let library = library.expect("NIXL is installed there");
+    let library = library.to_str().expect("a path in text");
+    let moves = ["--kv-transfer", "nixl", "--nixl-library", library];
+    let prefill = Worker::start("dynamo", &moves);
+    let decode = Worker::start("dynamo", &[&moves[..], &["--kv-rendezvous-role", "decode"]].concat());
+    for room in [1, 2] {
+        let salt = room.to_string();
+        let (decoded, computed) = both(
+            || decode.complete(&salt, &of_decode(prefill.port, room)),
+            || prefill.complete(&salt, &of_prefill(room)),
+        );
+        assert_eq!((completed(&decoded), completed(&computed)), (5, 1));
+    }
+    // Ten blocks each, with a region for each of 32 layers.
+    wait_until("the pages are counted", || decode.metric("vcr_kv_transfer_pages_received_total") == 640.0);
+    assert_eq!(decode.metric("vcr_kv_transfer_failures_total"), 0.0);
     prefill.is_whole();
     decode.is_whole();
 }
