@@ -47,7 +47,7 @@ use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
-use crate::values::{memory_limit, parameter, timeout};
+use crate::values::{memory_limit, parameter, time_limit, timeout};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
@@ -319,6 +319,10 @@ pub(crate) struct RunArgs {
     /// End the scenario with an error when it makes more than N runs.
     #[arg(long, value_name = "N", default_value_t = vcr_scenario::DEFAULT_MAX_RUNS)]
     pub(crate) max_runs: u64,
+
+    /// End every run at this time of its own, such as 10m; what it cuts short is marked partial.
+    #[arg(long, value_name = "DURATION", value_parser = time_limit, conflicts_with = "pack_on_failure")]
+    pub(crate) max_sim_time: Option<u64>,
 
     /// Memory that the process may take, such as 4GiB [default: 80 % of what is available].
     #[arg(long, value_name = "SIZE", value_parser = memory_limit)]

@@ -63,6 +63,11 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time at which something ends, in nanoseconds: more than none.
+pub(crate) fn time_limit(text: &str) -> Result<u64, String> {
+    Ok(timeout(text)?.as_nanos() as u64)
+}
+
 /// A time in nanoseconds.
 #[cfg(feature = "live")]
 pub(crate) fn duration(text: &str) -> Result<u64, vcr_units::UnitError> {

@@ -116,6 +116,33 @@ impl EventQueue {
             || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
+    /// Whether a request, or an attempt of one, is to come.
+    pub(crate) fn has_requests(&self) -> bool {
+        let starts = |event: &Event| match event {
+            Event::UserComes { .. }
+            | Event::NextAttempt { .. }
+            | Event::NextTurn { .. }
+            | Event::Ready { .. }
+            | Event::Submitted { .. } => true,
+            Event::Arrival { .. }
+            | Event::StepEnd { .. }
+            | Event::TokenDue { .. }
+            | Event::Played { .. }
+            | Event::Answered { .. }
+            | Event::LinkProgress { .. }
+            | Event::TransferDelivered { .. }
+            | Event::TierProgress { .. }
+            | Event::Fault { .. }
+            | Event::WorkerUp { .. }
+            | Event::SlowDownEnd { .. }
+            | Event::StallEnd { .. }
+            | Event::GiveUp { .. }
+            | Event::RouterWakes { .. }
+            | Event::ScaleTick { .. } => false,
+        };
+        !self.arrivals.is_empty() || self.others.iter().any(|Reverse((_, event, _))| starts(event))
+    }
+
     pub(crate) fn next_time(&self) -> Option<u64> {
         self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).chain(self.next_give_up()).min()
     }
@@ -211,8 +238,9 @@ mod tests {
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 0, incarnation: 3 }));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 1, incarnation: 0 }));
         assert_eq!(queue.pop_at(5), Some(Event::Arrival { workload: 0 }));
-        assert!(queue.has_more_than_ticks());
+        assert!(queue.has_more_than_ticks() && queue.has_requests());
         assert_eq!(queue.pop_at(5), Some(Event::Ready { workload: 0, node: 1 }));
+        assert!(!queue.has_requests());
         assert!(!queue.has_more_than_ticks());
         assert_eq!(queue.pop_at(5), Some(Event::ScaleTick { pool: PoolRole::Aggregated }));
         assert_eq!(queue.next_time(), None);

@@ -89,6 +89,15 @@ pub fn resident_bytes() -> Option<u64> {
     Some(resident.saturating_sub(shared) * page_bytes)
 }
 
+/// The most memory that the process has had resident at once, files included.
+#[must_use]
+pub fn peak_bytes() -> Option<u64> {
+    let status = BufReader::new(File::open("/proc/self/status").ok()?);
+    let line = status.lines().map_while(Result::ok).find(|line| line.starts_with("VmHWM:"))?;
+    let size_kb = line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    Some(size_kb * 1024)
+}
+
 /// The size of a page, as the kernel says it of the first mapping. The auxiliary
 /// vector has it as well, but reading it takes unsafe code, and that of rustix does
 /// not survive valgrind.
@@ -162,6 +171,8 @@ mod tests {
         // The kernel counts per CPU, and gathers now and then.
         assert!(after > before + (48 << 20), "{before} -> {after} with {} bytes", block.len());
         assert!(available_bytes().expect("Linux says it") > 0);
+        drop(block);
+        assert!(peak_bytes().expect("Linux says it") > 64 << 20, "the peak stays");
     }
 
     #[test]

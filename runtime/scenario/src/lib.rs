@@ -62,6 +62,9 @@ pub struct RunOptions {
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
+    /// Ends every run at this time of its own, in nanoseconds. Runs that it cuts short are marked
+    /// partial; the script goes on with what was measured.
+    pub max_time_ns: Option<u64>,
     /// How often each run is simulated again with drawn coefficients of its latency
     /// models, where these can be drawn.
     pub uncertainty: usize,
@@ -107,6 +110,7 @@ impl Default for RunOptions {
             parameters: BTreeMap::new(),
             threads: 1,
             max_runs: DEFAULT_MAX_RUNS,
+            max_time_ns: None,
             uncertainty: 0,
             out: None,
             target: None,

@@ -11,6 +11,7 @@ mod results;
 mod router;
 mod scaling;
 mod sweeps;
+mod whole_runs;
 
 use vcr_tests::{Folder, Said};
 
@@ -292,7 +293,6 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--input-tokens", "5"], &["give either a trace, or"]),
         (&["--request-rate", "5"], &["--request-rate is for synthetic workloads"]),
         (&["--planner-config", "p.yaml"], &["--planner-config: the planner is not simulated"]),
-        (&["--replay-mode", "online"], &["`vcr play`"]),
         (&["--arrival-speedup-ratio", "0"], &["a finite number above 0"]),
         (&["--replay-concurrency", "0"], &["--replay-concurrency"]),
         (

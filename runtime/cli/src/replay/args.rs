@@ -1,7 +1,7 @@
 //! The options of `vcr replay`: those of Dynamo with its names and defaults, and more.
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -238,9 +238,9 @@ pub(crate) struct RouterFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub(crate) struct RunFlags {
-    /// Replay mode: offline, in virtual time. For engines in real time use `vcr play`.
-    #[arg(long, value_name = "MODE", default_value = "offline", value_parser = ["offline", "online"])]
-    pub(crate) replay_mode: String,
+    /// Replay mode: offline, in virtual time, or online, in real time on live engines of this process.
+    #[arg(long, value_name = "MODE", default_value = "offline")]
+    pub(crate) replay_mode: ReplayMode,
 
     /// Seed of all random streams.
     #[arg(long, value_name = "N", default_value = "1")]
@@ -250,9 +250,17 @@ pub(crate) struct RunFlags {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Stop at this virtual time; statistics leave out unfinished requests.
-    #[arg(long, value_name = "S", value_parser = positive)]
+    /// End the run at this virtual time, such as 10m: a partial report, whose statistics leave out unfinished requests.
+    #[arg(long, value_name = "DURATION", value_parser = crate::values::time_limit)]
+    pub(crate) max_sim_time: Option<u64>,
+
+    /// The same in seconds, as Dynamo's option.
+    #[arg(long, value_name = "S", value_parser = positive, conflicts_with = "max_sim_time")]
     pub(crate) max_sim_time_seconds: Option<f64>,
+
+    /// Threads of the run, or of the runs of a sweep [default: all cores]. Results are the same with any number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
 
     /// Maximum memory of the process, such as 4GiB [default: 80 % of what is available].
     #[arg(long, value_name = "SIZE", value_parser = crate::values::memory_limit)]
@@ -282,6 +290,15 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
 
+    /// Write the workers' queues, running requests and KV use at equal distances of virtual time, a JSON line each, while
+    /// the replay goes; the report has them over time, too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) telemetry: Option<PathBuf>,
+
+    /// Virtual time between two lines of --telemetry.
+    #[arg(long, value_name = "DURATION", default_value = "1s", requires = "telemetry", value_parser = crate::values::time_limit)]
+    pub(crate) telemetry_interval: u64,
+
     /// Report for how long each limit kept requests waiting, for vcr inspect pressure; replays take longer.
     #[arg(long)]
     pub(crate) capacity: bool,
@@ -302,7 +319,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "TABLE", default_value = "vcr", value_parser = ["vcr", "aiperf"])]
     pub(crate) table: String,
 
-    /// Report how long the host took; reports then differ from run to run.
+    /// Report how long the host took, and how much memory; reports then differ from run to run.
     #[arg(long)]
     pub(crate) host_times: bool,
 
@@ -328,10 +345,19 @@ pub(crate) struct SweepArgs {
 
     #[command(flatten)]
     pub(crate) cluster: RayArgs,
+}
 
-    /// Number of parallel runs [default: number of cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
+impl RunFlags {
+    /// When the run ends, in nanoseconds, if that is set.
+    pub(crate) fn max_time_ns(&self) -> Option<u64> {
+        self.max_sim_time.or_else(|| self.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64))
+    }
+
+    /// How many threads there may be.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        let given = self.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
+        given.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+    }
 }
 
 /// Options of Dynamo's replay that are refused with a reason.
@@ -356,6 +382,15 @@ pub(crate) enum IdScope {
     Trace,
     Play,
     Session,
+}
+
+/// The time that a replay takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReplayMode {
+    /// Virtual.
+    Offline,
+    /// Real.
+    Online,
 }
 
 /// Transfers that share bandwidth.

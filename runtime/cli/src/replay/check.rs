@@ -2,8 +2,8 @@
 
 use vcr_trace::TraceFormat;
 
-use super::Refusal;
-use super::args::{ReplayArgs, RouterMode};
+use super::args::{ReplayArgs, ReplayMode, RouterMode};
+use super::{Refusal, online};
 
 /// Complains about everything at once.
 pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
@@ -14,8 +14,11 @@ pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
     workers(args, &mut problem);
     routers(args, &mut problem);
     refused(args, &mut problem);
-    if args.run.replay_mode == "online" {
-        problem("--replay-mode online: live engines are `vcr play`, behind a real frontend; `vcr replay` is offline");
+    if args.run.replay_mode == ReplayMode::Online {
+        online::refuse(args, &mut problem);
+    }
+    if !args.sweep.sweeps.is_empty() && args.output.telemetry.is_some() {
+        problem("--telemetry cannot be combined with --sweep: it is of one run");
     }
     if !args.sweep.sweeps.is_empty() && (args.output.report_json.is_some() || args.output.report_jsonl.is_some()) {
         problem("--report-json and --report-jsonl cannot be combined with --sweep; use --sweep-out");

@@ -14,6 +14,7 @@ const REPORT_NAME: &str = "replay_report.json";
 pub(super) struct Files {
     pub(super) report: Option<OutputFile>,
     pub(super) rows: Option<OutputFile>,
+    pub(super) telemetry: Option<OutputFile>,
     pub(super) sweep: Option<OutputFile>,
 }
 
@@ -27,6 +28,7 @@ impl Files {
         Ok(Self {
             report: create(report_path(args))?,
             rows: create(args.output.report_jsonl.clone())?,
+            telemetry: create(args.output.telemetry.clone())?,
             sweep: create(args.sweep.shard.path(args.sweep.sweep_out.as_deref()))?,
         })
     }

@@ -4,18 +4,20 @@ pub(crate) mod args;
 mod capacity;
 pub(crate) mod check;
 mod files;
+mod host;
+mod online;
 mod setup;
 mod show;
 pub(crate) mod sweep;
+mod telemetry;
 pub(crate) mod tick_args;
 pub(crate) mod ticks;
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
-use vcr_cluster::observe::{Observer, Progress, StepRecord};
-use vcr_cluster::{Overload, Report, simulate};
+use vcr_cluster::observe::{Observer, Progress, StepRecord, Telemetry};
+use vcr_cluster::{Overload, Report, RunConfig, Threads, simulate_on};
 use vcr_dynamo::report::Summary;
 use vcr_input::memory;
 use vcr_scenario::{Blame, Reporter};
@@ -26,9 +28,11 @@ use crate::exit::{Exit, print_error, printed, tell};
 use crate::refusal::Refusal;
 use crate::stop;
 use crate::terminal::progress::TerminalReporter;
-use args::ReplayArgs;
+use args::{ReplayArgs, ReplayMode};
 use capacity::Capacity;
+use host::{HostClocks, HostUse};
 use setup::Setup;
+use telemetry::TelemetryFile;
 
 pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     if let Some(bytes) = args.run.memory_limit {
@@ -47,54 +51,75 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     })
 }
 
+/// What ends a run at its maximum time, as reports name it.
+const MAX_TIME: &str = "--max-sim-time";
+
 /// A replay that has ended.
 pub(crate) struct Replayed {
     run: Report,
     summary: Summary,
     warnings: Vec<String>,
     trace: Option<Arc<Trace>>,
+    /// What ended it early, if anything did.
+    stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
     capacity: Option<serde_json::Value>,
+    /// What it took of the host, if that was asked for.
+    host: Option<HostUse>,
 }
 
 impl Replayed {
     /// Replays once and writes the files that were asked for.
     pub(crate) fn execute(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<Self, Refusal> {
-        let files = files::Files::open(args)?;
+        let mut files = files::Files::open(args)?;
         let trace = setup::read_trace(args)?;
         let setup = setup::setup(args, trace.as_ref())?;
         for warning in &setup.warnings {
             reporter.warn(warning);
         }
         let (config, warnings, mut settings) = (setup.config, setup.warnings, setup.settings);
-        let started = Instant::now();
+        let clocks = args.output.host_times.then(HostClocks::start);
         let mut capacity = args.output.capacity.then(Capacity::default);
-        let run = run(config, reporter, capacity.as_mut())?;
-        if args.output.host_times {
-            settings.wall_time_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
-        }
+        let mut telemetry = match args.output.telemetry.clone().zip(files.telemetry.take()) {
+            None => None,
+            Some((path, file)) => {
+                Some(TelemetryFile::new(path, file, args.output.telemetry_interval, &config.topology)?)
+            }
+        };
+        let how = match args.run.replay_mode {
+            ReplayMode::Offline => How::Simulated(Threads::up_to(args.run.threads())),
+            ReplayMode::Online => How::Live,
+        };
+        let watched = Watched { capacity: capacity.as_mut(), telemetry: telemetry.as_mut() };
+        let run = run(config, how, reporter, watched)?;
+        telemetry.map_or(Ok(()), TelemetryFile::finish)?;
+        let host = clocks.map(|clocks| clocks.stop());
+        settings.wall_time_ms = host.map(|host| host.wall_ms());
         let summary = Summary::of(&run, &settings);
         let capacity = capacity.map(|capacity| capacity.json(&run));
-        let replayed = Self { run, summary, warnings, trace, capacity };
-        replayed.results(args, reporter.stop()).write_files(files)?;
+        let stopped_by = match (run.partial, run.cut_short) {
+            (true, _) => reporter.stop(),
+            (false, cut_short) => cut_short.then_some(MAX_TIME),
+        };
+        let replayed = Self { run, summary, warnings, trace, stopped_by, capacity, host };
+        replayed.results(args).write_files(files)?;
         Ok(replayed)
     }
 
-    /// Whether it was stopped before its end.
+    /// Whether it was stopped before the end that it was given.
     pub(crate) fn is_partial(&self) -> bool {
         self.run.partial
     }
 
     /// The report, as `--json` prints it.
     pub(crate) fn write_json(&self, args: &ReplayArgs, out: &mut dyn Write) -> io::Result<()> {
-        self.results(args, None).write_json(out)
+        self.results(args).write_json(out)
     }
 
-    fn results<'a>(&'a self, args: &'a ReplayArgs, stopped_by: Option<&'static str>) -> show::Results<'a> {
-        let Self { run, summary, warnings, trace, capacity } = self;
-        let stopped_by = stopped_by.filter(|_| run.partial);
-        let (trace, capacity) = (trace.as_deref(), capacity.as_ref());
-        show::Results { args, run, summary, warnings, trace, stopped_by, capacity }
+    fn results<'a>(&'a self, args: &'a ReplayArgs) -> show::Results<'a> {
+        let Self { run, summary, warnings, trace, stopped_by, capacity, host } = self;
+        let (trace, capacity, host) = (trace.as_deref(), capacity.as_ref(), host.as_ref());
+        show::Results { args, run, summary, warnings, trace, stopped_by: *stopped_by, capacity, host }
     }
 }
 
@@ -102,60 +127,84 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let reporter = TerminalReporter::new(args.output.quiet);
     let replayed = Replayed::execute(args, &reporter)?;
     let stopped = if replayed.is_partial() { stop::cause() } else { None };
-    let printed_all = replayed.results(args, reporter.stop()).print(&mut anstream::stdout().lock());
-    let Replayed { run, summary, .. } = &replayed;
-    if let Some(cause) = stopped {
+    let printed_all = replayed.results(args).print(&mut anstream::stdout().lock());
+    let Replayed { run, summary, stopped_by, .. } = &replayed;
+    if let Some(cause) = stopped_by.filter(|_| stopped.is_some() || !args.output.quiet) {
         let at = format_ns(run.duration_ms * 1e6);
         let (done, of) = (summary.completed_requests, summary.num_requests);
         tell(format_args!(
-            "stopped by {} at {at} of virtual time, with {done} of {of} requests done; these results are partial",
-            cause.name()
+            "stopped by {cause} at {at} of virtual time, with {done} of {of} requests done; these results are partial"
         ));
-        return Ok(printed(printed_all, cause.exit()));
     }
-    Ok(printed(printed_all, Exit::Passed))
+    Ok(printed(printed_all, stopped.map_or(Exit::Passed, stop::Cause::exit)))
 }
 
 /// Runs it, and shows how far it is.
-fn run(
-    config: vcr_cluster::RunConfig,
-    reporter: &dyn Reporter,
-    capacity: Option<&mut Capacity>,
-) -> Result<Report, Refusal> {
+fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_>) -> Result<Report, Refusal> {
     let name = config.name.clone();
     reporter.run_started(&name);
-    let done = simulate(config, &mut Watcher { reporter, name: &name, capacity });
+    let mut watcher = Watcher { reporter, name: &name, watched };
+    let done = match how {
+        How::Live => online::run(config, reporter, &mut watcher),
+        How::Simulated(threads) => simulate_on(threads, config, &mut watcher).map_err(|error| {
+            let (blame, hint) = Blame::of(&error);
+            let refusal = Refusal { exit: blame.into(), ..Refusal::input(error.to_string()) };
+            Refusal { hint: hint.map(str::to_owned), ..refusal }
+        }),
+    };
     reporter.run_ended(&name);
-    done.map_err(|error| {
-        let (blame, hint) = Blame::of(&error);
-        let refusal = Refusal { exit: blame.into(), ..Refusal::input(error.to_string()) };
-        Refusal { hint: hint.map(str::to_owned), ..refusal }
-    })
+    done
+}
+
+/// How a run is carried out.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// In virtual time, on so many threads.
+    Simulated(Threads),
+    /// In real time.
+    Live,
+}
+
+/// What is kept of a run while it goes.
+#[derive(Default)]
+struct Watched<'a> {
+    capacity: Option<&'a mut Capacity>,
+    telemetry: Option<&'a mut TelemetryFile>,
 }
 
 struct Watcher<'a> {
     reporter: &'a dyn Reporter,
     name: &'a str,
-    capacity: Option<&'a mut Capacity>,
+    watched: Watched<'a>,
 }
 
 impl Observer for Watcher<'_> {
     fn wants_steps(&self) -> bool {
-        self.capacity.is_some()
+        self.watched.capacity.is_some()
     }
 
     fn wants_series(&self) -> bool {
-        self.capacity.is_some()
+        self.watched.capacity.is_some() || self.watched.telemetry.is_some()
+    }
+
+    fn telemetry_interval_ns(&self) -> Option<u64> {
+        self.watched.telemetry.as_ref().map(|file| file.interval_ns())
+    }
+
+    fn telemetry(&mut self, telemetry: &Telemetry<'_>) {
+        if let Some(file) = &mut self.watched.telemetry {
+            file.write(telemetry);
+        }
     }
 
     fn started(&mut self, step: &StepRecord<'_>) {
-        if let Some(capacity) = &mut self.capacity {
+        if let Some(capacity) = &mut self.watched.capacity {
             capacity.started(step);
         }
     }
 
     fn wants_stop(&self) -> bool {
-        self.reporter.stop().is_some()
+        self.reporter.stop().is_some() || self.watched.telemetry.as_ref().is_some_and(|file| file.has_failed())
     }
 
     fn progress(&mut self, progress: &Progress) {

@@ -81,7 +81,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         workloads: vec![workload],
         faults: Vec::new(),
         max_retries: 0,
-        max_time_ns: args.run.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64),
+        max_time_ns: args.run.max_time_ns(),
         samples_steps: false,
         keeps_requests: false,
     };

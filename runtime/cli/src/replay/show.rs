@@ -2,16 +2,20 @@
 
 use std::io::{self, Write};
 
+use serde_json::json;
 use vcr_cluster::Report;
 use vcr_cluster::record::RequestRecord;
 use vcr_dynamo::Preset;
-use vcr_dynamo::report::{ReportFormat, Summary, TimeSpent, json, rows, table};
+use vcr_dynamo::report::json::{RunFacts, report};
+use vcr_dynamo::report::{ReportFormat, Summary, TimeSpent, rows, table};
+use vcr_scenario::timeline_of;
 use vcr_trace::{Trace, TraceRequest};
 use vcr_units::format_ns;
 
 use super::Refusal;
 use super::args::ReplayArgs;
 use super::files::{Files, report_path};
+use super::host::HostUse;
 use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
 use crate::terminal::summary;
 
@@ -25,6 +29,8 @@ pub(crate) struct Results<'a> {
     pub(crate) stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
     pub(crate) capacity: Option<&'a serde_json::Value>,
+    /// What it took of the host, if that is to be shown.
+    pub(super) host: Option<&'a HostUse>,
 }
 
 impl Results<'_> {
@@ -80,17 +86,22 @@ impl Results<'_> {
     pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
-        let facts = json::RunFacts {
+        let host = self.host.map(HostUse::json);
+        let series = self.run.series.as_ref().filter(|_| self.args.output.telemetry.is_some());
+        let timeline = series.map(|series| json!(timeline_of(self.run, series, 1)));
+        let facts = RunFacts {
             preset: name,
             warnings: self.warnings,
             stopped_by: self.stopped_by,
             capacity: self.capacity,
+            host: host.as_ref(),
+            timeline: timeline.as_ref(),
         };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,
             Preset::Dynamo1_6 => ReportFormat::Nested1_6,
         });
-        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, facts, format))?;
+        serde_json::to_writer_pretty(&mut *out, &report(self.run, self.summary, facts, format))?;
         writeln!(out)
     }
 
@@ -121,8 +132,8 @@ impl Results<'_> {
                 goodput.output_throughput_tok_s,
             )?;
         }
-        if let Some(ms) = summary.wall_time_ms {
-            writeln!(out, "  took {}", format_ns(ms * 1e6))?;
+        if let Some(host) = self.host {
+            writeln!(out, "  {}", host.line())?;
         }
         writeln!(out, "\n  fingerprint {}", self.run.fingerprint)
     }

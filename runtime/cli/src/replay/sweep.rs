@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use vcr_cluster::Threads;
 use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
@@ -16,7 +18,7 @@ use vcr_scenario::{Reporter, parallel};
 use vcr_trace::Trace;
 
 use super::args::ReplayArgs;
-use super::{Refusal, Setup, check, files, run, setup};
+use super::{How, Refusal, Setup, Watched, check, files, run, setup};
 use crate::args::{Cli, Command};
 use crate::exit::{Exit, printed, tell};
 use crate::stop;
@@ -26,7 +28,7 @@ use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{align_right, bare_table, write_table};
 
 /// Options of inputs and outputs, which do not change a run.
-const NOT_SWEPT: [&str; 22] = [
+const NOT_SWEPT: [&str; 24] = [
     "memory-limit",
     "sessions",
     "trace-format",
@@ -35,6 +37,8 @@ const NOT_SWEPT: [&str; 22] = [
     "replay-mode",
     "report-json",
     "report-jsonl",
+    "telemetry",
+    "telemetry-interval",
     "force",
     "report-format",
     "json",
@@ -125,7 +129,7 @@ impl Points {
 
     /// Runs a point; none if it was stopped.
     pub(crate) fn execute(&self, values: &[String], reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
-        run_point(&self.setup(values)?, reporter)
+        run_point(&self.setup(values)?, Threads::up_to(self.args.run.threads()), reporter)
     }
 
     /// The files that points read.
@@ -156,10 +160,10 @@ fn setup_point(
 }
 
 /// Runs a point that was set up; none if it was stopped.
-fn run_point(setup: &Setup, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
+fn run_point(setup: &Setup, threads: Threads, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
     let Setup { config, settings, .. } = setup;
-    let run =
-        run(config.clone(), reporter, None).map_err(|refusal| refusal.of(&format!("--sweep, {}", config.name)))?;
+    let run = run(config.clone(), How::Simulated(threads), reporter, Watched::default())
+        .map_err(|refusal| refusal.of(&format!("--sweep, {}", config.name)))?;
     if run.partial {
         return Ok(None);
     }
@@ -194,17 +198,19 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     for warning in warnings {
         reporter.warn(warning);
     }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    let threads = args.sweep.threads.map_or(cores, usize::from);
+    let threads = args.run.threads();
     let of_cluster = args.sweep.cluster.execute(&args.words)?;
     let here: &[Setup] = if of_cluster.is_some() { &[] } else { &setups };
-    let points = parallel(threads, here, |index, setup| {
+    // Threads that have no run of their own share those of the others.
+    let shared = NonZeroUsize::new(threads.get() / here.len().max(1));
+    let each = Threads::up_to(shared.unwrap_or(NonZeroUsize::MIN));
+    let points = parallel(threads.get(), here, |index, setup| {
         if stop::cause().is_some() {
             return Ok(None);
         }
         let index = chosen[index];
         let point = |measured| Point { index, values: combinations[index].clone(), measured };
-        Ok(run_point(setup, &reporter)?.map(point))
+        Ok(run_point(setup, each, &reporter)?.map(point))
     });
     let mut points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
     if let Some(part) = of_cluster {
@@ -246,7 +252,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
 
 /// The options that results depend on, besides what is swept; files by their names.
 fn settings(args: &ReplayArgs) -> String {
-    let run = super::args::RunFlags { memory_limit: None, ..args.run.clone() };
+    let run = super::args::RunFlags { memory_limit: None, threads: None, ..args.run.clone() };
     format!("{:?}", (&args.trace_files, &args.trace, &args.synthetic, &args.cluster, &args.router, run))
 }
 

@@ -9,8 +9,8 @@ pub(crate) struct TickArgs {
     /// Schedule by ticks, with a tick workload (JSON) as the trace; see docs/reference/ticks.md.
     #[arg(long, value_name = "ENGINE", value_parser = ["ticks"], conflicts_with_all = [
         "TraceArgs", "SyntheticArgs", "ClusterArgs", "RouterFlags", "sweeps", "RefusedArgs",
-        "replay_mode", "seed", "strict", "max_sim_time_seconds", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",
-        "report_jsonl", "capacity", "report_format", "table", "host_times",
+        "replay_mode", "seed", "strict", "max_sim_time", "max_sim_time_seconds", "threads", "sla_ttft_ms", "sla_itl_ms", "sla_e2e_ms",
+        "report_jsonl", "telemetry", "capacity", "report_format", "table", "host_times",
     ])]
     pub(crate) engine: Option<String>,
 

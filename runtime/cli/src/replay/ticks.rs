@@ -8,7 +8,7 @@ use vcr_scenario::{Blame, Reporter};
 use vcr_ticks::{TickRecord, TickReport, TickRunError, Workload, WorkloadError};
 
 use super::args::ReplayArgs;
-use super::{Watcher, files};
+use super::{Watched, Watcher, files};
 use crate::exit::{Exit, printed, tell};
 use crate::refusal::Refusal;
 use crate::stop;
@@ -42,7 +42,7 @@ pub(crate) fn report(args: &ReplayArgs, reporter: &dyn Reporter) -> Result<TickR
     let config = args.ticks.settings().or(workload.settings).config().map_err(|problems| {
         Refusal::input(problems.iter().map(|text| format!("{}: {text}", path.display())).collect::<Vec<_>>().join("\n"))
     })?;
-    let mut watcher = Watcher { reporter, name: NAME, capacity: None };
+    let mut watcher = Watcher { reporter, name: NAME, watched: Watched::default() };
     let mut report = vcr_ticks::replay(&config, &workload, &mut watcher as &mut dyn Observer)?;
     report.stopped_by = reporter.stop().map(str::to_owned);
     if let Some(file) = file {

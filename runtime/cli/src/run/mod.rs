@@ -56,6 +56,7 @@ pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
         parameters,
         threads: args.threads.map_or(cores, usize::from),
         max_runs: args.max_runs,
+        max_time_ns: args.max_sim_time,
         uncertainty: usize::from(args.uncertainty),
         target,
         targets: targets(),
@@ -111,7 +112,7 @@ fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
 }
 
 /// What carries out runs in real time, in builds that can.
-fn targets() -> Option<Arc<dyn TargetDriver>> {
+pub(crate) fn targets() -> Option<Arc<dyn TargetDriver>> {
     #[cfg(feature = "target")]
     let targets = Some(Arc::new(vcr_target::Targets) as Arc<dyn TargetDriver>);
     #[cfg(not(feature = "target"))]

@@ -139,9 +139,9 @@ impl Points {
 /// The options that results of a sweep's points depend on, besides what is swept.
 pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     let QuestionArgs { search, until, tolerance, repeat, .. } = &args.questions;
-    let RunOptions { seed, parameters, max_runs, uncertainty, .. } = options;
+    let RunOptions { seed, parameters, max_runs, max_time_ns, uncertainty, .. } = options;
     let RunArgs { target, .. } = args;
-    format!("{:?}", (seed, parameters, max_runs, uncertainty, target, search, until, tolerance, repeat))
+    format!("{:?}", (seed, parameters, max_runs, max_time_ns, uncertainty, target, search, until, tolerance, repeat))
 }
 
 /// Says each warning once, and nothing of what the script prints: it would be said by every

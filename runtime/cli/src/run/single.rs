@@ -154,6 +154,9 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
     if let Some(target) = &args.target {
         command.push_str(&format!(" --target {}", quoted(target)));
     }
+    if let Some(max_ns) = args.max_sim_time {
+        command.push_str(&format!(" --max-sim-time {max_ns}ns"));
+    }
     if args.uncertainty > 0 {
         command.push_str(&format!(" --uncertainty {}", args.uncertainty));
     }

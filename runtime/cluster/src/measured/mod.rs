@@ -411,7 +411,14 @@ impl MeasuredRun {
             return Err(SimError::NothingFits { requests: arrived, reason });
         }
         let workload_names = self.traffic.names();
-        Ok(build_measured(MeasuredEnd { config: &self.config, workload_names, ledger: self.ledger, facts }))
+        let expects_requests = self.events.has_requests();
+        Ok(build_measured(MeasuredEnd {
+            config: &self.config,
+            expects_requests,
+            workload_names,
+            ledger: self.ledger,
+            facts,
+        }))
     }
 }
 

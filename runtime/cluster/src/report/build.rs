@@ -30,6 +30,8 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.
     pub(crate) stopped_at_ns: Option<u64>,
+    /// Whether requests were to come at its end.
+    pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
     pub(crate) fleet: Fleet,
@@ -41,7 +43,7 @@ pub(crate) struct RunEnd<'a> {
 /// # Errors
 /// When not one request could ever run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
-    let RunEnd { config, stopped_at_ns, workload_names, mut ledger, mut fleet, handoffs } = end;
+    let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs } = end;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
@@ -81,6 +83,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         schema_version: FINGERPRINTED_VERSION,
         duration_ms: ns_to_ms(duration_ns),
         partial: stopped_at_ns.is_some(),
+        cut_short: stopped_at_ns.is_none() && config.max_time_ns.is_some() && (expects_requests || ended < arrived),
         unfinished_requests: arrived - ended,
         workloads: workloads.collect(),
         metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),

@@ -89,6 +89,8 @@ pub struct MeasuredFacts {
 /// The final state of a run on a target.
 pub(crate) struct MeasuredEnd<'a> {
     pub(crate) config: &'a RunConfig,
+    /// Whether requests were to come at its end.
+    pub(crate) expects_requests: bool,
     pub(crate) workload_names: Vec<String>,
     pub(crate) ledger: Ledger,
     pub(crate) facts: MeasuredFacts,
@@ -103,7 +105,7 @@ pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Op
 
 /// Sums up a run on a target.
 pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
-    let MeasuredEnd { config, workload_names, mut ledger, facts } = end;
+    let MeasuredEnd { config, expects_requests, workload_names, mut ledger, facts } = end;
     let MeasuredFacts {
         mut target,
         send_delays_ns,
@@ -161,6 +163,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         schema_version: FINGERPRINTED_VERSION,
         duration_ms: ns_to_ms(duration_ns),
         partial: stopped_at_ns.is_some(),
+        cut_short: stopped_at_ns.is_none() && config.max_time_ns.is_some() && (expects_requests || ended < arrived),
         unfinished_requests: arrived - ended,
         target: Some(target),
         workloads,

@@ -218,9 +218,12 @@ pub struct Report {
     pub seed: u64,
     /// Virtual time until the last request ended.
     pub duration_ms: f64,
-    /// Whether the run was stopped early by a signal or a time limit.
+    /// Whether the run was ended early from outside: by a signal or a limit of time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// Whether its maximum time ended it before all its requests.
+    #[serde(skip)]
+    pub cut_short: bool,
     /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
     /// Where it ran, unless in virtual time.
@@ -318,6 +321,7 @@ impl Report {
             seed,
             duration_ms: 0.0,
             partial: false,
+            cut_short: false,
             unfinished_requests: 0,
             slo_classes: BTreeMap::new(),
             target: None,

@@ -468,6 +468,7 @@ impl<O: Observer> Simulation<'_, O> {
         let mut report = crate::report::build(RunEnd {
             config: &self.config,
             stopped_at_ns: self.stopped.then_some(self.now_ns),
+            expects_requests: self.events.has_requests(),
             workload_names: self.traffic.names(),
             ledger: self.ledger,
             fleet: self.fleet,

@@ -13,7 +13,7 @@ use super::summary::Summary;
 use super::time::TimeSpent;
 
 /// Facts about the run that its report does not contain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RunFacts<'a> {
     /// Name of the preset.
     pub preset: &'a str,
@@ -23,6 +23,10 @@ pub struct RunFacts<'a> {
     pub stopped_by: Option<&'a str>,
     /// For how long each limit kept requests waiting, if that was asked for.
     pub capacity: Option<&'a Value>,
+    /// What it took of the host, if that was asked for.
+    pub host: Option<&'a Value>,
+    /// Its workers over time, if that was asked for.
+    pub timeline: Option<&'a Value>,
 }
 
 /// The report of a run.
@@ -158,6 +162,15 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
     }
     if let Some(capacity) = facts.capacity {
         ours["capacity"] = capacity.clone();
+    }
+    if let Some(timeline) = facts.timeline {
+        ours["timeline"] = timeline.clone();
+    }
+    if let Some(target) = &run.target {
+        ours["target"] = json!(target);
+    }
+    if let Some(host) = facts.host {
+        ours["host"] = host.clone();
     }
     if let Some(stopped_by) = facts.stopped_by {
         ours["partial"] = json!({ "stopped_by": stopped_by });

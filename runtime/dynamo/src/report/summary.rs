@@ -194,6 +194,19 @@ fn worker_seconds(report: &Report) -> (f64, f64) {
     match &report.pools[..] {
         [prefill, decode, ..] => (prefill.worker_seconds, decode.worker_seconds),
         [pool] => (0.0, pool.worker_seconds),
+        [] => live_worker_seconds(report),
+    }
+}
+
+/// The same of live engines, which are up for the whole run.
+fn live_worker_seconds(report: &Report) -> (f64, f64) {
+    let pools = report.engines.chunk_by(|one, other| one.pool == other.pool).map(|engines| {
+        let workers = engines.chunk_by(|one, other| one.engine == other.engine).count();
+        workers as f64 * report.duration_ms / 1e3
+    });
+    match pools.collect::<Vec<_>>()[..] {
+        [prefill, decode, ..] => (prefill, decode),
+        [pool] => (0.0, pool),
         [] => (0.0, 0.0),
     }
 }

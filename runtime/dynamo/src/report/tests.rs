@@ -88,7 +88,7 @@ fn the_flat_report_has_the_keys_of_1_4() {
 #[test]
 fn the_nested_report_has_the_keys_of_1_6() {
     let summary = Summary::of(&empty(), &ReportSettings::default());
-    let facts = json::RunFacts { preset: "dynamo-1.6", warnings: &[], stopped_by: None, capacity: None };
+    let facts = json::RunFacts { preset: "dynamo-1.6", warnings: &[], stopped_by: None, ..json::RunFacts::default() };
     let report = json::report(&empty(), &summary, facts, ReportFormat::Nested1_6);
     assert_eq!(keys(&report), ["coverage", "per_request", "planner", "summary", "vcr"]);
     assert_eq!(keys(&report["summary"]), with_statistics(&[&KEYS_OF_1_4, &KEYS_SINCE_1_6]));

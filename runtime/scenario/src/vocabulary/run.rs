@@ -15,6 +15,7 @@ use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Positi
 use vcr_cluster::observe::Observer;
 use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, Threads, simulate, simulate_on};
 use vcr_output::OutputFile;
+use vcr_units::format_ns;
 
 use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
@@ -104,10 +105,11 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     let each = Threads::up_to(shared.unwrap_or(NonZeroUsize::MIN));
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
     let simulate = |task: &Task| {
-        let PlannedRun { config, target, record, drawn } = &planned[task.run];
+        let PlannedRun { config, target, is_limited, record, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
             let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
-            let mut report = execute_one(context, config.clone(), target, (first_index + task.run, each))?;
+            let limited = is_limited.then_some(config.max_time_ns).flatten();
+            let mut report = execute_one(context, config.clone(), (target, limited), (first_index + task.run, each))?;
             if let Some((path, draft)) = recording {
                 let block_size_tokens = config.topology.pools()[0].engine.block_size();
                 recording::write(&report, block_size_tokens, &path, draft).map_err(|error| Thrown::from(&error))?;
@@ -149,7 +151,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let draws = (is_drawn && runs.len() == context.options.uncertainty)
             .then(|| Arc::new(Draws::new(watched.clone(), runs)));
         report.uncertainty = draws.as_ref().map(|draws| draws.uncertainty());
-        let is_whole = !report.partial && draws.is_some() == is_drawn;
+        let is_whole = (report.cut_short || !report.partial) && draws.is_some() == is_drawn;
         let report = Arc::new(*report);
         context.state().runs.push(Arc::clone(&report));
         results.extend(is_whole.then_some(RunResult { report, draws }));
@@ -188,11 +190,11 @@ fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
     tasks
 }
 
-/// Executes run number `index`.
+/// Executes run number `index`, which a limit of time from outside may cut short.
 fn execute_one(
     context: &Context,
     config: RunConfig,
-    target: &Target,
+    (target, limit_ns): (&Target, Option<u64>),
     (index, threads): (usize, Threads),
 ) -> Result<Report, Thrown> {
     let name = config.name.clone();
@@ -207,7 +209,16 @@ fn execute_one(
     context.reporter.run_started(&name);
     let result = carry_out(context, config, (target, threads), &mut watcher);
     context.reporter.run_ended(&name);
-    let report = result?;
+    let mut report = result?;
+    if let Some(limit_ns) = limit_ns.filter(|_| report.cut_short) {
+        report.partial = true;
+        context.reporter.warn(&format!(
+            "run `{name}` was ended at {}, with {} of {} requests unfinished; it is partial",
+            format_ns(limit_ns as f64),
+            report.unfinished_requests,
+            report.requests.len(),
+        ));
+    }
     for note in report.target.iter().flat_map(|target| &target.notes) {
         context.reporter.warn(&format!("run `{name}`: {note}"));
     }

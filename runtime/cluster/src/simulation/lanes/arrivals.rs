@@ -58,6 +58,11 @@ impl<'a> Arrivals<'a> {
         self.next_tag
     }
 
+    /// Whether more are to come, which may be after the run's maximum time.
+    pub(super) fn are_more(&self) -> bool {
+        self.events.has_requests()
+    }
+
     /// The next one.
     pub(super) fn next(&mut self) -> Option<Arrival> {
         loop {

@@ -15,7 +15,7 @@ pub(super) fn report(
     run: &RunConfig,
     pool: &PoolConfig,
     lanes: Vec<Lane>,
-    workload_names: Vec<String>,
+    (workload_names, expects_requests): (Vec<String>, bool),
     is_stopped: bool,
 ) -> Result<Report, SimError> {
     let end_ns = lanes.iter().map(Lane::now_ns).max().unwrap_or(0);
@@ -25,6 +25,7 @@ pub(super) fn report(
     let mut report = build(RunEnd {
         config: run,
         stopped_at_ns: is_stopped.then_some(end_ns),
+        expects_requests,
         workload_names,
         ledger,
         fleet: Fleet::joined(pool, fleets.into_iter()),

@@ -116,7 +116,8 @@ pub(super) fn simulate(
         Done::Whole => false,
         Done::Stopped => true,
     };
-    merge::report(run, pool, lanes, arrivals.workload_names(), is_stopped).map(Some)
+    let left = (arrivals.workload_names(), arrivals.are_more());
+    merge::report(run, pool, lanes, left, is_stopped).map(Some)
 }
 
 /// Whether an observer sees more of a run than its series and its end.

@@ -44,19 +44,21 @@ fn threads(count: usize) -> Threads {
 fn shown(config: &RunConfig, threads: Threads, wants_series: bool) -> Result<String, SimError> {
     let mut listening = Listening { wants_series, ..Listening::default() };
     let report = simulate_on(threads, config.clone(), &mut listening)?;
-    let Report { fingerprint, requests, series, step_digests, token_gaps_ns, .. } = &report;
+    let Report { fingerprint, requests, series, step_digests, token_gaps_ns, cut_short, .. } = &report;
     let mut gaps = Vec::new();
     token_gaps_ns.for_each(|gap_ns, times| gaps.extend((0..times).map(|_| gap_ns)));
     gaps.sort_unstable();
     let json = serde_json::to_string(&report).expect("a report is serialisable");
     let overloads = listening.overloads;
-    Ok(format!("{fingerprint}\n{json}\n{requests:?}\n{series:?}\n{step_digests:?}\n{gaps:?}\n{overloads:?}"))
+    Ok(format!(
+        "{fingerprint}\n{json}\n{requests:?}\n{series:?}\n{step_digests:?}\n{gaps:?}\n{overloads:?}\n{cut_short}"
+    ))
 }
 
 fn assert_same_on_threads(config: &RunConfig) {
     for wants_series in [false, true] {
         let expected = shown(config, Threads::ONE, wants_series).map_err(|error| error.to_string());
-        for count in [2, 3, 8] {
+        for count in [2, 3, 5, 8] {
             let done = shown(config, threads(count), wants_series).map_err(|error| error.to_string());
             assert!(done == expected, "{count} threads differ: {}", first_difference(&done, &expected));
         }

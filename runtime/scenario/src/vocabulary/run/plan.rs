@@ -20,6 +20,8 @@ const DEFAULT_SEED: u64 = 1;
 pub(super) struct PlannedRun {
     pub(super) config: RunConfig,
     pub(super) target: Target,
+    /// Whether its maximum time is not that of the script.
+    pub(super) is_limited: bool,
     /// The capture to write, as the script names it.
     pub(super) record: Option<String>,
     /// By pool.
@@ -43,7 +45,10 @@ pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<Plan
     let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");
     let seed = options.u64("seed");
     let max_retries = options.u32("retries").unwrap_or(0);
-    let max_time_ns = options.duration_ns("max_time");
+    let own_max_time_ns = options.duration_ns("max_time");
+    let given_max_time_ns = context.options.max_time_ns;
+    let is_limited = given_max_time_ns.is_some_and(|given_ns| own_max_time_ns.is_none_or(|own_ns| given_ns < own_ns));
+    let max_time_ns = if is_limited { given_max_time_ns } else { own_max_time_ns };
     let target = target::taken(context, &mut options);
     let record = options.string("record");
     if record.as_deref().is_some_and(|path| Path::new(path).file_name().is_none()) {
@@ -81,7 +86,7 @@ pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<Plan
     if !target.is_virtual() {
         target::driver(context, &target, &config).map_err(|thrown| thrown.at(call))?;
     }
-    Ok(PlannedRun { config, target, record, drawn: cluster.drawn })
+    Ok(PlannedRun { config, target, is_limited, record, drawn: cluster.drawn })
 }
 
 /// The name of a run: its own, and the values that searches try now.
