@@ -18,6 +18,9 @@ use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
 use crate::absent::{AbsentArgs as KvBenchArgs, AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 use crate::check::{self, CheckArgs};
 use crate::compare::args::{BaselineArgs, COMPARE_EXAMPLES, CompareArgs};
+#[cfg(feature = "live")]
+use crate::deferred::options;
+use crate::deferred::{Deferred, with_negative_numbers};
 #[cfg(feature = "fit")]
 use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::gate::args::{GATE_EXAMPLES, GateArgs, MIRROR_EXAMPLES, MirrorArgs};
@@ -65,10 +68,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a scenario, in virtual time or on a target, and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
-    Run(Box<RunArgs>),
+    Run(Deferred<RunArgs>),
     /// Check scenarios without running them: names, types, units, files, guests.
     #[command(after_help = check::EXAMPLES)]
-    Check(CheckArgs),
+    Check(Deferred<CheckArgs>),
     /// Create a scenario from a template.
     New {
         #[command(subcommand)]
@@ -76,44 +79,44 @@ pub(crate) enum Command {
     },
     /// Pack a scenario with everything it reads and its result into one file.
     #[command(after_help = pack::PACK_EXAMPLES)]
-    Pack(pack::PackArgs),
+    Pack(Deferred<pack::PackArgs>),
     /// Unpack a pack into a folder.
     #[command(after_help = pack::UNPACK_EXAMPLES)]
-    Unpack(pack::UnpackArgs),
+    Unpack(Deferred<pack::UnpackArgs>),
     /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
     #[command(after_help = COMPARE_EXAMPLES)]
-    Compare(CompareArgs),
+    Compare(Deferred<CompareArgs>),
     /// Join the files of a sweep's shards to its table.
     #[command(after_help = merge::EXAMPLES)]
-    Merge(MergeArgs),
+    Merge(Deferred<MergeArgs>),
     /// Mirror captures, runs and the files of other tools as observations of requests.
     #[command(after_help = MIRROR_EXAMPLES)]
-    Mirror(MirrorArgs),
+    Mirror(Deferred<MirrorArgs>),
     /// Promote, hold or roll back a release by the observations of old and new.
     #[command(after_help = GATE_EXAMPLES)]
-    Gate(GateArgs),
+    Gate(Deferred<GateArgs>),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
-    Replay(Box<ReplayArgs>),
+    Replay(Deferred<ReplayArgs>),
     /// Serve a real vLLM frontend as its engine, in real time.
-    Play(Box<PlayArgs>),
+    Play(Deferred<PlayArgs>),
     /// Serve OpenAI's API as vLLM does, with simulated engines in the same process.
-    Serve(Box<ServeArgs>),
+    Serve(Deferred<ServeArgs>),
     /// Ask a server whether it is up: exit code 0, or 1.
     #[command(after_help = health::EXAMPLES)]
-    Health(health::HealthArgs),
+    Health(Deferred<health::HealthArgs>),
     /// Record the traffic between a real vLLM frontend and its engines.
     #[command(after_help = RECORD_EXAMPLES)]
-    Record(Box<RecordArgs>),
+    Record(Deferred<RecordArgs>),
     /// Fit a latency model to measurements of a real engine.
     #[cfg_attr(feature = "fit", command(after_help = FIT_EXAMPLES))]
-    Fit(Box<FitArgs>),
+    Fit(Deferred<FitArgs>),
     /// Predict measured requests with a model, and judge the prediction.
     #[cfg_attr(feature = "fit", command(after_help = CALIBRATE_EXAMPLES))]
-    Calibrate(Box<CalibrateArgs>),
+    Calibrate(Deferred<CalibrateArgs>),
     /// Write the report of a run again as a page, JUnit, Markdown, OpenMetrics or tables, or compare runs on a page.
     #[command(after_help = REPORT_EXAMPLES)]
-    Report(ReportArgs),
+    Report(Deferred<ReportArgs>),
     /// Work with WebAssembly guests.
     #[command(after_help = guest::GUEST_EXAMPLES)]
     Guest {
@@ -140,72 +143,72 @@ pub(crate) enum Command {
     },
     /// Write manual pages, one for each command, to a folder.
     #[command(after_help = man::EXAMPLES)]
-    Man(ManArgs),
+    Man(Deferred<ManArgs>),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GuestCommand {
     /// Create a guest project that builds and passes its own test.
     #[command(after_help = guest::NEW_EXAMPLES)]
-    New(NewArgs),
+    New(Deferred<NewArgs>),
     /// Build guests from source into components.
     #[command(after_help = BUILD_EXAMPLES)]
-    Build(BuildArgs),
+    Build(Deferred<BuildArgs>),
     /// Describe a component: its world, imports and limits, and whether this build can run it.
     #[command(after_help = guest::INSPECT_EXAMPLES)]
-    Inspect(InspectArgs),
+    Inspect(Deferred<InspectArgs>),
     /// Call a guest thousands of times and check every answer.
     #[command(after_help = guest::CHECK_EXAMPLES)]
-    Check(CheckGuestArgs),
+    Check(Deferred<CheckGuestArgs>),
     /// Convert a tokenizer.json to the config of the token source json-tokens.
     #[command(after_help = guest::VOCABULARY_EXAMPLES)]
-    Vocabulary(VocabularyArgs),
+    Vocabulary(Deferred<VocabularyArgs>),
     /// Pull a guest from an OCI registry and print its reference with the digest.
     #[command(after_help = registry::PULL_EXAMPLES)]
-    Pull(PullArgs),
+    Pull(Deferred<PullArgs>),
     /// Push a guest to an OCI registry.
     #[command(after_help = registry::PUSH_EXAMPLES)]
-    Push(PushArgs),
+    Push(Deferred<PushArgs>),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum InspectCommand {
     /// Summarize a capture.
     #[command(after_help = captures::SUMMARIZE_EXAMPLES)]
-    Summarize(captures::SummarizeArgs),
+    Summarize(Deferred<captures::SummarizeArgs>),
     /// Convert reports, traces, spans and data sets to captures, and captures to other formats.
     #[command(after_help = captures::CONVERT_EXAMPLES)]
-    Convert(captures::ConvertArgs),
+    Convert(Deferred<captures::ConvertArgs>),
     /// Convert a capture to a Perfetto trace.
     #[command(after_help = captures::PERFETTO_EXAMPLES)]
-    Perfetto(captures::PerfettoArgs),
+    Perfetto(Deferred<captures::PerfettoArgs>),
     /// Compare the requests and answers of two captures.
     #[command(after_help = captures::DIFF_EXAMPLES)]
-    Diff(captures::DiffArgs),
+    Diff(Deferred<captures::DiffArgs>),
     /// Generate a synthetic capture: heavy tails, bursts, sessions, shared prefixes.
     #[command(after_help = captures::DEMO_EXAMPLES)]
-    GenDemo(captures::DemoArgs),
+    GenDemo(Deferred<captures::DemoArgs>),
     /// Print the JSON Schema of captures.
     #[command(after_help = captures::SCHEMA_EXAMPLES)]
     Schema,
     /// Check a pack and list what is in it.
     #[command(after_help = pack::INSPECT_EXAMPLES)]
-    Pack(pack::InspectPackArgs),
+    Pack(Deferred<pack::InspectPackArgs>),
     /// Replay recordings of a real engine and compare every decision.
     #[command(after_help = CONFORM_EXAMPLES)]
-    Conform(ConformArgs),
+    Conform(Deferred<ConformArgs>),
     /// Show the steps of a log, explain one of them, or compare two logs.
     #[command(after_help = STEPS_EXAMPLES)]
-    Steps(StepsArgs),
+    Steps(Deferred<StepsArgs>),
     /// Show which limits bound the runs of reports: queue, active requests and KV over time.
     #[command(after_help = PRESSURE_EXAMPLES)]
-    Pressure(PressureArgs),
+    Pressure(Deferred<PressureArgs>),
     /// Show what the arguments of a `vllm serve` command line become in a simulation.
     #[command(after_help = VLLM_ARGS_EXAMPLES)]
-    VllmArgs(VllmArgsArgs),
+    VllmArgs(Deferred<VllmArgsArgs>),
     /// Measure how fast KV moves between two processes.
     #[cfg_attr(feature = "live", command(after_help = KV_BENCH_EXAMPLES))]
-    KvBench(KvBenchArgs),
+    KvBench(Deferred<KvBenchArgs>),
 }
 
 #[cfg(feature = "live")]
@@ -245,18 +248,26 @@ const PLAY_TEMPLATE: &str = "\
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "live")]
-    let command = command.mut_subcommand("play", |play| live_help(play, PLAY_COMMON, crate::help::PLAY_EXAMPLES));
+    let command = command.mut_subcommand("play", |play| play.defer(play_options));
     #[cfg(feature = "serve")]
-    let command = command.mut_subcommand("serve", |serve| {
-        // English where a tokenizer can write it.
-        let serve = serve.mut_arg("tokens", |tokens| {
-            tokens
-                .default_value("english")
-                .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, or a guest")
-        });
-        live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES)
-    });
+    let command = command.mut_subcommand("serve", |serve| serve.defer(serve_options));
     with_negative_numbers(command)
+}
+
+#[cfg(feature = "live")]
+fn play_options(play: clap::Command) -> clap::Command {
+    live_help(options::<PlayArgs>(play), PLAY_COMMON, crate::help::PLAY_EXAMPLES)
+}
+
+#[cfg(feature = "serve")]
+fn serve_options(serve: clap::Command) -> clap::Command {
+    // English where a tokenizer can write it.
+    let serve = options::<ServeArgs>(serve).mut_arg("tokens", |tokens| {
+        tokens
+            .default_value("english")
+            .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, or a guest")
+    });
+    live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES)
 }
 
 #[cfg(feature = "live")]
@@ -270,21 +281,12 @@ fn live_help(command: clap::Command, common: &'static [&str], examples: &'static
         .after_help(format!("`vcr {name} --help-all` lists every option, and how faults are written."))
         .after_long_help(faults)
         .mut_args(|arg| {
-            let is_common = common.contains(&arg.get_id().as_str());
+            // Options of all commands are there already.
+            let is_common = common.contains(&arg.get_id().as_str()) || arg.is_global_set();
             arg.hide_short_help(!is_common)
         })
         .arg(Arg::new("help").short('h').long("help").action(ArgAction::HelpShort).help("Print help"))
         .arg(Arg::new("help_all").long("help-all").action(ArgAction::HelpLong).help("Print help on every option"))
-}
-
-/// Takes `-1` for a value, which its option then refuses with its own reason, and
-/// not for an option that does not exist.
-fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    let command = command.mut_args(|arg| {
-        let takes_values = arg.get_action().takes_values() && !arg.is_positional();
-        arg.allow_negative_numbers(takes_values)
-    });
-    command.mut_subcommands(with_negative_numbers)
 }
 
 /// Options of `vcr run`.
@@ -446,7 +448,8 @@ mod tests {
 
     #[test]
     fn the_short_help_of_play_names_options_that_exist() {
-        let command = command();
+        let mut command = command();
+        command.build();
         let play = command.find_subcommand("play").expect("there is `vcr play`");
         for name in PLAY_COMMON {
             assert!(play.get_arguments().any(|arg| arg.get_id() == *name), "{name}");
@@ -456,7 +459,8 @@ mod tests {
     #[test]
     #[cfg(feature = "serve")]
     fn the_short_help_of_serve_names_options_that_exist() {
-        let command = command();
+        let mut command = command();
+        command.build();
         let serve = command.find_subcommand("serve").expect("there is `vcr serve`");
         for name in crate::serve::args::SERVE_COMMON {
             assert!(serve.get_arguments().any(|arg| arg.get_id() == *name), "{name}");

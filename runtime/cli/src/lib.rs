@@ -8,6 +8,7 @@ mod absent;
 mod args;
 mod check;
 mod compare;
+mod deferred;
 mod exit;
 #[cfg(feature = "fit")]
 mod fit;

@@ -175,7 +175,7 @@ pub fn replay(words: &[OsString], reporter: &dyn Reporter) -> Result<Replay, Ref
     }
     crate::replay::check::check(&args)?;
     let replayed = Box::new(Replayed::execute(&args, reporter)?);
-    Ok(Replay(Ended::Workers { args, replayed }))
+    Ok(Replay(Ended::Workers { args: args.into_inner(), replayed }))
 }
 
 /// Compares two runs or captures; returns what `vcr compare --json` prints.
@@ -195,7 +195,7 @@ pub fn compare(words: &[OsString]) -> Result<String, Refusal> {
 
 fn run_args(words: &[OsString]) -> Result<RunArgs, Refusal> {
     match command(words)? {
-        Command::Run(args) => Ok(*args),
+        Command::Run(args) => Ok(*args.into_inner()),
         _ => Err(Refusal::input("expected the options of `vcr run`")),
     }
 }

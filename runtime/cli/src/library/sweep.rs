@@ -69,6 +69,7 @@ impl Sweep {
     pub fn plan(words: &[OsString], source: Option<Source>) -> Result<Self, Refusal> {
         match command(words)? {
             Command::Run(args) => {
+                let args = args.into_inner();
                 let options = crate::run::options(&args)?;
                 let questions = args.questions.clone();
                 let axes = some_axes(&questions.sweeps)?;
@@ -94,7 +95,7 @@ impl Sweep {
             }
             Command::Replay(args) => {
                 let axes = some_axes(&args.sweep.sweeps)?;
-                let points = Box::new(replay::Points::new(*args, axes.clone())?);
+                let points = Box::new(replay::Points::new(*args.into_inner(), axes.clone())?);
                 let settings = points.settings();
                 Self::new(SweepKind::Replay, &axes, false, &settings, None, Kind::Replay { points })
             }

@@ -19,7 +19,9 @@ fn section(command: &Command, out: &mut String) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
     let _ = write!(out, "\n## {name}\n\n{}.\n\n```text\n{usage}\n```\n", text(about.trim_end_matches('.')));
-    let shown: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_of_help(arg)).collect();
+    let mut shown: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_of_help(arg)).collect();
+    // Options of all commands come last, wherever the parser has them.
+    shown.sort_by_key(|arg| arg.is_global_set());
     if !shown.is_empty() {
         out.push_str("\n| option | meaning | default | variable |\n|---|---|---|---|\n");
         shown.into_iter().for_each(|arg| row(arg, out));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::deferred::Deferred;
 use crate::exit::{Exit, print_error, printed};
 use crate::help::with_plain_exit_codes;
 
@@ -21,7 +22,7 @@ pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
 pub(crate) enum NewCommand {
     /// Create a scenario that runs and passes as it is.
     #[command(after_help = EXAMPLES)]
-    Scenario(NewScenarioArgs),
+    Scenario(Deferred<NewScenarioArgs>),
 }
 
 /// Options of `vcr new scenario`.

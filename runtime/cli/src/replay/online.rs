@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 pub(super) fn refuse(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     for (given, name, why) in [
         (!args.sweep.sweeps.is_empty(), "--sweep", "its runs would be each other's load"),
-        (args.output.capacity, "--capacity", "live engines do not show their steps"),
+        (args.output.capacity, "--capacity", "it is counted in virtual time"),
         (
             args.output.telemetry.is_some(),
             "--telemetry",

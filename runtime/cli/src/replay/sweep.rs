@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::{Args, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use vcr_cluster::Threads;
@@ -265,10 +265,10 @@ fn target(name: &str) -> Result<Target, String> {
     if NOT_SWEPT.contains(&flag.as_str()) {
         return Err(format!("--{flag} is the same for all runs of a sweep"));
     }
-    let command = Cli::command();
-    let replay = command.find_subcommand("replay").into_iter().flat_map(clap::Command::get_arguments);
+    let command = ReplayArgs::augment_args(clap::Command::new("replay"));
     let takes_value = |arg: &&clap::Arg| arg.get_action().takes_values() && !arg.is_hide_set();
-    let flags: Vec<String> = replay.filter(takes_value).filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+    let flags: Vec<String> =
+        command.get_arguments().filter(takes_value).filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
     if flags.contains(&flag) {
         return Ok(Target::Flag(flag));
     }
@@ -316,7 +316,7 @@ fn point_args(
             Refusal::input(line.trim_start_matches("error: ").to_owned())
         })?;
         match cli.command {
-            Command::Replay(point) => *point,
+            Command::Replay(point) => *point.into_inner(),
             _ => unreachable!("the command is the same"),
         }
     } else {

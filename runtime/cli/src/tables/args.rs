@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use vcr_tables::TablesInput;
 
+use crate::deferred::Deferred;
 use crate::help::with_plain_exit_codes;
 
 pub(crate) const TABLES_EXAMPLES: &str = with_plain_exit_codes!(
@@ -58,16 +59,16 @@ For each line one of JSON is printed: nanoseconds, in all and by source."
 pub(crate) enum TablesCommand {
     /// List systems, backends, versions and models.
     #[command(after_help = LIST_EXAMPLES)]
-    List(ListArgs),
+    List(Deferred<ListArgs>),
     /// Show the tables of a system: rows and ranges.
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(ShowArgs),
+    Show(Deferred<ShowArgs>),
     /// Check what a model's steps are priced by.
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(CheckArgs),
+    Check(Deferred<CheckArgs>),
     /// Price the steps of a file.
     #[command(after_help = PRICE_EXAMPLES)]
-    Price(PriceArgs),
+    Price(Deferred<PriceArgs>),
 }
 
 /// Where the package is.
