@@ -112,7 +112,7 @@ fn values_of_a_wrong_type_or_range() {
     refused(&pool("router: \"kv-awake\""), &["`router` must be", "did you mean `kv-aware`?"]);
     refused(
         &pool("engine: fixed(#{ step: \"1ms\" })"),
-        &["`engine` must be made by engine(#{ ... }), but is a latency model"],
+        &["`engine` must be made by engine(#{ ... }) or vllm_args(\"vllm serve ...\"), but is a latency model"],
     );
     refused("pool(#{ engines: 2 });", &["error: test.rhai:1:1: `pool` needs the option `latency`"]);
     refused("engine(#{ enable_prefix_caching: 1 });", &["`enable_prefix_caching` must be true or false"]);

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, shipped_guest, vcr};
 
@@ -68,6 +69,7 @@ impl Pantry {
         pantry.add_measurements();
         pantry.add_guests();
         pantry.add_shards();
+        pantry.add_certificates();
         pantry
     }
 
@@ -127,6 +129,17 @@ impl Pantry {
         }
         self.copy("capture.jsonl", "before.jsonl");
         self.copy("capture.jsonl", "after.jsonl");
+    }
+
+    /// An engine's certificate, which is its own authority.
+    fn add_certificates(&self) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        let contents = [certificate.clone(), key.serialize_pem(), certificate];
+        for (name, contents) in ["engine.pem", "engine-key.pem", "authority.pem"].into_iter().zip(contents) {
+            _ = self.folder.write(name, contents);
+        }
     }
 
     /// The shards of a sweep, in the folder and in one of their own.
