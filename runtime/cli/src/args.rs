@@ -322,7 +322,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = vcr_scenario::DEFAULT_MAX_RUNS)]
     pub(crate) max_runs: u64,
 
-    /// End every run at this time of its own, such as 10m; what it cuts short is marked partial.
+    /// End each run at this virtual time, such as 10m; a run that is cut short is marked partial.
     #[arg(long, value_name = "DURATION", value_parser = time_limit, conflicts_with = "pack_on_failure")]
     pub(crate) max_sim_time: Option<u64>,
 

@@ -62,7 +62,7 @@ pub struct RunOptions {
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
-    /// Ends every run at this time of its own, in nanoseconds. Runs that it cuts short are marked
+    /// Ends each run at this virtual time, in nanoseconds. Runs that it cuts short are marked
     /// partial; the script goes on with what was measured.
     pub max_time_ns: Option<u64>,
     /// How often each run is simulated again with drawn coefficients of its latency

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerCo
 /// The files of TLS, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate, and those that it rests on.
+    /// The certificate with its chain.
     pub certificate: PathBuf,
     /// Its key; in the file of the certificate if not given.
     pub key: Option<PathBuf>,

@@ -84,7 +84,7 @@ macro_rules! map_struct {
             fn read(
                 reader: &mut $crate::codec::read::Reader<'_>,
             ) -> Result<Self, $crate::codec::error::DecodeError> {
-                #[allow(non_camel_case_types, dead_code)]
+                #[allow(non_camel_case_types, dead_code, reason = "variants are named by fields, and only counted")]
                 enum Field { $($field,)* Count }
                 use $crate::codec::error::Step;
                 let mut value = Self::default();
