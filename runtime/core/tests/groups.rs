@@ -11,8 +11,8 @@ use proptest::test_runner::TestRunner;
 use support::{Tokens, Whims, arb_config, arb_groups, request};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::{
-    CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvRole, RejectReason,
-    RequestId, RequestSpec, Reservations, StopRules,
+    CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvRole, RequestId, RequestSpec,
+    Reservations, StopRules,
 };
 
 /// Settings of an engine with groups, large enough for most requests.
@@ -42,17 +42,29 @@ fn arb_engine() -> impl Strategy<Value = EngineConfig> {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit { prompt_tokens: u32, shared: bool, max_tokens: u32, stops: bool },
+    Submit {
+        prompt_tokens: u32,
+        shared: bool,
+        max_tokens: u32,
+        stops: bool,
+        kv_role: KvRole,
+    },
     Abort(usize),
+    /// A transfer ends, well or not, or a held prompt is fetched.
+    EndTransfer(usize, bool),
     Step,
     ResetCache(bool),
 }
 
 fn arb_action() -> impl Strategy<Value = Action> {
+    let role = prop_oneof![6 => Just(KvRole::Local), 1 => Just(KvRole::Source), 2 => Just(KvRole::Destination)];
+    let submission = (1..150u32, any::<bool>(), 1..60u32, any::<bool>(), role);
     prop_oneof![
-        4 => (1..150u32, any::<bool>(), 1..60u32, any::<bool>())
-            .prop_map(|(prompt_tokens, shared, max_tokens, stops)| Action::Submit { prompt_tokens, shared, max_tokens, stops }),
+        4 => submission.prop_map(|(prompt_tokens, shared, max_tokens, stops, kv_role)| {
+            Action::Submit { prompt_tokens, shared, max_tokens, stops, kv_role }
+        }),
         1 => any::<usize>().prop_map(Action::Abort),
+        2 => (any::<usize>(), proptest::bool::weighted(0.8)).prop_map(|(which, arrives)| Action::EndTransfer(which, arrives)),
         12 => Just(Action::Step),
         1 => any::<bool>().prop_map(Action::ResetCache),
     ]
@@ -62,6 +74,13 @@ struct Driver {
     engine: Engine,
     policy: Whims,
     live: BTreeMap<u64, RequestId>,
+    /// Those of them whose KV is held when they end.
+    sources: BTreeSet<u64>,
+    /// Those that wait for KV.
+    loading: BTreeSet<u64>,
+    /// Those whose KV is held.
+    held: BTreeSet<u64>,
+    transfers: u64,
     steps: u64,
     next_tag: u64,
     /// Keys that are cached by what events say: group, content, and how many blocks.
@@ -77,6 +96,10 @@ impl Driver {
             engine,
             policy: Whims::new(seed),
             live: BTreeMap::new(),
+            sources: BTreeSet::new(),
+            loading: BTreeSet::new(),
+            held: BTreeSet::new(),
+            transfers: 0,
             steps: 0,
             next_tag: 0,
             cached: BTreeMap::new(),
@@ -86,22 +109,27 @@ impl Driver {
 
     fn act(&mut self, action: &Action) {
         match *action {
-            Action::Submit { prompt_tokens, shared, max_tokens, stops } => {
+            Action::Submit { prompt_tokens, shared, max_tokens, stops, kv_role } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
                 let stops = stops.then(|| Box::new(StopRules::of_token(5)));
-                let spec =
-                    RequestSpec { stops, ..request(self.engine.config(), tag, prompt_tokens, shared, max_tokens) };
+                let max_tokens = if kv_role == KvRole::Source { 1 } else { max_tokens };
+                let plain = request(self.engine.config(), tag, prompt_tokens, shared, max_tokens);
+                let spec = RequestSpec { stops, kv_role, ..plain };
                 if self.engine.check(prompt_tokens, max_tokens).is_ok() {
                     self.live.insert(tag, self.engine.submit(spec).expect("it was checked"));
+                    self.sources.extend((kv_role == KvRole::Source).then_some(tag));
                 }
             }
             Action::Abort(which) => {
                 if let Some((&tag, &id)) = self.live.iter().nth(which % self.live.len().max(1)) {
                     self.live.remove(&tag);
+                    self.loading.remove(&tag);
+                    self.held.remove(&tag);
                     self.engine.abort(id);
                 }
             }
+            Action::EndTransfer(which, arrives) => self.end_transfer(which, arrives),
             Action::Step => self.step(),
             Action::ResetCache(preempt_running) => {
                 let in_use = self.engine.pool().num_active() > 0;
@@ -113,18 +141,42 @@ impl Driver {
         self.engine.pool().assert_consistent();
     }
 
+    fn end_transfer(&mut self, which: usize, arrives: bool) {
+        let pending: Vec<u64> = self.loading.union(&self.held).copied().collect();
+        let Some(&tag) = pending.get(which % pending.len().max(1)) else { return };
+        let id = self.live[&tag];
+        if self.held.remove(&tag) {
+            self.live.remove(&tag);
+            self.engine.release_held_kv(id);
+            return;
+        }
+        self.loading.remove(&tag);
+        self.transfers += 1;
+        if arrives {
+            self.engine.remote_kv_arrived(id);
+        } else {
+            self.engine.remote_kv_failed(id);
+        }
+    }
+
     fn step(&mut self) {
         let scheduled = self.engine.may_schedule() && {
             self.steps += 1;
             self.engine.apply_policy(&mut self.policy, self.steps).expect("it says what it may");
             self.engine.schedule();
             self.freed_in_windows += self.engine.plan().freed_block_ids.len() as u64;
+            self.loading.extend(self.engine.plan().remote_loads.iter().map(|load| load.tag));
             !self.engine.plan().scheduled.is_empty()
         };
         self.check_tables();
         if self.engine.step_in_flight() && !(scheduled && self.engine.may_schedule()) {
             for output in self.engine.update(&mut Tokens).outputs.clone() {
-                if output.finish.is_some() {
+                if output.finish.is_none() {
+                    continue;
+                }
+                if self.sources.contains(&output.tag) && self.live.contains_key(&output.tag) {
+                    self.held.insert(output.tag);
+                } else {
                     self.live.remove(&output.tag);
                 }
             }
@@ -189,6 +241,7 @@ impl Driver {
             if self.live.is_empty() && !self.engine.step_in_flight() {
                 return;
             }
+            self.act(&Action::EndTransfer(0, true));
             self.act(&Action::Step);
         }
         panic!("{} requests never end with {:?}", self.live.len(), self.engine.config());
@@ -200,7 +253,7 @@ impl Driver {
 fn groups_keep_their_blocks_apart_and_give_all_back() {
     let config = ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() };
     let cases = (arb_engine(), proptest::collection::vec(arb_action(), 1..100), any::<u64>());
-    let totals = Cell::new([0u64; 4]);
+    let totals = Cell::new([0u64; 5]);
     let result = TestRunner::new(config).run(&cases, |(config, actions, whims)| {
         let mut driver = Driver::new(config, whims);
         actions.iter().for_each(|action| driver.act(action));
@@ -210,7 +263,7 @@ fn groups_keep_their_blocks_apart_and_give_all_back() {
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
         let stats = driver.engine.stats();
         let hits = stats.prefix.hit_tokens + stats.preempted_prefix.hit_tokens;
-        let own = [driver.next_tag, stats.preemptions, driver.freed_in_windows, hits];
+        let own = [driver.next_tag, stats.preemptions, driver.freed_in_windows, hits, driver.transfers];
         let before = totals.get();
         totals.set(std::array::from_fn(|index| before[index] + own[index]));
         Ok(())
@@ -218,8 +271,11 @@ fn groups_keep_their_blocks_apart_and_give_all_back() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    let [requests, preemptions, freed, hits] = totals.get();
-    assert!(preemptions > 20 && freed > 300 && hits > 300, "{requests} {preemptions} {freed} {hits}");
+    let [requests, preemptions, freed, hits, transfers] = totals.get();
+    assert!(
+        preemptions > 20 && freed > 300 && hits > 300 && transfers > 100,
+        "{requests} {preemptions} {freed} {hits} {transfers}"
+    );
 }
 
 fn engine(groups: &[&str], caching: bool) -> Engine {
@@ -281,15 +337,6 @@ fn one_group_of_full_attention_is_no_group() {
     assert!(!engine(&["full"], true).config().has_kv_cache_groups());
     assert!(!engine(&["full@4"], true).config().has_kv_cache_groups());
     assert!(engine(&["sliding_window:4"], true).config().has_kv_cache_groups());
-}
-
-#[test]
-fn kv_of_several_groups_is_not_transferred() {
-    let mut engine = engine(&["full", "sliding_window:6"], true);
-    for kv_role in [KvRole::Source, KvRole::Destination] {
-        let spec = RequestSpec { kv_role, ..request(engine.config(), 1, 8, false, 1) };
-        assert_eq!(engine.submit(spec).unwrap_err(), RejectReason::KvTransfersOff);
-    }
 }
 
 #[test]

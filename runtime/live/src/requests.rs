@@ -62,8 +62,8 @@ pub(crate) struct Extras {
     pub(crate) meeting: Option<Meeting>,
     /// Where its KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
-    /// Contents of its prompt's blocks, if they move.
-    pub(crate) contents: Vec<u64>,
+    /// Contents of its prompt's blocks by KV-cache group, if they move.
+    pub(crate) contents: Vec<Vec<u64>>,
     /// Names that go into the identity of its blocks.
     pub(crate) block_keys: Option<BlockKeys>,
     /// How its recorded answer ended.
@@ -81,8 +81,8 @@ pub(crate) struct RemoteKv {
     pub(crate) peer: Peer,
     /// Its own name for the request.
     pub(crate) request_id: String,
-    /// Its blocks, in the order of the prompt.
-    pub(crate) blocks: Vec<u32>,
+    /// Its blocks by KV-cache group, in the order of the prompt.
+    pub(crate) blocks: Vec<Vec<u32>>,
     /// Whether it writes them, instead of being read.
     pub(crate) is_pushed: bool,
 }

@@ -167,7 +167,7 @@ mod tests {
 
     fn prompt(request: &str) -> Prompt {
         let peer = Peer { host: "p".to_owned(), port: 1, engine_id: "e".to_owned(), generation: None };
-        let description = Description { peer, request: request.to_owned(), blocks: vec![1], is_pushed: false };
+        let description = Description { peer, request: request.to_owned(), blocks: vec![vec![1]], is_pushed: false };
         Prompt { rank: 3, description }
     }
 

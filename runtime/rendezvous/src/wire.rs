@@ -123,9 +123,17 @@ struct Body {
     remote_request_id: String,
     remote_host: String,
     remote_port: u16,
-    remote_block_ids: Vec<u32>,
+    remote_block_ids: BlockIds,
     remote_registration_generation: Option<u64>,
     transfer_mode: Mode,
+}
+
+/// Blocks: a list for each KV-cache group, or one list alone.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum BlockIds {
+    OneGroup(Vec<u32>),
+    Groups(Vec<Vec<u32>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +152,10 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
         remote_request_id: request.clone(),
         remote_host: peer.host.clone(),
         remote_port: peer.port,
-        remote_block_ids: blocks.clone(),
+        remote_block_ids: match &blocks[..] {
+            [blocks] => BlockIds::OneGroup(blocks.clone()),
+            groups => BlockIds::Groups(groups.to_vec()),
+        },
         remote_registration_generation: peer.generation,
         transfer_mode: if *is_pushed { Mode::Push } else { Mode::Pull },
     };
@@ -183,7 +194,11 @@ pub fn decode_description(body: &[u8]) -> Result<Description, WireError> {
         generation: remote_registration_generation,
     };
     let is_pushed = transfer_mode == Mode::Push;
-    Ok(Description { peer, request: remote_request_id, blocks: remote_block_ids, is_pushed })
+    let blocks = match remote_block_ids {
+        BlockIds::OneGroup(blocks) => vec![blocks],
+        BlockIds::Groups(groups) => groups,
+    };
+    Ok(Description { peer, request: remote_request_id, blocks, is_pushed })
 }
 
 #[cfg(test)]
@@ -193,7 +208,7 @@ mod tests {
 
     fn description() -> Description {
         let peer = Peer { host: "p".to_owned(), port: 5600, engine_id: "e".to_owned(), generation: Some(7) };
-        Description { peer, request: "r".to_owned(), blocks: vec![3, 1, 2], is_pushed: false }
+        Description { peer, request: "r".to_owned(), blocks: vec![vec![3, 1, 2]], is_pushed: false }
     }
 
     #[test]
@@ -223,6 +238,8 @@ mod tests {
 
     #[test]
     fn descriptions_come_back_and_truncated_ones_are_errors() {
+        let grouped = Description { blocks: vec![vec![3, 1, 2], vec![0, 5]], ..description() };
+        assert_eq!(decode_description(&encode_description(&grouped)), Ok(grouped));
         let body = encode_description(&description());
         assert_eq!(decode_description(&body), Ok(description()));
         for length in 0..body.len() {

@@ -54,8 +54,8 @@ pub struct Description {
     pub peer: Peer,
     /// That engine's name for the request.
     pub request: String,
-    /// Its blocks, in the order of the prompt.
-    pub blocks: Vec<u32>,
+    /// Its blocks by KV-cache group, in the order of the prompt.
+    pub blocks: Vec<Vec<u32>>,
     /// Whether it writes them, instead of being read.
     pub is_pushed: bool,
 }

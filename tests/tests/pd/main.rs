@@ -1,5 +1,6 @@
 //! Prefill and decode apart: the set-ups of `docs/pd.md`, and KV that moves between two processes.
 
+mod groups;
 mod kv_bench;
 mod moving;
 mod routers;

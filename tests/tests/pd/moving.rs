@@ -213,10 +213,6 @@ fn what_cannot_move_is_told_at_start() {
         (&["--kv-block-bytes", "1000B"], "invalid KV block of 1000 bytes: expected a multiple of 512"),
         (&["--tensor-parallel-size", "3"], "8 KV heads cannot be divided among 3 tensor-parallel ranks"),
         (&["--side-channel-port", "65535", "--data-parallel-size", "2"], "the last one is 65535"),
-        (
-            &["--kv-cache-groups", "full,sliding_window:64", "--max-model-len", "1024"],
-            "the pages of one group of layers",
-        ),
         (&["--fault", "kv-transfer:lose"], "kv-transfer"),
         (&["--allow-remote-kv", "10.0.0.0/99"], "--allow-remote-kv"),
     ] {

@@ -53,7 +53,6 @@ fn options_that_cannot_be_used_are_reported() {
             &["--kv-cache-groups", "full,sliding_window:64", "--enable-kv-cache-events"],
             "publish the blocks of one group",
         ),
-        (&["--kv-cache-groups", "full,sliding_window:64", "--kv-transfer", "tcp"], "the pages of one group of layers"),
     ] {
         let (code, said) = run(args);
         assert_eq!(code, Some(2), "{args:?}: {said}");

@@ -114,13 +114,6 @@ pub(crate) fn live_config(
     let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
     let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
     let kv_events = kv_events(&args.events, &args.ranks, &side.model_name, &engine)?;
-    if args.transfer.moves_pages() && !engine.kv_cache_groups.is_empty() {
-        return Err(Unusable {
-            message: "--kv-transfer cannot be combined with --kv-cache-groups: the pages of one group of layers move"
-                .to_owned(),
-            hint: Some("leave --kv-transfer out, and transfers take a modelled time".to_owned()),
-        });
-    }
     let shape = args.transfer.shape(side.model_config.as_deref())?;
     if let (None, Some(dtype)) = (args.ranks.dtype, shape.as_ref().and_then(weights_dtype)) {
         side.identity.dtype = dtype;

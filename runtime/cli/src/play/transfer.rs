@@ -117,7 +117,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 
-    /// Bytes of a KV block over all layers, heads and tensor-parallel ranks [default: those of the shape].
+    /// Bytes of a KV block over all layers of its group, heads and tensor-parallel ranks [default: those of the shape].
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) kv_block_bytes: Option<u64>,
 
@@ -248,8 +248,10 @@ impl TransferArgs {
         let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
         let slice_bytes =
             engine.block_size.checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));
+        // A block belongs to one group, whose layers are an equal share of all (vLLM pads the last group).
+        let groups = engine.kv_cache_groups.len().max(1) as u32;
         let input = GeometryInput {
-            layers: shape.layers,
+            layers: shape.layers.div_ceil(groups),
             kv_heads: shape.heads,
             slice_bytes: slice_bytes.unwrap_or(u32::MAX),
             ranks: engines.tensor_parallel_size,

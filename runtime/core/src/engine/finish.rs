@@ -56,6 +56,7 @@ impl Engine {
         self.end_reservation(id);
         if self.requests[id].kv_role == KvRole::Source {
             self.forget_pace(id);
+            self.trim_held_groups(id);
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);

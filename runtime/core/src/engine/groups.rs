@@ -9,7 +9,7 @@ use crate::kv::groups::{GroupHit, Offered};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::plan::StepPlan;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
     /// Finds the cached blocks that `id` can reuse and gives the tokens they hold. At least one token
@@ -30,19 +30,31 @@ impl Engine {
         self.group_hit.tokens
     }
 
-    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing.
+    /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request whose KV has come from
+    /// elsewhere keeps its blocks, and one whose KV will come needs none before the windows of its first own token.
     pub(crate) fn allocate_group_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
         let hit = self.group_hit;
+        let request = &self.requests[id];
+        let has_arrived = request.status == RequestStatus::RemoteKvReady;
+        let is_remote = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
+        let computed = if is_remote { request.prompt_tokens } else { hit.tokens };
         let Some(groups) = &mut self.groups else { return false };
-        let mut needed = groups.admission_cost(&self.pool, hit.tokens, slots_tokens, false);
+        let cost = |tokens: u32, is_capped: bool| match has_arrived {
+            true => groups.missing_blocks(id, tokens),
+            false => groups.admission_cost(&self.pool, computed, tokens, is_capped),
+        };
+        let mut needed = cost(slots_tokens, false);
         if self.config.scheduler_reserve_full_isl {
-            needed = needed.max(groups.admission_cost(&self.pool, hit.tokens, full_tokens, true));
+            needed = needed.max(cost(full_tokens, true));
         }
         let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         if needed + watermark > self.pool.num_free() {
             return false;
         }
-        groups.admit(&mut self.pool, id, hit, slots_tokens);
+        if has_arrived {
+            return self.grow_groups(id, slots_tokens, None);
+        }
+        groups.admit(&mut self.pool, id, hit, computed, slots_tokens);
         let request = &mut self.requests[id];
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
@@ -89,6 +101,14 @@ impl Engine {
         true
     }
 
+    /// Frees what has left the windows of a request that has ended and whose KV is held.
+    pub(crate) fn trim_held_groups(&mut self, id: RequestId) {
+        let Some(groups) = &mut self.groups else { return };
+        let request = &self.requests[id];
+        let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
+        groups.skip(&mut self.pool, id, processed, |_, _| ());
+    }
+
     /// Offers the blocks of all groups that are full after `num_tokens` tokens to the cache.
     pub(crate) fn store_group_blocks(&mut self, id: RequestId, num_tokens: u32) {
         let Some(groups) = &mut self.groups else { return };
@@ -104,7 +124,7 @@ impl Engine {
         request.next_store_tokens = next;
     }
 
-    /// The blocks of a running request by group of layers, in the order of its tokens, with the null
+    /// The blocks of a request that runs or whose KV is held, by group of layers, in the order of its tokens, with the null
     /// block 0 where a group needs none; none without groups.
     pub fn group_block_tables(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
         self.groups.iter().flat_map(move |groups| groups.blocks_of(id))

@@ -35,7 +35,7 @@ use crate::kv::tiers::KvTiers;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
-use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec};
+use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
 /// Which queue a request waits in.
@@ -346,9 +346,6 @@ impl Engine {
         }
         if spec.lora.is_some() && self.config.max_loras == 0 {
             return Err(RejectReason::AdaptersOff);
-        }
-        if self.groups.is_some() && spec.kv_role != KvRole::Local {
-            return Err(RejectReason::KvTransfersOff);
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;

@@ -74,7 +74,7 @@ impl EngineKind {
         }
     }
 
-    /// Whether a request's KV may come from another engine, or go there.
+    /// Whether a request's KV may come from another engine of a cluster, or go there: links have no groups of layers.
     #[must_use]
     pub fn transfers_kv(&self) -> bool {
         match self {

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::answers::embedding::EmbeddingSpace;
 use crate::faults::active::{ArrivedRequest, EngineFault};
 use crate::faults::injector::InjectorEvent;
-use crate::kv_transfer::content::block_contents;
+use crate::kv_transfer::pages::group_contents;
 use crate::kv_transfer::params::KvParams;
 use crate::playback::capture::Script;
 use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
@@ -73,9 +73,10 @@ pub(crate) fn admit(
         KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
         role => role,
     };
-    let block_size = serving.stepper.engine().config().block_size;
+    let engine_config = serving.stepper.engine().config();
+    let block_size = engine_config.block_size;
     let moves = serving.transfers.moves_bytes() && kv_role != KvRole::Local;
-    let contents = if moves { block_contents(&prompt, block_size, salt, &marks) } else { Vec::new() };
+    let contents = if moves { group_contents(&prompt, engine_config, salt, &marks) } else { Vec::new() };
     let max_tokens = match script {
         Some(script) => script.end.after_tokens,
         None if is_pooling => 0,

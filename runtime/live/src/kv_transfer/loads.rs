@@ -91,7 +91,7 @@ impl Loads {
         let modelled_ns = now_ns.saturating_add(duration_ns as u64);
         let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None };
         let fail = |kind, message: &str| TransferError::new(kind, format!("KV transfer: {message}"));
-        let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs.len() as u64)
+        let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs().count() as u64)
             * mover.as_ref().map_or(0, |mover| mover.settings().geometry.block_bytes());
         let mut end_ns = None;
         match fault {

@@ -5,6 +5,7 @@ pub(crate) mod link;
 pub(crate) mod loads;
 pub(crate) mod meetings;
 pub(crate) mod mover;
+pub(crate) mod pages;
 pub(crate) mod params;
 pub(crate) mod peers;
 pub(crate) mod push;

@@ -12,17 +12,22 @@ use vcr_transfer::{
 
 use crate::config::TransferSettings;
 use crate::error::LiveError;
-use crate::kv_transfer::push::PushRegistration;
+use crate::kv_transfer::pages::GroupPages;
+use crate::kv_transfer::push::{PushGroup, PushRegistration};
 use crate::kv_transfer::settings::{EndedTransfer, PlaneSettings};
 use crate::requests::RemoteKv;
 
 /// Blocks to load: here, at the prefill engine, and what is in them.
 pub(crate) struct LoadPages<'a> {
     pub(crate) remote: &'a RemoteKv,
-    /// The first block that is missing here, by its place in the prompt.
-    pub(crate) first_block: usize,
-    pub(crate) pairs: Vec<BlockPair>,
+    pub(crate) groups: Vec<GroupPages<BlockPair>>,
     pub(crate) corrupts: bool,
+}
+
+impl LoadPages<'_> {
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = BlockPair> {
+        self.groups.iter().flat_map(|group| group.pages.iter().copied())
+    }
 }
 
 /// News for the engine.
@@ -130,12 +135,11 @@ impl Mover {
     }
 
     /// Lets peers read a finished prompt, or starts the push that waits for it.
-    pub(crate) fn hold(&mut self, request: &str, blocks: Vec<Held>) {
-        let waiting = self.waiting_pushes.remove(request);
-        let contents = waiting.is_some().then(|| blocks.clone());
+    pub(crate) fn hold(&mut self, request: &str, groups: &[GroupPages<Held>]) {
+        let blocks = groups.iter().flat_map(|group| group.pages.iter().copied()).collect();
         self.plane.hold(Hold { request: request.to_owned(), blocks });
-        if let (Some(waiting), Some(blocks)) = (waiting, contents) {
-            self.push(&waiting.registration, &blocks);
+        if let Some(waiting) = self.waiting_pushes.remove(request) {
+            self.push(&waiting.registration, groups);
         }
     }
 
@@ -147,7 +151,7 @@ impl Mover {
     /// Starts to move the KV of a request to this engine.
     pub(crate) fn load(&mut self, tag: u64, pages: LoadPages<'_>) -> u64 {
         let (id, timeout) = (self.next_id(), self.timeout);
-        let LoadPages { remote, first_block, pairs, corrupts } = pages;
+        let LoadPages { remote, corrupts, .. } = pages;
         self.loads.insert(id, (tag, remote.peer.clone()));
         if !remote.is_pushed {
             self.plane.start(Transfer {
@@ -155,7 +159,7 @@ impl Mover {
                 direction: Direction::Read,
                 peer: remote.peer.clone(),
                 request: remote.request_id.clone(),
-                blocks: pairs,
+                blocks: pages.pairs().collect(),
                 notice: Some(Notice::read(&remote.request_id, 1)),
                 timeout,
                 corrupts,
@@ -170,10 +174,9 @@ impl Mover {
             host: self.host.clone(),
             port: self.plane.port(),
             generation: self.generation,
-            first_block: first_block as u32,
-            blocks: pairs.iter().map(|pair| pair.local).collect(),
+            groups: pages.groups.iter().map(wanted_blocks).collect(),
         };
-        let blocks = pairs.iter().map(|pair| Held { block: pair.local, content: pair.content }).collect();
+        let blocks = pages.pairs().map(|pair| Held { block: pair.local, content: pair.content }).collect();
         self.plane.expect(Expected { id, peer: remote.peer.clone(), request: transfer, blocks, timeout, corrupts });
         self.plane.notify(&remote.peer, Notice::push_registration(&registration.encode()));
         id
@@ -192,9 +195,14 @@ impl Mover {
     }
 
     /// Writes a prompt's blocks to the engine that registered for them; later, if they are not held yet.
-    pub(crate) fn register_push(&mut self, registration: PushRegistration, blocks: Option<&[Held]>, now_ns: u64) {
-        match blocks {
-            Some(blocks) => self.push(&registration, blocks),
+    pub(crate) fn register_push(
+        &mut self,
+        registration: PushRegistration,
+        held: Option<&[GroupPages<Held>]>,
+        now_ns: u64,
+    ) {
+        match held {
+            Some(held) => self.push(&registration, held),
             None => {
                 self.waiting_pushes.retain(|_, waiting| waiting.until_ns > now_ns);
                 if self.waiting_pushes.len() < MAX_WAITING_PUSHES {
@@ -206,21 +214,13 @@ impl Mover {
         }
     }
 
-    fn push(&mut self, registration: &PushRegistration, held: &[Held]) {
-        let wanted = held.get(registration.first_block as usize..).unwrap_or_default();
-        if wanted.len() != registration.blocks.len() {
+    fn push(&mut self, registration: &PushRegistration, held: &[GroupPages<Held>]) {
+        let Some(blocks) = pushed_pairs(&registration.groups, held) else {
             // The reader's deadline ends it.
-            tracing::warn!(
-                request = registration.request,
-                "a decode engine wants {} blocks from the {}th on, but the prompt has {}",
-                registration.blocks.len(),
-                registration.first_block,
-                held.len()
-            );
+            let request = &registration.request;
+            tracing::warn!(request, "a decode engine wants blocks that the prompt does not have");
             return;
-        }
-        let pair =
-            |(held, remote): (&Held, &u32)| BlockPair { local: held.block, remote: *remote, content: held.content };
+        };
         let (id, timeout) = (self.next_id(), self.timeout);
         self.pushes.insert(id, registration.request.clone());
         self.plane.start(Transfer {
@@ -228,7 +228,7 @@ impl Mover {
             direction: Direction::Write,
             peer: registration.peer(),
             request: registration.transfer.clone(),
-            blocks: wanted.iter().zip(&registration.blocks).map(pair).collect(),
+            blocks,
             notice: None,
             timeout,
             corrupts: false,
@@ -261,9 +261,32 @@ impl Mover {
     }
 }
 
+/// The blocks of one group that a transfer brings, as a prefill engine is asked for them.
+fn wanted_blocks(group: &GroupPages<BlockPair>) -> PushGroup {
+    PushGroup { first_block: group.first_block, blocks: group.pages.iter().map(|pair| pair.local).collect() }
+}
+
+/// The held blocks and where they go; none if they are not the wanted ones to the end of the prompt.
+fn pushed_pairs(wanted: &[PushGroup], held: &[GroupPages<Held>]) -> Option<Vec<BlockPair>> {
+    if wanted.len() != held.len() {
+        return None;
+    }
+    let mut pairs = Vec::new();
+    for (wanted, held) in wanted.iter().zip(held).filter(|(wanted, _)| !wanted.blocks.is_empty()) {
+        let pages = held.pages.get(wanted.first_block.checked_sub(held.first_block)?..)?;
+        if pages.len() != wanted.blocks.len() {
+            return None;
+        }
+        let pair =
+            |(held, remote): (&Held, &u32)| BlockPair { local: held.block, remote: *remote, content: held.content };
+        pairs.extend(pages.iter().zip(&wanted.blocks).map(pair));
+    }
+    Some(pairs)
+}
+
 /// A finished prompt as its lease knows it.
 pub(crate) struct HeldRequest {
     pub(crate) core: RequestId,
-    /// Blocks and contents; empty where nothing moves.
-    pub(crate) blocks: Vec<Held>,
+    /// Blocks and contents by KV-cache group; empty where nothing moves.
+    pub(crate) blocks: Vec<GroupPages<Held>>,
 }

@@ -135,14 +135,16 @@ fn bootstrap_address(address: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().ok()?))
 }
 
-/// The blocks of the first group: one list for each group of layers, or a list alone as in older versions.
-fn block_ids(value: &Value) -> Option<Vec<u32>> {
+/// Blocks by KV-cache group: one list for each, or a list alone as in older versions.
+fn block_ids(value: &Value) -> Option<Vec<Vec<u32>>> {
     let list = value.as_array()?;
-    let blocks = match list.first() {
-        Some(first) if first.as_array().is_some() => first.as_array()?,
-        _ => list,
+    let of_group = |blocks: &[Value]| {
+        blocks.iter().map(|block| block.as_u64().and_then(|block| u32::try_from(block).ok())).collect()
     };
-    blocks.iter().map(|block| block.as_u64().and_then(|block| u32::try_from(block).ok())).collect()
+    match list.first() {
+        Some(first) if first.as_array().is_some() => list.iter().map(|group| of_group(group.as_array()?)).collect(),
+        _ => Some(vec![of_group(list)?]),
+    }
 }
 
 /// What the parameters of a finished prompt say.
@@ -151,7 +153,8 @@ pub(crate) struct HeldPrompt<'a> {
     pub(crate) engine_id: &'a str,
     pub(crate) host: &'a str,
     pub(crate) port: u16,
-    pub(crate) blocks: &'a [u32],
+    /// By KV-cache group.
+    pub(crate) blocks: &'a [Vec<u32>],
     pub(crate) num_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) tensor_parallel_size: u32,
@@ -163,11 +166,13 @@ impl HeldPrompt<'_> {
     /// The parameters for the decode engine, in the frontend's version.
     pub(crate) fn params(&self, version: VllmMinor) -> Value {
         let text = |text: &str| Value::Str(text.to_owned());
-        let blocks = self.blocks.iter().map(|block| Value::from(u64::from(*block))).collect();
+        let list =
+            |blocks: &Vec<u32>| Value::Array(blocks.iter().map(|block| Value::from(u64::from(*block))).collect());
+        let blocks = self.blocks.iter().map(list).collect();
         let mut pairs = vec![
             ("do_remote_prefill", Value::Bool(true)),
             ("do_remote_decode", Value::Bool(false)),
-            ("remote_block_ids", Value::Array(vec![Value::Array(blocks)])),
+            ("remote_block_ids", Value::Array(blocks)),
             ("remote_engine_id", text(self.engine_id)),
             ("remote_request_id", text(self.id)),
             ("remote_host", text(self.host)),

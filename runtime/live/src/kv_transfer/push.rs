@@ -17,8 +17,14 @@ pub(crate) struct PushRegistration {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) generation: u64,
-    /// The first block of the prompt that is wanted, by its place.
-    pub(crate) first_block: u32,
+    pub(crate) groups: Vec<PushGroup>,
+}
+
+/// Blocks of one KV-cache group that are wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PushGroup {
+    /// The first of them, by its place in the prompt.
+    pub(crate) first_block: usize,
     pub(crate) blocks: Vec<u32>,
 }
 

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use vcr_core::RequestId;
 use vcr_core::plan::RemoteLoad;
 use vcr_core::seed::derive;
-use vcr_transfer::{
-    Description, Held, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics,
-};
+use vcr_transfer::{Description, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics};
 use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 
 use crate::config::TransferSettings;
@@ -19,6 +17,7 @@ use crate::context::Context;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
 use crate::kv_transfer::meetings::{MeetingCounts, Meetings, Met};
 use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
+use crate::kv_transfer::pages::held_pages;
 use crate::kv_transfer::params::HeldPrompt;
 use crate::kv_transfer::peers::{AllowedPeers, PeerSockets};
 use crate::kv_transfer::push::PushRegistration;
@@ -222,9 +221,8 @@ impl Transfers {
         }
         let mut blocks = Vec::new();
         if let Some(mover) = &mut self.mover {
-            let held = |(block, content): (&u32, &u64)| Held { block: *block, content: *content };
-            blocks.extend(finished.blocks.iter().zip(finished.contents).map(held));
-            mover.hold(finished.id, blocks.clone());
+            blocks = held_pages(finished.blocks, finished.contents);
+            mover.hold(finished.id, &blocks);
         }
         let held = HeldRequest { core: finished.core, blocks };
         if let Some(before) = self.leases.hold(finished.id, held, now_ns) {
@@ -429,9 +427,10 @@ fn apply(
 pub(crate) struct Finished<'a> {
     pub(crate) id: &'a str,
     pub(crate) core: RequestId,
-    pub(crate) blocks: &'a [u32],
+    /// By KV-cache group.
+    pub(crate) blocks: &'a [Vec<u32>],
     /// Contents of the prompt's blocks, if bytes move.
-    pub(crate) contents: &'a [u64],
+    pub(crate) contents: &'a [Vec<u64>],
     pub(crate) num_tokens: u32,
     pub(crate) cached_tokens: u32,
     pub(crate) tensor_parallel_size: u32,

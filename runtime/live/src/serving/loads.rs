@@ -1,7 +1,7 @@
 //! Transfers of KV to this engine and from it.
 
 use vcr_core::plan::RemoteLoad;
-use vcr_transfer::{BlockPair, ErrorKind, TransferError};
+use vcr_transfer::{ErrorKind, TransferError};
 use vcr_wire::{FinishReason, RequestError};
 
 use crate::config::Placement;
@@ -9,6 +9,7 @@ use crate::error::LiveError;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest};
 use crate::kv_transfer::meetings::Met;
 use crate::kv_transfer::mover::LoadPages;
+use crate::kv_transfer::pages::missing_pages;
 use crate::kv_transfer::settings::LoadFailurePolicy;
 use crate::requests::RemoteKv;
 use crate::serving::Serving;
@@ -32,10 +33,11 @@ impl Serving {
         let fault = self.faults.kv_transfer(self.context.since_start_ns(now_ns));
         let pages = match self.requests.get(load.tag).and_then(|request| request.extras.as_deref()) {
             Some(extras) if self.transfers.moves_bytes() => {
-                let (engine, remote) = (self.stepper.engine(), extras.remote.as_ref());
-                let blocks = engine.block_table(load.request);
-                let block_size = engine.config().block_size;
-                remote.map(|remote| missing_pages(load, blocks, &extras.contents, remote, block_size)).transpose()
+                let pages_of = |remote| {
+                    let groups = missing_pages(self.stepper.engine(), load, &extras.contents, remote)?;
+                    Ok(LoadPages { remote, groups, corrupts: false })
+                };
+                extras.remote.as_ref().map(pages_of).transpose()
             }
             _ => Ok(None),
         };
@@ -167,27 +169,4 @@ impl Serving {
             );
         }
     }
-}
-
-/// The blocks that a transfer is to bring: exactly those of the prompt that the cache here lacks.
-fn missing_pages<'a>(
-    load: &RemoteLoad,
-    blocks: &[u32],
-    contents: &[u64],
-    remote: &'a RemoteKv,
-    block_tokens: u32,
-) -> Result<LoadPages<'a>, TransferError> {
-    let first_block = (load.cached_tokens / block_tokens) as usize;
-    if remote.blocks.len() < contents.len() {
-        let message = format!(
-            "KV peer {}: remote_block_ids has {} blocks, but the prompt has {}",
-            remote.peer,
-            remote.blocks.len(),
-            contents.len()
-        );
-        return Err(TransferError::new(ErrorKind::Mismatch, message));
-    }
-    let pairs = blocks.iter().zip(&remote.blocks).zip(contents).skip(first_block);
-    let pairs = pairs.map(|((&local, &remote), &content)| BlockPair { local, remote, content }).collect();
-    Ok(LoadPages { remote, first_block, pairs, corrupts: false })
 }

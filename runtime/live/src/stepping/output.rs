@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::counters::Counters;
 use crate::egress::Egress;
 use crate::faults::injector::{Injector, InjectorEvent};
+use crate::kv_transfer::pages::exchanged_blocks;
 use crate::kv_transfer::transfers::{Finished, Transfers};
 use crate::requests::{Requests, slot_of};
 use crate::stepping::results::StepResults;
@@ -78,7 +79,7 @@ impl OutputParts<'_> {
                 let finished = Finished {
                     id: &request.id,
                     core,
-                    blocks: engine.block_table(core),
+                    blocks: &exchanged_blocks(engine, core, request.prompt_tokens),
                     contents: &extras.contents,
                     num_tokens: request.prompt_tokens + request.output_tokens,
                     cached_tokens: request.local_cached_tokens + request.external_tokens,

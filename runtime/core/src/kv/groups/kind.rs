@@ -66,6 +66,16 @@ impl KvCacheKind {
         }
     }
 
+    /// Blocks at the end of a prompt that its layers exchange with another engine, where those are not all
+    /// (vLLM's `blocks_per_sw`: a window need not begin where a block does).
+    #[must_use]
+    pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
+        match self {
+            Self::FullAttention | Self::ChunkedLocal { .. } => None,
+            Self::SlidingWindow { window_tokens } => Some(window_tokens.div_ceil(block_size) + 1),
+        }
+    }
+
     /// Tokens of its window or chunk, if it has one.
     #[must_use]
     pub fn window_tokens(self) -> Option<u32> {

@@ -156,14 +156,15 @@ impl KvGroups {
         tables.map(of_table).min().unwrap_or(0)
     }
 
-    /// Blocks that the hit in `self.hits` costs which is `hit_tokens` long, and further blocks up to
-    /// `tokens`, of which those of windows are counted up to their cap if `is_capped`.
-    pub(crate) fn admission_cost(&self, pool: &KvPool, hit_tokens: u32, tokens: u32, is_capped: bool) -> u32 {
+    /// Blocks that the hit in `self.hits` costs, and further blocks up to `tokens`, of which those of windows are
+    /// counted up to their cap if `is_capped`. The first `computed` tokens are computed, here or elsewhere: those of the
+    /// hit, at least.
+    pub(crate) fn admission_cost(&self, pool: &KvPool, computed: u32, tokens: u32, is_capped: bool) -> u32 {
         let mut cost = 0;
         for (group, hit) in self.groups.iter().zip(&self.hits) {
             let cap = if is_capped { group.admission_cap } else { u32::MAX };
             let required = group.blocks_for(tokens.min(self.max_model_len)).min(cap);
-            let skipped = group.kind.skipped_tokens(hit_tokens) / group.block_size;
+            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
             cost += required.saturating_sub(skipped.max(hit.len() as u32));
             // A hit on a free block takes that block out of the free list.
             let needed = hit.get(skipped as usize..).unwrap_or(&[]);
@@ -172,8 +173,9 @@ impl KvGroups {
         cost
     }
 
-    /// Gives a request the hit in `self.hits`, and blocks up to `tokens` tokens.
-    pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, tokens: u32) {
+    /// Gives a request the hit in `self.hits`, and blocks up to `tokens` tokens, of which the first `computed` ones are
+    /// computed, here or elsewhere.
+    pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, computed: u32, tokens: u32) {
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, Tables::default);
         }
@@ -181,7 +183,7 @@ impl KvGroups {
         debug_assert!(tables.by_group.is_empty(), "a request is admitted that holds blocks");
         tables.shared_prefix_tokens = hit.shared_prefix_tokens;
         for (group, blocks) in self.groups.iter().zip(&self.hits) {
-            let skipped = group.kind.skipped_tokens(hit.tokens) / group.block_size;
+            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
             let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
             pool.touch(needed.iter().filter(|&&block| block != NULL_BLOCK));
             let mut table = Vec::with_capacity(group.blocks_for(tokens).max(blocks.len() as u32) as usize);

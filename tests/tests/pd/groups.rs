@@ -1,0 +1,72 @@
+//! KV of engines whose layers are in groups: blocks of each group, and of windows only those that are still needed.
+
+use serde_json::Value;
+
+use crate::moving::{Moving, completion_tokens};
+
+/// Two groups of two layers each; with three the last layers are padded, as vLLM pads them.
+const SHAPE: &str = "4x4x16";
+/// K and V of two layers, in 16 tokens of four heads.
+const BLOCK_BYTES: f64 = (2 * 2 * 4 * 16 * 16 * 2) as f64;
+
+fn start(groups: &str, args: &[&str]) -> Moving {
+    let grouped = ["--kv-cache-groups", groups, "--max-model-len", "1024"];
+    Moving::with_shape(SHAPE, &[&grouped[..], args].concat())
+}
+
+/// Thirteen blocks of 16 tokens, the last of them half full.
+fn prompt() -> Vec<u32> {
+    (100..300).collect()
+}
+
+fn lengths(params: &Value) -> Vec<usize> {
+    let lists = params["remote_block_ids"].as_array().expect("a list for each group");
+    lists.iter().map(|list| list.as_array().expect("blocks").len()).collect()
+}
+
+#[test]
+fn blocks_of_all_groups_arrive_and_of_windows_only_live_ones() {
+    for (groups, named, moved, moved_later) in [
+        // Of 200 tokens ten blocks are behind the window; vLLM names one block more than a window may touch.
+        ("full,sliding_window:33", vec![13, 4], 13 + 3, 1 + 1),
+        // Blocks of 32 tokens: seven, four of them behind the window. A hit of 192 tokens is six of them.
+        ("full,sliding_window:64@32", vec![13, 3], 13 + 3, 1 + 1),
+        ("full,sliding_window:33,chunked_local:64", vec![13, 4, 13], 13 + 3 + 1, 1 + 1 + 1),
+    ] {
+        for mode in ["pull", "push"] {
+            let (prefill, decode) = (start(groups, &["--kv-transfer-mode", mode]), start(groups, &[]));
+            let params = prefill.compute(&prompt());
+            assert_eq!(lengths(&params), named, "{groups}: {params}");
+            let answer = decode.complete(&prompt(), 5, &params);
+            assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{groups}: {}", answer.body);
+            let of_blocks = |blocks: i32| f64::from(blocks) * BLOCK_BYTES;
+            decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved));
+            decode.is_whole();
+            prefill.is_whole();
+            // The second time only what is behind the longest hit moves.
+            let answer = decode.complete(&prompt(), 5, &prefill.compute(&prompt()));
+            assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{groups}: {}", answer.body);
+            decode.wait_for_metric("vcr_kv_transfer_received_bytes_total", of_blocks(moved + moved_later));
+            for engine in [&prefill, &decode] {
+                engine.is_whole();
+                assert_eq!(engine.metric("vcr_kv_transfer_failures_total"), 0.0, "{groups}");
+                assert!(!engine.serve.log().contains("WARN"), "{}", engine.serve.log());
+            }
+        }
+    }
+}
+
+#[test]
+fn engines_with_other_groups_are_told_apart() {
+    let prefill = start("full,sliding_window:33", &["--kv-lease", "1s"]);
+    for (groups, wanted) in [
+        ("full,sliding_window:33,sliding_window:33", "2 lists, but there are 3 KV-cache groups here"),
+        ("full,sliding_window:97", "3 blocks for KV-cache group 1, but 7 are missing here"),
+    ] {
+        let decode = start(groups, &[]);
+        assert_eq!(decode.complete(&prompt(), 3, &prefill.compute(&prompt())).status, 503, "{groups}");
+        decode.serve.wait_for(wanted);
+        decode.is_whole();
+    }
+    prefill.is_whole();
+}
