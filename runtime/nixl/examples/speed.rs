@@ -20,7 +20,12 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Total bytes and bytes of a page.
 const CASES: [(u64, u32); 4] = [(1 << 20, 16 << 10), (64 << 20, 16 << 10), (64 << 20, 256 << 10), (1 << 30, 256 << 10)];
-const ROUNDS: usize = 5;
+
+/// Reads of a turn: of small ones many, as a change of threads takes now this long, now that.
+fn rounds(total: u64) -> u64 {
+    ((256 << 20) / total).clamp(5, 200)
+}
+
 const REGIONS: u32 = 4;
 
 fn geometry(total: u64, page: u32) -> Result<Geometry, Failure> {
@@ -108,7 +113,7 @@ fn by_plane(port: u16, total: u64, page: u32) -> Result<Vec<Duration>, Failure> 
     let pairs = pairs(arena.geometry().blocks());
     let peer = Peer { host: "127.0.0.1".to_owned(), port, engine_id: "owner".to_owned(), generation: Some(1) };
     let (mut times, mut events) = (Vec::new(), Vec::new());
-    for id in 1..=ROUNDS as u64 + 1 {
+    for id in 1..=rounds(total) + 1 {
         let start = Instant::now();
         plane.start(Transfer {
             id,
@@ -176,7 +181,7 @@ fn by_hand(port: u16, total: u64, page: u32) -> Result<Vec<Duration>, Failure> {
     options.add_backend(&backend)?;
     let pairs = pairs(arena.geometry().blocks());
     let mut times = Vec::new();
-    for _ in 0..=ROUNDS {
+    for _ in 0..=rounds(total) {
         pairs.iter().for_each(|pair| arena.claim(pair.local, 1));
         let start = Instant::now();
         let (mut here, mut there) = (XferDescList::new(MemType::Dram)?, XferDescList::new(MemType::Dram)?);

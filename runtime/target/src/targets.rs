@@ -88,9 +88,13 @@ impl TargetDriver for Targets {
 fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<(), TargetError> {
     if run.topology.link().is_some_and(|link| link.plane.is_some()) && !parts.is_empty() {
         let (name, lacking) = (target.name(), parts.join(", no "));
-        let message =
-            format!("the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {lacking}", run.name);
-        return Err(TargetError::with_hint(message, "leave `kv_transfer` of its link out, or these parts"));
+        let message = format!(
+            "the target `{name}` cannot move KV of `{}`: engines of `vcr play` have no {lacking}, and those that a clock \
+             drives have no memory that bytes could move between",
+            run.name
+        );
+        let hint = "leave `kv_transfer` of its link out, and transfers take the link's time, or leave out these parts";
+        return Err(TargetError::with_hint(message, hint));
     }
     check_plane(run)
 }

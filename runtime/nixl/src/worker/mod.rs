@@ -24,6 +24,9 @@ use crate::shared::{Command, Shared, locked};
 const IDLE_INTERVAL: Duration = Duration::from_millis(4);
 /// With transfers under way, notices and answers are looked for this often.
 const NOTICE_INTERVAL: Duration = Duration::from_micros(200);
+/// After something happened the thread looks for more this long before it sleeps: on a busy machine it takes longer to be
+/// woken than to read a small transfer, and transfers come in numbers. It does not yield then, which would cost it its turn.
+const LINGER: Duration = Duration::from_micros(100);
 /// A transfer that takes longer than this gives way to other threads.
 const SPIN: Duration = Duration::from_micros(300);
 /// Between two looks at answers of peers, and at transfers that were given up.
@@ -114,11 +117,7 @@ impl Worker {
                     return;
                 }
                 self.obey(next);
-                command = match inbox.try_recv() {
-                    Ok(next) => Some(next),
-                    Err(TryRecvError::Empty) => None,
-                    Err(TryRecvError::Disconnected) => return,
-                };
+                command = look(inbox);
             }
             self.advance();
         }
@@ -131,11 +130,11 @@ impl Worker {
             if self.stirred.elapsed() >= SPIN {
                 std::thread::yield_now();
             }
-            return match inbox.try_recv() {
-                Ok(command) => Some(command),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Command::Stop),
-            };
+            return look(inbox);
+        }
+        if self.stirred.elapsed() < LINGER {
+            std::hint::spin_loop();
+            return look(inbox);
         }
         let is_waiting = !self.ending.is_empty() || self.links.is_asking();
         match inbox.recv_timeout(if is_waiting { NAP } else { IDLE_INTERVAL }) {
@@ -157,12 +156,13 @@ impl Worker {
     }
 
     fn advance(&mut self) {
+        // Reading notices takes longer than to see that a transfer is done.
+        self.take_moved();
         if self.looked.elapsed() >= NOTICE_INTERVAL {
             self.looked = Instant::now();
             self.take_notices();
             self.take_answers();
         }
-        self.take_moved();
         self.end_late();
     }
 
@@ -378,6 +378,15 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+/// A command, if there is one.
+fn look(inbox: &Receiver<Command>) -> Option<Command> {
+    match inbox.try_recv() {
+        Ok(command) => Some(command),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Command::Stop),
     }
 }
 
