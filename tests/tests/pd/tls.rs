@@ -132,3 +132,23 @@ fn unusable_files_and_options_are_told_at_start() {
     let without = ["play", "--kv-transfer-tls-cert", certificate, "--kv-transfer-tls-ca", file];
     folder.vcr(&without).failed(2, &["expected --kv-transfer tcp"]);
 }
+
+/// Plain streams are measured beside, and a peer without TLS is refused.
+#[test]
+fn kv_bench_measures_encrypted_transfers() {
+    let authority = Authority::new("one");
+    let (certificate, ca) = (authority.sign("127.0.0.1"), authority.file());
+    let tls = ["--kv-transfer-tls-cert", text(&certificate), "--kv-transfer-tls-ca", text(&ca)];
+    let sizes = ["--total", "1MiB", "--page", "64KiB", "--repeat", "2"];
+    let folder = Folder::new();
+    let bench = |args: &[&str]| folder.vcr(&[&["inspect", "kv-bench"], &sizes[..], args].concat());
+    let said = bench(&[&tls[..], &["--kv-transfer-tls-mutual", "--json"]].concat()).ended(0).json();
+    assert_eq!((said["tls"].as_bool(), said["pages"].as_u64()), (Some(true), Some(16)), "{said}");
+    let table = bench(&tls).ended(0);
+    assert!(table.stdout.contains("2 stream(s) with TLS, median of 2"), "{}", table.stdout);
+    // Of another host than the one that is connected to.
+    let other = authority.sign("prefill.example");
+    let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];
+    bench(&wrong).failed(2, &["127.0.0.1"]);
+    bench(&["--kv-transfer-tls-cert", "nowhere.pem", "--kv-transfer-tls-ca", text(&ca)]).failed(2, &["nowhere.pem"]);
+}

@@ -6,17 +6,20 @@ use std::process::{Child, Command, Stdio};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use vcr_transfer::bench::{BenchSize, Repetition, Responder, measure};
-use vcr_transfer::tcp::TcpSettings;
+use vcr_transfer::tcp::{TcpSettings, TcpTls};
 use vcr_transfer::{ErrorKind, TransferError};
 use vcr_units as units;
 
 use crate::exit::{Exit, print_error, printed};
+use crate::play::transfer_tls::TransferTlsArgs;
+use crate::play::unusable::Unusable;
 
 pub(crate) const KV_BENCH_EXAMPLES: &str = "Examples:
   vcr inspect kv-bench                                          # two processes on this machine
   vcr inspect kv-bench --total 1MiB --page 16KiB --repeat 50
   vcr inspect kv-bench --listen 0.0.0.0:5600                    # on one host,
   vcr inspect kv-bench --connect 10.0.0.7:5600 --json           # and on another, with the same sizes
+  vcr inspect kv-bench --kv-transfer-tls-cert bench.pem --kv-transfer-tls-ca authority.pem
 
 Exit codes:
   0  all bytes arrived and are right
@@ -52,6 +55,9 @@ pub(crate) struct KvBenchArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    tls: TransferTlsArgs,
 }
 
 /// The line that a process prints once it listens.
@@ -68,6 +74,8 @@ struct Summary {
     page_bytes: u32,
     pages: u64,
     streams: u64,
+    /// Whether the transfers are encrypted; plain streams never are.
+    tls: bool,
     transfer_ms: Vec<f64>,
     plain_ms: Vec<f64>,
     median_transfer_ms: f64,
@@ -84,14 +92,21 @@ pub(crate) fn kv_bench(args: &KvBenchArgs) -> Exit {
         return Exit::BadInput;
     };
     let size = BenchSize { total_bytes: args.total, page_bytes };
+    let tls = match args.tls.tls() {
+        Ok(tls) => tls,
+        Err(Unusable { message, hint }) => {
+            print_error(&message, hint.as_deref());
+            return Exit::BadInput;
+        }
+    };
     let done = match (&args.listen, &args.connect) {
-        (Some(address), _) => address_of("--listen", address).and_then(|address| listen(size, address)),
+        (Some(address), _) => address_of("--listen", address).and_then(|address| listen(size, address, tls)),
         (None, Some(address)) => address_of("--connect", address).and_then(|(host, port)| {
             let plain_port =
                 port.checked_add(1).ok_or_else(|| failed("--connect: the next port is that of plain streams"))?;
-            report(args, size, (&host, port, plain_port))
+            report(args, size, (&host, port, plain_port), tls)
         }),
-        (None, None) => both(args, size),
+        (None, None) => both(args, size, tls),
     };
     match done {
         Ok(exit) => exit,
@@ -113,8 +128,8 @@ fn address_of(option: &str, text: &str) -> Result<(String, u16), TransferError> 
     parts.ok_or_else(|| failed(format!("invalid {option} `{text}`: expected HOST:PORT")))
 }
 
-fn listen(size: BenchSize, (host, port): (String, u16)) -> Result<Exit, TransferError> {
-    let settings = TcpSettings { host: host.clone(), port, ..TcpSettings::default() };
+fn listen(size: BenchSize, (host, port): (String, u16), tls: Option<TcpTls>) -> Result<Exit, TransferError> {
+    let settings = TcpSettings { host: host.clone(), port, tls, ..TcpSettings::default() };
     let responder = Responder::start(size, settings, vcr_input::memory::limit())?;
     let listening = Listening { host, port: responder.port(), plain_port: responder.plain_port() };
     let line = serde_json::to_string(&listening).unwrap_or_default();
@@ -136,12 +151,14 @@ impl Drop for Other {
     }
 }
 
-fn both(args: &KvBenchArgs, size: BenchSize) -> Result<Exit, TransferError> {
+fn both(args: &KvBenchArgs, size: BenchSize, tls: Option<TcpTls>) -> Result<Exit, TransferError> {
     let start = |error: io::Error| failed(format!("cannot start the other process: {error}"));
     let program = std::env::current_exe().map_err(start)?;
     let (total, page) = (format!("{}B", size.total_bytes), format!("{}B", size.page_bytes));
     let arguments = ["inspect", "kv-bench", "--listen", "127.0.0.1:0", "--total", &total, "--page", &page];
-    let child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut command = Command::new(program);
+    command.args(arguments).args(args.tls.to_arguments());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut other = Other(child.map_err(start)?);
     let mut line = String::new();
     if let Some(stdout) = other.0.stdout.take() {
@@ -149,11 +166,16 @@ fn both(args: &KvBenchArgs, size: BenchSize) -> Result<Exit, TransferError> {
     }
     let listening: Listening =
         serde_json::from_str(&line).map_err(|_| failed("the other process ended before it listened; see above"))?;
-    report(args, size, (&listening.host, listening.port, listening.plain_port))
+    report(args, size, (&listening.host, listening.port, listening.plain_port), tls)
 }
 
-fn report(args: &KvBenchArgs, size: BenchSize, address: (&str, u16, u16)) -> Result<Exit, TransferError> {
-    let settings = TcpSettings { streams: args.streams as usize, ..TcpSettings::default() };
+fn report(
+    args: &KvBenchArgs,
+    size: BenchSize,
+    address: (&str, u16, u16),
+    tls: Option<TcpTls>,
+) -> Result<Exit, TransferError> {
+    let settings = TcpSettings { streams: args.streams as usize, tls, ..TcpSettings::default() };
     let limits = (args.repeat, vcr_input::memory::limit());
     let measured = measure(size, address, settings, limits, |_| ())?;
     let summary = summary(args, size, &measured);
@@ -173,6 +195,7 @@ fn summary(args: &KvBenchArgs, size: BenchSize, measured: &[Repetition]) -> Summ
         page_bytes: size.page_bytes,
         pages: measured.first().map_or(0, |one| one.moved.pages),
         streams: args.streams,
+        tls: args.tls.is_given(),
         median_transfer_ms: transfer,
         median_plain_ms: plain,
         transfer_gb_per_s: gb_per_s(transfer),
@@ -198,11 +221,12 @@ fn write_table(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
     let bytes = |bytes: u64| units::format_bytes(bytes as f64);
     writeln!(
         out,
-        "{} in {} pages of {}, {} stream(s), median of {}, every byte compared",
+        "{} in {} pages of {}, {} stream(s){}, median of {}, every byte compared",
         bytes(summary.total_bytes),
         summary.pages,
         bytes(summary.page_bytes.into()),
         summary.streams,
+        if summary.tls { " with TLS" } else { "" },
         summary.transfer_ms.len()
     )?;
     writeln!(out, "  KV transfer   {:>10.3} ms  {:>7.2} GB/s", summary.median_transfer_ms, summary.transfer_gb_per_s)?;

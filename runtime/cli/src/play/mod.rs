@@ -12,7 +12,7 @@ mod rendezvous;
 pub(crate) mod replay;
 mod timing;
 mod transfer;
-mod transfer_tls;
+pub(crate) mod transfer_tls;
 pub(crate) mod unusable;
 
 use vcr_control::Listeners;

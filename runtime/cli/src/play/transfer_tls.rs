@@ -1,5 +1,6 @@
 //! Options of TLS between engines whose KV moves over TCP.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -31,6 +32,20 @@ impl TransferTlsArgs {
     /// Whether TLS is asked for.
     pub(crate) fn is_given(&self) -> bool {
         self.kv_transfer_tls_cert.is_some()
+    }
+
+    /// The same options for another process.
+    pub(crate) fn to_arguments(&self) -> Vec<OsString> {
+        let files = [
+            ("--kv-transfer-tls-cert", &self.kv_transfer_tls_cert),
+            ("--kv-transfer-tls-key", &self.kv_transfer_tls_key),
+            ("--kv-transfer-tls-ca", &self.kv_transfer_tls_ca),
+        ];
+        let given = files.into_iter().filter_map(|(option, file)| Some((option, file.as_ref()?)));
+        let mut arguments: Vec<OsString> =
+            given.flat_map(|(option, file)| [option.into(), file.clone().into_os_string()]).collect();
+        arguments.extend(self.kv_transfer_tls_mutual.then(|| "--kv-transfer-tls-mutual".into()));
+        arguments
     }
 }
 
