@@ -1,0 +1,86 @@
+//! What can be wrong with a model, or with how it is served.
+
+/// Why a model cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// Neither a file nor a name of the table.
+    #[error("unknown model `{name}`: expected a config.json, a folder with one, or a name of the table{}", .hint.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    Unknown {
+        /// As it was given.
+        name: String,
+        /// The nearest name.
+        hint: Option<String>,
+    },
+    /// A file that is not a `config.json`.
+    #[error("invalid model `{place}`: {reason}")]
+    File {
+        /// The file.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A field that is needed.
+    #[error("invalid model `{place}`: expected a field `{field}`")]
+    Missing {
+        /// The file or the name.
+        place: String,
+        /// The field.
+        field: String,
+    },
+    /// A field with another value.
+    #[error("invalid model `{place}`: `{field}` is {value}: expected {expected}")]
+    Field {
+        /// The file or the name.
+        place: String,
+        /// The field.
+        field: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// An architecture whose layers are not known, or not followed.
+    #[error("invalid model `{place}`: architecture `{found}` {reason}")]
+    Architecture {
+        /// The file or the name.
+        place: String,
+        /// The architecture.
+        found: String,
+        /// Why, and the nearest that is known.
+        reason: String,
+    },
+    /// Something of how it is served.
+    #[error("invalid `{field}`: {reason}")]
+    Serving {
+        /// The setting.
+        field: &'static str,
+        /// What is wrong and what is expected.
+        reason: String,
+    },
+    /// Layers that an engine cannot schedule.
+    #[error("{model} has {layers}, whose KV blocks are not simulated: {reason}")]
+    NotSimulated {
+        /// The model.
+        model: String,
+        /// The layers, in words.
+        layers: &'static str,
+        /// Why, and what is.
+        reason: &'static str,
+    },
+    /// Memory that does not hold the weights or one sequence.
+    #[error("{0}")]
+    Memory(String),
+}
+
+/// The name among `known` that is most like `name`, if one is near.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = name.to_lowercase();
+    let distance = |known: &&str| strsim::damerau_levenshtein(&lower, &known.to_lowercase());
+    let best = known.into_iter().min_by_key(distance)?;
+    (distance(&best) * 3 <= name.len().max(3)).then(|| best.to_owned())
+}
+
+/// Bytes for people.
+pub(crate) fn gib(bytes: f64) -> String {
+    format!("{:.2} GiB", bytes / 1_073_741_824.0)
+}

@@ -1,0 +1,145 @@
+//! What each layer keeps in a block (vLLM's `KVCacheSpec`).
+
+use super::KvKind;
+use crate::error::ModelError;
+use crate::layers::{Attention, Latent, Mixer, Reach, State};
+use crate::serving::{Serving, Shape, serving};
+
+/// Tokens of a block unless an attention backend wants another number.
+const BLOCK_SIZE: u64 = 16;
+
+/// Tokens of a block of latent attention (FlashMLA's, on Hopper).
+const LATENT_BLOCK_SIZE: u64 = 64;
+
+/// Bytes of a token of sparse latent attention in eight bits (`fp8_ds_mla`): numbers, positions and
+/// scales together.
+const SPARSE_FP8_BYTES: u64 = 656;
+
+/// An indexer has a scale of four bytes for each 128 numbers, which take a byte each.
+const INDEX_SCALE: (u64, u64) = (128, 4);
+
+/// A cache of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Spec {
+    pub(super) kind: KvKind,
+    pub(super) block_size: u64,
+    /// Bytes of a block of it.
+    pub(super) page_bytes: u64,
+    /// Heads and the widths of keys and values, which tell caches of equal size apart.
+    pub(super) shape: (u64, u64, u64),
+}
+
+/// The caches of all layers.
+pub(super) fn of(model: Shape<'_>, served: &Serving) -> Result<Vec<Spec>, ModelError> {
+    let bytes = served.kv_bytes(model)?;
+    let tensor = served.tensor_parallel;
+    let mut block_size = block_size(model, served)?;
+    let states = model.layers.iter().filter_map(|layer| match layer.mixer {
+        Mixer::State(state) => Some(state_bytes(state, tensor, model.plain_bytes)),
+        _ => None,
+    });
+    let state_bytes = states.max();
+    let mut state_page = 0;
+    if let Some(state_bytes) = state_bytes {
+        let token_bytes = model.layers.iter().find_map(|layer| match layer.mixer {
+            Mixer::Attention(attention) => Some(token_bytes(attention, tensor, bytes)),
+            _ => None,
+        });
+        // A page of attention holds a state, too (`_align_hybrid_block_size`).
+        let token_bytes = token_bytes.unwrap_or(state_bytes);
+        block_size = block_size.max(block_size * state_bytes.div_ceil(block_size * token_bytes));
+        state_page = block_size * token_bytes;
+    }
+    let mut specs = Vec::new();
+    for layer in model.layers {
+        match layer.mixer {
+            Mixer::Attention(attention) => {
+                let kind = match attention.reach {
+                    Reach::Full => KvKind::Full,
+                    Reach::Window(window) => KvKind::Window(window),
+                    Reach::Chunk(chunk) => KvKind::Chunk(chunk),
+                };
+                let shape = (kv_heads(attention, tensor), attention.head_dim, attention.value_head_dim);
+                specs.push(Spec {
+                    kind,
+                    block_size,
+                    page_bytes: block_size * token_bytes(attention, tensor, bytes),
+                    shape,
+                });
+            }
+            Mixer::Latent(latent) => {
+                if let Some((_, head_dim)) = latent.indexer {
+                    let token_bytes = head_dim + head_dim / INDEX_SCALE.0 * INDEX_SCALE.1;
+                    specs.push(latent_spec(block_size, token_bytes, head_dim));
+                }
+                let width = latent.kv_rank + latent.rope_head_dim;
+                specs.push(latent_spec(block_size, latent_bytes(latent, width, bytes), width));
+            }
+            Mixer::State(state) => {
+                let kind = KvKind::State(states_of_request(state));
+                specs.push(Spec { kind, block_size, page_bytes: state_page, shape: (1, 0, 0) });
+            }
+            Mixer::None => {}
+        }
+    }
+    Ok(specs)
+}
+
+fn latent_spec(block_size: u64, token_bytes: u64, width: u64) -> Spec {
+    Spec { kind: KvKind::Latent, block_size, page_bytes: block_size * token_bytes, shape: (1, width, 0) }
+}
+
+fn latent_bytes(latent: Latent, width: u64, bytes: u64) -> u64 {
+    if latent.is_sparse && bytes == 1 { SPARSE_FP8_BYTES } else { width * bytes }
+}
+
+/// Tokens of a block before layers with states raise it.
+fn block_size(model: Shape<'_>, served: &Serving) -> Result<u64, ModelError> {
+    let is_latent = model.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_)));
+    let (preferred, backend) =
+        if is_latent { (LATENT_BLOCK_SIZE, "latent attention") } else { (BLOCK_SIZE, "attention") };
+    match served.block_size {
+        None => Ok(preferred),
+        Some(block_size) if block_size > 0 && block_size.is_multiple_of(preferred) && block_size <= 1 << 20 => {
+            Ok(block_size)
+        }
+        Some(block_size) => Err(serving(
+            "block_size",
+            format!("{block_size}: expected a multiple of {preferred}, as {backend} takes it"),
+        )),
+    }
+}
+
+/// Heads of keys on each GPU, which keeps at least one.
+fn kv_heads(attention: Attention, tensor: u64) -> u64 {
+    (attention.kv_heads / tensor).max(1)
+}
+
+/// Bytes of a token of attention.
+fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 {
+    kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
+}
+
+/// States that a request has at once, with prefix caching (`mamba_cache_mode` is `align`).
+fn states_of_request(state: State) -> u64 {
+    match state {
+        State::Mamba { .. } => 3,
+        State::Delta { .. } => 2,
+    }
+}
+
+/// Bytes of a state on each GPU: that of the convolution and that of the heads.
+fn state_bytes(state: State, tensor: u64, plain_bytes: u64) -> u64 {
+    match state {
+        State::Mamba { heads, head_dim, groups, state, kernel, state_bytes } => {
+            // Groups are copied until each GPU has one.
+            let groups = if groups.is_multiple_of(tensor) { groups } else { groups.max(tensor) };
+            let outer = heads * head_dim + 2 * groups * state;
+            (kernel - 1) * (outer / tensor) * plain_bytes + heads / tensor * head_dim * state * state_bytes
+        }
+        State::Delta { key_heads, value_heads, key_dim, value_dim, kernel, state_bytes } => {
+            let outer = 2 * key_heads * key_dim + value_heads * value_dim;
+            (kernel - 1) * (outer / tensor) * plain_bytes + value_heads / tensor * key_dim * value_dim * state_bytes
+        }
+    }
+}

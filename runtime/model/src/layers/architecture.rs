@@ -1,0 +1,101 @@
+//! Architectures: which fields say how their layers look.
+
+use super::{Layer, grouped, hybrid, latent};
+use crate::error::{ModelError, nearest};
+use crate::fields::Fields;
+
+/// Matrices of a feed-forward network: with a gate there are three.
+pub(crate) const GATED: u64 = 3;
+pub(crate) const PLAIN: u64 = 2;
+
+/// An architecture.
+pub(crate) struct Architecture {
+    name: &'static str,
+    read: fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>,
+    /// Matrices of a feed-forward network.
+    pub(crate) matrices: u64,
+    /// Whether the output head has the weights of the embedding unless the file says otherwise.
+    pub(crate) is_tied: bool,
+}
+
+type Reader = fn(Fields<'_>) -> Result<Vec<Layer>, ModelError>;
+
+const fn of(name: &'static str, read: Reader) -> Architecture {
+    Architecture { name, read, matrices: GATED, is_tied: false }
+}
+
+const KNOWN: &[Architecture] = &[
+    of("DeepSeekForCausalLM", latent::read),
+    of("DeepseekV2ForCausalLM", latent::read),
+    of("DeepseekV3ForCausalLM", latent::read),
+    of("DeepseekV32ForCausalLM", latent::read),
+    Architecture { is_tied: true, ..of("Gemma3ForCausalLM", grouped::read) },
+    Architecture { is_tied: true, ..of("Gemma3ForConditionalGeneration", grouped::read) },
+    Architecture { is_tied: true, ..of("Gemma4ForCausalLM", grouped::read_gemma4) },
+    Architecture { is_tied: true, ..of("Gemma4ForConditionalGeneration", grouped::read_gemma4) },
+    of("GlmMoeDsaForCausalLM", latent::read),
+    of("GptOssForCausalLM", grouped::read),
+    of("KimiK25ForConditionalGeneration", latent::read),
+    of("Llama4ForCausalLM", grouped::read_llama4),
+    of("Llama4ForConditionalGeneration", grouped::read_llama4),
+    of("LlamaForCausalLM", grouped::read),
+    of("MiMoForCausalLM", grouped::read),
+    of("MiMoV2FlashForCausalLM", grouped::read_mimo_v2),
+    of("MiniMaxM2ForCausalLM", grouped::read),
+    of("MistralForCausalLM", grouped::read),
+    of("MixtralForCausalLM", grouped::read),
+    Architecture { matrices: PLAIN, ..of("NemotronHForCausalLM", hybrid::read_nemotron) },
+    of("Qwen2ForCausalLM", grouped::read),
+    of("Qwen2MoeForCausalLM", grouped::read),
+    of("Qwen3ForCausalLM", grouped::read),
+    of("Qwen3MoeForCausalLM", grouped::read),
+    of("Qwen3NextForCausalLM", hybrid::read_qwen),
+    of("Qwen3VLForConditionalGeneration", grouped::read),
+    of("Qwen3VLMoeForConditionalGeneration", grouped::read),
+    of("Qwen3_5ForCausalLM", hybrid::read_qwen),
+    of("Qwen3_5ForConditionalGeneration", hybrid::read_qwen),
+    of("Qwen3_5MoeForCausalLM", hybrid::read_qwen),
+    of("Qwen3_5MoeForConditionalGeneration", hybrid::read_qwen),
+];
+
+/// Architectures that vLLM has and that are not followed, with the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("DeciLMForCausalLM", "is not read: its layers have shapes of their own in `block_configs`"),
+    ("DeepseekV4ForCausalLM", "is not followed: it compresses KV by several ratios, in blocks of several sizes"),
+    ("KimiK3ForConditionalGeneration", "is not followed: its latent attention stands beside Kimi's delta attention"),
+    ("MiniMaxM3SparseForCausalLM", "is not followed: its sparse attention has an index cache of its own"),
+    ("MiniMaxM3SparseForConditionalGeneration", "is not followed: its sparse attention has an index cache of its own"),
+    ("WhisperForConditionalGeneration", "is not followed: it has cross attention"),
+];
+
+impl Architecture {
+    /// The architecture of this name.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn named(place: &str, name: &str) -> Result<&'static Self, ModelError> {
+        if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
+            return Ok(known);
+        }
+        let reason = match REFUSED.iter().find(|(refused, _)| *refused == name) {
+            Some((_, reason)) => (*reason).to_owned(),
+            None => match nearest(name, KNOWN.iter().map(|known| known.name)) {
+                Some(near) => format!("is not known: did you mean `{near}`?"),
+                None => {
+                    let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+                    format!("is not known: expected one of {}", names.join(", "))
+                }
+            },
+        };
+        Err(ModelError::Architecture { place: place.to_owned(), found: name.to_owned(), reason })
+    }
+
+    /// The layers of a model of this architecture.
+    ///
+    /// # Errors
+    /// Which field is missing or wrong.
+    pub(crate) fn layers(&self, fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
+        let layers = (self.read)(fields)?;
+        if layers.is_empty() { Err(fields.missing("num_hidden_layers")) } else { Ok(layers) }
+    }
+}

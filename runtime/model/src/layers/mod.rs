@@ -1,0 +1,136 @@
+//! Layers: what mixes tokens, what follows it, and how many weights both have.
+
+pub(crate) mod architecture;
+mod grouped;
+mod hybrid;
+mod latent;
+
+/// Which tokens an attention layer looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// All.
+    Full,
+    /// The latest ones.
+    Window(u64),
+    /// Those of its chunk.
+    Chunk(u64),
+}
+
+/// Attention with keys and values of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: u64,
+    /// Heads of keys and values.
+    pub kv_heads: u64,
+    /// Numbers of a head's key.
+    pub head_dim: u64,
+    /// Numbers of a head's value.
+    pub value_head_dim: u64,
+    /// Tokens that it looks at.
+    pub reach: Reach,
+    /// Whether a gate as wide as the queries is projected beside them.
+    pub has_gate: bool,
+    /// Whether values are projected as keys are.
+    pub values_are_keys: bool,
+}
+
+/// Attention with one latent vector for keys and values (MLA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    pub(crate) heads: u64,
+    pub(crate) query_rank: Option<u64>,
+    pub(crate) kv_rank: u64,
+    pub(crate) rope_head_dim: u64,
+    pub(crate) nope_head_dim: u64,
+    pub(crate) value_head_dim: u64,
+    /// Heads and numbers of the indexer of sparse attention.
+    pub(crate) indexer: Option<(u64, u64)>,
+    /// Whether tokens are chosen by an indexer, be it that of another layer.
+    pub(crate) is_sparse: bool,
+}
+
+/// A state for each sequence instead of KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Mamba 2.
+    Mamba {
+        /// Heads.
+        heads: u64,
+        /// Numbers of a head.
+        head_dim: u64,
+        /// Groups of heads with the same projections of inputs and outputs.
+        groups: u64,
+        /// Numbers of a state.
+        state: u64,
+        /// Tokens of the convolution.
+        kernel: u64,
+        /// Bytes of a number of the state.
+        state_bytes: u64,
+    },
+    /// Gated delta rule.
+    Delta {
+        /// Heads of keys.
+        key_heads: u64,
+        /// Heads of values.
+        value_heads: u64,
+        /// Numbers of a key.
+        key_dim: u64,
+        /// Numbers of a value.
+        value_dim: u64,
+        /// Tokens of the convolution.
+        kernel: u64,
+        /// Bytes of a number of the state.
+        state_bytes: u64,
+    },
+}
+
+/// What mixes tokens in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixer {
+    /// Attention with keys and values.
+    Attention(Attention),
+    /// Attention with a latent vector.
+    Latent(Latent),
+    /// A state.
+    State(State),
+    /// Nothing.
+    None,
+}
+
+/// Experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Their number.
+    pub count: u64,
+    /// Experts of a token.
+    pub per_token: u64,
+    /// Their width.
+    pub intermediate_size: u64,
+    /// Width of the expert of all tokens; 0 without one.
+    pub shared_intermediate_size: u64,
+    /// Width of their inputs, where it is not that of the model.
+    pub latent_size: Option<u64>,
+    /// Width of a dense part beside them; 0 without one.
+    pub dense_intermediate_size: u64,
+}
+
+/// What follows the mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// Nothing.
+    None,
+    /// One network for all tokens, of this width.
+    Dense(u64),
+    /// Experts.
+    Experts(Experts),
+}
+
+/// A layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// What mixes tokens.
+    pub mixer: Mixer,
+    /// What follows it.
+    pub feed_forward: FeedForward,
+}

@@ -1,0 +1,27 @@
+//! What an engine needs to know of a model: its layers, the KV-cache groups that vLLM makes of them,
+//! bytes of a token and of a block, KV blocks in a given memory, and bytes of the weights.
+//!
+//! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which reads
+//! both. The rules are those of vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`,
+//! `vllm/v1/kv_cache_interface.py` and `vllm/platforms/interface.py`. Attention in 0.32 chooses its
+//! blocks by backend; those of a Hopper GPU are used here.
+//!
+//! Not counted: weights of encoders of images and sound, drafters, and what a backend pads.
+
+mod error;
+mod fields;
+mod kv;
+mod layers;
+mod model;
+mod quantisation;
+mod serving;
+mod table;
+mod weights;
+
+pub use error::ModelError;
+pub use kv::{KvGroup, KvKind, KvPlan};
+pub use layers::{Attention, Experts, FeedForward, Layer, Mixer, Reach};
+pub use model::Model;
+pub use quantisation::WeightFormat;
+pub use serving::Serving;
+pub use table::names;

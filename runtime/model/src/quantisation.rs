@@ -1,0 +1,256 @@
+//! Quantisation of weights, as checkpoints state it.
+
+use serde_json::{Map, Value};
+
+use crate::error::{ModelError, nearest};
+use crate::fields::Fields;
+
+/// How a matrix of weights is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightFormat {
+    /// As numbers of so many bytes.
+    Plain(u64),
+    /// Eight-bit floats, with a scale for each matrix or for each square of 128.
+    Fp8 {
+        /// Whether squares have scales.
+        has_blocks: bool,
+    },
+    /// Eight-bit integers.
+    Int8,
+    /// Four-bit integers, with a scale for each group of weights.
+    Int4 {
+        /// Weights of a group.
+        group: u64,
+    },
+    /// Four-bit floats in groups of 32.
+    Mxfp4,
+    /// Four-bit floats in groups of 16.
+    Nvfp4,
+}
+
+impl WeightFormat {
+    /// Bytes of a weight and its part of a scale.
+    #[must_use]
+    pub fn bytes(self) -> f64 {
+        match self {
+            Self::Plain(bytes) => bytes as f64,
+            Self::Fp8 { has_blocks: true } => 1.0 + 4.0 / (128.0 * 128.0),
+            Self::Fp8 { has_blocks: false } | Self::Int8 => 1.0,
+            Self::Int4 { group } => 0.5 + 2.0 / group as f64,
+            Self::Mxfp4 => 0.5 + 1.0 / 32.0,
+            Self::Nvfp4 => 0.5 + 1.0 / 16.0,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain(4) => "float32",
+            Self::Plain(_) => "bfloat16",
+            Self::Fp8 { .. } => "fp8",
+            Self::Int8 => "int8",
+            Self::Int4 { .. } => "int4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Nvfp4 => "nvfp4",
+        }
+    }
+}
+
+/// Formats of a model's parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Formats {
+    /// What is never quantised: embedding, output head, routers.
+    pub(crate) plain: WeightFormat,
+    pub(crate) attention: WeightFormat,
+    /// Of layers that keep a state.
+    pub(crate) state: WeightFormat,
+    pub(crate) dense: WeightFormat,
+    pub(crate) experts: WeightFormat,
+    pub(crate) shared: WeightFormat,
+    /// Whether the checkpoint wants its KV in eight-bit floats.
+    pub(crate) has_fp8_kv_cache: bool,
+}
+
+/// Methods that are read, as `--quantization` names them.
+const METHODS: [&str; 6] = ["compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "mxfp4", "nvfp4"];
+
+/// Bytes of a number of this data type.
+pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
+    match name {
+        "bfloat16" | "float16" | "half" => Some(2),
+        "float32" | "float" => Some(4),
+        _ => None,
+    }
+}
+
+impl Formats {
+    /// The formats of a checkpoint whose configuration this is; `separate` is its
+    /// `hf_quant_config.json`, if it has one.
+    ///
+    /// # Errors
+    /// If its quantisation is not known.
+    pub(crate) fn read(
+        fields: Fields<'_>,
+        config: &Map<String, Value>,
+        separate: Option<&Map<String, Value>>,
+        plain_bytes: u64,
+    ) -> Result<Self, ModelError> {
+        let plain = WeightFormat::Plain(plain_bytes);
+        let stated = config.get("quantization_config").or_else(|| fields.map.get("quantization_config"));
+        let separate = separate.and_then(|file| file.get("quantization"));
+        let Some(section) = stated.filter(|value| !value.is_null()).or(separate).and_then(Value::as_object) else {
+            return Ok(Self::all(plain, plain));
+        };
+        let format = format_of(fields, section)?;
+        let excluded = Excluded::of(section);
+        let unless = |is_excluded: bool| if is_excluded { plain } else { format };
+        let formats = Self {
+            attention: unless(excluded.attention),
+            state: unless(excluded.state),
+            dense: unless(excluded.dense),
+            experts: unless(excluded.experts),
+            shared: unless(excluded.shared),
+            has_fp8_kv_cache: has_fp8_kv_cache(section),
+            ..Self::all(plain, format)
+        };
+        // Of gpt-oss the experts alone are in it.
+        if format == WeightFormat::Mxfp4 && section.get("quant_method").is_some_and(|name| name == "mxfp4") {
+            return Ok(Self { experts: format, has_fp8_kv_cache: formats.has_fp8_kv_cache, ..Self::all(plain, plain) });
+        }
+        Ok(formats)
+    }
+
+    fn all(plain: WeightFormat, format: WeightFormat) -> Self {
+        Self {
+            plain,
+            attention: format,
+            state: format,
+            dense: format,
+            experts: format,
+            shared: format,
+            has_fp8_kv_cache: false,
+        }
+    }
+
+    /// The formats of a plain checkpoint that is quantised while it is loaded.
+    ///
+    /// # Errors
+    /// If it cannot be, by this method.
+    pub(crate) fn quantised(self, method: &str) -> Result<Self, ModelError> {
+        let is_plain = self == Self::all(self.plain, self.plain);
+        if method == "fp8" && is_plain {
+            return Ok(Self::all(self.plain, WeightFormat::Fp8 { has_blocks: false }));
+        }
+        if METHODS.contains(&method) && !is_plain {
+            return Ok(self);
+        }
+        let reason = match (METHODS.contains(&method), nearest(method, METHODS)) {
+            (true, _) => format!("the checkpoint is not quantised by `{method}`"),
+            (false, Some(near)) => format!("unknown `{method}`: did you mean `{near}`?"),
+            (false, None) => format!("unknown `{method}`: expected one of {}", METHODS.join(", ")),
+        };
+        Err(ModelError::Serving { field: "quantization", reason })
+    }
+}
+
+/// The format that most of a quantised checkpoint has.
+fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFormat, ModelError> {
+    let name = |key: &str| section.get(key).and_then(Value::as_str).map(str::to_lowercase);
+    let method = name("quant_algo").or_else(|| name("quant_method"));
+    let Some(method) = method else { return Err(fields.missing("quantization_config.quant_method")) };
+    let unknown = |what: &str| {
+        let near = nearest(what, METHODS).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        let expected = format!("one of {}{near}", METHODS.join(", "));
+        fields.wrong("quantization_config.quant_method", &what.into(), &expected)
+    };
+    Ok(match method.as_str() {
+        "fp8" => WeightFormat::Fp8 { has_blocks: section.get("weight_block_size").is_some_and(Value::is_array) },
+        "mxfp4" => WeightFormat::Mxfp4,
+        "nvfp4" => WeightFormat::Nvfp4,
+        "compressed-tensors" | "modelopt" | "modelopt_fp4" => {
+            let groups = section.get("config_groups").and_then(Value::as_object);
+            let weights = groups.into_iter().flat_map(Map::values).find_map(|group| group.get("weights"));
+            let weights = weights.ok_or_else(|| fields.missing("quantization_config.config_groups"))?;
+            let bits = weights.get("num_bits").and_then(Value::as_u64);
+            let kind = weights.get("type").and_then(Value::as_str).unwrap_or_default();
+            let group = weights.get("group_size").and_then(Value::as_u64).filter(|group| *group > 0);
+            let is_block = weights.get("strategy").is_some_and(|strategy| strategy == "block");
+            match (bits, kind, group) {
+                (Some(8), "float", _) => WeightFormat::Fp8 { has_blocks: is_block },
+                (Some(8), "int", _) => WeightFormat::Int8,
+                (Some(4), "int", group) => WeightFormat::Int4 { group: group.unwrap_or(128) },
+                (Some(4), "float", Some(16)) => WeightFormat::Nvfp4,
+                (Some(4), "float", _) => WeightFormat::Mxfp4,
+                _ => return Err(unknown(&format!("{method} with weights {weights}"))),
+            }
+        }
+        other => return Err(unknown(other)),
+    })
+}
+
+/// Parts that a checkpoint leaves as they were.
+#[derive(Default)]
+struct Excluded {
+    attention: bool,
+    state: bool,
+    dense: bool,
+    experts: bool,
+    shared: bool,
+}
+
+impl Excluded {
+    fn of(section: &Map<String, Value>) -> Self {
+        let mut excluded = Self::default();
+        let lists = ["modules_to_not_convert", "ignore", "exclude_modules"];
+        let patterns = lists.iter().filter_map(|key| section.get(*key).and_then(Value::as_array)).flatten();
+        for pattern in patterns.filter_map(Value::as_str) {
+            let part = part(pattern);
+            let names = |parts: &[&str]| parts.contains(&part.as_str());
+            excluded.attention |= names(&["self_attn", "attn", "self_attn.q_proj", "mixer.q_proj"]);
+            excluded.state |= names(&["linear_attn", "mixer.in_proj"]);
+            excluded.dense |= names(&["mlp", "mlp.gate_proj"]) || part.starts_with("mlp.(gate|up");
+            excluded.shared |= names(&["mlp.shared_experts", "mlp.shared_expert", "shared_experts"]);
+            excluded.experts |= names(&["mlp.experts", "experts"]);
+        }
+        excluded
+    }
+}
+
+/// A pattern's module within a layer: `self_attn` of `model.layers.0.self_attn*`.
+fn part(pattern: &str) -> String {
+    let plain = pattern.trim_start_matches("re:").replace(".*", ".").replace(['\\', '*'], "");
+    let behind = plain.rsplit_once("layers.").map_or(plain.as_str(), |(_, rest)| rest);
+    behind.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.').trim_end_matches('.').to_owned()
+}
+
+/// Whether the checkpoint wants a KV cache of eight-bit floats.
+fn has_fp8_kv_cache(section: &Map<String, Value>) -> bool {
+    let stated = section.get("kv_cache_quant_algo").or_else(|| section.get("kv_cache_scheme"));
+    match stated {
+        Some(Value::String(name)) => name.to_lowercase().contains("fp8"),
+        Some(Value::Object(scheme)) => {
+            scheme.get("type").is_some_and(|kind| kind == "float")
+                && scheme.get("num_bits").is_some_and(|bits| bits == 8)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_modules_of_layers() {
+        for (pattern, wanted) in [
+            ("model.layers.0.self_attn*", "self_attn"),
+            ("re:.*self_attn.*", "self_attn"),
+            ("language_model.model.layers.10.mlp.shared_experts*", "mlp.shared_experts"),
+            ("model.layers.*.mlp.router", "mlp.router"),
+            ("lm_head", "lm_head"),
+        ] {
+            assert_eq!(part(pattern), wanted);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Bytes of a model's weights on each GPU.
+
+use crate::layers::architecture::Architecture;
+use crate::layers::{Attention, Experts, FeedForward, Latent, Layer, Mixer, State};
+use crate::quantisation::Formats;
+use crate::serving::Serving;
+
+/// Sizes of the whole model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) hidden: u64,
+    pub(crate) vocabulary: u64,
+    pub(crate) is_tied: bool,
+    /// Matrices of a feed-forward network.
+    pub(crate) matrices: u64,
+}
+
+impl Sizes {
+    pub(crate) fn new(hidden: u64, vocabulary: u64, is_tied: Option<bool>, architecture: &Architecture) -> Self {
+        let is_tied = is_tied.unwrap_or(architecture.is_tied);
+        Self { hidden, vocabulary, is_tied, matrices: architecture.matrices }
+    }
+}
+
+/// Rows of the vocabulary are a multiple of this.
+const VOCABULARY_MULTIPLE: u64 = 64;
+
+/// Bytes of the matrices of all layers, the embedding and the output head, as far as one GPU has
+/// them; norms and biases are not counted.
+pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> f64 {
+    let rows = sizes.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE);
+    let tables = if sizes.is_tied { 1.0 } else { 2.0 };
+    let tensor = serving.tensor_parallel as f64;
+    let embeddings = tables * product(rows, sizes.hidden) * formats.plain.bytes() / tensor;
+    let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving) };
+    embeddings + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
+}
+
+/// GPUs over which the experts of a layer are spread.
+fn expert_ranks(serving: &Serving) -> f64 {
+    let ranks = if serving.expert_parallel { serving.data_parallel } else { 1 };
+    serving.tensor_parallel as f64 * ranks as f64
+}
+
+fn product(left: u64, right: u64) -> f64 {
+    left as f64 * right as f64
+}
+
+struct Count {
+    sizes: Sizes,
+    formats: Formats,
+    tensor: f64,
+    expert_ranks: f64,
+}
+
+impl Count {
+    fn layer(&self, layer: &Layer) -> f64 {
+        let mixer = match layer.mixer {
+            Mixer::Attention(attention) => self.attention(attention) * self.formats.attention.bytes(),
+            Mixer::Latent(latent) => self.latent(latent),
+            Mixer::State(state) => self.state(state),
+            Mixer::None => 0.0,
+        };
+        let network = match layer.feed_forward {
+            FeedForward::None => 0.0,
+            FeedForward::Dense(width) => self.network(width) * self.formats.dense.bytes(),
+            FeedForward::Experts(experts) => self.experts(experts),
+        };
+        mixer + network
+    }
+
+    fn network(&self, width: u64) -> f64 {
+        self.sizes.matrices as f64 * product(self.sizes.hidden, width) / self.tensor
+    }
+
+    fn attention(&self, attention: Attention) -> f64 {
+        let Attention { heads, kv_heads, head_dim, value_head_dim, has_gate, values_are_keys, .. } = attention;
+        let queries = product(heads, head_dim) * if has_gate { 2.0 } else { 1.0 } / self.tensor;
+        // With more GPUs than heads of keys, each GPU keeps a whole one.
+        let kv_heads = (kv_heads as f64 / self.tensor).max(1.0);
+        let keys = kv_heads * head_dim as f64;
+        let values = if values_are_keys { 0.0 } else { kv_heads * value_head_dim as f64 };
+        let output = product(heads, value_head_dim) / self.tensor;
+        self.sizes.hidden as f64 * (queries + keys + values + output)
+    }
+
+    /// Projections to latent vectors are on every GPU.
+    fn latent(&self, latent: Latent) -> f64 {
+        let hidden = self.sizes.hidden as f64;
+        let heads = latent.heads as f64 / self.tensor;
+        let query = heads * (latent.nope_head_dim + latent.rope_head_dim) as f64;
+        let queries = match latent.query_rank {
+            Some(rank) => rank as f64 * (hidden + query),
+            None => hidden * query,
+        };
+        let rank = latent.kv_rank as f64;
+        let value = heads * latent.value_head_dim as f64;
+        let expanded = rank * (heads * latent.nope_head_dim as f64 + value);
+        let projected = queries + hidden * (rank + latent.rope_head_dim as f64) + expanded + value * hidden;
+        projected * self.formats.attention.bytes() + self.indexer(latent)
+    }
+
+    /// The indexer of sparse attention is on every GPU; its weights of heads are not quantised.
+    fn indexer(&self, latent: Latent) -> f64 {
+        let Some((heads, head_dim)) = latent.indexer else { return 0.0 };
+        let queries = latent.query_rank.unwrap_or(self.sizes.hidden);
+        let projected = product(queries, heads * head_dim) * self.formats.attention.bytes();
+        projected + product(self.sizes.hidden, head_dim + heads) * self.formats.plain.bytes()
+    }
+
+    fn state(&self, state: State) -> f64 {
+        let (projected, convolved) = match state {
+            State::Mamba { heads, head_dim, groups, state, kernel, .. } => {
+                let inner = heads * head_dim;
+                let outer = inner + 2 * groups * state;
+                (self.sizes.hidden as f64 * (inner + outer + heads + inner) as f64, product(outer, kernel))
+            }
+            State::Delta { key_heads, value_heads, key_dim, value_dim, kernel, .. } => {
+                let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
+                let outer = 2 * keys + values;
+                let projected = outer + values + 2 * value_heads + values;
+                (self.sizes.hidden as f64 * projected as f64, product(outer, kernel))
+            }
+        };
+        (projected * self.formats.state.bytes() + convolved * self.formats.plain.bytes()) / self.tensor
+    }
+
+    fn experts(&self, experts: Experts) -> f64 {
+        let inputs = experts.latent_size.unwrap_or(self.sizes.hidden);
+        let expert = self.sizes.matrices as f64 * product(inputs, experts.intermediate_size);
+        let routed = experts.count as f64 * expert / self.expert_ranks * self.formats.experts.bytes();
+        let shared = self.network(experts.shared_intermediate_size) * self.formats.shared.bytes();
+        let dense = self.network(experts.dense_intermediate_size) * self.formats.dense.bytes();
+        let to_latent = experts.latent_size.map_or(0.0, |latent| 2.0 * product(self.sizes.hidden, latent));
+        let router = product(self.sizes.hidden, experts.count) + to_latent;
+        routed + shared + dense + router * self.formats.plain.bytes()
+    }
+}

