@@ -73,7 +73,7 @@ fn mistakes_have_their_place_and_the_nearest_name() {
             "1:9: unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",
         ),
         (r#"vllm_args("m --pipeline-parallel-size 2")"#, "an engine is scheduled as one stage"),
-        (r#"vllm_args("m", #{ gpu: "h100" })"#, "invalid GPU `h100`: expected one of"),
+        (r#"vllm_args("m", #{ gpu: "h900" })"#, "invalid GPU `h900`: expected one of"),
         (r#"vllm_args("m", #{ gpuu: "b200" })"#, "did you mean `gpu`?"),
         (r#"vllm_args("m", #{ vllm_minor: "0.29" })"#, "add `--no-async-scheduling`"),
         (

@@ -34,6 +34,7 @@ use crate::help::{
 use crate::inspect::captures::args as captures;
 #[cfg(feature = "live")]
 use crate::inspect::kv_bench::{KV_BENCH_EXAMPLES, KvBenchArgs};
+use crate::inspect::model::{MODEL_EXAMPLES, ModelArgs};
 use crate::inspect::pressure::{PRESSURE_EXAMPLES, PressureArgs};
 use crate::inspect::vllm_args::{VLLM_ARGS_EXAMPLES, VllmArgsArgs};
 use crate::man::args::{self as man, ManArgs};
@@ -206,6 +207,9 @@ pub(crate) enum InspectCommand {
     /// Show what the arguments of a `vllm serve` command line become in a simulation.
     #[command(after_help = VLLM_ARGS_EXAMPLES)]
     VllmArgs(Deferred<VllmArgsArgs>),
+    /// Show a model's layers, KV-cache groups, weights and KV blocks.
+    #[command(after_help = MODEL_EXAMPLES)]
+    Model(Deferred<ModelArgs>),
     /// Measure how fast KV moves between two processes.
     #[cfg_attr(feature = "live", command(after_help = KV_BENCH_EXAMPLES))]
     KvBench(Deferred<KvBenchArgs>),

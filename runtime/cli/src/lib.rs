@@ -145,6 +145,7 @@ fn inspect(command: &InspectCommand) -> Exit {
         InspectCommand::Conform(args) => inspect::conform(args),
         InspectCommand::Steps(args) => inspect::steps(args),
         InspectCommand::Pressure(args) => inspect::pressure::pressure(args),
+        InspectCommand::Model(args) => inspect::model::model(args),
         InspectCommand::VllmArgs(args) => inspect::vllm_args::vllm_args(args),
         #[cfg(feature = "live")]
         InspectCommand::KvBench(args) => inspect::kv_bench::kv_bench(args),

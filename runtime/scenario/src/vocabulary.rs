@@ -6,6 +6,7 @@ mod distribution;
 pub(crate) mod engine;
 pub(crate) mod guest;
 pub(crate) mod latency;
+pub(crate) mod model;
 pub(crate) mod plugin;
 mod result;
 pub(crate) mod run;

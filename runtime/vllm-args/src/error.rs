@@ -86,6 +86,17 @@ pub enum ArgumentError {
         /// What it takes.
         expected: String,
     },
+    /// A file of `--config` that cannot be used.
+    #[error("invalid `--config {file}`: {reason}")]
+    ConfigFile {
+        /// As it was named.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A model that cannot be used, or not so.
+    #[error("{0}")]
+    Model(String),
     /// A setting that changes decisions in a way that is not simulated.
     #[error("`{written}` is not simulated: {reason}")]
     NotSimulated {

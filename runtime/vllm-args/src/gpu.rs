@@ -38,10 +38,18 @@ pub(crate) struct BatchDefaults {
 }
 
 impl Gpu {
-    /// The GPU of this name.
+    /// The GPU of this name, or of what stands before its form: `h100` is `h100-sxm`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        GPUS.iter().find(|gpu| gpu.name == name).copied()
+        let exact = GPUS.iter().find(|gpu| gpu.name == name);
+        let short = || GPUS.iter().find(|gpu| gpu.name.strip_suffix("-sxm") == Some(name));
+        exact.or_else(short).copied()
+    }
+
+    /// Memory that the driver reports, in bytes.
+    #[must_use]
+    pub fn memory_bytes(self) -> f64 {
+        self.memory_gib * f64::from(1 << 30)
     }
 
     /// `EngineArgs.get_batch_defaults` for an API server: 0.27 has no tier above that of an H100, and

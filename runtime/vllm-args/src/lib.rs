@@ -1,15 +1,17 @@
 //! A command line of `vllm serve` as it is, read as the settings of a simulated engine.
 //!
 //! Owns `arguments.toml`, the table of vLLM's arguments from 0.27 to 0.33, the defaults that vLLM
-//! takes from the GPU, and the translation of both into [`EngineConfigInput`]. What an argument
+//! takes from the GPU and the model, files of `--config`, and the translation of both into [`EngineConfigInput`]. What an argument
 //! became is in [`VllmArgs::rows`]; one that would change decisions in a way that is not simulated
 //! is an error.
 //!
 //! Sources: `vllm/engine/arg_utils.py`, `vllm/config/vllm.py` and
 //! `vllm/utils/argparse_utils.py` of vLLM 0.27 to 0.33.
 
+mod config_file;
 mod error;
 mod gpu;
+mod model;
 mod number;
 mod settings;
 mod table;
@@ -17,6 +19,9 @@ mod words;
 
 pub use error::ArgumentError;
 pub use gpu::{GPUS, Gpu};
+pub use model::ServedModel;
+use std::path::{Path, PathBuf};
+
 use vcr_core::EngineConfigInput;
 
 /// Where the command would run.
@@ -26,11 +31,13 @@ pub struct Deployment<'a> {
     pub minor: &'a str,
     /// GPU by its name in [`GPUS`], on which vLLM's defaults depend.
     pub gpu: &'a str,
+    /// Folder from which files are named: that of `--config`, and of a model that is a folder.
+    pub folder: &'a Path,
 }
 
 impl Default for Deployment<'_> {
     fn default() -> Self {
-        Self { minor: "0.33", gpu: "h100-sxm" }
+        Self { minor: "0.33", gpu: "h100-sxm", folder: Path::new("") }
     }
 }
 
@@ -101,6 +108,13 @@ pub struct VllmArgs {
     pub kv_cache_dtype: String,
     /// Quantisation of the weights, if the command line names one.
     pub quantization: Option<String>,
+    /// Whether layers with windows keep KV as those of full attention do.
+    pub disable_hybrid_kv_cache_manager: bool,
+    /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
+    /// models; [`input`](Self::input) has its lengths and groups.
+    pub served: Option<ServedModel>,
+    /// Files that were read, as they are named and where they are.
+    pub files: Vec<(String, PathBuf)>,
     /// What each argument became, in their order, and then the defaults.
     pub rows: Vec<Row>,
 }
@@ -119,8 +133,14 @@ impl VllmArgs {
         let gpu = Gpu::named(deployment.gpu)
             .ok_or_else(|| vec![ArgumentError::Gpu { found: deployment.gpu.to_owned(), expected: gpu::names() }])?;
         let mut errors = Vec::new();
-        let given = words::read(command, minor, &mut errors);
-        let read = settings::apply(&given, minor, gpu, &mut errors);
+        let mut files = Vec::new();
+        let given = words::read(command, minor, deployment.folder, &mut files, &mut errors);
+        let model = model::find(&given, deployment.folder, &mut files, &mut errors);
+        let mut read = settings::apply(&given, model.as_ref(), minor, gpu, &mut errors);
+        if let Some(model) = model {
+            read.served = model::serve(&mut read, model, gpu, &mut errors);
+        }
+        read.files = files;
         if errors.is_empty() { Ok(read) } else { Err(errors) }
     }
 }

@@ -5,6 +5,7 @@ mod speculation;
 
 use serde_json::Value;
 use vcr_core::{EngineConfigInput, Policy};
+use vcr_model::Model;
 
 use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
 use self::speculation::Speculation;
@@ -29,7 +30,13 @@ pub(super) struct Late {
 }
 
 /// The engine of these arguments.
-pub(crate) fn apply(words: &[Word], minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
+pub(crate) fn apply(
+    words: &[Word],
+    model: Option<&Model>,
+    minor: u8,
+    gpu: Gpu,
+    errors: &mut Vec<ArgumentError>,
+) -> VllmArgs {
     let mut settings = Settings {
         args: VllmArgs {
             input: EngineConfigInput { block_size: BLOCK_SIZE_TOKENS, ..EngineConfigInput::default() },
@@ -44,6 +51,9 @@ pub(crate) fn apply(words: &[Word], minor: u8, gpu: Gpu, errors: &mut Vec<Argume
             dtype: "auto".to_owned(),
             kv_cache_dtype: "auto".to_owned(),
             quantization: None,
+            disable_hybrid_kv_cache_manager: false,
+            served: None,
+            files: Vec::new(),
             rows: Vec::new(),
         },
         late: Late::default(),
@@ -65,7 +75,7 @@ pub(crate) fn apply(words: &[Word], minor: u8, gpu: Gpu, errors: &mut Vec<Argume
     }
     let Settings { mut args, late } = settings;
     late.speculation.apply(&mut args.input, errors);
-    defaults::set(args, &late, minor, gpu, errors)
+    defaults::set(args, &late, model, minor, gpu, errors)
 }
 
 /// A value that is the default is simulated; any other is not.
@@ -124,6 +134,10 @@ impl Settings {
                 args.data_parallel_size = count(word, 1)?;
                 "ranks, each with an engine like this".to_owned()
             }
+            "--disable-hybrid-kv-cache-manager" => {
+                args.disable_hybrid_kv_cache_manager = on;
+                "groups of the KV cache, of a model that is known".to_owned()
+            }
             "--enable-expert-parallel" => {
                 args.expert_parallel = on;
                 "expert parallelism of the latency model".to_owned()
@@ -181,7 +195,7 @@ impl Settings {
             }
             "--max-model-len" => {
                 if matches!(word.text().as_str(), "-1" | "auto") {
-                    return Err(invalid(word, "a number: how many tokens fit is not worked out".to_owned()));
+                    return Err(invalid(word, "a number: `vcr inspect model` says how many tokens fit".to_owned()));
                 }
                 let tokens = readable(word, 1)?;
                 input.max_model_len = Some(tokens);

@@ -1,7 +1,10 @@
 //! The words of a command line, as arguments with their values.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::{Map, Value};
 
+use crate::config_file;
 use crate::error::ArgumentError;
 use crate::table::{self, Argument, TABLE, Takes};
 
@@ -36,21 +39,27 @@ impl Word {
 
 /// The arguments of a command line, in their order; the model is `--model`. What is wrong is pushed to
 /// `errors`.
-pub(crate) fn read(command: &str, minor: u8, errors: &mut Vec<ArgumentError>) -> Vec<Word> {
+pub(crate) fn read(
+    command: &str,
+    minor: u8,
+    folder: &Path,
+    files: &mut Vec<(String, PathBuf)>,
+    errors: &mut Vec<ArgumentError>,
+) -> Vec<Word> {
     // A backslash at the end of a line continues it.
     let line = command.replace("\\\r\n", " ").replace("\\\n", " ");
     let Some(words) = shlex::split(&line) else {
         errors.push(ArgumentError::Quotes);
         return Vec::new();
     };
-    let words = match arguments_of(&words) {
+    let words = match arguments_of(&words).and_then(|words| config_file::insert(words, folder, files)) {
         Ok(words) => words,
         Err(error) => {
             errors.push(error);
             return Vec::new();
         }
     };
-    let mut reader = Reader { words, at: 0, minor, read: Vec::new(), dotted: Vec::new(), model: None };
+    let mut reader = Reader { words: &words, at: 0, minor, read: Vec::new(), dotted: Vec::new(), model: None };
     while reader.at < reader.words.len() {
         if let Err(error) = reader.next() {
             errors.push(error);
@@ -178,10 +187,6 @@ impl Reader<'_> {
         let exact = TABLE.iter().find(|argument| argument.names().any(|known| known == name) || is_off(argument));
         if let Some(argument) = exact {
             return Ok((argument, !is_off(argument)));
-        }
-        if name == "--config" {
-            let reason = "the file is not read: write its arguments into the command line".to_owned();
-            return Err(ArgumentError::NotSimulated { written: name.to_owned(), reason });
         }
         let here = |argument: &&Argument| (argument.since..=argument.until).contains(&self.minor);
         let starts: Vec<&'static Argument> = TABLE

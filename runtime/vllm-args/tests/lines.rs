@@ -13,7 +13,8 @@ fn errors(command: &str) -> Vec<String> {
 }
 
 fn on(gpu: &str, minor: &str, command: &str) -> (u32, u32) {
-    let read = VllmArgs::read(command, Deployment { minor, gpu }).expect("a valid command line");
+    let read =
+        VllmArgs::read(command, Deployment { minor, gpu, ..Deployment::default() }).expect("a valid command line");
     (read.input.max_num_batched_tokens, read.input.max_num_seqs)
 }
 
@@ -111,7 +112,7 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
             "--kv-transfer-config '{\"kv_connector\": \"LMCacheConnectorV1\"}'",
             "of the connectors NixlConnector is known",
         ),
-        ("--config file.yaml", "`--config` is not simulated: the file is not read"),
+        ("--config file.yaml", "invalid `--config file.yaml`: No such file or directory"),
     ] {
         let found = errors(&format!("m {arguments}"));
         assert!(found[0].contains(expected), "{arguments}: {found:?}");
@@ -152,13 +153,13 @@ fn versions_have_arguments_of_their_own() {
         found[0].to_string(),
         "invalid vLLM version `0.40`: expected one of 0.27, 0.28, 0.29, 0.30, 0.31, 0.32, 0.33"
     );
-    let found = VllmArgs::read("m", Deployment { gpu: "h100", ..old }).expect_err("it is not known");
-    assert!(found[0].to_string().starts_with("invalid GPU `h100`: expected one of a100-40gb"), "{found:?}");
+    let found = VllmArgs::read("m", Deployment { gpu: "h900", ..old }).expect_err("it is not known");
+    assert!(found[0].to_string().starts_with("invalid GPU `h900`: expected one of a100-40gb"), "{found:?}");
     assert_eq!(errors("vllm serve 'm"), ["invalid command line: expected every quotation mark to be closed"]);
     assert_eq!(
         errors("vllm bench serve"),
         ["invalid command `vllm`: expected `vllm serve MODEL ...` or its arguments alone"]
     );
     let found = errors("m --max-model-len auto");
-    assert!(found[0].contains("how many tokens fit is not worked out"), "{found:?}");
+    assert!(found[0].contains("`vcr inspect model` says how many tokens fit"), "{found:?}");
 }

@@ -45,7 +45,8 @@ fn settings_are_those_of_vllm() {
         let line: Value = serde_json::from_str(line).expect("a recorded line");
         let text = |key: &str| line[key].as_str().expect("a text");
         let command = text("command");
-        let args = VllmArgs::read(command, Deployment { minor: text("minor"), gpu: text("gpu") });
+        let args =
+            VllmArgs::read(command, Deployment { minor: text("minor"), gpu: text("gpu"), ..Deployment::default() });
         match (&line["settings"], args) {
             (Value::Null, args) => {
                 assert!(args.is_err(), "vLLM refuses: {command}");

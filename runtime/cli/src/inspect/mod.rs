@@ -5,6 +5,7 @@ mod conform;
 mod diff;
 #[cfg(feature = "live")]
 pub(crate) mod kv_bench;
+pub(crate) mod model;
 pub(crate) mod pressure;
 mod step;
 mod steps;

@@ -47,7 +47,8 @@ pub(crate) fn vllm_args(args: &VllmArgsArgs) -> Exit {
         [line] => line.clone(),
         words => words.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect::<Vec<_>>().join(" "),
     };
-    let read = VllmArgs::read(&command, Deployment { minor: &args.vllm_minor, gpu: &args.gpu });
+    let read =
+        VllmArgs::read(&command, Deployment { minor: &args.vllm_minor, gpu: &args.gpu, ..Deployment::default() });
     let read = match read {
         Ok(read) => read,
         Err(errors) => {
@@ -55,7 +56,14 @@ pub(crate) fn vllm_args(args: &VllmArgsArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    let num_gpu_blocks = read.num_gpu_blocks.unwrap_or(option::NUM_GPU_BLOCKS.max);
+    let blocks = match read.known_blocks() {
+        Ok(blocks) => blocks,
+        Err(error) => {
+            print_error(&error, None);
+            return Exit::BadInput;
+        }
+    };
+    let num_gpu_blocks = blocks.unwrap_or(option::NUM_GPU_BLOCKS.max);
     let input = EngineConfigInput { num_gpu_blocks, ..read.input.clone() };
     let config = match EngineConfig::new(input).and_then(|config| config.check_start_up().map(|()| config)) {
         Ok(config) => config,
@@ -65,26 +73,31 @@ pub(crate) fn vllm_args(args: &VllmArgsArgs) -> Exit {
         }
     };
     let mut out = anstream::stdout().lock();
-    let written = if args.json { write_json(&mut out, &read, &config) } else { write_rows(&mut out, &read.rows) };
+    let written =
+        if args.json { write_json(&mut out, &read, blocks, &config) } else { write_rows(&mut out, &read.rows, blocks) };
     printed(written, Exit::Passed)
 }
 
-fn write_rows(out: &mut dyn Write, rows: &[Row]) -> io::Result<()> {
+fn write_rows(out: &mut dyn Write, rows: &[Row], blocks: Option<u32>) -> io::Result<()> {
     let mut table = bare_table();
     table.set_header(["  argument", "value", "effect", "what it becomes"]);
     for row in rows {
         table.add_row([&format!("  {}", row.argument), &row.value, row.effect.name(), &row.result]);
     }
     writeln!(out, "{BOLD}ARGUMENTS{BOLD:#}")?;
-    write_table(out, &table)
+    write_table(out, &table)?;
+    match blocks {
+        Some(blocks) => writeln!(out, "\nnum_gpu_blocks: {blocks}"),
+        None => Ok(()),
+    }
 }
 
-fn write_json(out: &mut dyn Write, read: &VllmArgs, config: &EngineConfig) -> io::Result<()> {
+fn write_json(out: &mut dyn Write, read: &VllmArgs, blocks: Option<u32>, config: &EngineConfig) -> io::Result<()> {
     let rows: Vec<_> = read.rows.iter().map(|row| {
         json!({"argument": row.argument, "value": row.value, "effect": row.effect.name(), "result": row.result})
     }).collect();
     let mut engine = settings_of(&config.clone().into());
-    if read.num_gpu_blocks.is_none() {
+    if blocks.is_none() {
         engine.remove(option::NUM_GPU_BLOCKS.log_key);
     }
     let document = json!({

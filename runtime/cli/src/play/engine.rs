@@ -77,17 +77,19 @@ impl EngineArgs {
     fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
         let Some(command) = &self.vllm_args else { return Ok(self.options.input.clone()) };
         let minor = minor.unwrap_or(VllmMinor::V0_33).name();
-        let args = VllmArgs::read(command, Deployment { minor, gpu: &self.vllm_args_gpu }).map_err(|errors| {
+        let deployment = Deployment { minor, gpu: &self.vllm_args_gpu, ..Deployment::default() };
+        let args = VllmArgs::read(command, deployment).map_err(|errors| {
             let lines: Vec<_> = errors.iter().map(|error| format!("--vllm-args: {error}")).collect();
             Unusable::new(lines.join("\n"))
         })?;
+        let is_given = self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name);
+        let blocks = if is_given { Ok(None) } else { args.known_blocks() };
+        let blocks = blocks.map_err(|error| Unusable::new(format!("--vllm-args: {error}")))?;
         let mut input = args.input;
         for option in &self.options.given {
             (option.set)(&mut input, (option.get)(&self.options.input));
         }
-        if let Some(blocks) = args.num_gpu_blocks
-            && !self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name)
-        {
+        if let Some(blocks) = blocks {
             input.num_gpu_blocks = blocks;
         }
         Ok(input)
@@ -108,7 +110,9 @@ impl EngineArgs {
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
         input.policy = policy;
-        input.kv_cache_groups.clone_from(&self.kv_cache_groups);
+        if !self.kv_cache_groups.is_empty() {
+            input.kv_cache_groups.clone_from(&self.kv_cache_groups);
+        }
         input.max_loras = input.max_loras.max(num_adapters);
         input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
         let several = |errors: Vec<vcr_core::ConfigError>| {

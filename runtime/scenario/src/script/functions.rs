@@ -5,6 +5,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("param", "param(\"name\", default)"),
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
     ("vllm_args", "vllm_args(\"vllm serve MODEL --max-num-seqs 512\", #{ gpu: \"h100-sxm\", vllm_minor: \"0.33\" })"),
+    ("model", "model(\"Qwen/Qwen3-8B\", #{ gpu: \"h100\", tensor_parallel: 2 }) or model(\"path/config.json\")"),
     ("kv_tiers", "kv_tiers(#{ host_blocks: 50_000, kv_bytes_per_token: \"128KiB\", ... })"),
     ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
     ("autoscale", "autoscale(#{ policy: \"target_requests\", target: 8, interval: \"30s\", max: 16, ... })"),

@@ -21,7 +21,7 @@ use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::engine::EngineSpec;
-use crate::vocabulary::{engine, latency};
+use crate::vocabulary::{engine, latency, model};
 
 /// A pool that may be named by its role in the cluster.
 #[derive(Clone)]
@@ -46,6 +46,7 @@ pub(crate) struct ClusterSpec {
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "engine", |_, options| engine::make(options));
     engine::served::register(engine, context);
+    model::register(engine, context);
     with_options(engine, context, "pool", |_, options| make_pool(options));
     with_options(engine, context, "link", |_, options| make_link(options));
     with_options(engine, context, "conditional", |_, options| make_conditional(options));

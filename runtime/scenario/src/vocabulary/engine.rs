@@ -22,6 +22,7 @@ use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
 use crate::vocabulary::engine::memory::{MemoryPlan, ModelMemory};
 use crate::vocabulary::engine::tiers::TiersSpec;
+use crate::vocabulary::model::ModelSpec;
 
 /// Checked engine settings.
 #[derive(Clone)]
@@ -178,12 +179,17 @@ impl Read {
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
+    if let Some(model) = options.made::<ModelSpec>("model", "made by model(\"NAME\")") {
+        model.apply(options, &mut input, is_auto);
+    }
     if is_auto {
         // A placeholder until the number is known.
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     read(options, OPTIONS, &mut input);
-    input.kv_cache_groups = kv_cache_groups(options);
+    if options.has(KV_CACHE_GROUPS.name) {
+        input.kv_cache_groups = kv_cache_groups(options);
+    }
     input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0);
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;

@@ -1,6 +1,8 @@
 //! vLLM's defaults for what is not given.
 
 use super::Late;
+use vcr_model::Model;
+
 use crate::error::ArgumentError;
 use crate::gpu::Gpu;
 use crate::{Effect, Row, VllmArgs};
@@ -12,12 +14,24 @@ pub(super) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
 pub(super) const BLOCK_SIZE_TOKENS: u32 = 16;
 
 /// Sets what depends on other arguments, and what is not given.
-pub(super) fn set(mut args: VllmArgs, late: &Late, minor: u8, gpu: Gpu, errors: &mut Vec<ArgumentError>) -> VllmArgs {
+pub(super) fn set(
+    mut args: VllmArgs,
+    late: &Late,
+    model: Option<&Model>,
+    minor: u8,
+    gpu: Gpu,
+    errors: &mut Vec<ArgumentError>,
+) -> VllmArgs {
     let input = &mut args.input;
     let mut defaults = Vec::new();
     let mut default = |argument: &str, value: String, result: String| {
         defaults.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });
     };
+    if let (None, Some(model)) = (input.max_model_len, model) {
+        let longest = u32::try_from(model.max_model_len).unwrap_or(u32::MAX);
+        input.max_model_len = Some(longest);
+        default("--max-model-len", longest.to_string(), format!("of {}", model.name));
+    }
     let batch = gpu.batch_defaults(minor);
     let times = if late.is_throughput { 2 } else { 1 };
     let on_gpu = format!("`vllm serve` on {} in 0.{minor}", gpu.name);
@@ -69,7 +83,7 @@ pub(super) fn set(mut args: VllmArgs, late: &Late, minor: u8, gpu: Gpu, errors: 
     if args.num_gpu_blocks.is_none() {
         default("--num-gpu-blocks-override", "of the memory".to_owned(), "num_gpu_blocks: \"auto\"".to_owned());
     }
-    if missing("--block-size") {
+    if missing("--block-size") && model.is_none() {
         default(
             "--block-size",
             BLOCK_SIZE_TOKENS.to_string(),

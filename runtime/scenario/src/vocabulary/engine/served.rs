@@ -19,11 +19,11 @@ const FUNCTION: &str = "vllm_args";
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     let shared = Arc::clone(context);
     engine.register_fn(FUNCTION, move |call: NativeCallContext<'_>, command: ImmutableString| {
-        make(&command, Options::new(FUNCTION, &shared.source, &call, Map::new()))
+        make(&shared, &command, Options::new(FUNCTION, &shared.source, &call, Map::new()))
     });
     let shared = Arc::clone(context);
     engine.register_fn(FUNCTION, move |call: NativeCallContext<'_>, command: ImmutableString, options: Map| {
-        make(&command, Options::new(FUNCTION, &shared.source, &call, options))
+        make(&shared, &command, Options::new(FUNCTION, &shared.source, &call, options))
     });
     engine.register_get("model", |spec: &mut EngineSpec| {
         spec.served.as_ref().and_then(|args| args.model.clone()).map_or(rhai::Dynamic::UNIT, Into::into)
@@ -41,11 +41,11 @@ fn count(spec: &EngineSpec, number: impl Fn(&VllmArgs) -> u32) -> i64 {
 }
 
 /// The engine of a command line. Options are those of `engine(...)`, and go before its arguments.
-fn make(command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
+fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = Deployment::default();
     let minor = options.string("vllm_minor").unwrap_or_else(|| default.minor.to_owned());
     let gpu = options.string("gpu").unwrap_or_else(|| default.gpu.to_owned());
-    let args = VllmArgs::read(command, Deployment { minor: &minor, gpu: &gpu });
+    let args = VllmArgs::read(command, Deployment { minor: &minor, gpu: &gpu, folder: &context.folder });
     let args = match args {
         Ok(args) => args,
         Err(errors) => {
@@ -56,6 +56,9 @@ fn make(command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
             unreachable!("an invalid command line is a problem of the options")
         }
     };
+    for (name, path) in &args.files {
+        context.state().inputs.named("vllm-args", name, path.clone());
+    }
     let rules = compat::check_version(&minor, &mut options);
     let policy = policy::option(&mut options);
     let is_auto_text = options.take_if("num_gpu_blocks", |value| as_text(value).as_deref() == Some("auto")).is_some();
@@ -66,8 +69,16 @@ fn make(command: &str, mut options: Options<'_>) -> Scripted<EngineSpec> {
         ..MemoryPlan::default()
     };
     let memory = plan.with_options(&mut options);
+    let served = args.served.as_ref().filter(|_| is_auto);
+    let of_memory =
+        served.map(|served| served.num_gpu_blocks(memory.utilization, memory.activation_bytes, memory.kv_cache_bytes));
+    if let Some(Err(error)) = &of_memory {
+        options.problem_at(options.call_position(), error.to_string());
+    }
+    let of_memory = of_memory.and_then(Result::ok);
+    let is_auto = is_auto && of_memory.is_none();
     let own = EngineConfigInput {
-        num_gpu_blocks: args.num_gpu_blocks.unwrap_or(option::NUM_GPU_BLOCKS.max),
+        num_gpu_blocks: of_memory.or(args.num_gpu_blocks).unwrap_or(option::NUM_GPU_BLOCKS.max),
         policy: policy.as_ref().map_or(args.input.policy, |spec| spec.policy),
         rules,
         ..args.input.clone()

@@ -1,0 +1,140 @@
+//! `model("NAME")`: a model's layers, KV-cache groups, weights and KV blocks.
+
+use std::sync::Arc;
+
+use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
+use vcr_core::EngineConfigInput;
+use vcr_model::{KvPlan, Model, Serving};
+use vcr_vllm_args::{GPUS, Gpu};
+
+use crate::script::context::Context;
+use crate::script::error::Scripted;
+use crate::script::options::Options;
+use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::engine::memory::MemoryPlan;
+
+/// The name of the function.
+const FUNCTION: &str = "model";
+
+/// A model, as it is served.
+#[derive(Clone)]
+pub(crate) struct ModelSpec {
+    model: Arc<Model>,
+    kv: Arc<KvPlan>,
+    weight_bytes: f64,
+    /// If the memory for them is known.
+    num_gpu_blocks: Option<u32>,
+}
+
+impl ModelSpec {
+    /// Gives an engine what follows from its model.
+    pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
+        match self.kv.engine_groups() {
+            Ok(groups) => input.kv_cache_groups = groups,
+            Err(error) => options.problem("model", error.to_string()),
+        }
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        input.block_size = number(self.kv.block_size);
+        input.max_model_len = Some(number(self.kv.max_model_len));
+        match self.num_gpu_blocks {
+            Some(_) if is_auto => {
+                options.problem("num_gpu_blocks", "the number follows from `model`: leave `num_gpu_blocks` out");
+            }
+            Some(blocks) => input.num_gpu_blocks = blocks,
+            None => {}
+        }
+    }
+}
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    let shared = Arc::clone(context);
+    engine.register_fn(FUNCTION, move |call: NativeCallContext<'_>, name: ImmutableString| {
+        make(&shared, &name, Options::new(FUNCTION, &shared.source, &call, Map::new()))
+    });
+    let shared = Arc::clone(context);
+    engine.register_fn(FUNCTION, move |call: NativeCallContext<'_>, name: ImmutableString, options: Map| {
+        make(&shared, &name, Options::new(FUNCTION, &shared.source, &call, options))
+    });
+    engine.register_get("name", |spec: &mut ModelSpec| spec.model.name.clone());
+    engine.register_get("architecture", |spec: &mut ModelSpec| spec.model.architecture.clone());
+    engine.register_get("layers", |spec: &mut ModelSpec| spec.model.layers.len() as i64);
+    engine.register_get("max_model_len", |spec: &mut ModelSpec| spec.kv.max_model_len as i64);
+    engine.register_get("block_size", |spec: &mut ModelSpec| spec.kv.block_size as i64);
+    engine.register_get("bytes_per_block", |spec: &mut ModelSpec| spec.kv.bytes_per_block as i64);
+    engine.register_get("kv_bytes_per_token", |spec: &mut ModelSpec| spec.kv.bytes_per_token() as i64);
+    engine.register_get("weight_bytes", |spec: &mut ModelSpec| spec.weight_bytes as i64);
+    engine.register_get("num_gpu_blocks", |spec: &mut ModelSpec| {
+        spec.num_gpu_blocks.map_or(Dynamic::UNIT, |blocks| i64::from(blocks).into())
+    });
+    engine.register_get("kv_cache_groups", |spec: &mut ModelSpec| -> Array {
+        let groups = spec.kv.engine_groups().unwrap_or_default();
+        groups.iter().map(|group| group.to_string().into()).collect()
+    });
+}
+
+/// The model of a name or path, with how it is served.
+fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<ModelSpec> {
+    let default = Serving::default();
+    let serving = Serving {
+        tensor_parallel: options.u64("tensor_parallel").unwrap_or(default.tensor_parallel),
+        data_parallel: options.u64("data_parallel").unwrap_or(default.data_parallel),
+        expert_parallel: options.boolean("expert_parallel").unwrap_or(default.expert_parallel),
+        kv_cache_dtype: options.string("kv_cache_dtype").unwrap_or(default.kv_cache_dtype),
+        block_size: options.u64("block_size"),
+        max_model_len: options.u64("max_model_len"),
+        in_flight_tokens: options.u64("in_flight_tokens").unwrap_or(default.in_flight_tokens),
+        quantization: options.string("quantization"),
+        disable_hybrid_kv_cache_manager: options.boolean("disable_hybrid_kv_cache_manager").unwrap_or(false),
+    };
+    let gpu_memory = gpu_memory(&mut options);
+    let plan = MemoryPlan::default().with_options(&mut options);
+    let found = find(context, name).and_then(|model| {
+        let kv = model.kv_plan(&serving).map_err(|error| error.to_string())?;
+        let weight_bytes = model.weight_bytes(&serving).map_err(|error| error.to_string())?;
+        let bytes = match (plan.kv_cache_bytes, gpu_memory) {
+            (Some(bytes), _) => Some(bytes),
+            (None, Some(memory)) => {
+                let left = model.memory_left(&serving, memory, plan.utilization, plan.activation_bytes as f64);
+                Some(left.map_err(|error| error.to_string())?)
+            }
+            (None, None) => None,
+        };
+        let blocks = bytes.map(|bytes| kv.blocks_in(bytes)).transpose().map_err(|error| error.to_string())?;
+        Ok(ModelSpec { model: Arc::new(model), kv: Arc::new(kv), weight_bytes, num_gpu_blocks: blocks })
+    });
+    if let Err(problem) = &found {
+        options.problem_at(options.call_position(), problem.clone());
+    }
+    options.finish()?;
+    Ok(found.expect("a model that cannot be used is a problem of the options"))
+}
+
+/// The model; paths start at the script.
+fn find(context: &Context, name: &str) -> Result<Model, String> {
+    let path = context.resolve(name);
+    let found = if path.exists() {
+        context.reads(&path).map_err(|thrown| thrown.message)?;
+        context.state().inputs.named("model", name, path.clone());
+        Model::find(&path.display().to_string())
+    } else {
+        Model::find(name)
+    };
+    found.map_err(|error| error.to_string())
+}
+
+/// The options `gpu` and `gpu_memory`.
+fn gpu_memory(options: &mut Options<'_>) -> Option<f64> {
+    let stated = options.bytes("gpu_memory").map(|bytes| bytes as f64);
+    let name = options.string("gpu")?;
+    let found = Gpu::named(&name);
+    if found.is_none() && stated.is_none() {
+        let names = GPUS.iter().map(|gpu| gpu.name);
+        let hint = match nearest(&name, names.clone()) {
+            Some(near) => did_you_mean(near),
+            None => format!("expected one of {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        options
+            .problem("gpu", format!("`gpu` is \"{name}\", whose memory is not known; {hint}, or state `gpu_memory`"));
+    }
+    stated.or(found.map(Gpu::memory_bytes))
+}

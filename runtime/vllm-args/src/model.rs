@@ -1,0 +1,141 @@
+//! The model of a command line: lengths, groups of the KV cache and blocks.
+
+use std::path::{Path, PathBuf};
+
+use vcr_model::{KvPlan, Model, ModelError, Serving};
+
+use crate::error::ArgumentError;
+use crate::gpu::Gpu;
+use crate::words::Word;
+use crate::{Effect, Row, VllmArgs};
+
+/// A model, as the command line serves it.
+#[derive(Clone, Debug)]
+pub struct ServedModel {
+    /// Its layers and weights.
+    pub model: Model,
+    /// How it is served.
+    pub serving: Serving,
+    /// Its KV cache.
+    pub kv: KvPlan,
+    gpu: Gpu,
+}
+
+impl ServedModel {
+    /// KV blocks in the memory of the GPU: that which is stated for them, or what the weights and
+    /// so many other bytes leave of a share of all.
+    ///
+    /// # Errors
+    /// If the weights or one sequence do not fit.
+    pub fn num_gpu_blocks(
+        &self,
+        utilization: f64,
+        other_bytes: u64,
+        kv_cache_bytes: Option<u64>,
+    ) -> Result<u32, ModelError> {
+        let bytes = match kv_cache_bytes {
+            Some(bytes) => bytes,
+            None => {
+                let memory = self.gpu.memory_bytes();
+                self.model.memory_left(&self.serving, memory, utilization, other_bytes as f64)?
+            }
+        };
+        self.kv.blocks_in(bytes)
+    }
+}
+
+impl VllmArgs {
+    /// KV blocks that the command line states, or that follow from its model and GPU; none if they
+    /// follow from neither.
+    ///
+    /// # Errors
+    /// If the model does not fit.
+    pub fn known_blocks(&self) -> Result<Option<u32>, ModelError> {
+        match (self.num_gpu_blocks, &self.served) {
+            (None, Some(served)) => {
+                served.num_gpu_blocks(self.gpu_memory_utilization, 0, self.kv_cache_memory_bytes).map(Some)
+            }
+            (stated, _) => Ok(stated),
+        }
+    }
+}
+
+/// The model that the words name, if it is known.
+pub(crate) fn find(
+    words: &[Word],
+    folder: &Path,
+    files: &mut Vec<(String, PathBuf)>,
+    errors: &mut Vec<ArgumentError>,
+) -> Option<Model> {
+    let text = words.iter().rfind(|word| word.argument.name == "--model")?.text();
+    let path = folder.join(&text);
+    let is_file = path.join("config.json").is_file();
+    let found = if is_file { Model::find_any(&path.display().to_string()) } else { Model::find_named(&text) };
+    match found {
+        Ok(model) => {
+            if is_file {
+                files.push((text, path.join("config.json")));
+            }
+            model
+        }
+        Err(error) => {
+            errors.push(ArgumentError::Model(error.to_string()));
+            None
+        }
+    }
+}
+
+/// Steps that are decided before the outputs of the one before are known.
+const STEPS_IN_FLIGHT: u64 = 2;
+
+/// Gives the engine what follows from its model.
+pub(crate) fn serve(
+    args: &mut VllmArgs,
+    model: Model,
+    gpu: Gpu,
+    errors: &mut Vec<ArgumentError>,
+) -> Option<ServedModel> {
+    match served(args, model, gpu) {
+        Ok(served) => Some(served),
+        Err(error) => {
+            errors.push(ArgumentError::Model(error.to_string()));
+            None
+        }
+    }
+}
+
+fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, ModelError> {
+    let has = |name: &str| args.rows.iter().any(|row| row.argument == name && row.effect == Effect::Setting);
+    let steps = if args.input.async_scheduling { STEPS_IN_FLIGHT } else { 1 };
+    let serving = Serving {
+        tensor_parallel: args.tensor_parallel_size.into(),
+        data_parallel: args.data_parallel_size.into(),
+        expert_parallel: args.expert_parallel,
+        kv_cache_dtype: args.kv_cache_dtype.clone(),
+        block_size: has("--block-size").then_some(args.input.block_size.into()),
+        max_model_len: args.input.max_model_len.map(u64::from),
+        in_flight_tokens: steps * u64::from(args.input.max_num_batched_tokens),
+        quantization: args.quantization.clone(),
+        disable_hybrid_kv_cache_manager: args.disable_hybrid_kv_cache_manager,
+    };
+    let kv = model.kv_plan(&serving)?;
+    let groups = kv.engine_groups()?;
+    let block_size = u32::try_from(kv.block_size).unwrap_or(u32::MAX);
+    let mut row = |argument: &str, value: String, result: String| {
+        args.rows.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });
+    };
+    if serving.block_size.is_none() {
+        row(
+            "--block-size",
+            block_size.to_string(),
+            "tokens of a KV block, as the attention of the model takes them".to_owned(),
+        );
+    }
+    if !groups.is_empty() {
+        let texts: Vec<String> = groups.iter().map(ToString::to_string).collect();
+        row("--model", model.name.clone(), format!("kv_cache_groups: {}", texts.join(", ")));
+    }
+    args.input.block_size = block_size;
+    args.input.kv_cache_groups = groups;
+    Ok(ServedModel { model, serving, kv, gpu })
+}
