@@ -121,7 +121,8 @@ fn ranks_that_do_not_fit_are_not_registered() {
     };
     assert_eq!(status(ureq::get(url("/route?prefill_dp_rank=x")).call()), 400);
     assert_eq!(status(ureq::put(url("/route")).send("{\"attn_tp_size\":")), 400);
-    assert_eq!(status(ureq::put(url("/route")).send(vec![b' '; 5 << 20])), 413);
+    // One byte above the limit: the server has read all of it when it answers, so closing cannot cut the client off.
+    assert_eq!(status(ureq::put(url("/route")).send(vec![b' '; (4 << 20) + 1])), 413);
     assert_eq!(status(ureq::post(url("/query_dp_ranks")).send("[]")), 400);
     assert_eq!(status(ureq::delete(url("/route")).call()), 405);
 }
