@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::Deserialize;
-use vcr_fitted::{NoiseStream, StepPrice, StepWork};
+use vcr_fitted::{NoiseStream, StepPrice, StepWork, distinct_tokens};
 use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
 
 /// The model inside.
@@ -63,6 +63,7 @@ impl LatencyGuest for FittedGuest {
             prefill_attention_pairs: step.prefill_attention_pairs,
             decode_tokens: step.decode_tokens,
             decode_context_tokens: step.decode_context_tokens,
+            kv_distinct_tokens: distinct_tokens(step.kv_active_blocks, step.block_size_tokens),
             sampled_requests: step.sampled_requests,
         };
         let ns = self.price.step_ns(&work);

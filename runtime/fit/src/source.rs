@@ -1,9 +1,12 @@
 //! What a model is fitted to: measurements, and the engine that served them.
 
+use std::path::Path;
+
 use vcr_cluster::PoolConfig;
 
 use crate::error::FitError;
 use crate::measurements::data::Measurements;
+use crate::measurements::steplog::KvCache;
 
 /// Measurements, and the engine that served them.
 #[derive(Clone)]
@@ -26,6 +29,19 @@ impl Source {
             None => measurements,
         };
         Self { measurements, pool, engine }
+    }
+
+    /// The same with the steps of the engine's log.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or does not say how long steps took.
+    pub fn with_steps(self, path: &Path) -> Result<Self, FitError> {
+        let cache = self.pool.engine.as_vllm().map(|vllm| KvCache {
+            // vLLM keeps one block for itself.
+            usable_blocks: u64::from(vllm.num_gpu_blocks).saturating_sub(1),
+            block_size_tokens: u64::from(vllm.block_size),
+        });
+        Ok(Self { measurements: self.measurements.with_steps(path, cache)?, ..self })
     }
 
     pub(crate) fn is_async(&self) -> bool {

@@ -31,4 +31,6 @@ pub use model::{MODEL_FORMAT, ModelFile, Overheads, Provenance, ProvenanceInput,
 pub use noise::{Noise, NoiseStream, QUANTILES};
 pub use price::StepPrice;
 pub use range::FittedRange;
-pub use terms::{Amounts, DECODE_KNOTS, StepWork, TERM_COUNT, TERMS, TOKEN_KNOTS, Term, amounts};
+pub use terms::{
+    Amounts, DECODE_KNOTS, StepWork, TERM_COUNT, TERMS, TOKEN_KNOTS, Term, UNKNOWN_TOKENS, amounts, distinct_tokens,
+};

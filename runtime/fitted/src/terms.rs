@@ -16,8 +16,25 @@ pub struct StepWork {
     pub decode_tokens: u64,
     /// Context length of each decode, summed.
     pub decode_context_tokens: u64,
+    /// Room in the KV blocks that requests refer to, in tokens: what several requests share
+    /// counts once. [`UNKNOWN_TOKENS`] where that is not known.
+    pub kv_distinct_tokens: u64,
     /// Requests that emit a token at the end of the step.
     pub sampled_requests: u64,
+}
+
+/// Stands for [`StepWork::kv_distinct_tokens`] where nothing is known of the KV blocks: no context
+/// is then taken to be shared.
+pub const UNKNOWN_TOKENS: u64 = u64::MAX;
+
+/// [`StepWork::kv_distinct_tokens`] of an engine with `active_blocks` KV blocks that requests refer to.
+#[must_use]
+pub fn distinct_tokens(active_blocks: u64, block_size_tokens: u64) -> u64 {
+    match active_blocks.saturating_mul(block_size_tokens) {
+        // No decode is without a block.
+        0 => UNKNOWN_TOKENS,
+        tokens => tokens,
+    }
 }
 
 /// One term of a step's price.
@@ -36,7 +53,7 @@ const fn term(name: &'static str, unit: &'static str, meaning: &'static str) -> 
 }
 
 /// Number of terms.
-pub const TERM_COUNT: usize = 14;
+pub const TERM_COUNT: usize = 15;
 
 /// Batch sizes up to which a decode adds to the terms `decode_up_to_*`.
 pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
@@ -56,7 +73,8 @@ pub const TERMS: [Term; TERM_COUNT] = [
     term("decode_up_to_8", "decode, at most 8", "decodes of small batches"),
     term("decode_up_to_32", "decode, at most 32", "decodes of batches up to 32: experts that join"),
     term("decode_up_to_128", "decode, at most 128", "decodes of batches up to 128: experts that join"),
-    term("decode_context_token", "context token", "KV cache read by a decode"),
+    term("decode_context_token", "context token", "KV cache read by a decode, if only from the GPU's own cache"),
+    term("decode_distinct_token", "context token, shared ones once", "KV cache read from memory by decodes"),
     term("prefill_context_token", "context token", "KV cache read by a prefill chunk"),
     term("attention_pair", "query-key pair", "attention of prefill chunks"),
     term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
@@ -102,6 +120,7 @@ pub fn amounts(work: &StepWork) -> Amounts {
         decodes.min(medium) as f64,
         decodes.min(large) as f64,
         work.decode_context_tokens as f64,
+        work.decode_context_tokens.min(work.kv_distinct_tokens) as f64,
         work.prefill_context_tokens as f64,
         work.prefill_attention_pairs as f64,
         if_prefill(decodes),
@@ -129,15 +148,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn context_that_requests_share_is_read_once() {
+        let of = |active_blocks: u64| {
+            let work = StepWork {
+                decode_tokens: 4,
+                decode_context_tokens: 4 * 100,
+                kv_distinct_tokens: distinct_tokens(active_blocks, 16),
+                ..StepWork::default()
+            };
+            let amounts = amounts(&work);
+            let of = |name: &str| amounts[TERMS.iter().position(|term| term.name == name).expect("a term")];
+            (of("decode_context_token"), of("decode_distinct_token"))
+        };
+        // 7 blocks for each, nothing shared; then 6 of the 7 are those of all.
+        assert_eq!([of(28), of(10), of(0)], [(400.0, 400.0), (400.0, 160.0), (400.0, 400.0)]);
+    }
+
     fn some_work() -> impl Strategy<Value = StepWork> {
-        (0..64u64, 0..8192u64, 0..100_000u64, 0..1_000_000u64, 0..512u64, 0..500_000u64, 0..512u64).prop_map(
-            |(requests, tokens, context, pairs, decodes, decode_context, sampled)| StepWork {
+        (0..64u64, 0..8192u64, 0..100_000u64, 0..1_000_000u64, 0..512u64, [0..500_000u64, 0..500_000], 0..512u64).prop_map(
+            |(requests, tokens, context, pairs, decodes, [decode_context, distinct], sampled)| StepWork {
                 prefill_requests: requests,
                 prefill_tokens: if requests > 0 { tokens } else { 0 },
                 prefill_context_tokens: context,
                 prefill_attention_pairs: pairs,
                 decode_tokens: decodes,
                 decode_context_tokens: decode_context,
+                kv_distinct_tokens: distinct,
                 sampled_requests: sampled,
             },
         )
@@ -153,6 +190,7 @@ mod tests {
                 prefill_attention_pairs: work.prefill_attention_pairs + more.prefill_attention_pairs,
                 decode_tokens: work.decode_tokens + more.decode_tokens,
                 decode_context_tokens: work.decode_context_tokens + more.decode_context_tokens,
+                kv_distinct_tokens: work.kv_distinct_tokens + more.kv_distinct_tokens,
                 sampled_requests: work.sampled_requests + more.sampled_requests,
             };
             for (term, (less, more)) in TERMS.iter().zip(amounts(&work).iter().zip(amounts(&larger))) {

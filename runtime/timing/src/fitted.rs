@@ -6,7 +6,7 @@
 mod draw;
 
 use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, price_until_horizon};
-use vcr_fitted::{NoiseStream, StepPrice, StepWork};
+use vcr_fitted::{NoiseStream, StepPrice, StepWork, distinct_tokens};
 
 use crate::duration::rounded_ns;
 pub use draw::FittedDraws;
@@ -56,6 +56,7 @@ pub fn fitted_work(shape: &StepShape) -> StepWork {
         prefill_attention_pairs: shape.prefill_attention_pairs,
         decode_tokens: shape.decode_tokens,
         decode_context_tokens: shape.decode_context_tokens,
+        kv_distinct_tokens: distinct_tokens(shape.kv_active_blocks, shape.block_size_tokens),
         sampled_requests: shape.sampled_requests,
     }
 }

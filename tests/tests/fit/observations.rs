@@ -32,7 +32,7 @@ fn price_errors(model: &Value) -> [f64; 2] {
             + decodes.min(8.0) * of("decode_up_to_8")
             + decodes.min(32.0) * of("decode_up_to_32")
             + decodes.min(128.0) * of("decode_up_to_128")
-            + decodes * 500.0 * of("decode_context_token")
+            + decodes * 500.0 * (of("decode_context_token") + of("decode_distinct_token"))
             + prompt * (prompt + 1.0) / 2.0 * of("attention_pair")
     };
     let truth = crate::truth();

@@ -150,15 +150,17 @@ pub(crate) fn sources<'p>(
     for (index, input) in inputs.enumerate() {
         let engine = &engines[index.min(engines.len() - 1)];
         let pool = expression::engines("--engine", engine).map_err(Refused::Scenario)?;
-        let mut loads = Measurements::read_all(input, &options)?;
+        let loads = Measurements::read_all(input, &options)?;
+        let mut read: Vec<Source> =
+            loads.into_iter().map(|load| Source::new(load, pool.clone(), engine.clone())).collect();
         if let Some(log) = steps.get(index) {
-            let [load] = &mut loads[..] else {
+            let [load] = &mut read[..] else {
                 let message = format!("`{}` is about several loads, but a step log is about one", input.display());
                 return Err(Refused::Other(message, Some("give requests with --steps")));
             };
             *load = load.clone().with_steps(log)?;
         }
-        sources.extend(loads.into_iter().map(|load| Source::new(load, pool.clone(), engine.clone())));
+        sources.append(&mut read);
     }
     Ok(sources)
 }

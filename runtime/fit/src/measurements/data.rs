@@ -21,7 +21,7 @@ use crate::measurements::emitted::{self, Emitter};
 use crate::measurements::measured::Measured;
 use crate::measurements::recorded::{self, RecordedSteps};
 use crate::measurements::row::{Row, emitter};
-use crate::measurements::steplog;
+use crate::measurements::steplog::{self, KvCache};
 use crate::measurements::workload::{share_cached, workload};
 
 /// What captures of `vcr record` say they are from.
@@ -194,12 +194,12 @@ impl Measurements {
         })
     }
 
-    /// The same with the steps of the engine's log.
+    /// The same with the steps of the engine's log; of which KV cache, if that is known.
     ///
     /// # Errors
     /// When the log cannot be read, or does not say how long steps took.
-    pub fn with_steps(mut self, path: &Path) -> Result<Self, FitError> {
-        self.steps = Arc::new(steplog::read(path)?);
+    pub(crate) fn with_steps(mut self, path: &Path, cache: Option<KvCache>) -> Result<Self, FitError> {
+        self.steps = Arc::new(steplog::read(path, cache)?);
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
         let path = path.display().to_string();
         self.inputs.push(ProvenanceInput { path, sha256, requests: 0, part: None });

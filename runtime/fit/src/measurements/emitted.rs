@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use vcr_fitted::StepWork;
+use vcr_fitted::{StepWork, UNKNOWN_TOKENS};
 
 use crate::measurements::recorded::{RecordedStep, RecordedSteps};
 use crate::measurements::steplog::pairs;
@@ -61,7 +61,7 @@ pub(crate) fn steps(emitters: &[Emitter], max_num_batched_tokens: u64, is_async:
             RecordedStep {
                 start_ns: if message.follows { start_ns } else { end_ns },
                 end_ns,
-                work: message.work,
+                work: StepWork { kv_distinct_tokens: UNKNOWN_TOKENS, ..message.work },
                 follows: message.follows,
                 is_compared: message.follows && !message.is_partial,
             }

@@ -9,5 +9,5 @@ mod emitted;
 pub(crate) mod measured;
 pub(crate) mod recorded;
 mod row;
-mod steplog;
+pub(crate) mod steplog;
 mod workload;

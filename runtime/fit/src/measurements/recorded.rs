@@ -7,7 +7,7 @@
 use vcr_cluster::GRAPH_TOKENS_MAX;
 use vcr_fitted::{Noise, QUANTILES, StepWork, TERM_COUNT, amounts};
 
-use crate::solve::parameters::{LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
+use crate::solve::parameters::{LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
 
 /// One recorded step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,8 +76,9 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             let from_ns = if is_async && step.follows { launches_from_ns } else { step.start_ns };
             let begun_ns = step.start_ns.saturating_sub(from_ns) as f64;
             let mut measured_ns = step.end_ns.saturating_sub(step.start_ns) as f64;
+            let requests = (step.work.prefill_requests + step.work.decode_tokens) as f64;
             let bound = launch(&step.work).filter(|launch| {
-                let launch_ns = values[*launch] - begun_ns;
+                let launch_ns = values[*launch] + values[LAUNCH_REQUEST] * requests - begun_ns;
                 // A step that took longer than its price is the launch's, if that is closer.
                 let is_closer = (measured_ns - launch_ns).abs() < (measured_ns - price_ns).abs();
                 launch_ns > price_ns || (measured_ns > price_ns * LAUNCHED_FROM && is_closer)
@@ -85,6 +86,7 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             if let Some(launch) = bound {
                 row = [0.0; PARAMETERS];
                 row[launch] = 1.0;
+                row[LAUNCH_REQUEST] = requests;
                 measured_ns += begun_ns;
             }
             launches_from_ns = if bound.is_some() { step.end_ns } else { step.start_ns };
@@ -144,6 +146,8 @@ pub(crate) fn compared(engines: &RecordedSteps) -> impl Iterator<Item = &Recorde
 
 #[cfg(test)]
 mod tests {
+    use vcr_fitted::UNKNOWN_TOKENS;
+
     use super::*;
 
     const DECODE: StepWork = StepWork {
@@ -153,6 +157,7 @@ mod tests {
         prefill_attention_pairs: 0,
         decode_tokens: 4,
         decode_context_tokens: 400,
+        kv_distinct_tokens: UNKNOWN_TOKENS,
         sampled_requests: 4,
     };
     const LARGE: StepWork = StepWork { prefill_requests: 1, prefill_tokens: 1000, ..DECODE };

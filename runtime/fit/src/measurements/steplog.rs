@@ -5,7 +5,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use serde::Deserialize;
-use vcr_fitted::StepWork;
+use vcr_fitted::{StepWork, UNKNOWN_TOKENS, distinct_tokens};
 use vcr_input::Unpacked;
 use vcr_steplog::{Id, StepLog, Steps};
 
@@ -26,17 +26,37 @@ struct TableRow {
     prefill_context_tokens: u64,
     decode_requests: u64,
     decode_context_tokens: u64,
+    /// KV blocks that no request refers to.
+    free_blocks: Option<u64>,
     /// Prefills one by one: tokens, and tokens computed before.
     chunks: Option<Vec<(u64, u64)>>,
 }
 
-/// Reads the steps of a log, engine by engine.
+/// The KV cache of the engine that wrote a log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvCache {
+    /// Blocks that requests can use.
+    pub(crate) usable_blocks: u64,
+    pub(crate) block_size_tokens: u64,
+}
+
+impl KvCache {
+    /// See [`StepWork::kv_distinct_tokens`].
+    fn distinct_tokens(cache: Option<Self>, free_blocks: Option<u64>) -> u64 {
+        let Some((cache, free_blocks)) = cache.zip(free_blocks) else { return UNKNOWN_TOKENS };
+        // More free blocks than there are belong to another engine than the user says.
+        let active_blocks = cache.usable_blocks.checked_sub(free_blocks);
+        active_blocks.map_or(UNKNOWN_TOKENS, |blocks| distinct_tokens(blocks, cache.block_size_tokens))
+    }
+}
+
+/// Reads the steps of a log, engine by engine; `cache` says how many of its blocks were in use.
 ///
 /// # Errors
 /// When it cannot be read, has no durations, or too few steps.
-pub(crate) fn read(path: &Path) -> Result<RecordedSteps, FitError> {
+pub(crate) fn read(path: &Path, cache: Option<KvCache>) -> Result<RecordedSteps, FitError> {
     let name = path.display().to_string();
-    let engines = if is_table(path)? { vec![table(path, &name)?] } else { log(path, &name)? };
+    let engines = if is_table(path)? { vec![table(path, &name, cache)?] } else { log(path, &name, cache)? };
     let count = engines.iter().map(Vec::len).sum::<usize>();
     if count < MIN_STEPS {
         let what = format!("{count} steps with a duration: expected at least {MIN_STEPS}; give the log of a load");
@@ -64,7 +84,7 @@ fn is_table(path: &Path) -> Result<bool, FitError> {
     }))
 }
 
-fn table(path: &Path, name: &str) -> Result<Timed, FitError> {
+fn table(path: &Path, name: &str, cache: Option<KvCache>) -> Result<Timed, FitError> {
     let mut steps = Vec::new();
     for (index, line) in lines(path)?.enumerate() {
         let line = line.map_err(|source| FitError::Read { path: path.to_owned(), source })?;
@@ -88,6 +108,7 @@ fn table(path: &Path, name: &str) -> Result<Timed, FitError> {
             prefill_attention_pairs: chunks.iter().map(|(tokens, before)| pairs(*tokens, *before)).sum(),
             decode_tokens: row.decode_requests,
             decode_context_tokens: row.decode_context_tokens,
+            kv_distinct_tokens: KvCache::distinct_tokens(cache, row.free_blocks),
             sampled_requests: row.decode_requests.saturating_add(row.prefill_requests),
         };
         steps.push((start_ns, end_ns, work));
@@ -104,7 +125,7 @@ pub(crate) fn pairs(tokens: u64, before: u64) -> u64 {
     tokens.saturating_mul(before).saturating_add(tokens.saturating_mul(tokens + 1) / 2)
 }
 
-fn log(path: &Path, name: &str) -> Result<Vec<Timed>, FitError> {
+fn log(path: &Path, name: &str, cache: Option<KvCache>) -> Result<Vec<Timed>, FitError> {
     let log = StepLog::read(path).map_err(|error| FitError::data(name, error.to_string()))?;
     let steps = Steps::of(&log);
     let mut engines: Vec<Timed> = vec![Vec::new(); steps.engines.len()];
@@ -121,7 +142,11 @@ fn log(path: &Path, name: &str) -> Result<Vec<Timed>, FitError> {
             decoding.remove(id);
         }
         let emitted = || step.result.iter().filter_map(|result| result.out.as_ref()).flatten();
-        let mut work = StepWork { sampled_requests: emitted().count() as u64, ..StepWork::default() };
+        let mut work = StepWork {
+            sampled_requests: emitted().count() as u64,
+            kv_distinct_tokens: KvCache::distinct_tokens(cache, step.schedule.free.map(u64::from)),
+            ..StepWork::default()
+        };
         for row in step.schedule.sched.iter().flatten() {
             let (tokens, before) = (u64::from(row.tokens), u64::from(row.computed));
             if row.kind == 'r' && decoding.contains(&row.request) {
@@ -183,7 +208,7 @@ mod tests {
                 step * 10
             );
         }
-        let engines = read(file(&text).path()).expect("it is a log");
+        let engines = read(file(&text).path(), None).expect("it is a log");
         let works: Vec<_> = engines[0].iter().map(|step| step.work).collect();
         assert_eq!(works.len(), 25);
         assert_eq!(
@@ -206,17 +231,24 @@ mod tests {
             )
         };
         let text: String = (0..20).map(|index| row(index * 10, index * 10 + 9)).collect();
-        let engines = read(file(&text).path()).expect("it is a table");
+        let engines = read(file(&text).path(), None).expect("it is a table");
         let work = engines[0][3].work;
         assert_eq!((work.prefill_attention_pairs, work.sampled_requests), (10 * 5 + 55 + 210, 5));
         let refused = |text: &str| {
             let file = file(text);
-            let said = read(file.path()).expect_err("it is refused").to_string();
+            let said = read(file.path(), None).expect_err("it is refused").to_string();
             said.replace(&file.path().display().to_string(), "FILE")
         };
         assert!(refused(&row(9, 8)).starts_with("FILE: line 1: `end_ms` is before `start_ms`"));
         assert!(refused(&row(0, 8)).contains("1 steps with a duration: expected at least 20"));
         assert!(refused(&row(0, 8).replace("decode_requests", "decodes")).contains("missing field `decode_requests`"));
+        let free = text.replace("\"chunks\"", "\"free_blocks\":70,\"chunks\"");
+        let distinct = |text: &str, usable_blocks: u64| {
+            let cache = KvCache { usable_blocks, block_size_tokens: 16 };
+            read(file(text).path(), Some(cache)).expect("it is a table")[0][3].work.kv_distinct_tokens
+        };
+        assert_eq!((distinct(&free, 100), distinct(&free, 60)), (30 * 16, UNKNOWN_TOKENS));
+        assert_eq!(distinct(&text, 100), UNKNOWN_TOKENS, "a table without free blocks");
         let untimed: String =
             (0..30).map(|s| format!("{{\"s\":{s},\"sched\":[[1,1,9,\"r\",[]]],\"u\":{s}}}\n")).collect();
         assert!(refused(&untimed).contains("none of 30 steps has a start and a duration"));

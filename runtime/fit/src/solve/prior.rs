@@ -20,6 +20,11 @@ const OPERATIONS_PER_BYTE: f64 = 290.0;
 /// of 20 % in the H100 recordings.
 pub(crate) const LAUNCH_SPREAD_PERMILLE: u32 = 350;
 
+/// Of the time to read the KV cache of a decode, the part that context costs which another
+/// request of the step reads as well: it comes from the GPU's cache. 0.36 to 0.48 in the H100
+/// recordings of three models.
+const SHARED_CONTEXT: f64 = 0.42;
+
 /// Mean and standard deviation of a term for each unit, in units of a step.
 struct Assumed(&'static str, f64, f64);
 
@@ -53,6 +58,9 @@ impl Ratios {
 /// The prior of a deployment whose steps take about `step_ns`.
 pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
     let Ratios { kv_token, kv_spread, token, pair } = Ratios::of(shape);
+    // The doubt of both together is `kv_spread`; their ratio stays where nothing is shared.
+    let whole_spread = kv_spread / SHARED_CONTEXT.hypot(1.0 - SHARED_CONTEXT);
+    let context = |name, part: f64| Assumed(name, part * kv_token, whole_spread * part * kv_token);
     let assumed = [
         Assumed("step", 0.85, 0.5),
         Assumed("prefill_step", 0.05, 0.5),
@@ -64,10 +72,11 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
         Assumed("decode_up_to_8", 2e-3, 2e-2),
         Assumed("decode_up_to_32", 1e-3, 1e-2),
         Assumed("decode_up_to_128", 3e-4, 3e-3),
-        Assumed("decode_context_token", kv_token, kv_spread * kv_token),
+        context("decode_context_token", SHARED_CONTEXT),
+        context("decode_distinct_token", 1.0 - SHARED_CONTEXT),
         Assumed("prefill_context_token", kv_token, 2.0 * kv_token),
         Assumed("attention_pair", pair, 2.0 * pair),
-        Assumed("mixed_decode", 2e-4, 2e-3),
+        Assumed("mixed_decode", 2e-4, 5e-4),
     ];
     let mut prior = Prior { mean: [0.0; PARAMETERS], spread: [0.0; PARAMETERS] };
     for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {
@@ -81,8 +90,8 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
     (prior.mean[PREFILL_LAUNCH], prior.spread[PREFILL_LAUNCH]) = (0.5 * step_ns, step_ns);
     (prior.mean[LARGE_LAUNCH], prior.spread[LARGE_LAUNCH]) = (step_ns, 2.0 * step_ns);
     // vLLM schedules a request and takes in its token in Python, while no launch is under way:
-    // 30 to 40 us for both models, from 8 decodes to 500.
-    (prior.mean[LAUNCH_REQUEST], prior.spread[LAUNCH_REQUEST]) = (33e3, 10e3);
+    // 12 to 15 us on a fast host, 30 to 40 us on a slow one, from 8 decodes to 500.
+    (prior.mean[LAUNCH_REQUEST], prior.spread[LAUNCH_REQUEST]) = (22e3, 10e3);
     // Measured servers: 2 to 70 ms, and 2 to 34 us for each prompt token.
     (prior.mean[ARRIVAL], prior.spread[ARRIVAL]) = (8e6, 30e6);
     (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (3e3, 10e3);
