@@ -25,8 +25,12 @@ COLUMNS = ["ttft p50", "ttft p99", "itl mean", "itl p99", "e2e p50", "e2e p99"]
 # What is fitted on, and what is predicted.
 H100_FITS = {
     "llama-3.1-8b": ["p25", "p50", "p25+p75"],
+    "llama-3.1-8b-repeat": ["p50", "p75"],
+    "qwen3-14b": ["p50", "p50+shared"],
     "qwen3-30b-a3b": ["p50", "p50+shared"],
 }
+# The same requests, recorded on two hosts.
+HOSTS = ("llama-3.1-8b", "llama-3.1-8b-repeat", ["p50", "p75", "p95"])
 LLMSERVINGSIM = {
     "rtxpro6000-llama-3.1-8b": "num_gpu_blocks: 34_000, max_model_len: 131_072",
     "rtx4090-llama-3.1-8b-seqs128": "num_gpu_blocks: 2_000, max_model_len: 16_384",
@@ -85,6 +89,35 @@ def h100_tables(folder, out):
                 file.write(json.dumps({key: row[key] for key in keep}) + "\n")
         tables[load.name] = table
     return tables
+
+
+def percentile(rows, key, share):
+    """The same rule as vcr's: the rank is rounded."""
+    values = sorted(row[key] for row in rows if row[key] is not None)
+    return values[round((len(values) - 1) * share)]
+
+
+def hosts():
+    """How far the second recording of a load is from the first, in percent."""
+    first, second, loads = HOSTS
+    shown = []
+    for load in loads:
+        measured = []
+        for name in (first, second):
+            with gzip.open(H100 / name / load / "requests.jsonl.gz", "rt") as file:
+                rows = [json.loads(line) for line in file]
+            itls = [row["mean_itl_ms"] for row in rows if row["mean_itl_ms"] is not None]
+            measured.append([
+                percentile(rows, "ttft_ms", 0.5), percentile(rows, "ttft_ms", 0.99), sum(itls) / len(itls),
+                percentile(rows, "mean_itl_ms", 0.99), percentile(rows, "e2e_ms", 0.5), percentile(rows, "e2e_ms", 0.99),
+            ])
+        shown.append([load, *(f"{(b / a - 1) * 100:+.1f}" for a, b in zip(*measured))])
+    print("### The same requests on the second host\n")
+    print("| load | " + " | ".join(COLUMNS) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
+    for row in shown:
+        print("| " + " | ".join(row) + " |")
+    print()
 
 
 def h100(args, out):
@@ -204,6 +237,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        hosts()
         h100(args, out)
         if args.llmservingsim:
             print("### LLMServingSim\n")
