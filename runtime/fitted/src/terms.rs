@@ -166,8 +166,8 @@ mod tests {
     }
 
     fn some_work() -> impl Strategy<Value = StepWork> {
-        (0..64u64, 0..8192u64, 0..100_000u64, 0..1_000_000u64, 0..512u64, [0..500_000u64, 0..500_000], 0..512u64).prop_map(
-            |(requests, tokens, context, pairs, decodes, [decode_context, distinct], sampled)| StepWork {
+        (0..64u64, 0..8192u64, 0..100_000u64, 0..1_000_000u64, 0..512u64, [0..500_000u64, 0..500_000], 0..512u64)
+            .prop_map(|(requests, tokens, context, pairs, decodes, [decode_context, distinct], sampled)| StepWork {
                 prefill_requests: requests,
                 prefill_tokens: if requests > 0 { tokens } else { 0 },
                 prefill_context_tokens: context,
@@ -176,8 +176,7 @@ mod tests {
                 decode_context_tokens: decode_context,
                 kv_distinct_tokens: distinct,
                 sampled_requests: sampled,
-            },
-        )
+            })
     }
 
     proptest! {
