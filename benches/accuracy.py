@@ -31,6 +31,21 @@ H100_FITS = {
 }
 # The same requests, recorded on two hosts.
 HOSTS = ("llama-3.1-8b", "llama-3.1-8b-repeat", ["p50", "p75", "p95"])
+# Predictions with error bars: what was recorded, the fit, and the loads.
+INTERVALS = [
+    ("llama-3.1-8b", "p25", ["p50", "p75", "p95"]),
+    ("llama-3.1-8b", "p50", ["p75", "p95"]),
+    ("llama-3.1-8b-repeat", "p50", ["p75", "p95"]),
+    ("qwen3-14b", "p50", ["p90", "step", "shared"]),
+    ("qwen3-30b-a3b", "p50", ["p80", "step", "shared"]),
+]
+# Metrics of error bars, as a report names them.
+BARS = [("ttft_ms", "p50"), ("ttft_ms", "p99"), ("itl_ms", "mean"), ("e2e_ms", "p50"), ("e2e_ms", "p99")]
+DRAWS = 100
+SCENARIO = """let e = engine(#{{ {engine} }});
+let c = cluster(#{{ engines: pool(#{{ engine: e, latency: fitted(#{{ path: "{model}" }}) }}) }});
+run(#{{ cluster: c, workloads: [trace(#{{ path: "{trace}", format: "mooncake", block_size: {block}, lenient: true }})] }});
+"""
 LLMSERVINGSIM = {
     "rtxpro6000-llama-3.1-8b": "num_gpu_blocks: 34_000, max_model_len: 131_072",
     "rtx4090-llama-3.1-8b-seqs128": "num_gpu_blocks: 2_000, max_model_len: 16_384",
@@ -120,16 +135,62 @@ def hosts():
     print()
 
 
+def engine_and_shape(name, out):
+    """The engine of a recording as an option of `vcr fit`, and a file with its model's shape."""
+    settings = json.loads((H100 / name / "engine.json").read_text())
+    engine = ", ".join([
+        f"num_gpu_blocks: {settings['num_gpu_blocks']}", f"max_num_seqs: {settings['max_num_seqs']}",
+        f"max_num_batched_tokens: {settings['max_num_batched_tokens']}",
+        f"max_model_len: {settings['max_model_len']}", "async_scheduling: true",
+    ])
+    shape = out / f"{name}.json"
+    shape.write_text(json.dumps(settings["model"].get("config", settings["model"])))
+    return engine, shape
+
+
+def measured_bars(rows):
+    """What was measured of the metrics in `BARS`."""
+    ttft = [percentile(rows, "ttft_ms", share) for share in (0.5, 0.99)]
+    e2e = [percentile(rows, "e2e_ms", share) for share in (0.5, 0.99)]
+    between = sum(row["e2e_ms"] - row["ttft_ms"] for row in rows) / sum(row["output_tokens"] - 1 for row in rows)
+    return [*ttft, between, *e2e]
+
+
+def intervals(args, out):
+    """Whether what was measured is in the 90 % intervals of `vcr run --uncertainty`."""
+    rows = []
+    for name, fit, loads in INTERVALS:
+        engine, shape = engine_and_shape(name, out)
+        tables = h100_tables(H100 / name, out)
+        model = out / f"{name}-{fit}.bars.json"
+        vcr(args, "fit", tables[fit], "--engine", engine, "--shape", shape, "-o", model, "--folds", 0, "-q", "--force")
+        for load in loads:
+            requests = [json.loads(line) for line in tables[load].open()]
+            trace, scenario = out / "trace.jsonl", out / "bars.rhai"
+            trace.write_text("".join(
+                json.dumps({"timestamp": row["arrival_ms"], "input_length": row["prompt_tokens"],
+                            "output_length": row["output_tokens"], "hash_ids": row["hash_ids"]}) + "\n"
+                for row in requests))
+            scenario.write_text(SCENARIO.format(engine=engine, model=model, trace=trace, block=BLOCK))
+            report = json.loads(vcr(args, "run", scenario, "--uncertainty", DRAWS, "--json", "-q"))
+            drawn = report["runs"][0]["uncertainty"]["metrics"]
+            found = [drawn[metric][statistic] for metric, statistic in BARS]
+            values = measured_bars(requests)
+            inside = sum(bar["low"] <= value <= bar["high"] for bar, value in zip(found, values))
+            shown = [f"{value:,.1f} ({bar['low']:,.1f} to {bar['high']:,.1f})" for bar, value in zip(found, values)]
+            rows.append([name, fit, load, *shown, f"{inside} of {len(BARS)}"])
+    print("### Measured values and 90 % intervals, in milliseconds\n")
+    titles = ["", "fitted on", "predicted", *(f"{metric[:-3]} {statistic}" for metric, statistic in BARS), "inside"]
+    print("| " + " | ".join(titles) + " |")
+    print("|" + "---|" * len(titles))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
 def h100(args, out):
     for name, fits in H100_FITS.items():
-        settings = json.loads((H100 / name / "engine.json").read_text())
-        engine = ", ".join([
-            f"num_gpu_blocks: {settings['num_gpu_blocks']}", f"max_num_seqs: {settings['max_num_seqs']}",
-            f"max_num_batched_tokens: {settings['max_num_batched_tokens']}",
-            f"max_model_len: {settings['max_model_len']}", "async_scheduling: true",
-        ])
-        shape = out / f"{name}.json"
-        shape.write_text(json.dumps(settings["model"].get("config", settings["model"])))
+        engine, shape = engine_and_shape(name, out)
         tables = h100_tables(H100 / name, out)
         rows = []
         with_logs, means = [], []
@@ -239,6 +300,7 @@ def main():
         out = Path(folder)
         hosts()
         h100(args, out)
+        intervals(args, out)
         if args.llmservingsim:
             print("### LLMServingSim\n")
             llmservingsim(args, out)
