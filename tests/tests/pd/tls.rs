@@ -133,7 +133,7 @@ fn unusable_files_and_options_are_told_at_start() {
     folder.vcr(&without).failed(2, &["expected --kv-transfer tcp"]);
 }
 
-/// Plain streams are measured beside, and a peer without TLS is refused.
+/// By the same options at both processes.
 #[test]
 fn kv_bench_measures_encrypted_transfers() {
     let authority = Authority::new("one");
@@ -151,4 +151,29 @@ fn kv_bench_measures_encrypted_transfers() {
     let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];
     bench(&wrong).failed(2, &["127.0.0.1"]);
     bench(&["--kv-transfer-tls-cert", "nowhere.pem", "--kv-transfer-tls-ca", text(&ca)]).failed(2, &["nowhere.pem"]);
+}
+
+/// Certificates end, and are replaced while engines serve. A file that is unusable changes nothing.
+#[test]
+fn changed_certificates_are_read_again() {
+    let (authority, next) = (Authority::new("one"), Authority::new("next"));
+    let own = |name: &str, of: &Path| authority.write(name, &std::fs::read_to_string(of).expect("it was written"));
+    let (certificate, file) = (own("own.pem", &authority.sign("127.0.0.1")), own("own-ca.pem", &authority.file()));
+    let (next_certificate, next_file) = (next.sign("127.0.0.1"), next.file());
+    let prefill = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
+    let reads = |decode: &Moving, number: u32| {
+        let answer = decode.complete(&prompt(number), 5, &prefill.compute(&prompt(number)));
+        assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(5)), "{}", answer.body);
+    };
+    let first = start(&certificate, &file, &[]);
+    reads(&first, 0);
+    let (_, _) = (own("own.pem", &next_certificate), own("own-ca.pem", &next_file));
+    // It knows the next authority alone, and so does the prefill engine, now.
+    reads(&start(&next_certificate, &next_file, &[]), 1);
+    prefill.serve.wait_for("the certificates of KV transfers were read again");
+    // Its connections are open.
+    reads(&first, 2);
+    authority.write("own.pem", "no certificate");
+    reads(&start(&next_certificate, &next_file, &[]), 3);
+    prefill.serve.wait_for("certificates of KV transfers stay as they were: invalid certificate");
 }

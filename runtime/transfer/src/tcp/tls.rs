@@ -4,7 +4,8 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
@@ -35,11 +36,40 @@ pub struct TlsError {
     reason: String,
 }
 
-/// TLS of an engine.
+/// TLS of an engine. Files that have changed are read again for the next connection.
 #[derive(Clone, Debug)]
 pub struct TcpTls {
+    files: Arc<TlsFiles>,
+    latest: Arc<Mutex<Latest>>,
+}
+
+/// What was read last.
+#[derive(Debug)]
+struct Latest {
+    configs: Configs,
+    stamps: Stamps,
+}
+
+#[derive(Clone, Debug)]
+struct Configs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+}
+
+/// Time of the last change and length of each file.
+type Stamps = [Option<(SystemTime, u64)>; 3];
+
+impl TlsFiles {
+    fn key_path(&self) -> &Path {
+        self.key.as_ref().unwrap_or(&self.certificate)
+    }
+
+    fn stamps(&self) -> Stamps {
+        [&self.certificate, self.key_path(), &self.authorities].map(|path| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
+        })
+    }
 }
 
 impl TcpTls {
@@ -48,11 +78,50 @@ impl TcpTls {
     /// # Errors
     /// When one of them is unusable.
     pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+        let latest = Latest { stamps: files.stamps(), configs: Configs::read(files)? };
+        Ok(Self { files: Arc::new(files.clone()), latest: Arc::new(Mutex::new(latest)) })
+    }
+
+    /// The settings by the files as they are now; by those before, if these are unusable: a certificate and its key
+    /// are not replaced at one instant.
+    fn configs(&self) -> Configs {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamps = self.files.stamps();
+        if stamps != latest.stamps {
+            latest.stamps = stamps;
+            match Configs::read(&self.files) {
+                Ok(configs) => {
+                    latest.configs = configs;
+                    tracing::info!("the certificates of KV transfers were read again");
+                }
+                Err(error) => tracing::warn!("certificates of KV transfers stay as they were: {error}"),
+            }
+        }
+        latest.configs.clone()
+    }
+
+    /// TLS with a peer that this engine has connected to, by the name that its certificate must have.
+    pub(super) fn connect(&self, socket: TcpStream, host: &str) -> Result<TlsStream, String> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| format!("there is no certificate for the host `{host}`"))?;
+        let connection = ClientConnection::new(self.configs().client, name).map_err(of_rustls)?;
+        Ok(TlsStream { connection: connection.into(), socket })
+    }
+
+    /// TLS with a peer that has connected.
+    pub(super) fn accept(&self, socket: TcpStream) -> Result<TlsStream, String> {
+        let connection = ServerConnection::new(self.configs().server).map_err(of_rustls)?;
+        Ok(TlsStream { connection: connection.into(), socket })
+    }
+}
+
+impl Configs {
+    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let chain = certificates("certificate", &files.certificate)?;
-        let key_path = files.key.as_ref().unwrap_or(&files.certificate);
+        let key_path = files.key_path();
         let key = PrivateKeyDer::from_pem_file(key_path).map_err(|error| TlsError {
             what: "TLS key",
-            path: key_path.clone(),
+            path: key_path.to_owned(),
             reason: format!("expected a private key in PEM: {error}"),
         })?;
         let refused = |error: rustls::Error| TlsError {
@@ -83,20 +152,6 @@ impl TcpTls {
         let mut client = builder.with_client_auth_cert(chain, key).map_err(refused)?;
         client.resumption = Resumption::disabled();
         Ok(Self { client: Arc::new(client), server: Arc::new(server) })
-    }
-
-    /// TLS with a peer that this engine has connected to, by the name that its certificate must have.
-    pub(super) fn connect(&self, socket: TcpStream, host: &str) -> Result<TlsStream, String> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("there is no certificate for the host `{host}`"))?;
-        let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(of_rustls)?;
-        Ok(TlsStream { connection: connection.into(), socket })
-    }
-
-    /// TLS with a peer that has connected.
-    pub(super) fn accept(&self, socket: TcpStream) -> Result<TlsStream, String> {
-        let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(of_rustls)?;
-        Ok(TlsStream { connection: connection.into(), socket })
     }
 }
 
