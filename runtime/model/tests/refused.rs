@@ -58,6 +58,7 @@ fn other_values_are_refused_with_what_is_expected() {
             "`num_attention_heads` is 32: expected a multiple of `num_key_value_heads` (5)",
         ),
         ("torch_dtype", json!("int8"), "`dtype` is \"int8\": expected bfloat16, float16 or float32"),
+        ("use_sliding_window", json!(true), "windows in some layers only are not derived"),
         ("layer_types", json!(["full_attention"]), "expected an item for each of 32 layers"),
         ("quantization_config", json!({"quant_method": "fp9"}), "did you mean `fp8`?"),
         ("quantization_config", json!({"bits": 4}), "expected a field `quantization_config.quant_method`"),
@@ -68,6 +69,16 @@ fn other_values_are_refused_with_what_is_expected() {
     let error = Model::find("Qwen/Qwen3-9B").expect_err("there is none").to_string();
     assert!(error.contains("did you mean `Qwen/Qwen3-8B`?"), "{error}");
     assert!(Model::find("none.json").expect_err("there is none").to_string().starts_with("invalid model `none.json`"));
+}
+
+#[test]
+fn every_sixth_layer_of_gemma_3_looks_at_everything() {
+    let mut config = with("architectures", json!(["Gemma3ForCausalLM"]));
+    config["sliding_window"] = json!(1024);
+    let plan = read(&config).expect("it is whole").kv_plan(&Serving::default()).expect("it is valid");
+    let groups: Vec<_> = plan.groups.iter().map(|group| (group.kind.name(), group.layers)).collect();
+    assert_eq!((groups.len(), groups.last()), (7, Some(&("full_attention", 5))), "{groups:?}");
+    assert_eq!(groups.iter().map(|(_, layers)| layers).sum::<usize>(), 32);
 }
 
 /// Any value of any field is read or refused.

@@ -64,10 +64,28 @@ pub(super) fn feed_forward(fields: Fields<'_>, index: u64) -> Result<FeedForward
     }))
 }
 
+/// Every sixth layer of Gemma 3 looks at everything, unless the file states another pattern.
+pub(super) fn read_gemma3(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
+    let mut layers = read(fields)?;
+    if fields.by_layer("layer_types", fields.layer_count()?)?.is_none() {
+        let pattern = fields.count(&["sliding_window_pattern"])?.unwrap_or(6) as usize;
+        for layer in layers.iter_mut().skip(pattern - 1).step_by(pattern) {
+            if let Mixer::Attention(attention) = &mut layer.mixer {
+                attention.reach = Reach::Full;
+            }
+        }
+    }
+    Ok(layers)
+}
+
 /// Layers of models with one shape of attention, whose windows `layer_types` states.
 pub(super) fn read(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> {
     let count = fields.layer_count()?;
     let types = fields.by_layer("layer_types", count)?;
+    if types.is_none() && fields.flag("use_sliding_window") {
+        let expected = "false, or `layer_types` beside it: windows in some layers only are not derived";
+        return Err(fields.wrong("use_sliding_window", &true.into(), expected));
+    }
     let is_off = fields.map.get("use_sliding_window").and_then(Value::as_bool) == Some(false);
     let window = fields.count(&["sliding_window"])?.filter(|_| !is_off);
     (0..count)
@@ -130,7 +148,7 @@ pub(super) fn read_llama4(fields: Fields<'_>) -> Result<Vec<Layer>, ModelError> 
     (0..count)
         .map(|index| {
             let has_positions = match rope {
-                Some(rope) => rope[index as usize] != Value::from(0),
+                Some(rope) => rope[index as usize].as_u64() != Some(0),
                 None => !(index + 1).is_multiple_of(4),
             };
             let reach = if has_positions { Reach::Chunk(chunk) } else { Reach::Full };
