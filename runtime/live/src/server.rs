@@ -201,7 +201,7 @@ impl Server {
     fn handle_request(&mut self, source: Source, request: Request, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         match request {
-            Request::Add(request) => self.intake.arrive(serving, &mut self.admin, *request, now_ns)?,
+            Request::Add(request) => self.intake.arrive(serving, &mut self.admin, request, now_ns)?,
             Request::Abort(ids) => self.intake.abort(serving, &ids),
             Request::Utility(call) => self.admin.handle_utility(serving, call, now_ns)?,
             Request::StartDpWave(wave) if source == Source::Coordinator => {

@@ -108,7 +108,7 @@ struct Form {
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Body<CompletionRequest>,
+    body: Body<Box<CompletionRequest>>,
 ) -> Result<Response, ApiError> {
     let Quick(request) = body?;
     let counted = app.count();
@@ -129,7 +129,7 @@ struct Started {
 }
 
 /// Checks a request and hands its prompts to the engines.
-fn start(app: &Arc<App>, headers: &HeaderMap, mut request: CompletionRequest) -> Result<Started, ApiError> {
+fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest>) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;
     let id = request_id(&app.ids, headers, "cmpl", request.request_id.as_deref());

@@ -26,8 +26,8 @@ use crate::server::routes::Routes;
 /// All endpoints.
 pub(crate) fn routes(app: Arc<App>) -> Routes {
     Routes::new()
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat_completions))
+        .post("/v1/completions", completions::completions)
+        .post("/v1/chat/completions", chat::chat_completions)
         .route("/v1/messages", post(translated::messages::messages))
         .route("/v1/messages/count_tokens", post(translated::messages::count_tokens))
         .route("/v1/responses", post(translated::responses::responses))

@@ -112,7 +112,8 @@ impl EngineClient {
     ///
     /// # Errors
     /// When there is no such engine, it does not serve, or its queue is full.
-    pub fn submit(&self, mut request: EngineCoreRequest) -> Result<RequestStream, EngineError> {
+    pub fn submit(&self, request: impl Into<Box<EngineCoreRequest>>) -> Result<RequestStream, EngineError> {
+        let mut request = request.into();
         let ranks = self.ranks();
         let place = match request.data_parallel_rank {
             Some(rank) if (rank as usize) < ranks.len() => rank as usize,
@@ -139,7 +140,7 @@ impl EngineClient {
             })
         });
         let id: Box<str> = request.request_id.as_str().into();
-        let collector = rank.submit(&id, Request::Add(Box::new(request)), observer)?;
+        let collector = rank.submit(&id, Request::Add(request), observer)?;
         Ok(RequestStream::new(Arc::clone(&self.0.ranks), place, id, collector))
     }
 }

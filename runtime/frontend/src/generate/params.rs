@@ -82,7 +82,8 @@ pub(crate) struct Sampling {
 /// A request for text, ready for an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    pub(crate) request: EngineCoreRequest,
+    /// Several hundred bytes, which are not moved.
+    pub(crate) request: Box<EngineCoreRequest>,
     pub(crate) text: TextSettings,
     /// What the model may do of its own accord.
     pub(crate) chance: Option<Chance>,
@@ -213,7 +214,7 @@ impl Sampling {
             extra_args: (!extra.is_empty()).then(|| wire_of(&Json::Object(extra))),
             ..SamplingParams::default()
         };
-        let request = EngineCoreRequest {
+        let request = Box::new(EngineCoreRequest {
             prompt_token_ids: Some(prompt.into_owned()),
             sampling_params: Some(params),
             lora_request: place.adapter,
@@ -222,7 +223,7 @@ impl Sampling {
             priority: place.priority,
             session_id: place.session_id,
             ..EngineCoreRequest::default()
-        };
+        });
         Ok(Asked { request, text, chance: None })
     }
 }

@@ -5,19 +5,16 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use hyper::service::Service as _;
-use hyper_util::service::TowerToHyperService;
 
 use super::large::beside_others;
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
-use crate::server::routes::Routes;
+use crate::server::routes::{Handlers, Routes};
 
 /// What stands around the routes.
 #[derive(Clone, Debug)]
@@ -43,16 +40,18 @@ pub trait Innermost: Send + Sync + 'static {
 }
 
 /// The routes behind [`Innermost`].
-#[derive(Debug)]
-pub struct Next<'a>(&'a TowerToHyperService<Router>);
+pub struct Next<'a>(&'a Handlers);
+
+impl std::fmt::Debug for Next<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Next")
+    }
+}
 
 impl Next<'_> {
     /// Lets the routes answer.
     pub async fn run(self, request: Request) -> Response {
-        match self.0.call(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        }
+        self.0.answer(request).await
     }
 }
 
@@ -73,7 +72,7 @@ struct Layers<I> {
     http: HttpRecorder,
     body_limit: DefaultBodyLimit,
     innermost: I,
-    routes: TowerToHyperService<Router>,
+    handlers: Handlers,
 }
 
 impl Around {
@@ -88,7 +87,7 @@ impl Around {
                 get(async move || ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.exposition()).into_response())
             }
         };
-        let (router, paths) = routes.route("/metrics", served).into_parts();
+        let (handlers, paths) = routes.route("/metrics", served).into_parts();
         Arc::new(Layers {
             log: self.log,
             ids: RequestIds::new(),
@@ -97,7 +96,7 @@ impl Around {
             http: HttpRecorder::new(&self.metrics, paths),
             body_limit: DefaultBodyLimit::max(self.max_body_bytes),
             innermost,
-            routes: TowerToHyperService::new(router),
+            handlers,
         })
     }
 }
@@ -110,8 +109,9 @@ impl<I: Innermost> Site for Layers<I> {
     ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         self.body_limit.apply(&mut request);
         Box::pin(async move {
-            let next = |request| self.innermost.run(request, Next(&self.routes));
-            let counted = |request| count(&self.http, request, |request| beside_others(request, next));
+            let next = |request| self.innermost.run(request, Next(&self.handlers));
+            let counted =
+                |request| count(&self.http, request, |request| beside_others(request, next));
             let opened = |request| require_key(&self.keys, request, counted);
             log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened)).await
         })

@@ -180,6 +180,9 @@ impl Connection {
             Protocol::Http1 => {
                 let mut builder = http1::Builder::new();
                 builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
+                // Answers and events are short: to copy them behind their heads takes less than a
+                // write of several parts.
+                builder.writev(false);
                 let connection = builder.serve_connection(socket, self.service(&control, || ()));
                 self.driven(pin!(connection), http1::Connection::graceful_shutdown, &control, pending()).await;
             }

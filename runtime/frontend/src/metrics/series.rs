@@ -1,7 +1,6 @@
 //! The series of one engine, each looked up once: that takes labels, which cost more
 //! than counting.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
@@ -18,8 +17,8 @@ pub(super) struct EngineSeries {
     /// By [`Name`].
     counters: Box<[OnceLock<Counter>]>,
     histograms: Box<[OnceLock<Histogram>]>,
-    /// By name, and by the value of their further label.
-    labelled: Mutex<BTreeMap<usize, BTreeMap<Box<str>, Counter>>>,
+    /// By [`Name`], with the value of their further label; there are few of each.
+    labelled: Box<[Mutex<Vec<(Box<str>, Counter)>>]>,
 }
 
 impl EngineSeries {
@@ -29,7 +28,7 @@ impl EngineSeries {
             engine,
             counters: (0..TABLE.len()).map(|_| OnceLock::new()).collect(),
             histograms: (0..TABLE.len()).map(|_| OnceLock::new()).collect(),
-            labelled: Mutex::default(),
+            labelled: TABLE.iter().map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -45,13 +44,12 @@ impl EngineSeries {
 
     /// The counter with a further label.
     pub(super) fn counter_by(&self, name: Name, label: &'static str, value: &str) -> Counter {
-        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_value = labelled.entry(name as usize).or_default();
-        if let Some(counter) = by_value.get(value) {
+        let mut labelled = self.labelled[name as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counter)) = labelled.iter().find(|(known, _)| &**known == value) {
             return counter.clone();
         }
         let counter = self.metrics.counter(name, &self.metrics.engine_labels_and(self.engine, label, value));
-        by_value.insert(value.into(), counter.clone());
+        labelled.push((value.into(), counter.clone()));
         counter
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Arrival {
 /// registers it with the token source.
 pub(crate) fn admit(
     serving: &mut Serving,
-    request: EngineCoreRequest,
+    request: Box<EngineCoreRequest>,
     script: Option<&Script>,
     now_ns: u64,
 ) -> Admitted {

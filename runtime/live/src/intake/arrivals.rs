@@ -9,18 +9,18 @@ use vcr_wire::EngineCoreRequest;
 /// the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    waiting: BTreeMap<(u64, u64), EngineCoreRequest>,
+    waiting: BTreeMap<(u64, u64), Box<EngineCoreRequest>>,
     count: u64,
 }
 
 impl Arrivals {
-    pub(super) fn delay(&mut self, request: EngineCoreRequest, due_ns: u64) {
+    pub(super) fn delay(&mut self, request: Box<EngineCoreRequest>, due_ns: u64) {
         self.count += 1;
         self.waiting.insert((due_ns, self.count), request);
     }
 
     /// The next one whose time has come.
-    pub(super) fn due(&mut self, now_ns: u64) -> Option<EngineCoreRequest> {
+    pub(super) fn due(&mut self, now_ns: u64) -> Option<Box<EngineCoreRequest>> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now_ns)?;
         Some(first.remove())
     }
@@ -49,8 +49,8 @@ impl Arrivals {
 mod tests {
     use super::*;
 
-    fn request(id: &str) -> EngineCoreRequest {
-        EngineCoreRequest { request_id: id.to_owned(), ..EngineCoreRequest::default() }
+    fn request(id: &str) -> Box<EngineCoreRequest> {
+        Box::new(EngineCoreRequest { request_id: id.to_owned(), ..EngineCoreRequest::default() })
     }
 
     #[test]

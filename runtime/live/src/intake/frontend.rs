@@ -122,7 +122,7 @@ impl Intake {
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
-        request: EngineCoreRequest,
+        request: Box<EngineCoreRequest>,
         now_ns: u64,
     ) -> Result<(), LiveError> {
         let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
@@ -160,7 +160,7 @@ impl Intake {
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
-        request: EngineCoreRequest,
+        request: Box<EngineCoreRequest>,
         now_ns: u64,
     ) -> Result<(), LiveError> {
         let client = request.client_index;
@@ -187,7 +187,7 @@ impl Intake {
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
-        request: EngineCoreRequest,
+        request: Box<EngineCoreRequest>,
         handle: Option<RouteHandle>,
         now_ns: u64,
     ) -> Result<(), LiveError> {
@@ -213,7 +213,7 @@ impl Intake {
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
-        request: EngineCoreRequest,
+        request: Box<EngineCoreRequest>,
         handle: Option<RouteHandle>,
         now_ns: u64,
     ) -> Result<bool, LiveError> {

@@ -23,7 +23,7 @@ impl Intake {
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
-        request: EngineCoreRequest,
+        request: Box<EngineCoreRequest>,
         now_ns: u64,
     ) -> Result<(), LiveError> {
         let index = serving.context.index;

@@ -88,7 +88,7 @@ pub(crate) struct RoutedRequest {
     /// That frontend's version, and whether its messages have a weight version.
     pub(crate) version: VllmMinor,
     pub(crate) sends_weight_version: bool,
-    pub(crate) request: EngineCoreRequest,
+    pub(crate) request: Box<EngineCoreRequest>,
 }
 
 /// The router's identity of a request.

@@ -49,6 +49,73 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
+/// The tokens of a list that begins with `first`, without the room that other items take.
+fn tokens<'de, A: SeqAccess<'de>>(first: u32, mut items: A) -> Result<Item, A::Error> {
+    let mut tokens = vec![first];
+    let mut are_tokens = true;
+    while let Some(MaybeToken(token)) = items.next_element()? {
+        match token {
+            Some(token) => tokens.push(token),
+            None => are_tokens = false,
+        }
+    }
+    Ok(if are_tokens { Item::Tokens(tokens) } else { Item::Other })
+}
+
+/// A token, or anything else.
+struct MaybeToken(Option<u32>);
+
+impl<'de> Deserialize<'de> for MaybeToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TokenVisitor)
+    }
+}
+
+struct TokenVisitor;
+
+impl<'de> Visitor<'de> for TokenVisitor {
+    type Value = MaybeToken;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a token")
+    }
+
+    #[inline]
+    fn visit_u64<E>(self, token: u64) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(token.try_into().ok()))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_unit<E>(self) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<MaybeToken, E> {
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<MaybeToken, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(MaybeToken(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MaybeToken, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(MaybeToken(None))
+    }
+}
+
 struct ItemVisitor;
 
 impl<'de> Visitor<'de> for ItemVisitor {
@@ -67,18 +134,19 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
-        let mut list = Item::Tokens(Vec::new());
-        let mut is_first = true;
+        let Some(first) = items.next_element()? else { return Ok(Item::Tokens(Vec::new())) };
+        let mut list = match first {
+            Item::Token(token) => return tokens(token, items),
+            Item::Text(text) => Item::Texts(vec![text]),
+            Item::Tokens(tokens) => Item::TokenLists(vec![tokens]),
+            _ => Item::Other,
+        };
         while let Some(item) = items.next_element()? {
             match (&mut list, item) {
-                (Item::Tokens(tokens), Item::Token(token)) => tokens.push(token),
                 (Item::Texts(texts), Item::Text(text)) => texts.push(text),
                 (Item::TokenLists(lists), Item::Tokens(tokens)) => lists.push(tokens),
-                (list, Item::Text(text)) if is_first => *list = Item::Texts(vec![text]),
-                (list, Item::Tokens(tokens)) if is_first => *list = Item::TokenLists(vec![tokens]),
                 (list, _) => *list = Item::Other,
             }
-            is_first = false;
         }
         Ok(list)
     }
