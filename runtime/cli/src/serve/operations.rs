@@ -70,6 +70,10 @@ pub(crate) struct HttpArgs {
     /// Limit of a request's body.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub(crate) max_request_body_size: usize,
+
+    /// Memory for large bodies that come at the same time; others wait.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub(crate) max_request_body_memory: usize,
 }
 
 #[derive(Debug, Args)]
@@ -186,6 +190,7 @@ impl Operations {
             },
             log: RequestLog { has_id_header: http.enable_request_id_headers },
             max_body_bytes: http.max_request_body_size,
+            body_memory_bytes: http.max_request_body_memory,
         };
         let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));
         let refuses = Arc::clone(&rules);

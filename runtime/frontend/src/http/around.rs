@@ -10,7 +10,7 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
-use super::large::beside_others;
+use super::large::{BodyMemory, beside_others};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
@@ -31,6 +31,8 @@ pub struct Around {
     pub log: RequestLog,
     /// The limit of a request's body.
     pub max_body_bytes: usize,
+    /// The limit of large bodies that come at the same time, together.
+    pub body_memory_bytes: usize,
 }
 
 /// What stands between the layers and the routes.
@@ -71,6 +73,7 @@ struct Layers<I> {
     keys: ApiKeys,
     http: HttpRecorder,
     body_limit: DefaultBodyLimit,
+    body_memory: BodyMemory,
     innermost: I,
     handlers: Handlers,
 }
@@ -95,6 +98,7 @@ impl Around {
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
             http: HttpRecorder::new(&self.metrics, paths),
             body_limit: DefaultBodyLimit::max(self.max_body_bytes),
+            body_memory: BodyMemory::new(self.body_memory_bytes, self.max_body_bytes),
             innermost,
             handlers,
         })
@@ -111,7 +115,7 @@ impl<I: Innermost> Site for Layers<I> {
         Box::pin(async move {
             let next = |request| self.innermost.run(request, Next(&self.handlers));
             let counted =
-                |request| count(&self.http, request, |request| beside_others(request, next));
+                |request| count(&self.http, request, |request| beside_others(&self.body_memory, request, next));
             let opened = |request| require_key(&self.keys, request, counted);
             log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened)).await
         })

@@ -74,6 +74,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
         },
         log: RequestLog { has_id_header: true },
         max_body_bytes: 1000,
+        body_memory_bytes: 1000,
     };
     around.site(routes, Direct)
 }

@@ -85,6 +85,7 @@ pub(crate) fn serve(
             cors: Cors { origins: Vec::new(), methods: Vec::new(), headers: Vec::new(), credentials: false },
             log: RequestLog { has_id_header: false },
             max_body_bytes: MAX_BODY_BYTES,
+            body_memory_bytes: 4 * MAX_BODY_BYTES,
         },
         faults: FaultLayer { faults: rules, metrics: metrics.clone(), max_body_bytes: MAX_BODY_BYTES },
         listen: ListenOptions {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::json;
 use vcr_tests::{Serve, wait_until};
@@ -126,6 +127,48 @@ fn large_bodies_are_copied_few_times() {
         let more = (serve.peak_memory_bytes() - before) as f64 / LENGTH as f64;
         assert!(more < most, "{path} {body:.100} took {more} times {LENGTH} bytes");
     }
+}
+
+/// Large bodies share their memory: one for which there is no room is not read, and neither
+/// short ones nor those that come later are kept from being served.
+#[test]
+fn large_bodies_wait_for_memory() {
+    const LENGTH: usize = 32 << 20;
+    let serve = Serve::start(&["--max-request-body-size", "32MiB", "--max-request-body-memory", "64MiB"]);
+    let body = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(LENGTH / 5 - 10));
+    let head = |length: &str| {
+        let fixed = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+        format!("{fixed}\r\n{length}\r\n\r\n")
+    };
+    let (begin, end) = body.split_at(body.len() - 1);
+    let known = head(&format!("content-length: {}", body.len()));
+    let in_chunks = format!("{}{:x}\r\n", head("transfer-encoding: chunked"), body.len());
+    let end_of_chunks = format!("{end}\r\n0\r\n\r\n");
+    let send = |head: &str| {
+        let mut connection = TcpStream::connect(serve.address()).expect("it listens");
+        // In vain, as long as nothing is read of what sockets have no room for.
+        connection.set_write_timeout(Some(Duration::from_secs(3))).expect("a time");
+        connection.write_all(head.as_bytes()).expect("it reads heads");
+        connection.write_all(begin.as_bytes()).map(|()| connection)
+    };
+    let finish = |mut connection: TcpStream, end: &str| {
+        let mut answer = String::new();
+        connection.write_all(end.as_bytes()).expect("it reads");
+        connection.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("context length"), "{answer}");
+    };
+    let first = send(&known).expect("there is room");
+    // It does not say its length, and so may be as long as any.
+    let second = send(&in_chunks).expect("there is room");
+    assert!(send(&known).is_err(), "there is no room");
+    assert!(send(&in_chunks).is_err(), "there is no room");
+    assert_serves(&serve);
+    let small = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(20_000));
+    assert_eq!(serve.post_text("/v1/completions", &small).status, 200);
+    finish(first, end);
+    finish(second, &end_of_chunks);
+    finish(send(&in_chunks).expect("there is room again"), &end_of_chunks);
+    finish(send(&known).expect("there is room again"), end);
 }
 
 /// A client that has gone gets no further token: its request ends in the step that
