@@ -46,7 +46,7 @@ pub fn fitted_prices() -> StepPrice {
         "step" => 6.0e6,
         "prefill_step" => 1.0e6,
         "token" | "token_above_128" | "token_above_512" => 1.0e4,
-        "decode_context_token" | "prefill_context_token" => 30.0,
+        "decode_context_token" | "decode_distinct_token" | "prefill_context_token" => 20.0,
         "attention_pair" => 1.0,
         _ => 1.0e3,
     });
