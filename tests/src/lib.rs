@@ -5,6 +5,7 @@
 //! exit code, two streams and files come out.
 
 mod binary;
+mod certificates;
 mod data;
 mod file_circles;
 mod folder;
@@ -17,6 +18,7 @@ mod tables;
 mod tokenizer;
 
 pub use binary::{scratch_dir, vcr};
+pub use certificates::{Authority, Certificate, self_signed};
 pub use data::{Sums, sample, sample_data, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{DEFAULT_FILES, Folder, Said};

@@ -9,9 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::Value;
-use vcr_tests::{Folder, Said, free_port, root, scratch_dir, shipped_guest, skip, vcr};
+use vcr_tests::{Authority, Folder, Said, free_port, root, scratch_dir, shipped_guest, skip, vcr};
 
 /// The user of `tests/image/run.sh`.
 const USER: u32 = 12345;
@@ -211,23 +210,13 @@ fn serves_and_is_healthy(image: &Image) {
 fn pulls_a_guest_over_tls(image: &Image) {
     // Of this machine, but not one of the names that need no TLS.
     const HOST: &str = "127.0.0.2";
-    let mut root_params = CertificateParams::new([]).expect("no names");
-    root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let own_key = || KeyPair::generate().expect("there is randomness");
-    let issuer = CertifiedIssuer::self_signed(root_params, own_key()).expect("it can be signed");
-    let key = own_key();
-    let params = CertificateParams::new([HOST.to_owned()]).expect("an address");
-    let certificate = params.signed_by(&key, &issuer).expect("it can be signed");
-    let write = |name: &str, text: String| {
-        let path = image.out().join(name);
-        fs::write(&path, text).expect("it is writable");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
-        path
-    };
-    write("ca.pem", issuer.pem());
-    let files = [write("certificate.pem", certificate.pem()), write("key.pem", key.serialize_pem())];
+    let authority = Authority::new("an authority of tests");
+    let own = authority.sign(HOST, "registry");
+    let known = image.out().join("ca.pem");
+    fs::write(&known, authority.pem()).expect("it is writable");
+    fs::set_permissions(&known, fs::Permissions::from_mode(0o644)).expect("it is ours");
     let mut command = Command::new("python3");
-    command.arg(root().join("tests/image/registry.py")).args(files).arg(HOST);
+    command.arg(root().join("tests/image/registry.py")).args(own.paths()).arg(HOST);
     command.arg(root().join("guests/dist/roofline.wasm")).stdout(Stdio::piped());
     let mut registry = Server(command.spawn().expect("it starts"));
     let mut reference = String::new();

@@ -5,9 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, shipped_guest, vcr};
+use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, self_signed, shipped_guest, vcr};
 
 /// Options behind which a name is one of an output.
 const OUTPUTS: [&str; 9] =
@@ -133,13 +132,9 @@ impl Pantry {
 
     /// An engine's certificate, which is its own authority.
     fn add_certificates(&self) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
-        let certificate = params.self_signed(&key).expect("a certificate").pem();
-        let contents = [certificate.clone(), key.serialize_pem(), certificate];
-        for (name, contents) in ["engine.pem", "engine-key.pem", "authority.pem"].into_iter().zip(contents) {
-            _ = self.folder.write(name, contents);
-        }
+        let engine = self_signed(self.folder.path(), "127.0.0.1", "engine");
+        let authority = self.folder.path().join("authority.pem");
+        std::fs::copy(engine.certificate, authority).expect("a folder of tests is writable");
     }
 
     /// The shards of a sweep, in the folder and in one of their own.

@@ -1,49 +1,12 @@
 //! KV over TCP with TLS between two processes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tempfile::TempDir;
-use vcr_tests::Folder;
+use vcr_tests::{Authority, Folder};
 
 use super::moving::{Moving, completion_tokens, prompt};
 
 const SHAPE: &str = "2x4x16";
-
-/// An authority, and a folder for its files.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    folder: TempDir,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names are valid names");
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate");
-        Self { issuer, folder: tempfile::tempdir().expect("a temporary folder") }
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, text).expect("a temporary folder is writable");
-        path
-    }
-
-    /// Its own certificate.
-    fn file(&self) -> PathBuf {
-        self.write("authority.pem", &self.issuer.pem())
-    }
-
-    /// A certificate for this host and its key, in one file.
-    fn sign(&self, host: &str) -> PathBuf {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        self.write(&format!("{host}.pem"), &(certificate.pem() + &key.serialize_pem()))
-    }
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths of tests are texts")
@@ -58,7 +21,7 @@ fn start(certificate: &Path, authority: &Path, more: &[&str]) -> Moving {
 #[test]
 fn kv_moves_with_tls_and_certificates_of_both_sides() {
     let authority = Authority::new("one");
-    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
+    let (certificate, file) = (authority.sign_in_one_file("127.0.0.1"), authority.file());
     for more in [&["--kv-transfer-mode", "pull"][..], &["--kv-transfer-mode", "push", "--kv-transfer-tls-mutual"]] {
         let (prefill, decode) = (start(&certificate, &file, more), start(&certificate, &file, more));
         for number in 0..3 {
@@ -87,8 +50,8 @@ fn refused(prefill: &Moving, decode: &Moving, log_of_prefill: &str) -> String {
 #[test]
 fn peers_without_tls_or_of_other_authorities_are_refused() {
     let (authority, other) = (Authority::new("one"), Authority::new("other"));
-    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
-    let (foreign, foreign_file) = (other.sign("127.0.0.1"), other.file());
+    let (certificate, file) = (authority.sign_in_one_file("127.0.0.1"), authority.file());
+    let (foreign, foreign_file) = (other.sign_in_one_file("127.0.0.1"), other.file());
     let secured = start(&certificate, &file, &[]);
     let plain = Moving::with_shape(SHAPE, &[]);
     let error = refused(&secured, &plain, "the peer speaks no TLS");
@@ -105,7 +68,7 @@ fn peers_without_tls_or_of_other_authorities_are_refused() {
     let error = refused(&strict, &half, "a KV connection was refused");
     assert!(error.contains("the peer refuses"), "{error}");
     // A certificate for another host.
-    let elsewhere = start(&authority.sign("elsewhere.example"), &file, &[]);
+    let elsewhere = start(&authority.sign_in_one_file("elsewhere.example"), &file, &[]);
     let error = refused(&elsewhere, &secured, "a KV connection was refused");
     assert!(error.contains("the peer's certificate is invalid"), "{error}");
 }
@@ -113,9 +76,9 @@ fn peers_without_tls_or_of_other_authorities_are_refused() {
 #[test]
 fn unusable_files_and_options_are_told_at_start() {
     let authority = Authority::new("one");
-    let (certificate, file) = (authority.sign("127.0.0.1"), authority.file());
+    let (certificate, file) = (authority.sign_in_one_file("127.0.0.1"), authority.file());
     let broken = authority.write("broken.pem", "no certificate");
-    let missing = authority.folder.path().join("missing.pem");
+    let missing = authority.path("missing.pem");
     let (certificate, file) = (text(&certificate), text(&file));
     let folder = Folder::new();
     let play = |args: &[&str]| folder.vcr(&[&["play", "--kv-transfer", "tcp", "--kv-shape", SHAPE][..], args].concat());
@@ -137,7 +100,7 @@ fn unusable_files_and_options_are_told_at_start() {
 #[test]
 fn kv_bench_measures_encrypted_transfers() {
     let authority = Authority::new("one");
-    let (certificate, ca) = (authority.sign("127.0.0.1"), authority.file());
+    let (certificate, ca) = (authority.sign_in_one_file("127.0.0.1"), authority.file());
     let tls = ["--kv-transfer-tls-cert", text(&certificate), "--kv-transfer-tls-ca", text(&ca)];
     let sizes = ["--total", "1MiB", "--page", "64KiB", "--repeat", "2"];
     let folder = Folder::new();
@@ -147,7 +110,7 @@ fn kv_bench_measures_encrypted_transfers() {
     let table = bench(&tls).ended(0);
     assert!(table.stdout.contains("2 stream(s) with TLS, median of 2"), "{}", table.stdout);
     // Of another host than the one that is connected to.
-    let other = authority.sign("prefill.example");
+    let other = authority.sign_in_one_file("prefill.example");
     let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];
     bench(&wrong).failed(2, &["127.0.0.1"]);
     bench(&["--kv-transfer-tls-cert", "nowhere.pem", "--kv-transfer-tls-ca", text(&ca)]).failed(2, &["nowhere.pem"]);

@@ -1,8 +1,7 @@
 //! Servers that the run did not make: `vcr serve`, and vLLM's own frontend.
 
-use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
-use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, vllm_rs};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, self_signed, vllm_rs};
 
 use crate::steps::Logged;
 use crate::{Outputs, SCENARIO};
@@ -93,15 +92,12 @@ fn engines_of_others_have_no_series() {
 #[test]
 fn certificates_are_checked() {
     let folder = Folder::with(SCENARIO);
-    let key = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
-    folder.write("key.pem", key.serialize_pem());
-    folder.write("certificate.pem", params.self_signed(&key).expect("a certificate").pem());
-    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name).display().to_string());
-    let server = Serve::start_tls(&[&ENGINE[..], &["--ssl-certfile", &certificate, "--ssl-keyfile", &key]].concat());
+    let own = self_signed(folder.path(), "127.0.0.1", "own");
+    let [certificate, key] = own.paths();
+    let server = Serve::start_tls(&[&ENGINE[..], &["--ssl-certfile", certificate, "--ssl-keyfile", key]].concat());
     let url = format!("https://{}", server.address());
     folder.run(&["--target", &url]).failed(2, &["no TLS connection to", "UnknownIssuer", "ca_file"]);
-    let target = format!("http(\"{url}\", #{{ ca_file: \"certificate.pem\" }})");
+    let target = format!("http(\"{url}\", #{{ ca_file: \"own.pem\" }})");
     let measured = Outputs::of(&folder, &target, &[]);
     assert_eq!(measured.counter("failed"), 0);
 }

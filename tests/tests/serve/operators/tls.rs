@@ -3,75 +3,30 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use tempfile::TempDir;
-use vcr_tests::{Folder, Serve, wait_until};
+use vcr_tests::{Authority, Certificate, Folder, Serve, wait_until};
 
-/// An authority, and a folder for the files of certificates that it signs.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    folder: TempDir,
-}
-
-/// The files of a certificate.
-struct Files {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names are valid names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate");
-        Self { issuer, folder: tempfile::tempdir().expect("a temporary folder") }
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, text).expect("a temporary folder is writable");
-        path
-    }
-
-    /// Its own certificate.
-    fn file(&self) -> PathBuf {
-        self.write("authority.pem", &self.issuer.pem())
-    }
-
-    /// Signs a certificate for `localhost` with a new key, in files of this name.
-    fn sign(&self, name: &str) -> Files {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        Files {
-            certificate: self.write(&format!("{name}.pem"), &certificate.pem()),
-            key: self.write(&format!("{name}-key.pem"), &key.serialize_pem()),
+/// A client that trusts an authority.
+fn client(authority: &Authority, own: Option<&Certificate>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.expect("versions are known").with_root_certificates(roots);
+    Arc::new(match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let chain = vec![CertificateDer::from_pem_file(&own.certificate).expect("a certificate")];
+            let key = PrivateKeyDer::from_pem_file(&own.key).expect("a key");
+            builder.with_client_auth_cert(chain, key).expect("they fit together")
         }
-    }
-
-    /// A client that trusts it.
-    fn client(&self, own: Option<&Files>) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).expect("a certificate");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.expect("versions are known").with_root_certificates(roots);
-        Arc::new(match own {
-            None => builder.with_no_client_auth(),
-            Some(own) => {
-                let chain = vec![CertificateDer::from_pem_file(&own.certificate).expect("a certificate")];
-                let key = PrivateKeyDer::from_pem_file(&own.key).expect("a key");
-                builder.with_client_auth_cert(chain, key).expect("they fit together")
-            }
-        })
-    }
+    })
 }
 
 fn text(path: &Path) -> &str {
@@ -94,40 +49,43 @@ fn get(address: &str, client: &Arc<ClientConfig>) -> Result<(String, Certificate
 
 #[test]
 fn a_certificate_is_read_again_when_it_changes() {
-    let authority = Authority::new();
-    let files = authority.sign("server");
+    let authority = Authority::new("one");
+    let files = authority.sign("localhost", "server");
     let serve = Serve::start_tls(&["--ssl-certfile", text(&files.certificate), "--ssl-keyfile", text(&files.key)]);
-    let client = authority.client(None);
-    let of_server = || get(serve.address(), &client).expect("it is served");
+    let trusting = client(&authority, None);
+    let of_server = || get(serve.address(), &trusting).expect("it is served");
     let (head, first) = of_server();
     assert_eq!(head, "HTTP/1.1 200 OK");
-    assert!(get(serve.address(), &Authority::new().client(None)).is_err(), "the client checks the certificate");
-    authority.sign("server");
+    assert!(
+        get(serve.address(), &client(&Authority::new("another"), None)).is_err(),
+        "the client checks the certificate"
+    );
+    authority.sign("localhost", "server");
     let second = of_server().1;
     assert_ne!(second, first);
     // What is no certificate is told, and the one before stays.
     std::fs::write(&files.certificate, "no certificate").expect("a temporary folder is writable");
     assert_eq!(of_server().1, second);
     wait_until("the log tells it", || serve.log().contains("the changed certificate is not used"));
-    authority.sign("server");
+    authority.sign("localhost", "server");
     assert_ne!(of_server().1, second);
 }
 
 #[test]
 fn one_file_may_hold_certificate_and_key() {
-    let authority = Authority::new();
-    let files = authority.sign("server");
+    let authority = Authority::new("one");
+    let files = authority.sign("localhost", "server");
     let both = [&files.certificate, &files.key].map(|path| std::fs::read_to_string(path).expect("it was written"));
     let both = authority.write("both.pem", &both.concat());
     let serve = Serve::start_tls(&["--ssl-certfile", text(&both)]);
-    assert_eq!(get(serve.address(), &authority.client(None)).expect("it is served").0, "HTTP/1.1 200 OK");
+    assert_eq!(get(serve.address(), &client(&authority, None)).expect("it is served").0, "HTTP/1.1 200 OK");
 }
 
 #[test]
 fn certificates_of_clients_are_asked_for_and_checked() {
-    let (authority, other) = (Authority::new(), Authority::new());
-    let server = authority.sign("server");
-    let (known, unknown) = (authority.sign("client"), other.sign("client"));
+    let (authority, other) = (Authority::new("one"), Authority::new("other"));
+    let server = authority.sign("localhost", "server");
+    let (known, unknown) = (authority.sign("localhost", "client"), other.sign("localhost", "client"));
     let authorities = authority.file();
     for (required, anonymous_is_served) in [("0", true), ("1", true), ("2", false)] {
         let serve = Serve::start_tls(&[
@@ -140,7 +98,7 @@ fn certificates_of_clients_are_asked_for_and_checked() {
             "--ssl-cert-reqs",
             required,
         ]);
-        let is_served = |own: Option<&Files>| get(serve.address(), &authority.client(own)).is_ok();
+        let is_served = |own: Option<&Certificate>| get(serve.address(), &client(&authority, own)).is_ok();
         assert_eq!(is_served(None), anonymous_is_served, "--ssl-cert-reqs {required}");
         assert!(is_served(Some(&known)), "--ssl-cert-reqs {required}");
         assert_eq!(is_served(Some(&unknown)), required == "0", "--ssl-cert-reqs {required}");
@@ -149,8 +107,8 @@ fn certificates_of_clients_are_asked_for_and_checked() {
 
 #[test]
 fn files_that_are_no_good_end_it_at_start() {
-    let authority = Authority::new();
-    let (one, other) = (authority.sign("one"), authority.sign("other"));
+    let authority = Authority::new("one");
+    let (one, other) = (authority.sign("localhost", "one"), authority.sign("localhost", "other"));
     let (certificate, key) = (text(&one.certificate), text(&one.key));
     let junk = authority.write("junk.pem", "no certificate");
     let folder = Folder::new();

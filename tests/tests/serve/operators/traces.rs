@@ -2,17 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
-use vcr_tests::{Folder, Serve, grpc_packages, wait_until};
+use vcr_tests::{Folder, Serve, grpc_packages, self_signed, wait_until};
 
 /// The head and the body of a request.
 type Message = (String, Vec<u8>);
@@ -99,24 +97,13 @@ fn what_is_not_sampled_is_not_sent_and_the_last_spans_are() {
     assert!(contains(&all, b"cmpl-sampled") && !contains(&all, b"cmpl-unsampled"));
 }
 
-/// A certificate of `localhost` and its key, in files.
-fn certificate(folder: &Path) -> (PathBuf, PathBuf) {
-    let key = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    let certificate = params.self_signed(&key).expect("a certificate");
-    let files = (folder.join("own.pem"), folder.join("own-key.pem"));
-    std::fs::write(&files.0, certificate.pem()).expect("it is written");
-    std::fs::write(&files.1, key.serialize_pem()).expect("it is written");
-    files
-}
-
 /// A collector of others, by gRPC.
 #[test]
 fn spans_go_over_grpc_with_and_without_tls() {
     let Some(packages) = grpc_packages() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (certificate, key) = certificate(folder.path());
-    let (certificate, key) = (certificate.to_str().expect("a text"), key.to_str().expect("a text"));
+    let own = self_signed(folder.path(), "localhost", "own");
+    let [certificate, key] = own.paths();
     for (scheme, files) in [("grpc", &[][..]), ("grpcs", &[certificate, key])] {
         let mut collector = packages.run("tests/frontends/otlp_collector.py", files);
         let mut port = None;
@@ -142,9 +129,10 @@ fn spans_go_over_grpc_with_and_without_tls() {
 #[test]
 fn spans_go_over_https_to_a_collector_that_is_trusted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (certificate, key) = certificate(folder.path());
-    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
+    let own = self_signed(folder.path(), "localhost", "own");
+    let [certificate, key] = own.paths();
+    let chain = vec![CertificateDer::from_pem_file(certificate).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_file(key).expect("a key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.expect("versions are known").with_no_client_auth().with_single_cert(chain, key);
@@ -168,7 +156,6 @@ fn spans_go_over_https_to_a_collector_that_is_trusted() {
     let wary = Serve::start(&["--otlp-traces-endpoint", &endpoint]);
     assert_eq!(wary.post("/v1/completions", &call).status, 200);
     wary.wait_for("traces cannot be sent");
-    let certificate = certificate.to_str().expect("a text");
     let serve = Serve::start(&["--otlp-traces-endpoint", &endpoint, "--otlp-traces-certificate", certificate]);
     assert_eq!(serve.post("/v1/completions", &call).status, 200);
     let sent = messages.recv_timeout(Duration::from_secs(60)).expect("the span comes");
