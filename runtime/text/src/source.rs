@@ -40,11 +40,8 @@ impl TextModel {
     #[must_use]
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let plain = (0..tokenizer.vocab_size()).filter(|id| !tokenizer.is_special(*id));
-        let pieces = plain.map(|id| (tokenizer.token_bytes(id), id)).filter(|(piece, _)| !piece.is_empty());
-        // The source keeps this room, so that there is none for more.
-        let mut known = Vec::with_capacity(tokenizer.vocab_size() as usize);
-        known.extend(pieces.map(|(piece, id)| (piece.to_vec(), id)));
-        let structured = JsonTokens::of_pieces(known);
+        let pieces = plain.map(|id| (tokenizer.token_bytes(id).to_vec(), id));
+        let structured = JsonTokens::of_pieces(pieces.filter(|(piece, _)| !piece.is_empty()).collect());
         Self {
             tokenizer: tokenizer.clone(),
             english: English::new(tokenizer),

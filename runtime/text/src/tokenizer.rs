@@ -1,8 +1,5 @@
 //! Tokenizers: the built-in one and those of model folders.
 
-mod bpe;
-mod library;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +7,6 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tokenizers::decoders::DecoderWrapper;
 
-use self::library::Library;
 use crate::TextError;
 use crate::builtin::Builtin;
 
@@ -29,7 +25,7 @@ struct Inner {
 
 enum Kind {
     Builtin(Box<Builtin>),
-    Library { tokenizer: Box<dyn Library>, is_byte_level: bool },
+    Library { tokenizer: Box<tokenizers::Tokenizer>, is_byte_level: bool },
 }
 
 /// Bytes of each token, one after another.
@@ -43,17 +39,6 @@ impl Table {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len() as u32);
-    }
-
-    /// One more than the largest id.
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Gives up the room for more.
-    fn shrink(&mut self) {
-        self.bytes.shrink_to_fit();
-        self.ends.shrink_to_fit();
     }
 
     fn get(&self, id: u32) -> &[u8] {
@@ -106,17 +91,20 @@ impl Tokenizer {
 
     /// A tokenizer of the `tokenizers` library.
     fn from_json(bytes: &[u8], config: Option<&Json>) -> Result<Self, String> {
-        let tokenizer = library::read(bytes)?;
-        let is_byte_level = match tokenizer.decoder() {
+        let tokenizer = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
+        let is_byte_level = match tokenizer.get_decoder() {
             Some(DecoderWrapper::ByteLevel(_)) => true,
             Some(DecoderWrapper::Sequence(sequence)) => {
                 matches!(sequence.get_decoders(), [DecoderWrapper::ByteLevel(_)])
             }
             _ => false,
         };
-        let added = tokenizer.added_tokens();
-        let last_added = added.keys().next_back().copied();
-        let last = tokenizer.last_of_model().max(last_added).ok_or("it has no tokens")?;
+        let mut texts: BTreeMap<u32, String> =
+            tokenizer.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect();
+        let added = tokenizer.get_added_tokens_decoder();
+        // A token may be in the model's vocabulary under another text.
+        texts.extend(added.iter().map(|(id, token)| (*id, token.content.clone())));
+        let last = texts.keys().next_back().copied().ok_or("it has no tokens")?;
         if last > IDS_MAX {
             return Err(format!("a token has id {last}: expected at most {IDS_MAX}"));
         }
@@ -125,21 +113,19 @@ impl Tokenizer {
         let mut piece = Vec::new();
         for id in 0..=last {
             piece.clear();
-            // A token may be in the model's vocabulary under another text than the added one.
-            if let Some(text) = tokenizer.id_to_token(id) {
+            if let Some(text) = texts.get(&id) {
                 match text.chars().map(|char| bytes_of.get(&char).copied()).collect::<Option<Vec<u8>>>() {
                     Some(bytes) if is_byte_level => piece.extend(bytes),
                     _ if is_byte_level || added.contains_key(&id) => piece.extend(text.as_bytes()),
-                    _ => piece.extend(plain_piece(&text)),
+                    _ => piece.extend(plain_piece(text)),
                 }
             }
             table.push(&piece);
         }
-        table.shrink();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let special_texts = config.map(special_texts).unwrap_or_default();
         let eos = special_texts.get("eos_token").and_then(|text| tokenizer.token_to_id(text)).into_iter().collect();
-        let kind = Kind::Library { tokenizer, is_byte_level };
+        let kind = Kind::Library { tokenizer: Box::new(tokenizer), is_byte_level };
         Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts })))
     }
 
@@ -153,7 +139,10 @@ impl Tokenizer {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),
             Kind::Library { tokenizer, .. } => {
-                tokenizer.encode(text, add_special).map_err(|error| TextError::Encode(error.to_string()))
+                let encoding = tokenizer.encode_fast(text, add_special);
+                encoding
+                    .map(|encoding| encoding.get_ids().to_vec())
+                    .map_err(|error| TextError::Encode(error.to_string()))
             }
         }
     }
@@ -182,7 +171,7 @@ impl Tokenizer {
     /// One more than the largest id.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
-        self.0.table.len() as u32
+        self.0.table.ends.len() as u32
     }
 
     /// The text of one token by itself; replacement characters where it is a part of
