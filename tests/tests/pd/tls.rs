@@ -121,8 +121,9 @@ fn kv_bench_measures_encrypted_transfers() {
 fn changed_certificates_are_read_again() {
     let (authority, next) = (Authority::new("one"), Authority::new("next"));
     let own = |name: &str, of: &Path| authority.write(name, &std::fs::read_to_string(of).expect("it was written"));
-    let (certificate, file) = (own("own.pem", &authority.sign("127.0.0.1")), own("own-ca.pem", &authority.file()));
-    let (next_certificate, next_file) = (next.sign("127.0.0.1"), next.file());
+    let (certificate, file) =
+        (own("own.pem", &authority.sign_in_one_file("127.0.0.1")), own("own-ca.pem", &authority.file()));
+    let (next_certificate, next_file) = (next.sign_in_one_file("127.0.0.1"), next.file());
     let prefill = start(&certificate, &file, &["--kv-transfer-tls-mutual"]);
     let reads = |decode: &Moving, number: u32| {
         let answer = decode.complete(&prompt(number), 5, &prefill.compute(&prompt(number)));
