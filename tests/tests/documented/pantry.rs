@@ -69,6 +69,7 @@ impl Pantry {
         pantry.add_guests();
         pantry.add_shards();
         pantry.add_certificates();
+        pantry.add_model();
         pantry
     }
 
@@ -135,6 +136,12 @@ impl Pantry {
         let engine = self_signed(self.folder.path(), "127.0.0.1", "engine");
         let authority = self.folder.path().join("authority.pem");
         std::fs::copy(engine.certificate, authority).expect("a folder of tests is writable");
+    }
+
+    /// The `config.json` of a model.
+    fn add_model(&self) {
+        let config = root().join("tests/recordings/h100/capture/model/qwen3-14b/config.json");
+        fs::copy(config, self.folder.path().join("config.json")).expect("the folder is writable");
     }
 
     /// The shards of a sweep, in the folder and in one of their own.

@@ -13,7 +13,7 @@ use crate::terminal::style::{BOLD, bare_table, write_table};
 pub(crate) const MODEL_EXAMPLES: &str = "Examples:
   vcr inspect model Qwen/Qwen3-8B --gpu h100
   vcr inspect model openai/gpt-oss-120b --gpu h100 --tensor-parallel-size 2 --kv-cache-dtype fp8
-  vcr inspect model path/config.json --json
+  vcr inspect model config.json --json
   vcr inspect model --list
 
 In scenarios model(\"NAME\") is the same; engine(#{ model: model(\"NAME\", #{ gpu: \"h100\" }) }) takes its groups and blocks.
