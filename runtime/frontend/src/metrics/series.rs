@@ -9,6 +9,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::page::Metrics;
 use super::table::{Name, TABLE};
 
+/// The value of a further label, and its counter.
+type Labelled = (Box<str>, Counter);
+
 /// Series of one engine. One is created when it is first asked for.
 #[derive(Debug)]
 pub(super) struct EngineSeries {
@@ -18,7 +21,7 @@ pub(super) struct EngineSeries {
     counters: Box<[OnceLock<Counter>]>,
     histograms: Box<[OnceLock<Histogram>]>,
     /// By [`Name`], with the value of their further label; there are few of each.
-    labelled: Box<[Mutex<Vec<(Box<str>, Counter)>>]>,
+    labelled: Box<[Mutex<Vec<Labelled>>]>,
 }
 
 impl EngineSeries {
