@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         self.map.get(name).and_then(Value::as_object)
     }
 
-    /// A list with an item for each of so many layers.
+    /// A list with an item for each of `layers` layers.
     pub(crate) fn by_layer(self, name: &'a str, layers: u64) -> Result<Option<&'a [Value]>, ModelError> {
         let Some((name, value)) = self.find(&[name]) else { return Ok(None) };
         match value.as_array() {

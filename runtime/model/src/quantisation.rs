@@ -8,7 +8,7 @@ use crate::fields::Fields;
 /// How a matrix of weights is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// As numbers of so many bytes.
+    /// As numbers of this many bytes.
     Plain(u64),
     /// Eight-bit floats, with a scale for each matrix or for each square of 128.
     Fp8 {

@@ -57,7 +57,7 @@ fn a_fit_of_half_the_load_predicts_three_quarters_of_it() {
 }
 
 /// Nothing is shared in the load of the fit. Without a price for what is read once the others
-/// come out 9 % too slow.
+/// come out 13 % too slow.
 #[test]
 fn decodes_that_share_a_prefix_are_predicted_as_fast_as_they_are() {
     let found = predicted("qwen3-14b", 17_815, "p50", "shared");

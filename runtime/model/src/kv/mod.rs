@@ -19,7 +19,7 @@ pub enum KvKind {
     Window(u64),
     /// The chunk that the next token is in.
     Chunk(u64),
-    /// A state, of which a request has so many: before a step, after it, and at a checkpoint of Mamba 2.
+    /// A state, with the number of copies that a request has: before a step, after it, and at a checkpoint of Mamba 2.
     State(u64),
 }
 
@@ -60,7 +60,7 @@ pub struct KvGroup {
 }
 
 impl KvGroup {
-    /// Blocks that a sequence of so many tokens holds at once, at most.
+    /// Maximum number of blocks that a sequence of `tokens` tokens holds at once.
     fn blocks(&self, tokens: u64, in_flight_tokens: u64) -> u64 {
         match self.kind {
             KvKind::Full | KvKind::Latent => tokens.div_ceil(self.block_size),
@@ -113,7 +113,7 @@ impl KvPlan {
         self.groups.iter().map(KvGroup::bytes_per_token).sum()
     }
 
-    /// Bytes of the blocks that a sequence of so many tokens holds at once, at most.
+    /// Maximum bytes of the blocks that a sequence of `tokens` tokens holds at once.
     #[must_use]
     pub fn bytes_of_sequence(&self, tokens: u64) -> u64 {
         let blocks = |group: &KvGroup| group.blocks(tokens, self.in_flight_tokens);
