@@ -39,17 +39,27 @@ class Hashed:
 
 # Kinds of groups of layers, as a command line names them.
 GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes"]
+# Drafters with KV of their own.
+DRAFTERS = ["eagle", "mtp", "multi_module_mtp", "draft_model"]
+# Those whose KV of a token depends on the token after it.
+EAGLE_LIKE = ["eagle", "mtp", "multi_module_mtp"]
 
 
-def draw(seed, number, groups=None):
+def draw(seed, number, groups=None, drafter=None):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
-    `groups` names their kind."""
-    rng = random.Random(f"cases/{groups}/{seed}/{number}" if groups else f"cases/{seed}/{number}")
+    `groups` names their kind, and with a drafter that has KV of its own if `drafter` names one, or is "any"."""
+    parts = [part for part in (groups, drafter) if part]
+    rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
     # Requests that outgrow the pool together, so that many are preempted.
-    pressed = rng.random() < (0.75 if groups else 0.55)
+    pressed = rng.random() < (0.75 if parts else 0.55)
     config = draw_config(rng, pressed)
+    if drafter:
+        config["drafter"] = rng.choice(DRAFTERS) if drafter == "any" else drafter
+        draw_drafter(rng, config)
     if groups:
         draw_groups(rng, config, groups)
+        if drafter:
+            draw_drafter_groups(rng, config)
     habits = draw_habits(rng, config, pressed)
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
     count = rng.randint(REQUESTS_MIN + 20, REQUESTS_MAX)
@@ -99,6 +109,31 @@ def draw_config(rng, pressed):
         "spec": spec,
         "async_scheduling": rng.random() < 0.6,
     }
+
+
+def draw_drafter(rng, config):
+    """What a drafter with KV of its own needs besides."""
+    drafter = config["drafter"]
+    config["spec"] = rng.choice([1, 1, 2, 3, 3, 4, 5, 7])
+    if drafter == "multi_module_mtp":
+        config["spec"] = max(2, config["spec"])
+    # A request that waits with one token is admitted with all of its drafts.
+    least = 1 + config["spec"] + (drafter == "draft_model")
+    config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], least)
+    if drafter in EAGLE_LIKE:
+        # Since 0.33; versions before always drop the last block of a hit.
+        config["disable_lookahead_block_hashes"] = rng.random() < 0.4
+
+
+def draw_drafter_groups(rng, config):
+    """Which groups have layers of the drafter; none says that all may."""
+    candidates = [group for group in config["groups"] if group["kind"] != "chunked_local"]
+    has_local = len(candidates) < len(config["groups"])
+    if config["drafter"] not in EAGLE_LIKE or not candidates:
+        return
+    if has_local or rng.random() < 0.5:
+        for group in rng.sample(candidates, rng.choice([1, 1, min(2, len(candidates))])):
+            group["drafter"] = True
 
 
 def draw_groups(rng, config, kind):
@@ -277,6 +312,8 @@ def finish_request(rng, config, habits, identity, scale, prompt, before):
 def draw_pool(rng, config, requests, pressed):
     """Enough blocks for any one request; how many more makes the pressure."""
     slack = 2 * (config["spec"] + 1)
+    if "drafter" in config:
+        slack += 2 * config["spec"]
     longest = max(min(config["max_model_len"], request["length"] + slack) for request in requests)
     batches = 2 if config["async_scheduling"] else 1
     least = held_blocks(config, longest, batches * config["max_num_batched_tokens"]) + rng.choice([1, 2, 4])

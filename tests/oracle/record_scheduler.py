@@ -2,7 +2,7 @@
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
-        [--model-runner-v2]
+        [--drafter KIND] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -19,7 +19,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from random_cases import GROUP_KINDS, Hashed, draw  # noqa: E402
+from random_cases import DRAFTERS, GROUP_KINDS, Hashed, draw  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 
 ITERATIONS_MAX = 2500
@@ -88,9 +88,9 @@ def redrive(case, model):
     return True
 
 
-def record(out, name, seed, number, model, model_runner_v2, groups):
+def record(out, name, seed, number, model, model_runner_v2, groups, drafter):
     """Drives one random case; what vLLM itself does not survive goes to refused.jsonl."""
-    config, requests = draw(seed, number, groups)
+    config, requests = draw(seed, number, groups, drafter)
     drive = None
     try:
         answers = Hashed(seed, number, config["spec"])
@@ -145,6 +145,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, record only the named")
     parser.add_argument("--groups", choices=GROUP_KINDS, help="draw cases with groups of layers of this kind")
+    parser.add_argument("--drafter", choices=[*DRAFTERS, "any"], help="draw cases with this drafter, which has KV of its own")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -156,10 +157,14 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.only:
         (arguments.out / "refused.jsonl").write_text("", encoding="utf-8")
+    groups, drafter = arguments.groups, arguments.drafter
+    kinds = "-".join(kind for kind in (drafter, groups) if kind) or "random"
     for number in range(arguments.cases):
-        name = f"{arguments.groups or 'random'}-{arguments.seed}-{number:03}"
+        name = f"{kinds}-{arguments.seed}-{number:03}"
         if not arguments.only or name in arguments.only:
-            record(arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, arguments.groups)
+            record(
+                arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, groups, drafter
+            )
     return 0
 
 

@@ -114,7 +114,7 @@ class Drive:
         self.config = config
         self.scheduler = new_scheduler(config, model, model_runner_v2)
         self._has_groups = "groups" in config
-        self.effective = effective(self.scheduler, self._has_groups)
+        self.effective = effective(self.scheduler, self._has_groups, "drafter" in config)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
         self.steps = []
         self._requests = {request["id"]: request for request in requests}
@@ -184,7 +184,10 @@ class Drive:
             self.scheduler.cache_config.prefix_caching_hash_algo
         )
         init_none_hash(hash_function)
-        return get_request_block_hasher(self.config["block_size"], hash_function)
+        # Since 0.33 a hash may cover tokens after its block.
+        ahead = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)
+        more = [ahead] if ahead else []
+        return get_request_block_hasher(self.config["block_size"], hash_function, *more)
 
     def _add(self, line):
         added = []

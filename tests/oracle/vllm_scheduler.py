@@ -1,5 +1,6 @@
 """vLLM's own scheduler, built for a case without an engine."""
 
+import copy
 import math
 
 from vllm.config import (
@@ -53,14 +54,7 @@ def vllm_config(config, model):
         **parts,
     )
     if config["spec"]:
-        built.speculative_config = SpeculativeConfig(
-            method="ngram",
-            num_speculative_tokens=config["spec"],
-            prompt_lookup_max=4,
-            prompt_lookup_min=2,
-            target_model_config=built.model_config,
-            target_parallel_config=built.parallel_config,
-        )
+        built.speculative_config = speculative_config(config, built)
     # The CPU platform adjusts these for its own worker, which is not used here.
     built.scheduler_config.async_scheduling = config["async_scheduling"]
     built.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
@@ -68,6 +62,31 @@ def vllm_config(config, model):
     built.cache_config.block_size = config["block_size"]
     built.cache_config.num_gpu_blocks = config["num_blocks"]
     return built
+
+
+def speculative_config(config, built):
+    """The drafter. One with KV of its own gets its method afterwards: the scheduler asks for no more of it
+    than its method, its number of drafts and its number of modules, and so there is no model to be read."""
+    speculative = SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=config["spec"],
+        prompt_lookup_max=4,
+        prompt_lookup_min=2,
+        target_model_config=built.model_config,
+        target_parallel_config=built.parallel_config,
+    )
+    drafter = config.get("drafter")
+    if drafter is None:
+        return speculative
+    speculative.method = "mtp" if drafter == "multi_module_mtp" else drafter
+    speculative.draft_model_config = copy.copy(built.model_config)
+    speculative.draft_model_config.hf_config = copy.copy(built.model_config.hf_config)
+    modules = config["spec"] if drafter == "multi_module_mtp" else 1
+    speculative.draft_model_config.hf_config.num_nextn_predict_layers = modules
+    if hasattr(speculative, "disable_lookahead_block_hashes"):
+        disabled = config.get("disable_lookahead_block_hashes", False)
+        speculative.disable_lookahead_block_hashes = disabled
+    return speculative
 
 
 def group_spec(config, group, built):
@@ -82,7 +101,9 @@ def group_spec(config, group, built):
         case "full":
             return FullAttentionSpec(**shape)
         case "sliding_window":
-            return SlidingWindowSpec(**shape, sliding_window=group["window"])
+            # As vLLM tags each of its layers.
+            extra = max(0, built.num_prefill_lookahead_tokens - 1)
+            return SlidingWindowSpec(**shape, sliding_window=group["window"], extra_retained_tokens=extra)
         case "chunked_local":
             return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
     raise ValueError(f"unknown kind of group: {group['kind']}")
@@ -110,6 +131,7 @@ def new_scheduler(config, model, model_runner_v2):
             KVCacheGroupSpec(
                 layers if len(groups) == 1 else [f"{index}.{layer}" for layer in layers],
                 group_spec(config, group, built),
+                is_eagle_group=group.get("drafter", False),
             )
             for index, group in enumerate(groups)
         ],
@@ -130,9 +152,16 @@ def new_scheduler(config, model, model_runner_v2):
     return scheduler
 
 
-def effective(scheduler, has_groups):
+def effective(scheduler, has_groups, has_drafter):
     """The settings as the scheduler holds them."""
     speculative = scheduler.vllm_config.speculative_config
+    coordinator = scheduler.kv_cache_manager.coordinator
+    dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
+    of_drafter = {
+        "num_prefill_lookahead": scheduler.num_prefill_lookahead,
+        "num_hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),
+        "dropping_groups": sorted(dropping),
+    }
     by_group = {
         "coordinator": type(scheduler.kv_cache_manager.coordinator).__name__,
         "scheduler_block_size": scheduler.block_size,
@@ -159,4 +188,5 @@ def effective(scheduler, has_groups):
         "use_v2_model_runner": scheduler.use_v2_model_runner,
         "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
         **(by_group if has_groups else {}),
+        **(of_drafter if has_drafter else {}),
     }

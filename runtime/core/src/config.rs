@@ -1,8 +1,10 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+mod drafter;
 pub(crate) mod error;
 pub(crate) mod options;
 
+pub use drafter::{Drafter, Drafting};
 pub use error::ConfigError;
 pub use options::{
     ACCEPTANCE_RATES, Drivers, EngineOption, GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue,
@@ -11,6 +13,7 @@ pub use options::{
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS};
+use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::KvTiersConfig;
 
 /// Order of the waiting queue and choice of the preemption victim.
@@ -83,9 +86,13 @@ pub struct EngineConfigInput {
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
-    /// Draft tokens proposed for a request's next step by a drafter without KV
-    /// of its own (vLLM's n-gram speculation); 0 for none.
+    /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
+    /// Who proposes them.
+    pub drafter: Drafter,
+    /// With EAGLE or MTP since vLLM 0.33: drop the last block of a hit, as before and as with a KV
+    /// connector, and let no block's identity depend on tokens after it.
+    pub disable_lookahead_block_hashes: bool,
     /// Decide each step before the outputs of the one before are known.
     pub async_scheduling: bool,
     /// The vLLM version whose rules apply.
@@ -121,6 +128,8 @@ impl Default for EngineConfigInput {
             max_loras: 0,
             max_extra_tokens_per_step: 0,
             num_speculative_tokens: 0,
+            drafter: Drafter::default(),
+            disable_lookahead_block_hashes: false,
             async_scheduling: false,
             rules: SchedulerRules::default(),
             kv_tiers: None,
@@ -136,6 +145,7 @@ pub struct EngineConfig {
     input: EngineConfigInput,
     watermark_blocks: u32,
     quirks: Quirks,
+    drafting: Drafting,
 }
 
 impl EngineConfig {
@@ -145,7 +155,7 @@ impl EngineConfig {
     /// Each setting, or pair of settings, with which vLLM would not start or a
     /// request could wait for ever.
     pub fn new(mut input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
-        if let [KvCacheGroup { kind: KvCacheKind::FullAttention, block_size }] = input.kv_cache_groups[..]
+        if let [KvCacheGroup { kind: KvCacheKind::FullAttention, block_size, .. }] = input.kv_cache_groups[..]
             && block_size.is_none_or(|block_size| block_size == input.block_size)
         {
             input.kv_cache_groups.clear();
@@ -162,7 +172,7 @@ impl EngineConfig {
         }
         let watermark_blocks = (input.watermark * f64::from(input.num_gpu_blocks)) as u32;
         let quirks = Quirks::new(input.capacity, input.victim, input.reservations, input.max_extra_tokens_per_step);
-        Ok(Self { input, watermark_blocks, quirks })
+        Ok(Self { watermark_blocks, quirks, drafting: Drafting::of(&input), input })
     }
 
     fn check_pairs(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
@@ -191,6 +201,12 @@ impl EngineConfig {
         Self::check_bursts(input, errors);
         Self::check_tiers(input, errors);
         Self::check_groups(input, errors);
+        let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
+        Drafting::check(
+            input,
+            aligned.filter(|_| !input.kv_cache_groups.is_empty()).unwrap_or(input.block_size),
+            errors,
+        );
         if input.capacity == CapacityPolicy::GuaranteedNoEvict && input.num_speculative_tokens > 0 {
             errors.push(ConfigError::Exclusive {
                 field: "capacity",
@@ -323,8 +339,14 @@ impl EngineConfig {
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         let (tokens, drafts) = (self.input.max_num_batched_tokens, self.input.num_speculative_tokens);
-        if tokens <= drafts {
-            errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts });
+        if tokens <= drafts + self.drafting.draft_slots {
+            errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts: drafts + self.drafting.draft_slots });
+        }
+        // A chunk may have to end before tokens that the drafter needs after it.
+        let (field, least) = ("long_prefill_token_threshold", self.drafting.prefill_lookahead_tokens);
+        let value = self.input.long_prefill_token_threshold;
+        if value > 0 && value < least {
+            errors.push(ConfigError::TooSmall { field, value, least });
         }
         if let Some(model_len) = self.input.max_model_len {
             let needed = u32::try_from(self.most_blocks(model_len)).unwrap_or(u32::MAX);
@@ -346,6 +368,31 @@ impl EngineConfig {
     #[inline]
     pub(crate) fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// What follows from the drafter.
+    #[must_use]
+    #[inline]
+    pub fn drafting(&self) -> Drafting {
+        self.drafting
+    }
+
+    /// Indices of the groups in which the last block of a prefix hit is computed again; an engine without
+    /// groups has the group 0.
+    #[must_use]
+    pub fn groups_that_drop_a_block(&self) -> Vec<usize> {
+        let groups = &self.input.kv_cache_groups;
+        if groups.is_empty() {
+            return if self.drafting.drops_block { vec![0] } else { Vec::new() };
+        }
+        (0..groups.len()).filter(|&index| self.drafting.drops_in(groups, index)).collect()
+    }
+
+    /// Which tokens the identity of a block covers.
+    #[must_use]
+    pub fn hashed_blocks(&self) -> HashedBlocks {
+        let lookahead_tokens = self.drafting.hash_lookahead_tokens;
+        HashedBlocks { size_tokens: self.input.block_size, lookahead_tokens }
     }
 
     /// Whether a step gives every request that samples one token, and nothing
@@ -391,8 +438,13 @@ impl EngineConfig {
         if !self.has_kv_cache_groups() {
             return tokens.div_ceil(self.input.block_size).into();
         }
-        let (groups, in_flight) = (&self.input.kv_cache_groups, self.max_in_flight_tokens());
-        kind::most_blocks(groups, self.input.block_size, tokens, in_flight, self.max_model_len())
+        let in_flight = self.max_in_flight_tokens();
+        let held = self
+            .input
+            .kv_cache_groups
+            .iter()
+            .map(|group| KvCacheGroup { kind: self.drafting.held_kind(group.kind), ..*group });
+        kind::most_blocks(held, self.input.block_size, tokens, in_flight, self.max_model_len())
     }
 
     /// The least common multiple of the block sizes of all groups, of which every prefix hit is a
@@ -419,65 +471,4 @@ impl std::ops::Deref for EngineConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_defaults_are_valid() {
-        let config = EngineConfig::new(EngineConfigInput::default()).unwrap();
-        assert_eq!(config.max_running(), 256);
-        assert_eq!(config.watermark_blocks(), 0);
-    }
-
-    #[test]
-    fn every_problem_is_reported_at_once() {
-        let errors = EngineConfig::new(EngineConfigInput {
-            block_size: 0,
-            num_gpu_blocks: 1,
-            watermark: f64::NAN,
-            ..EngineConfigInput::default()
-        })
-        .unwrap_err();
-        assert_eq!(errors.len(), 3, "{errors:?}");
-        assert_eq!(errors[0].to_string(), "`block_size` must be at least 1, but is 0");
-    }
-
-    #[test]
-    fn a_pool_beyond_any_accelerator_is_refused() {
-        let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
-        let errors = of((1 << 30) + 1).unwrap_err();
-        assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
-        assert!(of(1 << 30).is_ok());
-    }
-
-    #[test]
-    fn an_engine_that_cannot_hold_its_longest_request_is_refused() {
-        let config = EngineConfig::new(EngineConfigInput {
-            num_gpu_blocks: 11,
-            max_model_len: Some(161),
-            ..EngineConfigInput::default()
-        })
-        .unwrap();
-        let errors = config.check_start_up().unwrap_err();
-        assert_eq!(errors, [ConfigError::PoolBelowModelLen { model_len: 161, needed: 11, usable: 10 }]);
-    }
-
-    #[test]
-    fn reservations_between_steps_need_room_for_whole_prompts() {
-        let input = EngineConfigInput { reservations: Reservations::BetweenSteps, ..EngineConfigInput::default() };
-        assert!(EngineConfig::new(input.clone()).is_ok());
-        let errors = EngineConfig::new(EngineConfigInput { scheduler_reserve_full_isl: false, ..input }).unwrap_err();
-        assert!(errors[0].to_string().starts_with("`reservations` needs `scheduler_reserve_full_isl`: "), "{errors:?}");
-    }
-
-    #[test]
-    fn without_chunking_the_budget_must_hold_the_longest_prompt() {
-        let errors = EngineConfig::new(EngineConfigInput {
-            enable_chunked_prefill: false,
-            max_model_len: Some(10_000),
-            ..EngineConfigInput::default()
-        })
-        .unwrap_err();
-        assert_eq!(errors, [ConfigError::BudgetBelowModelLen { tokens: 8192, model_len: 10_000 }]);
-    }
-}
+mod tests;

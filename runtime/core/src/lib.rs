@@ -51,8 +51,9 @@ pub mod ticks;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    ACCEPTANCE_RATES, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineOption, GroupsOption,
-    KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules, derived_settings, option,
+    ACCEPTANCE_RATES, ConfigError, Drafter, Drafting, Drivers, EngineConfig, EngineConfigInput, EngineOption,
+    GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules,
+    derived_settings, option,
 };
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};

@@ -30,7 +30,11 @@ fn arb_engine() -> impl Strategy<Value = EngineConfig> {
     };
     let with_groups = |config: EngineConfig| {
         let intervals = proptest::sample::select(vec![None, None, Some(0), Some(1), Some(3)]);
-        (arb_groups(config.block_size), intervals).prop_filter_map("vLLM would start", move |(groups, interval)| {
+        let drawn = (arb_groups(config.block_size), intervals, any::<u8>());
+        drawn.prop_filter_map("vLLM would start", move |(mut groups, interval, with_drafter)| {
+            for (index, group) in groups.iter_mut().enumerate() {
+                group.has_drafter = config.drafter.is_eagle_like() && with_drafter >> index & 1 == 1;
+            }
             let input = EngineConfigInput { kv_cache_groups: groups, ..(*config).clone() };
             let aligned = EngineConfig::new(input.clone()).ok()?.aligned_tokens();
             let prefix_cache_retention_interval = interval.map(|segments| segments * aligned);

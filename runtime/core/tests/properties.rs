@@ -116,7 +116,10 @@ impl Bounds {
     fn of(config: &EngineConfig, prompt_tokens: u32, max_tokens: u32) -> Self {
         let [prompt_tokens, max_tokens] = [prompt_tokens, max_tokens].map(u64::from);
         let max_model_len = config.max_model_len.map_or(u64::MAX, u64::from);
-        let beyond = u64::from(config.max_extra_tokens_per_step + config.num_speculative_tokens);
+        let drafting = config.drafting();
+        let drafts = config.num_speculative_tokens + drafting.lookahead_tokens;
+        let beyond = u64::from(config.max_extra_tokens_per_step + drafts);
+        let step_tokens = u64::from(config.max_num_batched_tokens - drafting.draft_slots);
         let block_size = u64::from(config.block_size);
         // The last token of an output has no KV.
         let least_tokens = (prompt_tokens + max_tokens.saturating_sub(1)).min(max_model_len - 1);
@@ -126,7 +129,7 @@ impl Bounds {
             first_token: max_tokens.min(1),
             max_model_len,
             never_ends: config.enable_chunked_prefill && max_tokens == 0 && prompt_tokens == max_model_len,
-            whole_step_tokens: (!config.enable_chunked_prefill).then_some(config.max_num_batched_tokens.into()),
+            whole_step_tokens: (!config.enable_chunked_prefill).then_some(step_tokens),
             pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
             least_tokens,
             most_tokens,

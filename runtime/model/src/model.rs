@@ -32,6 +32,8 @@ pub struct Model {
     pub hidden_size: u64,
     /// Tokens that it knows.
     pub vocab_size: u64,
+    /// Modules for multi-token prediction, if its file says how many.
+    pub mtp_modules: Option<u64>,
     pub(crate) sizes: Sizes,
     pub(crate) formats: Formats,
     pub(crate) plain_bytes: u64,
@@ -111,6 +113,7 @@ impl Model {
             max_model_len: longest(fields)?,
             hidden_size,
             vocab_size,
+            mtp_modules: fields.count(&["num_nextn_predict_layers"])?,
             sizes: Sizes::new(hidden_size, vocab_size, is_tied, architecture),
             formats: Formats::read(fields, config, separate, plain_bytes)?,
             plain_bytes,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use vcr_core::{
     EngineConfig, EngineKind, EngineOption, KV_CACHE_GROUPS, KvTiersConfig, OPTIONS, OptionValue, derived_settings,
-    sglang, ticks,
+    option, sglang, ticks,
 };
 
 /// The settings that explanations need; none or zero where unknown.
@@ -72,6 +72,10 @@ fn vllm(config: &EngineConfig) -> Map<String, Value> {
     let mut settings = of_options(OPTIONS, config, &derived_settings(config));
     let tiers = config.kv_tiers.map_or(Value::Null, |tiers| tiers_of(&tiers));
     settings.insert("kv_tiers".to_owned(), tiers);
+    if !config.drafter.has_kv() {
+        settings.remove(option::DRAFTER.log_key);
+        settings.remove(option::DISABLE_LOOKAHEAD_BLOCK_HASHES.log_key);
+    }
     if config.has_kv_cache_groups() {
         let groups: Vec<String> = config.kv_cache_groups.iter().map(ToString::to_string).collect();
         settings.insert(KV_CACHE_GROUPS.log_key.to_owned(), groups.into());

@@ -74,7 +74,7 @@ pub(crate) fn apply(
         }
     }
     let Settings { mut args, late } = settings;
-    late.speculation.apply(&mut args.input, errors);
+    late.speculation.apply(&mut args.input, model, minor, errors);
     defaults::set(args, &late, model, minor, gpu, errors)
 }
 
@@ -236,7 +236,7 @@ impl Settings {
             }
             "--speculative-config" => {
                 late.speculation.read(word)?;
-                "speculation".to_owned()
+                speculation::RESULT.to_owned()
             }
             "--spec-method" => named_option(&mut late.speculation.method, word, "method of speculation"),
             "--spec-model" => named_option(&mut late.speculation.model, word, "drafter"),

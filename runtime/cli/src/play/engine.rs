@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use clap::builder::PossibleValuesParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use vcr_core::{
@@ -150,7 +151,11 @@ static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
     let declared = |option: &'static EngineOption| Declared {
         option,
         flag: option.flag().trim_start_matches('-').to_owned(),
-        default: option.value_text(option.default_value()),
+        default: match option.default_value() {
+            // Without the quotes of other places.
+            OptionValue::Name(name) => name.to_owned(),
+            value => option.value_text(value),
+        },
     };
     options().map(declared).collect()
 });
@@ -186,7 +191,11 @@ impl EngineOptions {
                 }
                 // A flag inverts the default.
                 OptionValue::Switch(default) => OptionValue::Switch(default != matches.get_flag(option.name)),
-                name @ OptionValue::Name(_) => name,
+                OptionValue::Name(default) => {
+                    let given = matches.get_one::<String>(option.name);
+                    let name = (option.names)().into_iter().find(|name| given.is_some_and(|given| given == name));
+                    OptionValue::Name(name.unwrap_or(default))
+                }
             };
             (option.set)(&mut read.input, value);
             read.given.push(option);
@@ -227,7 +236,8 @@ fn argument(declared: &'static Declared) -> Arg {
         OptionValue::Share(_) | OptionValue::Factor(_) => {
             argument.value_name("SHARE").value_parser(clap::value_parser!(f64))
         }
-        OptionValue::Count(_) | OptionValue::Limit(_) | OptionValue::Name(_) => {
+        OptionValue::Name(_) => argument.value_name("NAME").value_parser(PossibleValuesParser::new((option.names)())),
+        OptionValue::Count(_) | OptionValue::Limit(_) => {
             // Ranges are checked with the other settings, where the errors have reasons.
             let name = if option.unit == "tokens" { "TOKENS" } else { "N" };
             argument.value_name(name).value_parser(clap::value_parser!(u32))
@@ -275,7 +285,7 @@ mod tests {
         let args = "--block-size 32 --num-gpu-blocks 99 --max-num-seqs 7 --max-num-batched-tokens 512 --max-model-len 300 \
                     --no-enable-prefix-caching --no-enable-chunked-prefill --long-prefill-token-threshold 64 \
                     --adaptive-long-prefill --watermark 0.25 --no-scheduler-reserve-full-isl --max-num-active-seqs 5 \
-                    --async-scheduling --num-speculative-tokens 2 --max-loras 3 --prefix-cache-retention-interval 64 \
+                    --async-scheduling --num-speculative-tokens 2 --drafter eagle --disable-lookahead-block-hashes --max-loras 3 --prefix-cache-retention-interval 64 \
                     --kv-cache-groups full,sliding_window:64,sliding_window:64@64";
         let args: Vec<&str> = args.split_whitespace().collect();
         let given = config(&args, None).expect("it is valid");

@@ -85,6 +85,15 @@ impl RunConfig {
             problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
         }
         if let [prefill, decode] = pools[..]
+            && [prefill, decode].iter().any(|pool| pool.engine.hashed_blocks().lookahead_tokens > 0)
+        {
+            problem(
+                "cluster".to_owned(),
+                "engines with EAGLE or MTP that transfer KV need `disable_lookahead_block_hashes`: vLLM's KV connectors do \
+                 without hashes of tokens after a block",
+            );
+        }
+        if let [prefill, decode] = pools[..]
             && prefill.name == decode.name
         {
             problem(

@@ -104,7 +104,7 @@ impl MeasuredRun {
         config.check().map_err(SimError::Config)?;
         let engines: Vec<_> = config.topology.pools().iter().map(|pool| pool.engine.clone()).collect();
         let mut events = EventQueue::new(config.topology.pools().len());
-        let mut traffic = Traffic::new(&config, engines[0].block_size(), true);
+        let mut traffic = Traffic::new(&config, engines[0].hashed_blocks(), true);
         traffic.begin(&mut events);
         let mut ledger = Ledger::new(config.workloads.len(), 0, false, Overheads::default());
         if config.keeps_requests {

@@ -244,7 +244,7 @@ impl Cluster {
         config.workloads.push(submitted_workload(0));
         let fleet = Fleet::new(&config, wants_tokens).map_err(failed)?;
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
-        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.block_size(), false);
+        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let submitted = config.workloads.len() as u32 - 1;
         let listener = Listener { wants_tokens, ..Listener::default() };
         let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
@@ -262,7 +262,7 @@ impl Cluster {
     /// [`Prompt::push_tokens`]. Equal contents at the beginning of two prompts are cached once.
     #[must_use]
     pub fn empty_prompt(&self) -> Prompt {
-        Prompt::new(self.simulation.config.topology.pools()[0].engine.block_size(), 0)
+        Prompt::new(self.simulation.config.topology.pools()[0].engine.hashed_blocks(), 0)
     }
 
     /// Until when the caller is sure of what it submits: a step beyond ends the run. Where

@@ -139,7 +139,7 @@ impl<O: Observer> Simulation<'_, O> {
         let wants_steps = observer.wants_steps() || config.keeps_requests;
         let fleet = Fleet::new(&config, wants_steps)?;
         let routing = Routing::new(&config, &fleet)?;
-        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.block_size(), false);
+        let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let mut simulation = Self::of(config, observer, fleet, routing, traffic);
         simulation.begin();
         Ok(simulation)

@@ -15,6 +15,7 @@ mod workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vcr_core::hash::HashedBlocks;
 use vcr_core::seed;
 
 use crate::config::{ClientConfig, RunConfig, WorkloadConfig, WorkloadSource};
@@ -65,8 +66,8 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// With `keeps_tokens`, prompts have tokens and not only hashes of blocks.
-    pub(crate) fn new(run: &RunConfig, block_size_tokens: u32, keeps_tokens: bool) -> Self {
-        let workload = |index| workload(run, index, block_size_tokens, keeps_tokens);
+    pub(crate) fn new(run: &RunConfig, blocks: HashedBlocks, keeps_tokens: bool) -> Self {
+        let workload = |index| workload(run, index, blocks, keeps_tokens);
         Self {
             run_seed: run.seed,
             workloads: (0..run.workloads.len()).map(workload).collect(),
@@ -297,12 +298,12 @@ impl Traffic {
     }
 }
 
-fn workload(run: &RunConfig, index: usize, block_size_tokens: u32, keeps_tokens: bool) -> Workload {
+fn workload(run: &RunConfig, index: usize, blocks: HashedBlocks, keeps_tokens: bool) -> Workload {
     let own = &run.workloads[index];
     let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
         (WorkloadSource::Trace { trace: a, .. }, WorkloadSource::Trace { trace: b, .. }) => Arc::ptr_eq(a, b),
         _ => false,
     };
     let first_of_trace = run.workloads.iter().position(same_trace).unwrap_or(index);
-    Workload::new(own.clone(), run.seed, block_size_tokens, first_of_trace, keeps_tokens)
+    Workload::new(own.clone(), run.seed, blocks, first_of_trace, keeps_tokens)
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use vcr_core::hash::HashedBlocks;
 use vcr_core::{Prompt, seed};
 use vcr_random::{Stream, Weights};
 use vcr_trace::Trace;
@@ -23,7 +24,7 @@ const NS_PER_MS: f64 = 1e6;
 pub(crate) struct Workload {
     config: WorkloadConfig,
     seed: u64,
-    block_size_tokens: u32,
+    blocks: HashedBlocks,
     /// Whether prompts keep tokens, for engines that are no simulation.
     keeps_tokens: bool,
     /// Salt of a trace's content: the same for workloads that play the same
@@ -53,7 +54,7 @@ impl Workload {
     pub(crate) fn new(
         config: WorkloadConfig,
         run_seed: u64,
-        block_size_tokens: u32,
+        blocks: HashedBlocks,
         first_of_trace: usize,
         keeps_tokens: bool,
     ) -> Self {
@@ -78,7 +79,7 @@ impl Workload {
             last_start_ns: config.start_ns,
             config,
             seed,
-            block_size_tokens,
+            blocks,
             keeps_tokens,
             content_salt: seed::derive(0, "trace", first_of_trace as u64),
             started: 0,
@@ -99,7 +100,7 @@ impl Workload {
             last_start_ns: config.start_ns,
             config,
             seed,
-            block_size_tokens: 1,
+            blocks: 1.into(),
             keeps_tokens: false,
             content_salt: 0,
             started: 0,
@@ -406,8 +407,8 @@ impl Workload {
 
     fn empty_prompt(&self, salt: u64) -> Prompt {
         match self.keeps_tokens {
-            true => Prompt::of_tokens(Vec::new(), self.block_size_tokens, salt),
-            false => Prompt::new(self.block_size_tokens, salt),
+            true => Prompt::of_tokens(Vec::new(), self.blocks, salt),
+            false => Prompt::new(self.blocks, salt),
         }
     }
 

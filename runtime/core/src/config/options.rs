@@ -5,7 +5,7 @@
 //! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
 //! write them by it, and their references in the docs are written from it.
 
-use super::{ConfigError, EngineConfigInput, Policy, SchedulerRules};
+use super::{ConfigError, Drafter, EngineConfigInput, Policy, SchedulerRules};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
 use crate::kv::groups::kind::KvCacheGroup;
 
@@ -49,6 +49,17 @@ impl NamedValue for Policy {
 
 impl NamedValue for SchedulerRules {
     const NAMES: &'static [(&'static str, Self)] = &[("0.32", Self::V0_32), ("0.33", Self::V0_33)];
+}
+
+impl NamedValue for Drafter {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("ngram", Self::Ngram),
+        ("eagle", Self::Eagle),
+        ("eagle3", Self::Eagle),
+        ("mtp", Self::Mtp),
+        ("multi_module_mtp", Self::MultiModuleMtp),
+        ("draft_model", Self::DraftModel),
+    ];
 }
 
 impl NamedValue for CapacityPolicy {
@@ -212,8 +223,8 @@ pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
     name: "kv_cache_groups",
     log_key: "groups",
     meaning: "groups of layers with KV blocks of their own, each `full`, `sliding_window:TOKENS` or \
-              `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it where its blocks are larger than `block_size`; \
-              none for one group of full attention",
+              `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it where its blocks are larger than `block_size`, and \
+              `+drafter` where it has layers of the drafter; none for one group of full attention",
 };
 
 impl GroupsOption {
@@ -360,7 +371,11 @@ options! {
     ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
         "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
     NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
-        "drafts verified in each step (n-gram speculation); they take budget and KV slots";
+        "drafts verified in each step; they take budget and KV slots";
+    DRAFTER drafter: Name(), "drafter", None, All,
+        "who proposes the drafts: one without KV of its own, or one with, which reserves slots and changes prefix hits";
+    DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some("0.33"), All,
+        "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of telling blocks apart by the tokens after them";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
@@ -395,7 +410,11 @@ mod tests {
                 OptionValue::Limit(_) => OptionValue::Limit(Some(7)),
                 OptionValue::Share(share) => OptionValue::Share(share + 0.5),
                 OptionValue::Switch(on) => OptionValue::Switch(!on),
-                OptionValue::Factor(_) | OptionValue::Name(_) => panic!("{} has a value of SGLang's", option.name),
+                OptionValue::Name(name) => {
+                    let other = (option.names)().into_iter().find(|other| *other != name);
+                    OptionValue::Name(other.expect("an option has several names"))
+                }
+                OptionValue::Factor(_) => panic!("{} has a value of SGLang's", option.name),
             };
             (option.set)(&mut input, other);
             assert_eq!((option.get)(&input), other, "{}", option.name);

@@ -4,9 +4,9 @@
 //! until budget, running slots or blocks end it. Some are stepped over and keep their
 //! place.
 
-use crate::config::SchedulerRules;
+use crate::config::{Drafting, SchedulerRules};
 use crate::engine::pause::PauseState;
-use crate::engine::schedule::Scan;
+use crate::engine::schedule::{Scan, spare_lookahead};
 use crate::engine::{Engine, QueueKind};
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::queue::WaitingQueue;
@@ -57,7 +57,7 @@ impl Engine {
                 return AdmissionStop::Blocks;
             }
             let is_free = kind == QueueKind::KvReady && self.config.quirks().admits_arrived_kv_free();
-            if scan.budget == 0 && !is_free {
+            if scan.budget <= scan.draft_slots && !is_free {
                 return AdmissionStop::Budget;
             }
             if self.running.len() >= self.config.max_running() {
@@ -67,7 +67,7 @@ impl Engine {
             scan.budget += u32::from(is_free);
             let admission = self.admit(id, plan, scan);
             scan.budget -= match admission {
-                Admission::Admitted { scheduled_tokens } => scheduled_tokens,
+                Admission::Admitted { scheduled_tokens } => scheduled_tokens + scan.draft_slots,
                 _ => u32::from(is_free),
             };
             match admission {
@@ -167,28 +167,44 @@ impl Engine {
         // Its last known token is computed when the output is due.
         let is_held = due_ns.is_some_and(|due_ns| self.is_later(due_ns));
         tokens -= u32::from(is_held);
+        let budget = scan.budget - scan.draft_slots;
+        let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         // A request that waits for KV takes blocks for all known tokens, and no more later.
         if !remote && tier_blocks == 0 {
             // A request that holds its KV already must not wait for more blocks,
             // for which vLLM keeps a reserve.
             if !ready && !is_held && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
-                if tokens + drafts > scan.budget {
+                if tokens + drafts > budget {
                     return Admission::Blocked(AdmissionStop::Drafts);
                 }
                 tokens += drafts;
             }
-            tokens = tokens.min(scan.per_request_cap).min(self.chunk_cap(id));
+            let cap = self.chunk_cap(id);
+            tokens = tokens.min(scan.per_request_cap).min(cap);
             // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
             drafts = drafts.min(tokens.saturating_sub(1));
-            if !self.config.enable_chunked_prefill && tokens > scan.budget {
+            if !self.config.enable_chunked_prefill && tokens > budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
-            tokens = tokens.min(scan.budget);
+            tokens = tokens.min(budget);
+            // A policy that lets it have fewer has the last word.
+            if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !is_held {
+                tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
+                if tokens == 0 {
+                    return match self.config.rules {
+                        SchedulerRules::V0_32 => Admission::Blocked(AdmissionStop::Budget),
+                        SchedulerRules::V0_33 => Admission::SteppedOver,
+                    };
+                }
+            }
+        } else {
+            // The slots of the drafter come with its first step.
+            lookahead_tokens = 0;
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
-        if !self.allocate_admission(id, slots, num_tokens) {
+        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
@@ -252,7 +268,7 @@ impl Engine {
         let usable = most.min(request.block_hashes.len());
         let mut hit = std::mem::take(&mut self.hit);
         self.pool.lookup(&request.block_hashes[..usable], &mut hit);
-        if self.config.quirks().recomputes_last_cached_block() {
+        if self.config.quirks().recomputes_last_cached_block() || self.config.drafting().drops_block {
             hit.pop();
         }
         self.hit = hit;

@@ -28,7 +28,7 @@ use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
-use crate::config::EngineConfig;
+use crate::config::{Drafting, EngineConfig};
 use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
@@ -319,14 +319,17 @@ impl Engine {
         // reservation includes it.
         let unused = if self.config.quirks().reserves_whole_output() { 0 } else { max_tokens.min(1) };
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
-        // Drafts need slots, too. Where the model length is known vLLM's
+        // Drafts need slots, too, and those that come after them. Where the model length is known vLLM's
         // start-up check has seen to them.
-        let drafts = if self.config.max_model_len.is_none() { self.config.num_speculative_tokens } else { 0 };
+        let Drafting { lookahead_tokens, draft_slots, .. } = self.config.drafting();
+        let drafts = self.config.num_speculative_tokens + lookahead_tokens;
+        let drafts = if self.config.max_model_len.is_none() { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
         // After a preemption all of it is computed again, and without chunking
         // in one step.
-        if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {
+        let step_tokens = longest + u64::from(draft_slots);
+        if !self.config.enable_chunked_prefill && step_tokens > u64::from(self.config.max_num_batched_tokens) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
         if self.config.most_blocks(longest as u32) > u64::from(self.pool.num_usable()) {
@@ -347,6 +350,7 @@ impl Engine {
         if spec.lora.is_some() && self.config.max_loras == 0 {
             return Err(RejectReason::AdaptersOff);
         }
+        debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
@@ -410,10 +414,14 @@ impl Engine {
         }
         let block_size = self.config.block_size;
         let request = &mut self.requests[id];
-        let full = num_tokens.min(request.num_tokens) / block_size;
+        // A drafter may write the last of them again, or a block's identity may not be known yet.
+        let settled = num_tokens.min(request.num_tokens).saturating_sub(self.config.drafting().unsettled_tokens());
         let from = (request.next_store_tokens / block_size - 1) as usize;
-        let to = full as usize;
-        request.next_store_tokens = (full + 1).saturating_mul(block_size);
+        let to = ((settled / block_size) as usize).min(request.block_hashes.len());
+        if to <= from {
+            return;
+        }
+        request.next_store_tokens = (to as u32 + 1).saturating_mul(block_size);
         let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
         let tokens = if request.flags.has(Flags::KEEPS_TOKENS) {
             &request.tokens[from * block_size as usize..to * block_size as usize]

@@ -8,9 +8,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::config::Drafting;
 use crate::engine::Engine;
 use crate::engine::fast_forward::steady_decode::SteadyDecode;
-use crate::engine::schedule::{Scan, running_chunk};
+use crate::engine::schedule::{Scan, running_chunk, spare_lookahead};
 use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};
@@ -217,7 +218,7 @@ impl Engine {
         let mut turn = std::mem::take(&mut pace.turn);
         turn.extend(pace.active.iter().map(|&(_, id)| id));
         for id in turn.drain(..) {
-            if scan.budget == 0 {
+            if scan.budget <= scan.draft_slots {
                 break;
             }
             // It may have been preempted for one before it.
@@ -241,6 +242,10 @@ impl Engine {
         if is_held {
             tokens = tokens.min((request.num_tokens - 1).saturating_sub(request.num_computed_tokens));
         }
+        let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
+        if prefill_lookahead_tokens > 1 {
+            tokens = spare_lookahead(request, request.num_computed_tokens, tokens, prefill_lookahead_tokens);
+        }
         if tokens == 0 {
             return true;
         }
@@ -250,12 +255,12 @@ impl Engine {
         let request = &self.requests[id];
         let end = request.num_computed_tokens + tokens;
         let first_block = plan.block_ids.len() as u32;
-        let extra = self.config.quirks().burst_tokens();
-        if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut 0, plan, scan) {
+        let extra = self.config.quirks().burst_tokens() + lookahead_tokens;
+        if end + extra > request.capacity_tokens && !self.make_room(id, end + lookahead_tokens, &mut 0, plan, scan) {
             return self.config.scans_on_after_own_preemption();
         }
         self.store_full_blocks(id, end);
-        scan.budget -= tokens;
+        scan.budget -= tokens + scan.draft_slots;
         scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
         self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
         self.follow_pace(id, plan);

@@ -5,7 +5,7 @@
 //! first, in order of admission; then, if nothing was preempted, waiting ones
 //! while budget, running slots and blocks last.
 
-use crate::config::Policy;
+use crate::config::{Drafting, Policy};
 use crate::engine::Engine;
 use crate::engine::pause::PauseState;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
@@ -15,6 +15,8 @@ use crate::request::{Flags, Request, RequestId, RequestStatus};
 /// State shared by the decisions of one step.
 pub(crate) struct Scan {
     pub(crate) budget: u32,
+    /// What each scheduled request takes of it besides its tokens.
+    pub(crate) draft_slots: u32,
     pub(crate) per_request_cap: u32,
     /// Distinct adapters that count against the cap; unused while adapters are off.
     pub(crate) loras: Vec<u32>,
@@ -44,6 +46,7 @@ impl Engine {
         plan.num_groups = self.groups.as_ref().map_or(0, |groups| groups.len() as u32);
         let mut scan = Scan {
             budget: self.step_budget(),
+            draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
             loras: std::mem::take(&mut self.loras),
             prefill_running: false,
@@ -107,12 +110,16 @@ impl Engine {
     /// Schedules the running requests from the one at `first` on.
     fn schedule_running(&mut self, first: usize, plan: &mut StepPlan, scan: &mut Scan) {
         let max_model_len = self.config.max_model_len();
-        let extra = self.config.quirks().burst_tokens();
+        let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
+        let extra = self.config.quirks().burst_tokens() + lookahead_tokens;
         let mut index = first;
-        while index < self.running.len() && scan.budget > 0 {
+        while index < self.running.len() && scan.budget > scan.draft_slots {
             let id = self.running[index];
             let request = &self.requests[id];
             let mut tokens = running_chunk(request, max_model_len, scan);
+            if prefill_lookahead_tokens > 1 {
+                tokens = spare_lookahead(request, request.num_computed_tokens, tokens, prefill_lookahead_tokens);
+            }
             if tokens == 0 {
                 index += 1;
                 continue;
@@ -123,7 +130,9 @@ impl Engine {
             }
             let end = request.num_computed_tokens + tokens;
             let first_block = plan.block_ids.len() as u32;
-            if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut index, plan, scan) {
+            if end + extra > request.capacity_tokens
+                && !self.make_room(id, end + lookahead_tokens, &mut index, plan, scan)
+            {
                 if self.config.scans_on_after_own_preemption() {
                     continue;
                 }
@@ -131,7 +140,7 @@ impl Engine {
             }
             self.store_full_blocks(id, end);
             index += 1;
-            scan.budget -= tokens;
+            scan.budget -= tokens + scan.draft_slots;
             scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
             self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
         }
@@ -162,7 +171,7 @@ impl Engine {
             // The newest cannot have been scheduled earlier in this step, others can.
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
                 let entry = plan.scheduled.remove(at);
-                scan.budget += entry.num_scheduled_tokens;
+                scan.budget += entry.num_scheduled_tokens + scan.draft_slots;
                 self.take_back(plan, &entry);
             }
             self.preempt(victim);
@@ -303,7 +312,18 @@ pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
         return 0;
     }
     let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
-    (known - computed).min(scan.per_request_cap).min(scan.budget).min((max_model_len - 1).saturating_sub(computed))
+    let budget = scan.budget - scan.draft_slots;
+    (known - computed).min(scan.per_request_cap).min(budget).min((max_model_len - 1).saturating_sub(computed))
+}
+
+/// Of `tokens` after the first `computed` ones those that a chunk may have: it ends with the last known
+/// token, or leaves at least `lookahead_tokens` for the next one, which the drafter reads after this one
+/// (vLLM's `_reserve_prefill_lookahead`).
+pub(crate) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
+    match request.num_tokens.checked_sub(computed + tokens) {
+        None | Some(0) => tokens,
+        Some(left) => tokens.saturating_sub(lookahead_tokens.saturating_sub(left)),
+    }
 }
 
 /// Drafts among the `tokens` about to be scheduled. The rest is forgotten.

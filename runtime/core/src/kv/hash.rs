@@ -15,12 +15,29 @@ use crate::seed::mix;
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
+/// Which tokens the identities of blocks cover: all up to the end of the block and, behind it, those on
+/// which a drafter's KV of the block depends. A block is known when they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashedBlocks {
+    /// Tokens of a block.
+    pub size_tokens: u32,
+    /// Tokens behind it.
+    pub lookahead_tokens: u32,
+}
+
+impl From<u32> for HashedBlocks {
+    fn from(size_tokens: u32) -> Self {
+        Self { size_tokens, lookahead_tokens: 0 }
+    }
+}
+
 /// Running hash of one token sequence, cut into blocks.
 #[derive(Clone, Debug)]
 pub struct ChainHasher {
     /// Of all before the run.
     state: u64,
-    filled_tokens: u32,
+    /// Tokens to come before the next block is known.
+    missing_tokens: u32,
     block_size_tokens: u32,
     run: Option<Run>,
 }
@@ -42,14 +59,20 @@ impl ChainHasher {
     /// Starts a sequence. `salt` separates sequences that must never share
     /// blocks: an adapter, a tenant's cache salt; 0 for none.
     #[must_use]
-    pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens, run: None }
+    pub fn new(blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
+        let HashedBlocks { size_tokens, lookahead_tokens } = blocks.into();
+        Self {
+            state: mix(salt ^ 0x7663_725f_626c_6f63),
+            missing_tokens: size_tokens.saturating_add(lookahead_tokens),
+            block_size_tokens: size_tokens,
+            run: None,
+        }
     }
 
     /// Blocks that the next `len_tokens` tokens complete.
     pub(crate) fn blocks_within(&self, len_tokens: u32) -> usize {
-        let tokens = u64::from(self.filled_tokens) + u64::from(len_tokens);
-        (tokens / u64::from(self.block_size_tokens)) as usize
+        let beyond = len_tokens.checked_sub(self.missing_tokens);
+        beyond.map_or(0, |tokens| (tokens / self.block_size_tokens) as usize + 1)
     }
 
     /// Appends one token; returns the hash of the block it completes, if any.
@@ -57,11 +80,11 @@ impl ChainHasher {
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
         self.state = fold_token(self.state(), token);
         self.run = None;
-        self.filled_tokens += 1;
-        if self.filled_tokens < self.block_size_tokens {
+        self.missing_tokens -= 1;
+        if self.missing_tokens > 0 {
             return None;
         }
-        self.filled_tokens = 0;
+        self.missing_tokens = self.block_size_tokens;
         self.state = end_block(self.state);
         Some(identity(self.state))
     }
@@ -98,10 +121,10 @@ impl ChainHasher {
             }
         };
         let block_size = self.block_size_tokens;
-        let missing = block_size - self.filled_tokens;
+        let missing = self.missing_tokens;
         run.end_tokens = offset_tokens + len_tokens;
         if len_tokens < missing {
-            self.filled_tokens += len_tokens;
+            self.missing_tokens -= len_tokens;
         } else {
             let rest = len_tokens - missing;
             let first = run.next.unwrap_or_else(|| {
@@ -110,7 +133,7 @@ impl ChainHasher {
             let blocks = u64::from(rest / block_size + 1);
             completed.extend((0..blocks).map(|index| in_run(first, index)));
             run.next = Some(first.wrapping_add(blocks.wrapping_mul(RUN_STEP)));
-            self.filled_tokens = rest % block_size;
+            self.missing_tokens = block_size - rest % block_size;
         }
         self.run = Some(run);
     }
@@ -208,6 +231,32 @@ mod tests {
         }
         assert_eq!(hashes(Some((3, 1))), cat);
         assert_eq!(hashes(Some((2, 1)))[0], plain[0], "a mark at the start of a block leaves the one before alone");
+    }
+
+    /// Tokens, runs and marks: a block is told apart by the tokens behind it, and known once they are.
+    #[test]
+    fn identities_may_cover_tokens_behind_their_blocks() {
+        let ahead = HashedBlocks { size_tokens: 4, lookahead_tokens: 2 };
+        let of_tokens = |tokens: &[u32]| {
+            let mut hasher = ChainHasher::new(ahead, 0);
+            tokens.iter().filter_map(|&token| hasher.push_token(token)).collect::<Vec<_>>()
+        };
+        let known: Vec<usize> = (0..12).map(|len| of_tokens(&vec![7; len]).len()).collect();
+        assert_eq!(known, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2]);
+        let (one, other) = (of_tokens(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]), of_tokens(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 8]));
+        assert!(one[0] == other[0] && one[1] != other[1]);
+        assert_ne!(of_tokens(&[1, 2, 3, 4, 5, 6])[0], of_tokens(&[1, 2, 3, 4, 5, 7])[0]);
+        for len in 0..40 {
+            let (mut hasher, mut whole) = (ChainHasher::new(ahead, 0), Vec::new());
+            assert_eq!(hasher.blocks_within(len), (len as usize).saturating_sub(2) / 4);
+            hasher.push_run(3, 0, len, &mut whole);
+            assert_eq!(whole.len(), (len as usize).saturating_sub(2) / 4);
+            let (mut hasher, mut pieces) = (ChainHasher::new(ahead, 0), Vec::new());
+            for (offset, end) in [(0, len / 3), (len / 3, len / 2), (len / 2, len)] {
+                hasher.push_run(3, offset, end - offset, &mut pieces);
+            }
+            assert_eq!(pieces, whole);
+        }
     }
 
     #[test]

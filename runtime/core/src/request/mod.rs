@@ -155,7 +155,7 @@ impl Flags {
 
 impl Request {
     pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
-        let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens, is_hashed } = spec.prompt;
+        let Prompt { len_tokens, tokens, block_hashes, hasher, blocks, keeps_tokens, is_hashed } = spec.prompt;
         let mut flags = Flags::default();
         let stops = spec.stops.and_then(StopRules::prepared);
         flags.set(Flags::HAS_STOPS, stops.is_some());
@@ -177,7 +177,9 @@ impl Request {
             prefill_target_tokens,
             end_tokens: len_tokens.saturating_add(spec.max_tokens).min(max_model_len),
             capacity_tokens: 0,
-            next_hash_tokens: (block_hashes.len() as u32 + 1).saturating_mul(block_size_tokens),
+            next_hash_tokens: (block_hashes.len() as u32 + 1)
+                .saturating_mul(block_size_tokens)
+                .saturating_add(blocks.lookahead_tokens),
             next_store_tokens: block_size_tokens,
             num_in_flight_tokens: 0,
             num_stale_tokens: 0,

@@ -1,6 +1,6 @@
 //! Prompts.
 
-use crate::kv::hash::{BlockHash, ChainHasher};
+use crate::kv::hash::{BlockHash, ChainHasher, HashedBlocks};
 use crate::seed::{mix, output_token};
 
 /// A prompt as the engine needs it: its length, the identity of its blocks
@@ -13,6 +13,7 @@ pub struct Prompt {
     /// Empty until the request is first looked at if the tokens are kept.
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
+    pub(crate) blocks: HashedBlocks,
     pub(crate) keeps_tokens: bool,
     /// Whether `block_hashes` has all full blocks.
     pub(crate) is_hashed: bool,
@@ -26,13 +27,14 @@ impl Prompt {
     /// An empty prompt to which tokens and runs are added; only their hashes
     /// are kept.
     #[must_use]
-    pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        let hasher = ChainHasher::new(block_size_tokens, salt);
+    pub fn new(blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
+        let blocks = blocks.into();
         Self {
             len_tokens: 0,
             tokens: Vec::new(),
             block_hashes: Vec::new(),
-            hasher,
+            hasher: ChainHasher::new(blocks, salt),
+            blocks,
             keeps_tokens: false,
             is_hashed: true,
         }
@@ -54,10 +56,9 @@ impl Prompt {
     /// # Panics
     /// With more than `u32::MAX` tokens.
     #[must_use]
-    pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
+    pub fn of_tokens(tokens: Vec<u32>, blocks: impl Into<HashedBlocks>, salt: u64) -> Self {
         let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
-        let hasher = ChainHasher::new(block_size_tokens, salt);
-        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true, is_hashed: false }
+        Self { len_tokens, tokens, keeps_tokens: true, is_hashed: false, ..Self::new(blocks, salt) }
     }
 
     /// As [`Prompt::of_tokens`], with marks that tell apart what the tokens do not:
@@ -67,8 +68,13 @@ impl Prompt {
     /// # Panics
     /// With more than `u32::MAX` tokens.
     #[must_use]
-    pub fn of_marked_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64, marks: &[(u32, u64)]) -> Self {
-        let mut hashed = Self::new(block_size_tokens, salt);
+    pub fn of_marked_tokens(
+        tokens: Vec<u32>,
+        blocks: impl Into<HashedBlocks>,
+        salt: u64,
+        marks: &[(u32, u64)],
+    ) -> Self {
+        let mut hashed = Self::new(blocks, salt);
         hashed.push_marked_tokens(&tokens, marks);
         Self { tokens, keeps_tokens: true, ..hashed }
     }
@@ -112,6 +118,12 @@ impl Prompt {
             return;
         }
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
+    }
+
+    /// Which tokens the identities of its blocks cover.
+    #[must_use]
+    pub fn hashed_blocks(&self) -> HashedBlocks {
+        self.blocks
     }
 
     /// The tokens, if they are kept.

@@ -2,6 +2,7 @@
 
 use crate::compat::Reservations;
 use crate::config::{EngineConfig, Policy};
+use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::KvTiersConfig;
 use crate::sglang::{PrefixLookup, SglangConfig};
 use crate::ticks::TickConfig;
@@ -28,6 +29,12 @@ impl EngineKind {
             Self::Sglang(config) => config.page_size,
             Self::Ticks(config) => config.page_size_tokens,
         }
+    }
+
+    /// Which tokens the identity of a block covers.
+    #[must_use]
+    pub fn hashed_blocks(&self) -> HashedBlocks {
+        self.as_vllm().map_or(self.block_size().into(), EngineConfig::hashed_blocks)
     }
 
     /// Maximum number of tokens computed in one step.

@@ -8,7 +8,7 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Policy, Prompt,
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Policy, Prompt,
     RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
 };
 
@@ -46,12 +46,20 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
         1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::GuaranteedNoEvict)),
     ];
     let between_steps = proptest::bool::weighted(0.3);
-    (sizes, switches, caps, modes, (any::<bool>(), between_steps), arb_tiers()).prop_map(
-        |(sizes, switches, caps, modes, (older, between_steps), tiers)| {
+    (sizes, switches, caps, modes, (any::<bool>(), between_steps, arb_drafter()), arb_tiers()).prop_map(
+        |(sizes, switches, caps, modes, (older, between_steps, (drafter, hashes_alone)), tiers)| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
             let (threshold, watermark, max_model_len, max_loras) = caps;
             let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
+            let drafter = match drafter {
+                _ if num_speculative_tokens == 0 => Drafter::Ngram,
+                // A block that is dropped must hold what its drafts depend on.
+                Drafter::MultiModuleMtp if num_speculative_tokens > block_size => Drafter::Mtp,
+                drafter => drafter,
+            };
+            let between_steps = between_steps && !drafter.has_kv();
+            let tiers = tiers.filter(|_| !drafter.has_kv());
             // Without room for the longest request a padded admission may never fit.
             let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
             let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
@@ -79,6 +87,8 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 max_loras,
                 max_extra_tokens_per_step,
                 num_speculative_tokens,
+                drafter,
+                disable_lookahead_block_hashes: hashes_alone,
                 async_scheduling,
                 rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
                 kv_tiers: tiers
@@ -91,9 +101,15 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     )
 }
 
+/// A drafter, and whether blocks are told apart by their own tokens alone.
+fn arb_drafter() -> impl Strategy<Value = (Drafter, bool)> {
+    let with_kv = vec![Drafter::Eagle, Drafter::Mtp, Drafter::MultiModuleMtp, Drafter::DraftModel];
+    (prop_oneof![Just(Drafter::Ngram), proptest::sample::select(with_kv)], any::<bool>())
+}
+
 /// A group whose blocks are `scale` times the engine's.
 fn group(kind: KvCacheKind, scale: u32, block_size: u32) -> KvCacheGroup {
-    KvCacheGroup { kind, block_size: Some(scale * block_size) }
+    KvCacheGroup { kind, block_size: Some(scale * block_size), has_drafter: false }
 }
 
 /// Groups of one or more kinds over blocks of `block_size` tokens.
@@ -150,9 +166,9 @@ pub(crate) fn request(
     let content = if shared { 1 } else { 1000 + tag as u32 };
     let prompt = if tag.is_multiple_of(2) {
         let tokens = (0..prompt_tokens).map(|index| content * 512 + index);
-        Prompt::of_tokens(tokens.collect(), config.block_size, salt)
+        Prompt::of_tokens(tokens.collect(), config.hashed_blocks(), salt)
     } else {
-        let mut prompt = Prompt::new(config.block_size, salt);
+        let mut prompt = Prompt::new(config.hashed_blocks(), salt);
         prompt.push_run(u64::from(content), 0, prompt_tokens);
         prompt
     };

@@ -74,7 +74,7 @@ pub(crate) fn admit(
         role => role,
     };
     let engine_config = serving.stepper.engine().config();
-    let block_size = engine_config.block_size;
+    let blocks = engine_config.hashed_blocks();
     let moves = serving.transfers.moves_bytes() && kv_role != KvRole::Local;
     let contents = if moves { group_contents(&prompt, engine_config, salt, &marks) } else { Vec::new() };
     let max_tokens = match script {
@@ -121,12 +121,12 @@ pub(crate) fn admit(
     let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
     let prompt = if serving.egress.has_kv_events() {
         if marks.is_empty() {
-            Prompt::of_tokens(prompt, block_size, salt)
+            Prompt::of_tokens(prompt, blocks, salt)
         } else {
-            Prompt::of_marked_tokens(prompt, block_size, salt, &marks)
+            Prompt::of_marked_tokens(prompt, blocks, salt, &marks)
         }
     } else {
-        let mut hashed = Prompt::new(block_size, salt);
+        let mut hashed = Prompt::new(blocks, salt);
         hashed.push_marked_tokens(&prompt, &marks);
         hashed
     };

@@ -2,6 +2,7 @@
 //! to this one.
 
 use vcr_core::Prompt;
+use vcr_core::hash::HashedBlocks;
 use vcr_core::route::{RoutePhase, RouteQuery};
 use vcr_wire::{EngineCoreRequest, FinishReason, RequestError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,8 +29,8 @@ impl Intake {
     ) -> Result<(), LiveError> {
         let index = serving.context.index;
         let Some(routes) = &mut serving.routes else { return self.take(serving, admin, request, None, now_ns) };
-        let block_size = serving.stepper.engine().config().block_size;
-        let (engine, handle) = match decide(routes, &request, block_size, &serving.transfers)? {
+        let blocks = serving.stepper.engine().config().hashed_blocks();
+        let (engine, handle) = match decide(routes, &request, blocks, &serving.transfers)? {
             None => return self.take(serving, admin, request, None, now_ns),
             Some(Decision::To(engine, handle)) if engine == index => {
                 return self.take(serving, admin, request, Some(handle), now_ns);
@@ -129,12 +130,12 @@ fn finish_lost(serving: &mut Serving, delegated: Delegated, id: &str, now_ns: u6
 fn decide(
     routes: &Routes,
     request: &EngineCoreRequest,
-    block_size_tokens: u32,
+    blocks: HashedBlocks,
     transfers: &Transfers,
 ) -> Result<Option<Decision>, LiveError> {
     let params = request.sampling_params.as_ref();
     let keys = BlockKeys::of(request);
-    let mut prompt = Prompt::new(block_size_tokens, salt_of(&keys));
+    let mut prompt = Prompt::new(blocks, salt_of(&keys));
     prompt.push_marked_tokens(request.prompt_token_ids.as_deref().unwrap_or_default(), &keys.marks());
     let kv_params = params.and_then(|params| params.kv_transfer_params());
     let phase =
@@ -153,7 +154,7 @@ fn decide(
         lora: request.lora_request.as_ref().map(|lora| lora.int_id as u32),
         tenant: tenant_of(&keys),
         session: keys.session_id.as_ref().map_or(0, |session| xxh3_64(session.as_bytes())),
-        block_size_tokens,
+        block_size_tokens: blocks.size_tokens,
         phase,
         may_shed: phase != RoutePhase::Decode,
         blocks: prompt.block_hashes(),

@@ -186,7 +186,7 @@ impl KvPlan {
                 }
             };
             let block_size = (group.block_size != self.block_size).then(|| tokens(group.block_size));
-            Ok(KvCacheGroup { kind, block_size })
+            Ok(KvCacheGroup { kind, block_size, has_drafter: false })
         });
         let groups: Vec<KvCacheGroup> = groups.collect::<Result<_, _>>()?;
         let is_plain = matches!(groups[..], [KvCacheGroup { kind: KvCacheKind::FullAttention, .. }]);

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim};
+use vcr_core::{
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim,
+};
 
 use super::case::checked;
 use super::report::CaseReport;
@@ -131,6 +133,8 @@ fn engine_config(
         max_loras: engine.max_loras.unwrap_or(0),
         max_extra_tokens_per_step: 0,
         num_speculative_tokens: engine.num_spec_tokens,
+        drafter: Drafter::Ngram,
+        disable_lookahead_block_hashes: false,
         async_scheduling: engine.async_scheduling,
         rules,
         kv_tiers: None,

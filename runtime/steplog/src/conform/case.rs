@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, Policy, Reservations, SchedulerRules,
-    Victim,
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, NamedValue, Policy,
+    Reservations, SchedulerRules, Victim,
 };
 
 use super::scope::rules_of;
@@ -52,6 +52,10 @@ struct CaseConfig {
     groups: Vec<CaseGroup>,
     /// Distance between prefixes whose window is kept.
     retention: Option<u32>,
+    /// A drafter with KV of its own.
+    drafter: Option<String>,
+    #[serde(default)]
+    disable_lookahead_block_hashes: bool,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
     /// Unknown keys.
@@ -79,23 +83,35 @@ impl From<PolicyName> for Policy {
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 enum CaseGroup {
-    Full { block_size: u32 },
-    SlidingWindow { block_size: u32, window: u32 },
-    ChunkedLocal { block_size: u32, window: u32 },
+    Full {
+        block_size: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
+    SlidingWindow {
+        block_size: u32,
+        window: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
+    ChunkedLocal {
+        block_size: u32,
+        window: u32,
+    },
 }
 
 impl From<&CaseGroup> for KvCacheGroup {
     fn from(group: &CaseGroup) -> Self {
-        let (kind, block_size) = match *group {
-            CaseGroup::Full { block_size } => (KvCacheKind::FullAttention, block_size),
-            CaseGroup::SlidingWindow { block_size, window } => {
-                (KvCacheKind::SlidingWindow { window_tokens: window }, block_size)
+        let (kind, block_size, has_drafter) = match *group {
+            CaseGroup::Full { block_size, drafter } => (KvCacheKind::FullAttention, block_size, drafter),
+            CaseGroup::SlidingWindow { block_size, window, drafter } => {
+                (KvCacheKind::SlidingWindow { window_tokens: window }, block_size, drafter)
             }
             CaseGroup::ChunkedLocal { block_size, window } => {
-                (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size)
+                (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size, false)
             }
         };
-        Self { kind, block_size: Some(block_size) }
+        Self { kind, block_size: Some(block_size), has_drafter }
     }
 }
 
@@ -159,6 +175,9 @@ impl Case {
 
 impl CaseConfig {
     fn checked(&self, rules: SchedulerRules) -> Result<EngineConfig, String> {
+        let name = self.drafter.as_deref().unwrap_or("ngram");
+        let drafter =
+            Drafter::of_name(name).ok_or_else(|| format!("`config.drafter` is \"{name}\": not known here"))?;
         let input = EngineConfigInput {
             block_size: self.block_size,
             num_gpu_blocks: self.num_blocks,
@@ -179,6 +198,8 @@ impl CaseConfig {
             max_loras: self.max_loras,
             max_extra_tokens_per_step: 0,
             num_speculative_tokens: self.spec,
+            drafter,
+            disable_lookahead_block_hashes: self.disable_lookahead_block_hashes,
             async_scheduling: self.async_scheduling,
             rules,
             kv_tiers: None,
@@ -200,7 +221,8 @@ pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> 
 /// Compares what the scheduler held with what these settings are here.
 fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Result<(), String> {
     let budget = "the token budget of a step is `max_num_batched_tokens`";
-    let own_kv = "drafters with KV of their own are not known here";
+    let drafting = config.drafting();
+    let of_drafter = "it follows from the drafter";
     let as_asked = "the scheduler held another value than was asked for";
     let policy = match config.policy {
         Policy::Fcfs => "fcfs",
@@ -210,8 +232,8 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let class = if config.async_scheduling { "AsyncScheduler" } else { "Scheduler" };
     let expected = [
         ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),
-        ("draft_slots", json!(0), own_kv),
-        ("num_lookahead_tokens", json!(0), own_kv),
+        ("draft_slots", json!(drafting.draft_slots), of_drafter),
+        ("num_lookahead_tokens", json!(drafting.lookahead_tokens), of_drafter),
         ("max_num_scheduled_tokens", json!(config.max_num_batched_tokens), budget),
         ("max_num_batched_tokens", json!(config.max_num_batched_tokens), as_asked),
         ("max_num_running_reqs", json!(config.max_num_seqs), as_asked),
@@ -230,6 +252,9 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let mut expected = expected.to_vec();
     if config.has_kv_cache_groups() {
         expected.extend(expected_of_groups(config));
+    }
+    if config.drafter.has_kv() {
+        expected.extend(expected_of_drafter(config));
     }
     for (key, ours, why) in &expected {
         if let Some(theirs) = effective.get(*key).filter(|theirs| *theirs != ours) {
@@ -256,6 +281,17 @@ fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static 
         ("scheduler_block_size", json!(config.aligned_tokens()), "the least common multiple of all block sizes"),
         ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
         ("max_in_flight_tokens", json!(in_flight), "the budget of as many steps as may be in flight"),
+    ]
+}
+
+/// What a scheduler derives from a drafter with KV of its own.
+fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
+    let drafting = config.drafting();
+    let why = "it follows from the drafter";
+    [
+        ("num_prefill_lookahead", json!(drafting.prefill_lookahead_tokens), why),
+        ("num_hash_lookahead_tokens", json!(drafting.hash_lookahead_tokens), why),
+        ("dropping_groups", json!(config.groups_that_drop_a_block()), why),
     ]
 }
 

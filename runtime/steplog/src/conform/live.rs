@@ -250,16 +250,16 @@ impl<'a> Replay<'a> {
 
     fn prompt(&self, added: &LiveAdded, tag: u64) -> Result<Prompt, String> {
         let LiveAdded { id: name, prompt: len, .. } = added;
-        let block_size = self.engine.config().block_size;
+        let blocks = self.engine.config().hashed_blocks();
         let salt = added.lora.map_or(0, |lora| u64::from(lora) + 1);
         match self.capture.prompts.get(self.capture.caller_id(name)) {
-            Some(tokens) if tokens.len() == *len as usize => Ok(Prompt::of_tokens(tokens.clone(), block_size, salt)),
+            Some(tokens) if tokens.len() == *len as usize => Ok(Prompt::of_tokens(tokens.clone(), blocks, salt)),
             Some(tokens) => Err(format!(
                 "`added`: request {name} reached the scheduler with {len} prompt tokens, but `requests.jsonl` has {}",
                 tokens.len()
             )),
             None => {
-                let mut prompt = Prompt::new(block_size, salt);
+                let mut prompt = Prompt::new(blocks, salt);
                 prompt.push_run(tag, 0, *len);
                 Ok(prompt)
             }

@@ -237,7 +237,7 @@ impl Replay {
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
-        let mut prompt = Prompt::new(self.engine.config().block_size, salt);
+        let mut prompt = Prompt::new(self.engine.config().hashed_blocks(), salt);
         for &(segment, len) in &request.prompt {
             prompt.push_tokens((0..len).map(|index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index)));
         }

@@ -99,6 +99,45 @@ fn settings_of_groups() {
     is_noticed(GROUPS, &|config| assert!(config["groups"].as_array_mut().expect("groups").pop().is_some()));
 }
 
+/// Another drafter, a draft more, the hashes of the other rule, and another group with its layers.
+#[test]
+fn settings_of_drafters() {
+    let is_noticed = |case: &str, key: &str, value: Value| {
+        let copy = CaseCopy::of(case);
+        copy.edit_json("config.json", |file| {
+            let config = file["config"].as_object_mut().expect("an object");
+            config.remove("effective");
+            assert_ne!(config.insert(key.to_owned(), value.clone()), Some(value.clone()), "{case}: {key}");
+        });
+        assert!(copy.replay().expect("it can be replayed").mismatch.is_some(), "{case}: `{key}` is {value}");
+    };
+    let (before, since) = DRAFTERS;
+    for case in [before, since] {
+        for drafter in ["ngram", "draft_model", "multi_module_mtp"] {
+            is_noticed(case, "drafter", json!(drafter));
+        }
+    }
+    is_noticed(since, "disable_lookahead_block_hashes", json!(true));
+    let config = |file: &mut Value| file["config"]["spec"].as_u64().expect("a number") + 1;
+    for case in [before, since] {
+        let copy = CaseCopy::of(case);
+        copy.edit_json("config.json", |file| {
+            file["config"]["spec"] = json!(config(file));
+            file["config"].as_object_mut().expect("an object").remove("effective");
+        });
+        assert!(copy.replay().expect("it can be replayed").mismatch.is_some(), "{case}");
+    }
+    let copy = CaseCopy::of(DRAFTER_GROUPS);
+    copy.edit_json("config.json", |file| {
+        file["config"].as_object_mut().expect("an object").remove("effective");
+        for group in file["config"]["groups"].as_array_mut().expect("groups") {
+            let has = group.as_object_mut().expect("an object").remove("drafter").is_some();
+            group["drafter"] = json!(!has);
+        }
+    });
+    assert!(copy.replay().expect("it can be replayed").mismatch.is_some());
+}
+
 #[test]
 fn a_number_of_a_schedule() {
     noticed("s", add_one);

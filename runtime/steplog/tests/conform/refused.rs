@@ -45,8 +45,8 @@ fn a_scheduler_that_is_another_or_held_other_values() {
         refused_config(|file| file["config"]["effective"][key] = value, &[&[name.as_str()], words].concat());
     };
     effective("scheduler", json!("MyScheduler"), &["vLLM's two classes"]);
-    effective("draft_slots", json!(1), &["drafters with KV of their own"]);
-    effective("num_lookahead_tokens", json!(3), &["drafters with KV of their own"]);
+    effective("draft_slots", json!(1), &["follows from the drafter"]);
+    effective("num_lookahead_tokens", json!(3), &["follows from the drafter"]);
     effective("max_num_scheduled_tokens", json!(7), &["token budget", "`max_num_batched_tokens`"]);
     effective("watermark_blocks", json!(99), &["another value than was asked for"]);
     effective("policy", json!("lifo"), &["another value"]);
@@ -60,6 +60,24 @@ fn a_scheduler_that_is_another_or_held_other_values() {
         },
         &["`effective.scheduler` is "],
     );
+}
+
+/// What a scheduler derives from its drafter must be what follows from it here.
+#[test]
+fn drafters_that_are_not_known_or_that_do_other_things() {
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.edit_json("config.json", |file| file["config"]["drafter"] = json!("dflash"));
+    assert!(copy.error().contains("`config.drafter` is \"dflash\": not known here"), "{}", copy.error());
+    for (key, value) in [
+        ("num_prefill_lookahead", json!(9)),
+        ("num_hash_lookahead_tokens", json!(9)),
+        ("dropping_groups", json!([7])),
+        ("num_lookahead_tokens", json!(0)),
+    ] {
+        let copy = CaseCopy::of(DRAFTER);
+        copy.edit_json("config.json", |file| file["config"]["effective"][key] = value);
+        refused(&copy, &[&format!("`effective.{key}` is "), "follows from the drafter"]);
+    }
 }
 
 #[test]

@@ -63,6 +63,24 @@ fn the_cases_with_groups_of_layers() {
     }
 }
 
+/// Drafters with KV of their own: each of both versions, alone and with groups.
+#[test]
+fn the_cases_with_drafters() {
+    let folder = group("drafters");
+    assert_eq!(all_reproduced(&folder).len(), 16);
+    let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
+    for version in ["0.32.0", "0.33.0"] {
+        for drafter in ["eagle", "mtp", "multi_module_mtp", "draft_model"] {
+            let own = || configs.iter().filter(|case| case["vllm"] == version && case["config"]["drafter"] == drafter);
+            let total = |name: &str| -> u64 { own().map(|case| case["stats"][name].as_u64().unwrap_or(0)).sum() };
+            assert!(total("preemptions") > 0 && total("hits") > 0, "{version}: {drafter}");
+            let has = |value: bool| own().any(|case| case["config"]["async_scheduling"] == value);
+            assert!(has(true) || has(false), "{version}: {drafter}");
+            assert!(own().any(|case| case["config"]["groups"].is_array()), "{version}: {drafter}");
+        }
+    }
+}
+
 /// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
@@ -104,7 +122,7 @@ fn the_recordings_beside_the_checkout() {
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
-    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups"] {
+    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters"] {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");
             let mut recorded = text.lines();

@@ -52,8 +52,9 @@ pub(super) fn set(
     }
     input.max_num_seqs = seqs;
     input.max_num_batched_tokens = tokens;
+    let has_ngrams = input.num_speculative_tokens > 0 && !input.drafter.has_kv();
     input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
-        let (on, why) = match (late.is_pooling, input.num_speculative_tokens > 0) {
+        let (on, why) = match (late.is_pooling, has_ngrams) {
             (true, _) => (false, "off for models that only pool"),
             (_, true) => (false, "off with n-gram speculation"),
             _ => (true, "on where nothing excludes it"),
@@ -61,7 +62,7 @@ pub(super) fn set(
         default("--async-scheduling", on.to_string(), why.to_owned());
         on
     });
-    if late.async_scheduling == Some(true) && input.num_speculative_tokens > 0 {
+    if late.async_scheduling == Some(true) && has_ngrams {
         errors.push(ArgumentError::Value {
             name: "--async-scheduling".to_owned(),
             value: "with n-gram speculation".to_owned(),

@@ -1,11 +1,28 @@
-//! Speculation: of vLLM's methods n-grams are simulated.
+//! Speculation: the drafter and its number of drafts.
 
-use serde_json::Value;
-use vcr_core::EngineConfigInput;
+use serde_json::{Map, Value};
+use vcr_core::{Drafter, EngineConfigInput};
+use vcr_model::Model;
 
 use super::object;
 use crate::error::ArgumentError;
 use crate::words::Word;
+
+/// Keys of `--speculative-config` with which vLLM decides in a way that is not followed, unless they are off.
+const MUST_BE_OFF: &[(&str, &str)] = &[
+    ("num_speculative_tokens_per_batch_size", "the number of drafts does not depend on the batch"),
+    ("parallel_drafting", "drafts are proposed one after another"),
+    ("disable_eagle_block_drop", "the last block of a hit is dropped, or told apart by the tokens after it"),
+    ("disable_padded_drafter_batch", "batches of the drafter are padded"),
+    ("enable_adaptive_verification", "all drafts of a step are verified"),
+    ("max_model_len", "a drafter drafts for sequences of any length"),
+];
+
+/// The modules of these models for multi-token prediction, where the model itself is not known.
+const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
+
+/// Text of the row of an argument that is about the drafter.
+pub(super) const RESULT: &str = "the drafter; how many of its drafts are accepted is yours to say: `acceptance_rates`";
 
 /// What the arguments say of it.
 #[derive(Default)]
@@ -13,6 +30,9 @@ pub(super) struct Speculation {
     pub(super) method: Option<String>,
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
+    disable_lookahead_block_hashes: bool,
+    /// Keys that are not followed, with their reasons.
+    refused: Vec<(&'static str, &'static str)>,
 }
 
 impl Speculation {
@@ -23,25 +43,71 @@ impl Speculation {
         self.method = text("method").or(self.method.take());
         self.model = text("model").or(self.model.take());
         self.tokens = map.get("num_speculative_tokens").and_then(Value::as_u64).or(self.tokens);
+        self.disable_lookahead_block_hashes |= is_on(&map, "disable_lookahead_block_hashes");
+        self.refused.extend(MUST_BE_OFF.iter().filter(|(key, _)| is_on(&map, key)));
         // An empty object asks for a drafter, too.
         self.method.get_or_insert_with(|| self.model.clone().unwrap_or_else(|| "draft_model".to_owned()));
         Ok(())
     }
 
-    /// N-gram speculation, the only one that is simulated.
-    pub(super) fn apply(&self, input: &mut EngineConfigInput, errors: &mut Vec<ArgumentError>) {
-        let Self { method, tokens, model } = self;
+    /// The drafter of vLLM's method; none if it is not simulated.
+    fn drafter(&self, target: Option<&Model>) -> Option<Drafter> {
+        let method = self.method.as_deref().or(self.model.as_deref()).unwrap_or("draft_model");
+        let model = self.model.as_deref().unwrap_or_default().to_lowercase();
+        Some(match method {
+            "ngram" | "[ngram]" => Drafter::Ngram,
+            "eagle" | "eagle3" => Drafter::Eagle,
+            "dflash"
+            | "dspark"
+            | "suffix"
+            | "ngram_gpu"
+            | "custom_class"
+            | "extract_hidden_states"
+            | "medusa"
+            | "mlp_speculator" => return None,
+            // As vLLM finds out from the drafter's name.
+            _ if model.contains("eagle-") || model.contains("eagle3") => Drafter::Eagle,
+            _ if model.contains("dflash") || model.contains("dspark") => return None,
+            _ if method == "mtp" || method.ends_with("_mtp") => {
+                let said = target.and_then(|target| target.mtp_modules);
+                let modules = said.unwrap_or(if MULTI_MODULE.contains(&method) { u64::MAX } else { 1 });
+                if modules.min(self.tokens.unwrap_or(0)) > 1 { Drafter::MultiModuleMtp } else { Drafter::Mtp }
+            }
+            // A method that is the drafter's name stands for none.
+            _ if method == "draft_model" || self.model.as_deref() == Some(method) => Drafter::DraftModel,
+            _ => return None,
+        })
+    }
+
+    /// Sets the drafter and its drafts.
+    pub(super) fn apply(
+        &self,
+        input: &mut EngineConfigInput,
+        target: Option<&Model>,
+        minor: u8,
+        errors: &mut Vec<ArgumentError>,
+    ) {
+        let Self { method, tokens, model, refused, .. } = self;
         if method.is_none() && tokens.is_none() && model.is_none() {
             return;
         }
-        let method = method.as_deref().or(model.as_deref()).unwrap_or("draft_model");
-        if !matches!(method, "ngram" | "[ngram]") {
-            errors.push(ArgumentError::NotSimulated {
-                written: format!("speculation with {method}"),
-                reason: "drafts without KV of their own are simulated: `ngram`, with `acceptance_rates`".to_owned(),
-            });
-            return;
+        let mut refuse = |written: String, reason: String| {
+            errors.push(ArgumentError::NotSimulated { written, reason });
+        };
+        for (key, reason) in refused {
+            refuse(format!("--speculative-config.{key}"), (*reason).to_owned());
         }
+        let Some(drafter) = self.drafter(target) else {
+            let method = method.as_deref().or(model.as_deref()).unwrap_or_default();
+            let known = "ngram, eagle, eagle3, mtp and draft_model are simulated, with `acceptance_rates`";
+            return refuse(format!("speculation with {method}"), known.to_owned());
+        };
+        if drafter.has_kv() && minor < 32 {
+            let reason = "drafters with KV of their own are simulated as in 0.32 and 0.33".to_owned();
+            return refuse(format!("speculation with {} in 0.{minor}", method.as_deref().unwrap_or_default()), reason);
+        }
+        input.drafter = drafter;
+        input.disable_lookahead_block_hashes = self.disable_lookahead_block_hashes && minor >= 33;
         match tokens {
             Some(tokens @ 1..=1_000) => input.num_speculative_tokens = *tokens as u32,
             _ => errors.push(ArgumentError::Value {
@@ -51,4 +117,9 @@ impl Speculation {
             }),
         }
     }
+}
+
+/// Whether a key has a value other than that of something which is not asked for.
+fn is_on(map: &Map<String, Value>, key: &str) -> bool {
+    !matches!(map.get(key), None | Some(Value::Null | Value::Bool(false)))
 }

@@ -102,7 +102,7 @@ impl Cluster {
     #[must_use]
     pub fn salted_prompt(&self, salt: &str) -> Prompt {
         let salt = if salt.is_empty() { 0 } else { seed::derive(0, salt, 0) };
-        Prompt::new(self.simulation.config.topology.pools()[0].engine.block_size(), salt)
+        Prompt::new(self.simulation.config.topology.pools()[0].engine.hashed_blocks(), salt)
     }
 
     /// A request reaches the server at the present instant. Gives its number.

@@ -31,12 +31,12 @@ pub(super) struct Arrivals<'a> {
 
 impl<'a> Arrivals<'a> {
     pub(super) fn new(run: &'a RunConfig, pool: &PoolConfig) -> Self {
-        let block_size_tokens = pool.engine.block_size();
-        let mut traffic = Traffic::new(run, block_size_tokens, false);
+        let blocks = pool.engine.hashed_blocks();
+        let mut traffic = Traffic::new(run, blocks, false);
         let mut events = EventQueue::new(1);
         traffic.begin(&mut events);
         let engine = AnyEngine::new(&pool.engine);
-        Self { run, traffic, events, engine, block_size_tokens, num_workers: pool.most_ranks(), next_tag: 0 }
+        Self { run, traffic, events, engine, block_size_tokens: blocks.size_tokens, num_workers: pool.most_ranks(), next_tag: 0 }
     }
 
     /// How many there are, where that is known.

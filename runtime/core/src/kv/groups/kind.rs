@@ -10,6 +10,8 @@ pub struct KvCacheGroup {
     pub kind: KvCacheKind,
     /// Tokens of a block; none for the engine's `block_size`, of which it is a multiple.
     pub block_size: Option<u32>,
+    /// Whether it has layers of the drafter; if no group has, any may.
+    pub has_drafter: bool,
 }
 
 /// The KV that a layer needs of a sequence.
@@ -97,7 +99,7 @@ impl KvCacheKind {
 }
 
 /// `full`, `sliding_window:TOKENS` or `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it unless
-/// its blocks are of the engine's size.
+/// its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
 impl fmt::Display for KvCacheGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -105,10 +107,10 @@ impl fmt::Display for KvCacheGroup {
             KvCacheKind::SlidingWindow { window_tokens } => write!(f, "sliding_window:{window_tokens}")?,
             KvCacheKind::ChunkedLocal { chunk_tokens } => write!(f, "chunked_local:{chunk_tokens}")?,
         }
-        match self.block_size {
-            Some(block_size) => write!(f, "@{block_size}"),
-            None => Ok(()),
+        if let Some(block_size) = self.block_size {
+            write!(f, "@{block_size}")?;
         }
+        f.write_str(if self.has_drafter { DRAFTER_SUFFIX } else { "" })
     }
 }
 
@@ -119,13 +121,15 @@ impl FromStr for KvCacheGroup {
         let invalid = || {
             format!(
                 "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS or chunked_local:TOKENS, with \
-                 @BLOCK_SIZE behind it where its blocks are larger than `block_size`"
+                 @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and +drafter where it has layers \
+                 of the drafter"
             )
         };
         let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0).ok_or_else(invalid);
-        let (kind, block_size) = match text.split_once('@') {
+        let (rest, has_drafter) = text.strip_suffix(DRAFTER_SUFFIX).map_or((text, false), |rest| (rest, true));
+        let (kind, block_size) = match rest.split_once('@') {
             Some((kind, block_size)) => (kind, Some(number(block_size)?)),
-            None => (text, None),
+            None => (rest, None),
         };
         let kind = match kind.split_once(':') {
             None if kind == "full" => KvCacheKind::FullAttention,
@@ -133,9 +137,11 @@ impl FromStr for KvCacheGroup {
             Some(("chunked_local", tokens)) => KvCacheKind::ChunkedLocal { chunk_tokens: number(tokens)? },
             _ => return Err(invalid()),
         };
-        Ok(Self { kind, block_size })
+        Ok(Self { kind, block_size, has_drafter })
     }
 }
+
+const DRAFTER_SUFFIX: &str = "+drafter";
 
 /// Most groups of an engine.
 pub(crate) const MAX_GROUPS: usize = 64;
@@ -157,17 +163,17 @@ fn gcd(a: u32, b: u32) -> u32 {
 /// Blocks of all groups that a request of `tokens` tokens holds at once, at most, whose steps in
 /// flight have up to `in_flight_tokens` tokens.
 pub(crate) fn most_blocks(
-    groups: &[KvCacheGroup],
+    groups: impl Iterator<Item = KvCacheGroup>,
     block_size: u32,
     tokens: u32,
     in_flight_tokens: u32,
     max_model_len: u32,
 ) -> u64 {
-    let of_group = |group: &KvCacheGroup| {
+    let of_group = |group: KvCacheGroup| {
         let size = group.block_size.unwrap_or(block_size);
         tokens.div_ceil(size).min(group.kind.admission_cap(size, in_flight_tokens, max_model_len))
     };
-    groups.iter().map(|group| u64::from(of_group(group))).sum()
+    groups.map(|group| u64::from(of_group(group))).sum()
 }
 
 #[cfg(test)]
@@ -176,10 +182,30 @@ mod tests {
 
     #[test]
     fn groups_are_read_as_they_are_written() {
-        for text in ["full", "full@32", "sliding_window:128", "sliding_window:1024@64", "chunked_local:8192"] {
+        for text in [
+            "full",
+            "full@32",
+            "sliding_window:128",
+            "sliding_window:1024@64",
+            "chunked_local:8192",
+            "full+drafter",
+            "sliding_window:8@32+drafter",
+        ] {
             assert_eq!(text.parse::<KvCacheGroup>().unwrap().to_string(), text);
         }
-        for text in ["", "Full", "full:3", "sliding_window", "sliding_window:0", "chunked_local:8@0", "full@", "mla"] {
+        for text in [
+            "full+",
+            "full+drafter@8",
+            "+drafter",
+            "",
+            "Full",
+            "full:3",
+            "sliding_window",
+            "sliding_window:0",
+            "chunked_local:8@0",
+            "full@",
+            "mla",
+        ] {
             let error = text.parse::<KvCacheGroup>().unwrap_err();
             assert!(error.starts_with(&format!("invalid KV-cache group \"{text}\": expected full, ")), "{error}");
         }

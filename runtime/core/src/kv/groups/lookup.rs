@@ -10,6 +10,8 @@ use crate::kv::pool::{BlockId, KvPool};
 pub(super) struct Kin {
     pub(super) kind: KvCacheKind,
     pub(super) block_size: u32,
+    /// Whether the last block of a hit is dropped, to be computed again.
+    pub(super) drops_block: bool,
     pub(super) members: Vec<usize>,
 }
 
@@ -51,7 +53,7 @@ impl KvGroups {
         most_tokens: u32,
     ) -> GroupHit {
         if self.is_unitary() {
-            let tokens = self.find(hits, pool, 0, hashes, most_tokens);
+            let tokens = self.find(hits, pool, 0, hashes, most_tokens, self.kin[0].drops_block);
             return GroupHit { tokens, shared_prefix_tokens: 0 };
         }
         // Full attention comes first, if there is any: what it holds need be looked up once.
@@ -59,6 +61,8 @@ impl KvGroups {
         let mut full_tokens = Vec::new();
         let mut hit_tokens = most_tokens;
         let mut longest = 0;
+        // Kinds that have dropped their block for the length looked for, once for each length.
+        let mut has_dropped = 0u64;
         loop {
             let mut tokens = hit_tokens;
             for kin in 0..self.kin.len() {
@@ -66,7 +70,17 @@ impl KvGroups {
                     tokens = tokens.min(known);
                     continue;
                 }
-                tokens = self.find(hits, pool, kin, hashes, tokens);
+                let Kin { block_size, drops_block, .. } = self.kin[kin];
+                let drops = drops_block && has_dropped >> kin & 1 == 0;
+                // With the block that is dropped it may end where it was looked for.
+                let upto = if drops { tokens.saturating_add(block_size) } else { tokens };
+                let found = self.find(hits, pool, kin, hashes, upto, drops);
+                if drops {
+                    has_dropped |= 1 << kin;
+                } else if found < tokens {
+                    has_dropped = 0;
+                }
+                tokens = found;
                 if self.kin[kin].kind == KvCacheKind::FullAttention {
                     full_tokens.push(tokens);
                 }
@@ -87,7 +101,8 @@ impl KvGroups {
         GroupHit { tokens: hit_tokens, shared_prefix_tokens }
     }
 
-    /// The longest prefix that the groups of one kind hold, a multiple of the alignment.
+    /// The longest prefix that the groups of one kind hold, a multiple of the alignment; without its last
+    /// block if `drops`.
     fn find(
         &self,
         hits: &mut [Vec<BlockId>],
@@ -95,12 +110,14 @@ impl KvGroups {
         kin: usize,
         hashes: &[BlockHash],
         most_tokens: u32,
+        drops: bool,
     ) -> u32 {
         let alignment = self.aligned_tokens;
-        let Kin { kind, block_size, members } = &self.kin[kin];
+        let Kin { kind, block_size, members, .. } = &self.kin[kin];
         let (block_size, hash_size) = (*block_size, self.hash_block_size);
         // Blocks of a window lie in the room of all blocks before they are cut to the hit.
-        let most_blocks = (most_tokens / block_size) as usize;
+        let known_blocks = hashes.len() / (block_size / hash_size) as usize;
+        let most_blocks = ((most_tokens / block_size) as usize).min(known_blocks);
         let cached = |index: usize, group: usize| -> Option<BlockId> {
             let end = (index as u32 + 1) * (block_size / hash_size);
             pool.find(key(hashes[end as usize - 1], group))
@@ -109,12 +126,12 @@ impl KvGroups {
         let (nulls, blocks) = match *kind {
             KvCacheKind::FullAttention => {
                 let held = (0..most_blocks).take_while(|&index| cached_in_all(index)).count() as u32;
-                let tokens = held * block_size;
+                let tokens = (held * block_size).saturating_sub(if drops { block_size } else { 0 });
                 (0, (tokens - tokens % alignment).div_ceil(block_size) as usize)
             }
             KvCacheKind::SlidingWindow { window_tokens } => {
                 let needed = (window_tokens - 1).div_ceil(block_size) as usize;
-                window_hit(most_blocks, needed, cached_in_all, |blocks| {
+                window_hit(most_blocks, needed, drops, cached_in_all, |blocks| {
                     (blocks as u32 * block_size).is_multiple_of(alignment)
                 })
             }
@@ -136,29 +153,32 @@ impl KvGroups {
 
 /// Blocks of the longest hit of a window that needs `needed` blocks in a row, and how many of them
 /// lie before these: the latest run that is long enough, or else as many as are held from the start.
-/// A run ends where `is_aligned`.
+/// A run ends where `is_aligned`. If `drops`, it must have one block more, which is no part of the hit.
 fn window_hit(
     most_blocks: usize,
     needed: usize,
+    drops: bool,
     is_cached: impl Fn(usize) -> bool,
     is_aligned: impl Fn(usize) -> bool,
 ) -> (usize, usize) {
+    let dropped = usize::from(drops);
     let mut run = 0;
     for index in (0..most_blocks).rev() {
         if !is_cached(index) {
             run = 0;
             continue;
         }
-        if run == 0 && !is_aligned(index + 1) {
+        if run == 0 && !is_aligned(index + 1 - dropped) {
             continue;
         }
         run += 1;
-        if run >= needed {
-            return (index, index + run);
+        if run >= needed + dropped {
+            return (index, index + run - dropped);
         }
     }
-    let aligned = (0..=run).rev().find(|&blocks| is_aligned(blocks));
-    (0, aligned.unwrap_or(0))
+    let aligned = |most: usize| (0..=most).rev().find(|&blocks| is_aligned(blocks)).unwrap_or(0);
+    let held = aligned(run);
+    (0, if drops { aligned(held.saturating_sub(1)) } else { held })
 }
 
 /// The key of a block in the pool's map: the same content is cached for each group by itself. Blocks
@@ -182,7 +202,33 @@ mod tests {
     use super::*;
 
     fn hit(cached: &[usize], most_blocks: usize, needed: usize, alignment: usize) -> (usize, usize) {
-        window_hit(most_blocks, needed, |index| cached.contains(&index), |blocks| blocks.is_multiple_of(alignment))
+        window_hit(
+            most_blocks,
+            needed,
+            false,
+            |index| cached.contains(&index),
+            |blocks| blocks.is_multiple_of(alignment),
+        )
+    }
+
+    fn dropped(cached: &[usize], most_blocks: usize, needed: usize, alignment: usize) -> (usize, usize) {
+        window_hit(
+            most_blocks,
+            needed,
+            true,
+            |index| cached.contains(&index),
+            |blocks| blocks.is_multiple_of(alignment),
+        )
+    }
+
+    #[test]
+    fn a_window_that_drops_a_block_needs_one_more() {
+        assert_eq!(dropped(&[2, 3, 4, 6], 7, 2, 1), (2, 4));
+        assert_eq!(dropped(&[2, 3, 6], 7, 2, 1), (0, 0), "shorter runs count at the start only");
+        assert_eq!(dropped(&[0, 1], 7, 2, 1), (0, 1));
+        assert_eq!(dropped(&[5], 7, 0, 1), (5, 5), "a window of one token needs none of its own");
+        assert_eq!(dropped(&[0, 1, 2, 3, 4], 5, 2, 2), (2, 4), "what is left ends at the alignment");
+        assert_eq!(dropped(&[0, 1, 2, 3], 4, 4, 2), (0, 0));
     }
 
     #[test]

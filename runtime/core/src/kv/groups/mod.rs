@@ -16,7 +16,7 @@ pub(crate) use lookup::GroupHit;
 use lookup::Kin;
 pub(crate) use store::Offered;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, SchedulerRules};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::plugins::latency::BlockChange;
@@ -29,7 +29,11 @@ const NULL_BLOCK: BlockId = 0;
 #[derive(Clone, Copy, Debug)]
 struct Group {
     kind: KvCacheKind,
+    /// The kind as far as it says which blocks are held: a drafter may need more of a window.
+    held: KvCacheKind,
     block_size: u32,
+    /// Whether the last block of a hit is dropped.
+    drops_block: bool,
     /// Most blocks that an admission counts of a request.
     admission_cap: u32,
 }
@@ -76,6 +80,10 @@ pub(crate) struct KvGroups {
     aligned_tokens: u32,
     /// See [`EngineConfigInput::prefix_cache_retention_interval`](crate::EngineConfigInput).
     retention_tokens: Option<u32>,
+    /// Computed tokens at the end that are not offered to the cache yet.
+    unsettled_tokens: u32,
+    /// Whether a hit that ends where a shared prefix does may end a block before (since vLLM 0.33).
+    keeps_before_junction: bool,
     max_model_len: u32,
     /// By slot of a request.
     requests: Vec<Tables>,
@@ -97,18 +105,28 @@ impl KvGroups {
             return None;
         }
         let in_flight = config.max_in_flight_tokens();
-        let group_of = |group: &KvCacheGroup| {
+        let drafting = config.drafting();
+        let group_of = |(index, group): (usize, &KvCacheGroup)| {
             let block_size = group.block_size.unwrap_or(config.block_size);
-            let admission_cap = group.kind.admission_cap(block_size, in_flight, config.max_model_len());
-            Group { kind: group.kind, block_size, admission_cap }
+            let held = drafting.held_kind(group.kind);
+            let admission_cap = held.admission_cap(block_size, in_flight, config.max_model_len());
+            let drops_block = drafting.drops_in(&config.kv_cache_groups, index);
+            Group { kind: group.kind, held, block_size, drops_block, admission_cap }
         };
-        let groups: Vec<Group> = config.kv_cache_groups.iter().map(group_of).collect();
+        let mut groups: Vec<Group> = config.kv_cache_groups.iter().enumerate().map(group_of).collect();
         let mut kin: Vec<Kin> = Vec::new();
-        for (index, group) in groups.iter().enumerate() {
-            match kin.iter_mut().find(|kin| kin.kind == group.kind && kin.block_size == group.block_size) {
-                Some(kin) => kin.members.push(index),
-                None => kin.push(Kin { kind: group.kind, block_size: group.block_size, members: vec![index] }),
+        for (index, &Group { kind, block_size, drops_block, .. }) in groups.iter().enumerate() {
+            match kin.iter_mut().find(|kin| kin.kind == kind && kin.block_size == block_size) {
+                Some(kin) => {
+                    kin.members.push(index);
+                    kin.drops_block |= drops_block;
+                }
+                None => kin.push(Kin { kind, block_size, drops_block, members: vec![index] }),
             }
+        }
+        // Those that are looked up together drop it together.
+        for kin in &kin {
+            kin.members.iter().for_each(|&member| groups[member].drops_block = kin.drops_block);
         }
         kin.sort_by_key(|kin| kin.kind != KvCacheKind::FullAttention);
         Some(Box::new(Self {
@@ -117,6 +135,8 @@ impl KvGroups {
             hash_block_size: config.block_size,
             aligned_tokens: config.aligned_tokens(),
             retention_tokens: config.prefix_cache_retention_interval,
+            unsettled_tokens: drafting.unsettled_tokens(),
+            keeps_before_junction: config.rules == SchedulerRules::V0_33,
             max_model_len: config.max_model_len(),
             requests: Vec::new(),
             owners: Vec::new(),
@@ -151,7 +171,7 @@ impl KvGroups {
         let of_table = |(table, group): (&Table, &Group)| {
             let slots = (table.blocks.len() as u32).saturating_mul(group.block_size);
             let next = (table.num_skipped + 1).saturating_mul(group.block_size);
-            slots.min(group.kind.computed_until_skipped(next))
+            slots.min(group.held.computed_until_skipped(next))
         };
         tables.map(of_table).min().unwrap_or(0)
     }
@@ -164,7 +184,7 @@ impl KvGroups {
         for (group, hit) in self.groups.iter().zip(&self.hits) {
             let cap = if is_capped { group.admission_cap } else { u32::MAX };
             let required = group.blocks_for(tokens.min(self.max_model_len)).min(cap);
-            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
+            let skipped = group.held.skipped_tokens(computed) / group.block_size;
             cost += required.saturating_sub(skipped.max(hit.len() as u32));
             // A hit on a free block takes that block out of the free list.
             let needed = hit.get(skipped as usize..).unwrap_or(&[]);
@@ -183,7 +203,7 @@ impl KvGroups {
         debug_assert!(tables.by_group.is_empty(), "a request is admitted that holds blocks");
         tables.shared_prefix_tokens = hit.shared_prefix_tokens;
         for (group, blocks) in self.groups.iter().zip(&self.hits) {
-            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
+            let skipped = group.held.skipped_tokens(computed) / group.block_size;
             let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
             pool.touch(needed.iter().filter(|&&block| block != NULL_BLOCK));
             let mut table = Vec::with_capacity(group.blocks_for(tokens).max(blocks.len() as u32) as usize);
@@ -244,7 +264,7 @@ impl KvGroups {
         mut tell: impl FnMut(usize, &[BlockId]),
     ) {
         for (index, (group, table)) in self.groups.iter().zip(&mut self.requests[id.index()].by_group).enumerate() {
-            let skipped = group.kind.skipped_tokens(computed) / group.block_size;
+            let skipped = group.held.skipped_tokens(computed) / group.block_size;
             let skipped = skipped.min(table.blocks.len() as u32);
             if skipped <= table.num_skipped {
                 continue;
@@ -272,10 +292,10 @@ impl KvGroups {
             }
             let mut skipped = table.num_skipped;
             loop {
-                let skips = group.kind.computed_until_skipped((skipped + 1).saturating_mul(size));
+                let skips = group.held.computed_until_skipped((skipped + 1).saturating_mul(size));
                 let at = skips.max(computed);
                 let Some(change) = changes.get_mut((at - computed) as usize) else { break };
-                let now = group.kind.skipped_tokens(at) / size;
+                let now = group.held.skipped_tokens(at) / size;
                 // Those that are not there yet are its own.
                 let end = table.blocks.len().min(now as usize);
                 if table.blocks[end.min(skipped as usize)..end].iter().any(|&block| pool.is_shared(block)) {

@@ -25,19 +25,29 @@ impl KvGroups {
     /// use them. Returns the number of tokens at which there is more to offer.
     pub(crate) fn store(&mut self, pool: &mut KvPool, offered: &Offered<'_>, computed: u32) -> u32 {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
-        // Hits are multiples of all block sizes.
-        let cacheable = computed - computed % self.aligned_tokens;
         let (hash_size, aligned) = (self.hash_block_size, self.aligned_tokens);
         let hash_at = |end: u32| hashes[(end / hash_size) as usize - 1];
-        let boundaries = [prompt_tokens - 1, self.requests[id.index()].shared_prefix_tokens];
+        let hashed = (hashes.len() as u32).saturating_mul(hash_size);
+        let ends = self.resumable_ends(prompt_tokens);
+        let shared = self.requests[id.index()].shared_prefix_tokens;
+        let mut next = u32::MAX - 1;
         for index in 0..self.groups.len() {
             let group = self.groups[index];
             let size = group.block_size;
+            let cacheable = self.cacheable_tokens(&group, computed);
             let table = &mut self.requests[id.index()].by_group[index];
-            let full = cacheable / size;
+            let full = cacheable.min(hashed) / size;
+            let step = if group.drops_block { hash_size } else { aligned };
+            next = next.min(match cacheable.checked_sub(hashed) {
+                None | Some(0) => (cacheable - cacheable % step).saturating_add(step),
+                Some(_) => hashed.saturating_add(hash_size),
+            });
             let range = table.num_cached..full;
             if !range.is_empty() {
                 table.num_cached = full;
+                let before = (self.keeps_before_junction && group.drops_block).then(|| shared.saturating_sub(size));
+                let [junction, before] = [Some(shared), before].map(|end| end.filter(|_| shared > 0));
+                let boundaries = [ends[0], ends[1], junction, before];
                 let reachable = Reachable::of(&group, aligned, self.retention_tokens, &boundaries, range.clone());
                 let (blocks, keys) = &mut self.stored;
                 blocks.clear();
@@ -61,7 +71,34 @@ impl KvGroups {
                 self.store_prompt_end(pool, offered, index, cacheable);
             }
         }
-        (cacheable + aligned).min(u32::MAX - 1)
+        next
+    }
+
+    /// Of `computed` known tokens those whose blocks a group offers: no hit ends behind them.
+    fn cacheable_tokens(&self, group: &Group, computed: u32) -> u32 {
+        // Hits are multiples of all block sizes.
+        let aligned = |tokens: u32| tokens - tokens % self.aligned_tokens;
+        let settled = computed.saturating_sub(self.unsettled_tokens);
+        if self.is_unitary() {
+            settled
+        } else if group.drops_block && aligned(computed) > 0 {
+            // A hit has one block more, which it drops.
+            settled.min(aligned(settled) + group.block_size)
+        } else {
+            aligned(computed)
+        }
+    }
+
+    /// The tokens at which a later request with the same prompt can go on (vLLM's `replay_boundaries`).
+    fn resumable_ends(&self, prompt_tokens: u32) -> [Option<u32>; 2] {
+        if !self.groups.iter().any(|group| group.drops_block) {
+            return [Some(prompt_tokens - 1), None];
+        }
+        // The same prompt again, and one that goes on.
+        [prompt_tokens - 1, prompt_tokens].map(|tokens| {
+            let end = tokens - tokens % self.aligned_tokens;
+            Some(end.saturating_sub(self.aligned_tokens))
+        })
     }
 
     /// Lets a block of full attention be found by the end of a prompt that lies within it, too. (Only
@@ -69,7 +106,9 @@ impl KvGroups {
     fn store_prompt_end(&mut self, pool: &mut KvPool, offered: &Offered<'_>, index: usize, cacheable: u32) {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
         let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
-        let end = (prompt_tokens - 1) / hash_size * hash_size;
+        // A lookup that drops a block reads the whole prompt before.
+        let most = if self.groups[index].drops_block { prompt_tokens } else { prompt_tokens - 1 };
+        let end = (most / hash_size).min(hashes.len() as u32) * hash_size;
         if end == 0 || end > cacheable || end.is_multiple_of(size) {
             return;
         }
@@ -96,20 +135,29 @@ enum Reachable<'a> {
 }
 
 struct Sparse<'a> {
-    /// Blocks before the end of a hit that it needs.
+    /// Blocks before the end of a hit that it needs, the one that it drops behind it included.
     needed: u32,
+    /// Blocks behind the end of a hit that are among these.
+    dropped: u32,
     /// Blocks from one end of hits to the next; none if only those at `boundaries` are kept.
     per_segment: Option<u32>,
     /// Ends of hits that are kept besides, in blocks; unused where all are kept.
-    boundaries: Option<(&'a [u32], u32, u32)>,
+    boundaries: Option<(&'a [Option<u32>], u32, u32)>,
 }
 
 impl<'a> Reachable<'a> {
-    fn of(group: &Group, aligned: u32, retention: Option<u32>, boundaries: &'a [u32], range: Range<u32>) -> Self {
+    fn of(
+        group: &Group,
+        aligned: u32,
+        retention: Option<u32>,
+        boundaries: &'a [Option<u32>],
+        range: Range<u32>,
+    ) -> Self {
         let KvCacheKind::SlidingWindow { window_tokens } = group.kind else { return Self::All };
         debug_assert!(!range.is_empty());
         let size = group.block_size;
-        let needed = (window_tokens - 1).div_ceil(size);
+        let dropped = u32::from(group.drops_block);
+        let needed = (window_tokens - 1).div_ceil(size) + dropped;
         let segment = match retention {
             None => Some(aligned),
             Some(0) => None,
@@ -120,17 +168,17 @@ impl<'a> Reachable<'a> {
             return Self::All;
         }
         let boundaries = retention.is_some().then_some((boundaries, aligned, size));
-        Self::Some(Sparse { needed, per_segment, boundaries })
+        Self::Some(Sparse { needed, dropped, per_segment, boundaries })
     }
 
     fn has(&self, block: u32) -> bool {
-        let Self::Some(Sparse { needed, per_segment, boundaries }) = self else { return true };
-        if per_segment.is_some_and(|blocks| block % blocks >= blocks - needed) {
+        let Self::Some(Sparse { needed, dropped, per_segment, boundaries }) = self else { return true };
+        if per_segment.is_some_and(|blocks| block >= *dropped && (block - dropped) % blocks >= blocks - needed) {
             return true;
         }
         boundaries.is_some_and(|(boundaries, aligned, size)| {
-            boundaries.iter().filter(|&&tokens| tokens > 0).any(|&tokens| {
-                let end = tokens / aligned * aligned / size;
+            boundaries.iter().flatten().any(|&tokens| {
+                let end = tokens / aligned * aligned / size + dropped;
                 (end.saturating_sub(*needed)..end).contains(&block)
             })
         })

@@ -1,0 +1,140 @@
+//! Drafters: who proposes drafts, and what the scheduler and the KV cache do differently for it.
+//!
+//! vLLM 0.32 and 0.33, `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
+
+use super::{ConfigError, EngineConfigInput, SchedulerRules};
+use crate::compat::Reservations;
+use crate::kv::groups::{KvCacheGroup, KvCacheKind};
+
+/// Who proposes drafts (vLLM's `method` of `speculative_config`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Drafter {
+    /// One without KV of its own, such as n-grams.
+    #[default]
+    Ngram,
+    /// EAGLE or EAGLE-3.
+    Eagle,
+    /// One module for multi-token prediction, which proposes all drafts.
+    Mtp,
+    /// A module for each draft.
+    MultiModuleMtp,
+    /// A model of its own.
+    DraftModel,
+}
+
+impl Drafter {
+    /// Whether the KV that it writes for a token depends on the token after it (vLLM's `use_eagle`).
+    #[must_use]
+    pub fn is_eagle_like(self) -> bool {
+        matches!(self, Self::Eagle | Self::Mtp | Self::MultiModuleMtp)
+    }
+
+    /// Whether it keeps KV.
+    #[must_use]
+    pub fn has_kv(self) -> bool {
+        self != Self::Ngram
+    }
+}
+
+/// What follows from the drafter; all zero without one, and with one that has no KV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drafting {
+    /// Slots that a step reserves beyond its tokens (vLLM's `num_lookahead_tokens`).
+    pub lookahead_tokens: u32,
+    /// Tokens of the budget that each scheduled request costs besides its own (`max_num_new_slots_for_drafting`).
+    pub draft_slots: u32,
+    /// Known tokens after a chunk that the drafter reads, if the prompt goes on
+    /// (`num_prefill_lookahead_tokens`).
+    pub prefill_lookahead_tokens: u32,
+    /// Tokens after a block that are part of its identity (`num_hash_lookahead_tokens`).
+    pub hash_lookahead_tokens: u32,
+    /// Whether the last block of a prefix hit is computed again (`use_eagle_block_drop`).
+    pub drops_block: bool,
+}
+
+impl Drafting {
+    pub(super) fn of(input: &EngineConfigInput) -> Self {
+        let (drafter, tokens) = (input.drafter, input.num_speculative_tokens);
+        if tokens == 0 || !drafter.has_kv() {
+            return Self::default();
+        }
+        let prefill_lookahead_tokens = match drafter {
+            Drafter::MultiModuleMtp => tokens,
+            Drafter::Eagle | Drafter::Mtp => 1,
+            Drafter::Ngram | Drafter::DraftModel => 0,
+        };
+        let hashes_ahead = input.rules == SchedulerRules::V0_33
+            && input.enable_prefix_caching
+            && !input.disable_lookahead_block_hashes;
+        let hash_lookahead_tokens = if hashes_ahead { prefill_lookahead_tokens } else { 0 };
+        Self {
+            lookahead_tokens: tokens,
+            // A draft model's input has one token more than the target's.
+            draft_slots: u32::from(drafter == Drafter::DraftModel),
+            prefill_lookahead_tokens,
+            hash_lookahead_tokens,
+            drops_block: drafter.is_eagle_like() && hash_lookahead_tokens == 0,
+        }
+    }
+
+    /// Computed tokens at the end whose KV the drafter may write again, once it knows the tokens after them
+    /// (vLLM's `num_reprefillable_tokens`).
+    #[must_use]
+    pub fn unsettled_tokens(&self) -> u32 {
+        self.prefill_lookahead_tokens.saturating_sub(1)
+    }
+
+    /// The kind of a group as far as it says which blocks are held: a window keeps the blocks of unsettled
+    /// tokens, too (vLLM's `extra_retained_tokens`).
+    pub(crate) fn held_kind(&self, kind: KvCacheKind) -> KvCacheKind {
+        match kind {
+            KvCacheKind::SlidingWindow { window_tokens } => {
+                KvCacheKind::SlidingWindow { window_tokens: window_tokens.saturating_add(self.unsettled_tokens()) }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the last block of a hit is dropped in the group `index`: in those with layers of the drafter,
+    /// or in all if none is said to have any.
+    pub(crate) fn drops_in(&self, groups: &[KvCacheGroup], index: usize) -> bool {
+        self.drops_block && (groups[index].has_drafter || groups.iter().all(|group| !group.has_drafter))
+    }
+
+    /// What vLLM refuses of drafters with KV, and what is undefined with them here.
+    pub(super) fn check(input: &EngineConfigInput, aligned_tokens: u32, errors: &mut Vec<ConfigError>) {
+        let field = "drafter";
+        let groups = &input.kv_cache_groups;
+        if input.drafter.has_kv() && input.num_speculative_tokens == 0 {
+            let reason = "a drafter proposes at least one token";
+            errors.push(ConfigError::Needs { field, needed: "num_speculative_tokens", reason });
+        }
+        if groups.iter().any(|group| group.has_drafter) && !input.drafter.is_eagle_like() {
+            let reason = "the last block of a hit is dropped in groups with layers of EAGLE or MTP".to_owned();
+            errors.push(ConfigError::Groups { reason });
+        }
+        if !input.drafter.has_kv() {
+            return;
+        }
+        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
+        if input.kv_tiers.is_some() {
+            exclude("kv_tiers", "the KV of a drafter is not offloaded here");
+        }
+        if input.reservations == Reservations::BetweenSteps {
+            exclude("reservations", "Dynamo's mocker has no drafter with KV");
+        }
+        let drafting = Self::of(input);
+        let drops = |index: usize| drafting.drops_in(groups, index);
+        let is_local = |index: usize| matches!(groups[index].kind, KvCacheKind::ChunkedLocal { .. });
+        if input.enable_prefix_caching && (0..groups.len()).any(|index| drops(index) && is_local(index)) {
+            let reason = "vLLM drops no block of chunked local attention: say which other groups have layers of the \
+                          drafter (`+drafter`)";
+            errors.push(ConfigError::Groups { reason: reason.to_owned() });
+        }
+        let has_volatile = drafting.drops_block || groups.iter().any(|group| group.has_drafter);
+        let (tokens, ahead) = (aligned_tokens, drafting.prefill_lookahead_tokens);
+        if input.enable_prefix_caching && has_volatile && tokens < ahead {
+            errors.push(ConfigError::TooSmall { field: "block_size", value: tokens, least: ahead });
+        }
+    }
+}
