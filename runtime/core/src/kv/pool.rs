@@ -189,6 +189,16 @@ impl KvPool {
         each!(mut self, own => own.insert(blocks, keys));
     }
 
+    /// The key of a block that a request holds, if it is cached.
+    pub(crate) fn key_of(&self, id: BlockId) -> Option<BlockHash> {
+        each!(self, blocks => blocks.hash_of(id))
+    }
+
+    /// Takes a cached block that a request holds out of the cache map. Events are the caller's.
+    pub(crate) fn forget(&mut self, id: BlockId) {
+        each!(mut self, blocks => blocks.forget(id));
+    }
+
     /// The log, for events of groups.
     pub(crate) fn events_mut(&mut self) -> Option<&mut KvEventLog> {
         self.events.as_mut()

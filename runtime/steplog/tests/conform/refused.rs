@@ -6,6 +6,7 @@ use vcr_steplog::LogError;
 use crate::recordings::{CaseCopy, with_text, with_value};
 
 const SCHEDULER: &str = "random-0.33/random-1-057";
+const DRAFTER: &str = "drafters/any-2-034-0.33";
 const LIVE: &str = "vllm-cpu/wire";
 const LIVE_WITH_PREEMPTIONS: &str = "vllm-cpu/burst-preempt";
 

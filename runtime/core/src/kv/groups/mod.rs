@@ -91,6 +91,8 @@ pub(crate) struct KvGroups {
     owners: Vec<u8>,
     /// Further keys of cached blocks, for shorter prefixes that end within them.
     inner_keys: BTreeMap<BlockId, Vec<BlockHash>>,
+    /// Blocks that are cached before they are full, and the tokens of the prefix that ends within them.
+    partial_ends: BTreeMap<BlockId, u32>,
     /// Scratch of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
     /// Scratch of stores: blocks and their keys.
@@ -141,6 +143,7 @@ impl KvGroups {
             requests: Vec::new(),
             owners: Vec::new(),
             inner_keys: BTreeMap::new(),
+            partial_ends: BTreeMap::new(),
             stored: (Vec::new(), Vec::new()),
             groups,
         }))
@@ -229,7 +232,7 @@ impl KvGroups {
     /// checked that as many are free.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, tokens: u32) {
         let tokens = tokens.min(self.max_model_len);
-        let Self { groups, requests, owners, inner_keys, .. } = self;
+        let Self { groups, requests, owners, inner_keys, partial_ends, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
             let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
             if missing == 0 {
@@ -239,6 +242,7 @@ impl KvGroups {
             pool.allocate_noting(missing, &mut table.blocks, |events, block, key| {
                 let owner = owners.get(block as usize).copied().unwrap_or(0);
                 let keys = inner_keys.remove(&block).unwrap_or_default();
+                partial_ends.remove(&block);
                 if let Some(events) = events {
                     for key in std::iter::once(key).chain(keys) {
                         events.removed_of_group(owner, lookup::content(key, owner.into()));
@@ -320,5 +324,6 @@ impl KvGroups {
     /// Forgets what is cached; the pool has done so.
     pub(crate) fn forget_cache(&mut self) {
         self.inner_keys.clear();
+        self.partial_ends.clear();
     }
 }

@@ -1,12 +1,13 @@
 //! Offering blocks of groups to the cache (vLLM 0.32 and 0.33, `cache_blocks` and
 //! `reachable_block_mask`).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::lookup::{content, key};
 use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK};
 use crate::kv::hash::BlockHash;
-use crate::kv::pool::KvPool;
+use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
 
 /// What is known of a request whose blocks are offered.
@@ -55,6 +56,9 @@ impl KvGroups {
                 for place in range.clone() {
                     let block = table.blocks[place as usize];
                     if block != NULL_BLOCK && reachable.has(place) {
+                        if self.partial_ends.remove(&block).is_some() {
+                            forget_keys(pool, &mut self.inner_keys, index, block);
+                        }
                         blocks.push(block);
                         keys.push(key(hash_at((place + 1) * size), index));
                     }
@@ -115,15 +119,37 @@ impl KvGroups {
         let Some(&block) = self.requests[id.index()].by_group[index].blocks.get((end / size) as usize) else { return };
         let units = (end / hash_size) as usize;
         let key = key(hashes[units - 1], index);
-        let keys = self.inner_keys.entry(block).or_default();
-        if keys.contains(&key) {
+        let first = pool.key_of(block);
+        if first == Some(key) || self.inner_keys.get(&block).is_some_and(|keys| keys.contains(&key)) {
             return;
         }
-        keys.push(key);
+        let is_longer = self.partial_ends.get(&block).is_some_and(|&before| before < end);
+        if is_longer {
+            forget_keys(pool, &mut self.inner_keys, index, block);
+        }
+        if first.is_none() || is_longer {
+            // It is not full yet: this is all that it is known by.
+            pool.insert(&[block], &[key]);
+            self.partial_ends.insert(block, end);
+        } else {
+            self.inner_keys.entry(block).or_default().push(key);
+        }
         if let Some(events) = pool.events_mut() {
             let parent = (units > 1).then(|| hashes[units - 2]);
             let tokens = tokens.get((end - hash_size) as usize..end as usize).unwrap_or(&[]);
             events.stored_of_group(index as u8, tag, parent, std::iter::once(hashes[units - 1]), tokens);
+        }
+    }
+}
+
+/// Forgets what a block that is not full is known by, since it has more tokens by now.
+fn forget_keys(pool: &mut KvPool, inner_keys: &mut BTreeMap<BlockId, Vec<BlockHash>>, group: usize, block: BlockId) {
+    let first = pool.key_of(block);
+    let keys = inner_keys.remove(&block).unwrap_or_default();
+    pool.forget(block);
+    if let Some(events) = pool.events_mut() {
+        for key in first.into_iter().chain(keys) {
+            events.removed_of_group(group as u8, content(key, group));
         }
     }
 }

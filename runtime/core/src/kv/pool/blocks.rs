@@ -155,6 +155,19 @@ impl<L: Link> Blocks<L> {
         }
     }
 
+    /// Takes a block out of the cache map.
+    pub(super) fn forget(&mut self, id: BlockId) {
+        let from = std::mem::replace(&mut self.blocks[id as usize].linked_from, UNCACHED);
+        let after = self.links[self.num_buckets + id as usize];
+        self.links[from as usize] = after;
+        self.blocks[after.number() as usize].linked_from = from;
+    }
+
+    /// The hash of a block that is cached.
+    pub(super) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
+        self.blocks[id as usize].is_cached().then(|| self.hashes[id as usize])
+    }
+
     /// Of the blocks with this hash, the one that was cached first.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
