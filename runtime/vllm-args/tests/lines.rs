@@ -1,6 +1,6 @@
 //! Command lines as people write them.
 
-use vcr_core::Policy;
+use vcr_core::{Drafter, Policy};
 use vcr_vllm_args::{Deployment, Effect, VllmArgs};
 
 fn read(command: &str) -> VllmArgs {
@@ -96,6 +96,46 @@ fn async_scheduling_is_on_unless_something_excludes_it() {
     assert!(both[0].contains("vLLM does not start"), "{both:?}");
 }
 
+/// Methods, what vLLM takes from a drafter's name, and the names that methods had before.
+#[test]
+fn drafters_become_options() {
+    let of = |config: &str| {
+        let input = read(&format!("m --speculative-config '{{{config}, \"num_speculative_tokens\": 3}}'")).input;
+        assert_eq!((input.num_speculative_tokens, input.async_scheduling), (3, input.drafter != Drafter::Ngram));
+        input.drafter
+    };
+    for (config, drafter) in [
+        (r#""method": "ngram""#, Drafter::Ngram),
+        (r#""method": "eagle", "model": "a/b""#, Drafter::Eagle),
+        (r#""method": "eagle3", "model": "a/b", "draft_tensor_parallel_size": 1"#, Drafter::Eagle),
+        (r#""model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B""#, Drafter::Eagle),
+        (r#""model": "yuhuili/EAGLE-LLaMA3-Instruct-8B""#, Drafter::Eagle),
+        (r#""method": "mtp""#, Drafter::Mtp),
+        (r#""method": "deepseek_mtp""#, Drafter::Mtp),
+        (r#""method": "qwen3_next_mtp", "disable_lookahead_block_hashes": false"#, Drafter::Mtp),
+        (r#""method": "step3p5_mtp""#, Drafter::MultiModuleMtp),
+        (r#""method": "draft_model", "model": "a/small""#, Drafter::DraftModel),
+        (r#""model": "a/small""#, Drafter::DraftModel),
+    ] {
+        assert_eq!(of(config), drafter, "{config}");
+    }
+    let alone = r#"m --speculative-config '{"method": "mtp", "num_speculative_tokens": 1, "disable_lookahead_block_hashes": true}'"#;
+    assert!(read(alone).input.disable_lookahead_block_hashes);
+    assert_eq!(read("m --spec-method mtp --spec-tokens 2").input.drafter, Drafter::Mtp);
+    let row = read(alone).rows.into_iter().find(|row| row.argument == "--speculative-config").expect("it has a row");
+    assert!(row.result.contains("`acceptance_rates`"), "{}", row.result);
+    for (key, value) in [
+        ("parallel_drafting", "true"),
+        ("num_speculative_tokens_per_batch_size", "[[1, 8, 2]]"),
+        ("disable_eagle_block_drop", "true"),
+        ("max_model_len", "4096"),
+    ] {
+        let config = format!("{{\"method\": \"eagle\", \"num_speculative_tokens\": 2, \"{key}\": {value}}}");
+        let found = errors(&format!("m --speculative-config '{config}'"));
+        assert!(found[0].contains(&format!("`--speculative-config.{key}` is not simulated")), "{found:?}");
+    }
+}
+
 #[test]
 fn what_would_change_decisions_is_refused_with_its_reason() {
     for (arguments, expected) in [
@@ -105,8 +145,8 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
         ("--scheduler-cls a.B", "`--scheduler-cls a.B` is not simulated"),
         ("--enable-dbo", "`--enable-dbo` is not simulated"),
         (
-            "--speculative-config '{\"model\": \"eagle\", \"num_speculative_tokens\": 2}'",
-            "`speculation with eagle` is not simulated",
+            "--speculative-config '{\"model\": \"a/qwen3-dflash\", \"num_speculative_tokens\": 2}'",
+            "`speculation with a/qwen3-dflash` is not simulated: ngram, eagle, eagle3, mtp and draft_model are",
         ),
         (
             "--kv-transfer-config '{\"kv_connector\": \"LMCacheConnectorV1\"}'",

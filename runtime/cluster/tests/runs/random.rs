@@ -16,6 +16,7 @@ use vcr_cluster::{
     Arrivals, KvRouterConfig, Limit, Overheads, PoolConfig, Report, RouterConfig, RouterFactory, RunConfig, SimError,
     Topology, simulate,
 };
+use vcr_core::Drafter;
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 
 use crate::support::{MS, assert_conserved, config, linear_in_batches, mix, pool, run, synthetic};
@@ -86,6 +87,13 @@ fn any_run_with_faults_is_conserved() {
 #[test]
 fn any_run_of_ticks_is_conserved() {
     assert_runs_conserved(32, arb_case().prop_map(Case::in_ticks));
+}
+
+#[test]
+fn any_run_with_a_drafter_is_conserved() {
+    let drafters = vec![Drafter::Eagle, Drafter::MultiModuleMtp, Drafter::DraftModel];
+    let drawn = (arb_case(), proptest::sample::select(drafters), any::<bool>());
+    assert_runs_conserved(24, drawn.prop_map(|(case, drafter, is_async)| case.with_drafter(drafter, is_async)));
 }
 
 fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {

@@ -204,7 +204,8 @@ impl Engine {
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
-        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens) {
+        let reserved = if remote { self.blocks_reserved_from_loads() } else { 0 };
+        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens, reserved) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
@@ -275,10 +276,16 @@ impl Engine {
         (self.hit.len() as u32 * self.config.block_size).min(self.requests[id].num_tokens - 1)
     }
 
-    /// Takes the hit and new blocks for an admission, or nothing.
-    pub(crate) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+    /// Takes the hit and new blocks for an admission, or nothing; `reserved` blocks stay free.
+    pub(crate) fn allocate_admission(
+        &mut self,
+        id: RequestId,
+        slots_tokens: u32,
+        full_tokens: u32,
+        reserved: u32,
+    ) -> bool {
         if self.groups.is_some() {
-            return self.allocate_group_admission(id, slots_tokens, full_tokens);
+            return self.allocate_group_admission(id, slots_tokens, full_tokens, reserved);
         }
         let held = self.requests[id].block_table.len() as u32;
         let reused = self.hit.len() as u32;
@@ -293,7 +300,7 @@ impl Engine {
             self.requests[id].flags.has(Flags::RESERVES)
                 || cost(self.requests[id].end_tokens) + watermark + self.reserved_blocks <= self.pool.num_free()
         } else {
-            must_fit.max(needed) + watermark <= self.pool.num_free()
+            must_fit.max(needed + reserved) + watermark <= self.pool.num_free()
         };
         if !fits {
             return false;

@@ -32,7 +32,14 @@ impl Engine {
 
     /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request whose KV has come from
     /// elsewhere keeps its blocks, and one whose KV will come needs none before the windows of its first own token.
-    pub(crate) fn allocate_group_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+    /// `reserved` blocks stay free.
+    pub(crate) fn allocate_group_admission(
+        &mut self,
+        id: RequestId,
+        slots_tokens: u32,
+        full_tokens: u32,
+        reserved: u32,
+    ) -> bool {
         let hit = self.group_hit;
         let request = &self.requests[id];
         let has_arrived = request.status == RequestStatus::RemoteKvReady;
@@ -43,7 +50,7 @@ impl Engine {
             true => groups.missing_blocks(id, tokens),
             false => groups.admission_cost(&self.pool, computed, tokens, is_capped),
         };
-        let mut needed = cost(slots_tokens, false);
+        let mut needed = cost(slots_tokens, false) + reserved;
         if self.config.scheduler_reserve_full_isl {
             needed = needed.max(cost(full_tokens, true));
         }

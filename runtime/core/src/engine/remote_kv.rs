@@ -5,7 +5,7 @@
 
 use crate::engine::Engine;
 use crate::plan::RemoteLoad;
-use crate::request::{KvRole, RequestId, RequestStatus};
+use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
     /// Takes blocks for the oldest request whose prompt comes from elsewhere, if there
@@ -21,7 +21,7 @@ impl Engine {
         self.hit.clear();
         let computed = self.lookup_prefix(id);
         let num_tokens = self.requests[id].num_tokens;
-        if !self.allocate_admission(id, num_tokens, num_tokens) {
+        if !self.allocate_admission(id, num_tokens, num_tokens, 0) {
             self.destinations.push_front(id, &mut self.requests);
             return None;
         }
@@ -30,6 +30,37 @@ impl Engine {
         self.set_deferred(id, true);
         self.destination_blocked = false;
         Some(self.start_remote_load(id))
+    }
+
+    /// Blocks that a load must leave free, so that requests which hold KV already can go on: with a drafter they
+    /// need more than their tokens (vLLM's `_inflight_prefill_reserved_blocks` and `_spec_decode_step_blocks`; where a
+    /// step needs no more than the tokens that are known, all of them have their blocks and nothing is reserved here).
+    ///
+    /// Looks at all requests: only engines with such a drafter ask, when KV is to come.
+    pub(crate) fn blocks_reserved_from_loads(&self) -> u32 {
+        let lookahead_tokens = self.config.drafting().lookahead_tokens;
+        if lookahead_tokens == 0 {
+            return 0;
+        }
+        let step_tokens = 1 + self.config.num_speculative_tokens + lookahead_tokens;
+        let missing = |id: RequestId| {
+            let request = &self.requests[id];
+            let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
+            match &self.groups {
+                Some(groups) => groups.missing_blocks(id, tokens),
+                None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
+            }
+        };
+        let goes_on = |id: &RequestId| match self.requests[*id].status {
+            RequestStatus::WaitingForRemoteKv | RequestStatus::RemoteKvReady => true,
+            RequestStatus::Running => self.requests[*id].flags.has(Flags::PREFILL_CHUNK),
+            _ => false,
+        };
+        let own = match &self.groups {
+            Some(groups) => groups.new_blocks(step_tokens),
+            None => step_tokens.div_ceil(self.config.block_size),
+        };
+        self.requests.live_ids().filter(goes_on).map(missing).sum::<u32>() + own
     }
 
     /// Whether a request waits for blocks that [`Engine::reserve_remote`] may find at

@@ -6,6 +6,7 @@ use vcr_cluster::{
     PoolConfig, PoolRole, RequestMix, RouterConfig, RunConfig, ScalingConfig, TargetMetric, TargetPolicy, Topology,
     target_autoscaler,
 };
+use vcr_core::Drafter;
 use vcr_random::Distribution;
 
 use super::routers::arb_router;
@@ -157,6 +158,11 @@ impl Case {
     /// The same with engines of ticks, in one pool.
     pub(crate) fn in_ticks(self) -> Self {
         Self { is_split: false, conditional: None, scheduler: Scheduler::Ticks, ..self }
+    }
+
+    /// The same with drafters that have KV of their own.
+    pub(crate) fn with_drafter(self, drafter: Drafter, async_scheduling: bool) -> Self {
+        Self { scheduler: Scheduler::Drafter { drafter, async_scheduling }, ..self }
     }
 
     pub(crate) fn config(&self) -> RunConfig {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use vcr_cluster::{PoolConfig, RunConfig, Topology};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
+use vcr_core::{CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
 
 use crate::support::MS;
 
@@ -34,6 +34,25 @@ pub(crate) fn in_mode(
     })
 }
 
+/// Engines with a drafter that has KV of its own.
+fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunConfig {
+    // As with vLLM's connectors.
+    let disable_lookahead_block_hashes = matches!(config.topology, Topology::Disaggregated { .. });
+    with_pools(config, |pool| {
+        let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
+        let input = EngineConfigInput {
+            reservations: Reservations::InSteps,
+            num_speculative_tokens: 2,
+            drafter,
+            disable_lookahead_block_hashes,
+            async_scheduling,
+            ..own
+        };
+        let engine = EngineConfig::new(input).expect("a valid engine").into();
+        PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
+    })
+}
+
 /// The same pools with another scheduler in their engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scheduler {
@@ -50,6 +69,12 @@ pub(crate) enum Scheduler {
     },
     /// Not among those that are drawn: it has no place in clusters of two pools.
     Ticks,
+    /// vLLM's with a drafter that has KV of its own. Not among those that are drawn, either: what is drawn keeps its
+    /// fingerprints.
+    Drafter {
+        drafter: Drafter,
+        async_scheduling: bool,
+    },
 }
 
 pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
@@ -109,6 +134,7 @@ pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConf
                 PoolConfig { engine: TickConfig::new(input).expect("a valid engine").into(), ..pool }
             });
         }
+        Scheduler::Drafter { drafter, async_scheduling } => return drafting(config, drafter, async_scheduling),
         Scheduler::Sglang { pass_order, schedule_policy, reservations } => (pass_order, schedule_policy, reservations),
     };
     with_pools(config, |pool| {

@@ -228,6 +228,11 @@ impl KvGroups {
         tables.map(|(table, group)| group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32)).sum()
     }
 
+    /// Blocks of all groups for `tokens` tokens.
+    pub(crate) fn new_blocks(&self, tokens: u32) -> u32 {
+        self.groups.iter().map(|group| group.blocks_for(tokens)).sum()
+    }
+
     /// Gives a request the blocks that it misses for `tokens` tokens, group by group. The caller has
     /// checked that as many are free.
     pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, tokens: u32) {
