@@ -38,7 +38,7 @@ class Hashed:
 
 
 # Kinds of groups of layers, as a command line names them.
-GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes"]
+GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "mamba", "mamba-alone", "mamba-windows"]
 # Drafters with KV of their own.
 DRAFTERS = ["eagle", "mtp", "multi_module_mtp", "draft_model"]
 # Those whose KV of a token depends on the token after it.
@@ -58,6 +58,8 @@ def draw(seed, number, groups=None, drafter=None):
         draw_drafter(rng, config)
     if groups:
         draw_groups(rng, config, groups)
+        # vLLM asks for chunks where states are kept at their ends.
+        config["chunked_prefill"] |= config["prefix_caching"] and groups.startswith("mamba")
         if drafter:
             draw_drafter_groups(rng, config)
     habits = draw_habits(rng, config, pressed)
@@ -152,7 +154,22 @@ def draw_groups(rng, config, kind):
         length = rng.choice([length, length, rng.randint(1, longest)])
         return {"kind": "chunked_local", "block_size": size, "window": length}
 
-    if kind == "window":
+    def states():
+        # Of linear attention, Mamba 2, and one kernel of delta attention.
+        checkpoint = rng.choice([None, None, 1, 1, 16])
+        return {"kind": "mamba", "block_size": size} | ({"checkpoint": checkpoint} if checkpoint else {})
+
+    if kind == "mamba-alone":
+        if not config["prefix_caching"]:
+            # The one block of a sequence is to be a multiple of it.
+            config["block_size"] = size = rng.choice([8, 16, 32])
+        groups = [states()] * rng.choice([1, 1, 1, 2])
+    elif kind.startswith("mamba"):
+        groups = [states()] * rng.choice([1, 1, 2, 3]) + [full()] * rng.choice([1, 1, 1, 2])
+        if kind == "mamba-windows":
+            groups = groups[: rng.choice([len(groups), -1])] + [window()] * rng.choice([1, 1, 2])
+            groups += [local()] * rng.choice([0, 0, 0, 1])
+    elif kind == "window":
         groups = [window()]
     elif kind == "hybrid":
         one = window()
@@ -172,8 +189,11 @@ def draw_groups(rng, config, kind):
     rng.shuffle(groups)
     config["groups"] = [dict(group) for group in groups]
     aligned = math.lcm(*(group["block_size"] for group in groups))
-    has_window = any(group["kind"] == "sliding_window" for group in groups)
+    has_window = any(group["kind"] in ("sliding_window", "mamba") for group in groups)
     intervals = [None, None, 0, aligned, 2 * aligned, 5 * aligned]
+    if any(group["kind"] == "mamba" for group in groups) and not config["prefix_caching"]:
+        # A state of a whole sequence would have to be a part of the interval.
+        intervals = [None, 0]
     config["retention"] = rng.choice(intervals) if has_window else rng.choice([None, None, 0])
 
 
@@ -184,6 +204,9 @@ def held_blocks(config, tokens, in_flight=0):
     blocks = 0
     for group in config["groups"]:
         held = tokens
+        if group["kind"] == "mamba":
+            blocks += config["spec"] + (4 if config["prefix_caching"] else 1)
+            continue
         if "window" in group:
             held = min(tokens, group["window"] + in_flight)
         blocks += -(-held // group["block_size"]) + ("window" in group)

@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.structured_output import StructuredOutputManager
@@ -61,6 +62,7 @@ def vllm_config(config, model):
     built.cache_config.enable_prefix_caching = config["prefix_caching"]
     built.cache_config.block_size = config["block_size"]
     built.cache_config.num_gpu_blocks = config["num_blocks"]
+    built.cache_config.mamba_cache_mode = mamba_cache_mode(config)
     return built
 
 
@@ -87,6 +89,16 @@ def speculative_config(config, built):
         disabled = config.get("disable_lookahead_block_hashes", False)
         speculative.disable_lookahead_block_hashes = disabled
     return speculative
+def mamba_cache_mode(config):
+    """The mode that vLLM sets whatever is asked for."""
+    return "align" if config["prefix_caching"] else "none"
+
+
+def group_block_size(config, group):
+    """Without prefix caching a state is one of a whole sequence."""
+    if group["kind"] == "mamba" and not config["prefix_caching"]:
+        return config["max_model_len"]
+    return group["block_size"]
 
 
 def group_spec(config, group, built):
@@ -106,12 +118,23 @@ def group_spec(config, group, built):
             return SlidingWindowSpec(**shape, sliding_window=group["window"], extra_retained_tokens=extra)
         case "chunked_local":
             return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
+        case "mamba":
+            checkpoint = group.get("checkpoint")
+            return MambaSpec(
+                block_size=group_block_size(config, group),
+                shapes=((1,),),
+                dtypes=(built.model_config.dtype,),
+                mamba_cache_mode=mamba_cache_mode(config),
+                num_speculative_blocks=config["spec"],
+                num_prefill_checkpoint_blocks=int(checkpoint is not None),
+                prefill_checkpoint_alignment=checkpoint,
+            )
     raise ValueError(f"unknown kind of group: {group['kind']}")
 
 
 def scheduler_block_size(config):
     """The length that prefix hits are multiples of."""
-    return math.lcm(*(group["block_size"] for group in groups_of(config)))
+    return math.lcm(*(group_block_size(config, group) for group in groups_of(config)))
 
 
 def groups_of(config):

@@ -12,7 +12,7 @@ pub use options::{
 };
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
-use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS};
+use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind, MAX_GROUPS};
 use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::KvTiersConfig;
 
@@ -101,8 +101,8 @@ pub struct EngineConfigInput {
     pub kv_tiers: Option<KvTiersConfig>,
     /// Groups of layers with blocks of their own; none for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
-    /// With sliding windows: distance in tokens between prefixes of which a window's blocks are kept
-    /// for later requests; 0 for the ends of prompts alone, none for every prefix that may be hit.
+    /// With sliding windows or Mamba: distance in tokens between prefixes of which a window's blocks, or a state, are
+    /// kept for later requests; 0 for the ends of prompts alone, none for every prefix that may be hit.
     pub prefix_cache_retention_interval: Option<u32>,
 }
 
@@ -300,6 +300,19 @@ impl EngineConfig {
         if input.kv_cache_groups.len() == 1 && aligned != Some(input.block_size) {
             invalid("the blocks of a single group have `block_size` tokens".to_owned());
         }
+        let keeps_states = input.kv_cache_groups.iter().any(|group| group.kind.is_mamba());
+        let is_larger = |group: &KvCacheGroup| group.block_size.is_some_and(|size| size != input.block_size);
+        if keeps_states && input.enable_prefix_caching && aligned != Some(input.block_size) {
+            invalid(
+                "with prefix caching the blocks of Mamba, and of groups beside it, have `block_size` tokens".to_owned(),
+            );
+        } else if input.kv_cache_groups.iter().any(|group| group.kind.is_mamba() && is_larger(group)) {
+            invalid("without prefix caching a block of Mamba is as long as a sequence".to_owned());
+        }
+        if keeps_states && input.enable_prefix_caching && !input.enable_chunked_prefill {
+            let reason = "with prefix caching chunks of Mamba end where states are kept";
+            errors.push(ConfigError::Needs { field, needed: "enable_chunked_prefill", reason });
+        }
         let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
         if input.kv_tiers.is_some() {
             exclude("kv_tiers", "only blocks of full attention are offloaded");
@@ -313,17 +326,19 @@ impl EngineConfig {
         if input.reservations == Reservations::BetweenSteps {
             exclude("reservations", "KV of several groups is not transferred");
         }
+        if keeps_states && input.drafter.has_kv() && input.num_speculative_tokens > 0 {
+            exclude("drafter", "blocks that a drafter with KV drops and states that end before them are not simulated");
+        }
     }
 
     fn check_retention(input: &EngineConfigInput, aligned: u32, errors: &mut Vec<ConfigError>) {
         let Some(tokens) = input.prefix_cache_retention_interval else { return };
-        let has_window =
-            input.kv_cache_groups.iter().any(|group| matches!(group.kind, KvCacheKind::SlidingWindow { .. }));
-        if tokens > 0 && !has_window {
+        let is_sparse = |kind: KvCacheKind| kind.is_mamba() || matches!(kind, KvCacheKind::SlidingWindow { .. });
+        if tokens > 0 && !input.kv_cache_groups.iter().any(|group| is_sparse(group.kind)) {
             errors.push(ConfigError::Needs {
                 field: "prefix_cache_retention_interval",
                 needed: "kv_cache_groups",
-                reason: "it only applies to sliding windows",
+                reason: "it only applies to sliding windows and Mamba",
             });
         } else if tokens > 0 && !tokens.is_multiple_of(aligned) {
             errors.push(ConfigError::Retention { tokens, aligned });
@@ -428,6 +443,12 @@ impl EngineConfig {
         !self.input.kv_cache_groups.is_empty()
     }
 
+    /// Whether a group keeps states, as Mamba and linear attention do.
+    #[must_use]
+    pub fn keeps_states(&self) -> bool {
+        self.input.kv_cache_groups.iter().any(|group| group.kind.is_mamba())
+    }
+
     /// Most tokens of all steps in flight.
     pub(crate) fn max_in_flight_tokens(&self) -> u32 {
         self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
@@ -438,13 +459,19 @@ impl EngineConfig {
         if !self.has_kv_cache_groups() {
             return tokens.div_ceil(self.input.block_size).into();
         }
-        let in_flight = self.max_in_flight_tokens();
         let held = self
             .input
             .kv_cache_groups
             .iter()
             .map(|group| KvCacheGroup { kind: self.drafting.held_kind(group.kind), ..*group });
-        kind::most_blocks(held, self.input.block_size, tokens, in_flight, self.max_model_len())
+        let sizes = EngineSizes {
+            block_size: self.input.block_size,
+            in_flight_tokens: self.max_in_flight_tokens(),
+            max_model_len: self.max_model_len(),
+            num_speculative_tokens: self.input.num_speculative_tokens,
+            enable_prefix_caching: self.input.enable_prefix_caching,
+        };
+        kind::most_blocks(held, &sizes, tokens)
     }
 
     /// The least common multiple of the block sizes of all groups, of which every prefix hit is a

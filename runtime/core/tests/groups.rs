@@ -187,8 +187,8 @@ impl Driver {
         }
     }
 
-    /// Every reference is an entry of a table, and a table has the null block only in front, where a
-    /// window has passed.
+    /// Every reference is an entry of a table. A table has the null block only in front, where a window has passed, but
+    /// for states, which are at some places only.
     fn check_tables(&self) {
         let groups = self.engine.config().kv_cache_groups.clone();
         let block_size = self.engine.config().block_size;
@@ -198,12 +198,12 @@ impl Driver {
         for (&tag, &id) in &self.live {
             let tables: Vec<&[u32]> = self.engine.group_block_tables(id).collect();
             for (index, table) in tables.iter().enumerate() {
-                let nulls = table.iter().take_while(|&&block| block == 0).count();
-                let held: BTreeSet<u32> = table[nulls..].iter().copied().collect();
-                assert!(
-                    !held.contains(&0) && held.len() == table.len() - nulls,
-                    "request {tag}, group {index}: {table:?}"
-                );
+                let nulls = match groups[index].kind {
+                    KvCacheKind::Mamba { .. } => table.iter().filter(|&&block| block == 0).count(),
+                    _ => table.iter().take_while(|&&block| block == 0).count(),
+                };
+                let held: BTreeSet<u32> = table.iter().copied().filter(|&block| block != 0).collect();
+                assert_eq!(held.len(), table.len() - nulls, "request {tag}, group {index}: {table:?}");
                 assert!(groups[index].kind != KvCacheKind::FullAttention || nulls == 0);
                 references += held.len() as u64;
                 for block in held {
@@ -213,7 +213,8 @@ impl Driver {
             }
             let slots =
                 |(table, group): (&&[u32], &KvCacheGroup)| table.len() as u32 * group.block_size.unwrap_or(block_size);
-            let all: Vec<u32> = tables.iter().zip(&groups).map(slots).collect();
+            let with_slots = tables.iter().zip(&groups).filter(|(_, group)| !group.kind.is_mamba());
+            let all: Vec<u32> = with_slots.map(slots).collect();
             let most = groups.iter().filter_map(|group| group.block_size).max().unwrap_or(block_size);
             if let (Some(least), Some(longest)) = (all.iter().min(), all.iter().max()) {
                 assert!(longest - least < most, "groups are of different lengths: {all:?}");
@@ -322,6 +323,49 @@ fn a_window_gives_back_the_blocks_that_it_has_passed() {
     assert_eq!((tables[0].len(), &tables[1][..5]), (6, &[0, 0, 0, 9, 10][..]));
 }
 
+/// Chunks of a request alone, and its table of the second group after each.
+fn chunks(groups: &[&str], caching: bool, prompt_tokens: u32) -> Vec<(u32, Vec<u32>)> {
+    let mut engine = engine(groups, caching);
+    let id = engine.submit(request(engine.config(), 1, prompt_tokens, false, 3)).unwrap();
+    let mut chunks = Vec::new();
+    while engine.num_running() + engine.num_waiting() > 0 {
+        let tokens = engine.schedule().total_num_scheduled_tokens;
+        let tables: Vec<&[u32]> = engine.group_block_tables(id).collect();
+        chunks.push((tokens, tables[1].to_vec()));
+        engine.update(&mut Tokens);
+    }
+    chunks
+}
+
+#[test]
+fn states_are_kept_where_chunks_end() {
+    // The last boundary before the end of the prompt is at 12; there a later request can go on.
+    assert_eq!(
+        chunks(&["full", "mamba"], true, 14),
+        [(12, vec![0, 0, 4]), (2, vec![0, 0, 4, 6]), (1, vec![0, 0, 0, 6]), (1, vec![0, 0, 0, 6]),]
+    );
+    // Mamba 2 leaves the state at 12 behind while it computes all.
+    assert_eq!(
+        chunks(&["full", "mamba:1"], true, 14),
+        [(14, vec![0, 0, 5, 6]), (1, vec![0, 0, 0, 6]), (1, vec![0, 0, 0, 6])]
+    );
+    // Without prefix caching there is one state.
+    assert_eq!(chunks(&["full", "mamba"], false, 14), [(14, vec![5]), (1, vec![5]), (1, vec![5])]);
+}
+
+#[test]
+fn a_state_is_read_in_the_step_after_the_one_that_offers_it() {
+    let mut engine = engine(&["full", "mamba"], true);
+    for tag in [1, 3] {
+        engine.submit(request(engine.config(), tag, 14, true, 1)).unwrap();
+    }
+    assert_eq!(engine.schedule().scheduled.len(), 1);
+    engine.update(&mut Tokens);
+    engine.schedule();
+    let computed: Vec<u32> = engine.plan().scheduled.iter().map(|entry| entry.num_computed_tokens).collect();
+    assert_eq!(computed, [12, 12]);
+}
+
 #[test]
 fn a_prefix_is_hit_as_far_as_every_group_holds_it() {
     let mut engine = engine(&["full", "sliding_window:6"], true);
@@ -364,6 +408,18 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
         problems(&["sliding_window:64@32"], nothing),
         ["invalid `kv_cache_groups`: the blocks of a single group have `block_size` tokens"]
     );
+    let larger = "with prefix caching the blocks of Mamba, and of groups beside it, have `block_size` tokens";
+    assert_eq!(problems(&["full@32", "mamba@32"], nothing), [format!("invalid `kv_cache_groups`: {larger}")]);
+    let uncached = |input: &mut EngineConfigInput| input.enable_prefix_caching = false;
+    assert_eq!(
+        problems(&["full@32", "mamba@32"], uncached),
+        ["invalid `kv_cache_groups`: without prefix caching a block of Mamba is as long as a sequence"]
+    );
+    assert_eq!(
+        problems(&["full", "mamba"], |input| input.enable_chunked_prefill = false),
+        ["`kv_cache_groups` needs `enable_chunked_prefill`: with prefix caching chunks of Mamba end where states are \
+          kept"]
+    );
     let interval = |input: &mut EngineConfigInput| input.prefix_cache_retention_interval = Some(40);
     assert_eq!(
         problems(&["full", "sliding_window:64"], interval),
@@ -373,7 +429,7 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
     );
     assert_eq!(
         problems(&["full"], interval),
-        ["`prefix_cache_retention_interval` needs `kv_cache_groups`: it only applies to sliding windows"]
+        ["`prefix_cache_retention_interval` needs `kv_cache_groups`: it only applies to sliding windows and Mamba"]
     );
     let bursts = |input: &mut EngineConfigInput| input.max_extra_tokens_per_step = 2;
     assert_eq!(

@@ -57,16 +57,6 @@ pub enum ModelError {
         /// What is wrong and what is expected.
         reason: String,
     },
-    /// Layers that an engine cannot schedule.
-    #[error("{model} has {layers}, whose KV blocks are not simulated: {reason}")]
-    NotSimulated {
-        /// The model.
-        model: String,
-        /// The layers, in words.
-        layers: &'static str,
-        /// Why, and what is.
-        reason: &'static str,
-    },
     /// Memory that does not hold the weights or one sequence.
     #[error("{0}")]
     Memory(String),

@@ -34,6 +34,10 @@ pub struct Serving {
     pub in_flight_tokens: u64,
     /// Method of a checkpoint, or by which it is quantised while it is loaded.
     pub quantization: Option<String>,
+    /// Whether the KV of prompts is kept for later requests.
+    pub enable_prefix_caching: bool,
+    /// Drafts of a request's step.
+    pub num_speculative_tokens: u64,
     /// Whether layers with windows keep KV as those of full attention do.
     pub disable_hybrid_kv_cache_manager: bool,
 }
@@ -50,10 +54,15 @@ impl Default for Serving {
             max_model_len: None,
             in_flight_tokens: 16_384,
             quantization: None,
+            enable_prefix_caching: true,
+            num_speculative_tokens: 0,
             disable_hybrid_kv_cache_manager: false,
         }
     }
 }
+
+/// Most drafts of an engine's step.
+const MAX_DRAFTS: u64 = 1000;
 
 /// Data types of KV caches that are known, with the bytes of a number.
 const KV_CACHE_DTYPES: &[(&str, u64)] =
@@ -73,6 +82,10 @@ impl Serving {
             if !(1..=65_536).contains(&value) {
                 return Err(serving(field, format!("{value}: expected a number from 1 to 65536")));
             }
+        }
+        if self.num_speculative_tokens > MAX_DRAFTS {
+            let reason = format!("{}: expected at most {MAX_DRAFTS}", self.num_speculative_tokens);
+            return Err(serving("num_speculative_tokens", reason));
         }
         let tensor = self.tensor_parallel;
         for layer in model.layers {

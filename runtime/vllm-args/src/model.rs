@@ -116,10 +116,12 @@ fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, Mo
         max_model_len: args.input.max_model_len.map(u64::from),
         in_flight_tokens: steps * u64::from(args.input.max_num_batched_tokens),
         quantization: args.quantization.clone(),
+        enable_prefix_caching: args.input.enable_prefix_caching,
+        num_speculative_tokens: args.input.num_speculative_tokens.into(),
         disable_hybrid_kv_cache_manager: args.disable_hybrid_kv_cache_manager,
     };
     let kv = model.kv_plan(&serving)?;
-    let groups = kv.engine_groups()?;
+    let groups = kv.engine_groups();
     let block_size = u32::try_from(kv.block_size).unwrap_or(u32::MAX);
     let mut row = |argument: &str, value: String, result: String| {
         args.rows.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });

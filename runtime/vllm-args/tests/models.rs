@@ -31,6 +31,23 @@ fn a_known_model_gives_lengths_groups_and_blocks() {
 }
 
 #[test]
+fn layers_with_states_are_groups() {
+    let groups = |command: &str| {
+        let args = read(&format!("vllm serve {command}")).expect("it is valid");
+        let groups: Vec<String> = args.input.kv_cache_groups.iter().map(ToString::to_string).collect();
+        (args.input.block_size, groups.join(" "), blocks(&args))
+    };
+    // As vLLM 0.32 counted them.
+    let linear = groups("Qwen/Qwen3.5-27B --kv-cache-memory-bytes 60G");
+    assert_eq!((linear.0, &*linear.1), (784, "mamba mamba mamba full"));
+    let mamba2 = groups("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16 --no-enable-prefix-caching");
+    assert_eq!((mamba2.0, &*mamba2.1), (2096, "mamba:1 mamba:1 mamba:1 mamba:1 full"));
+    // The convolution of each draft needs more of a state.
+    let drafts = "Qwen/Qwen3.5-27B --spec-method ngram --spec-tokens 4";
+    assert_eq!(groups(drafts).0, 800);
+}
+
+#[test]
 fn an_unknown_model_changes_nothing() {
     let args = read("vllm serve org/model").expect("it is valid");
     assert!(args.served.is_none() && args.input.kv_cache_groups.is_empty());
@@ -45,7 +62,6 @@ fn models_that_do_not_fit_are_refused_with_the_numbers() {
         ("Qwen/Qwen3-8B --kv-cache-dtype fp9", "unknown `fp9`: expected auto, bfloat16"),
         ("Qwen/Qwen3-8B --quantization fb8", "unknown `fb8`: did you mean `fp8`?"),
         ("deepseek-ai/DeepSeek-V3 --block-size 16", "16: expected a multiple of 64"),
-        ("Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-27B has layers of Mamba or linear attention"),
     ] {
         let errors = read(&format!("vllm serve {command}")).and_then(|args| {
             let served = args.served.as_ref().expect("the model is known");

@@ -140,7 +140,7 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
         max_model_len: args.max_model_len,
         in_flight_tokens: STEPS_IN_FLIGHT * u64::from(args.max_num_batched_tokens),
         quantization: args.quantization.clone(),
-        disable_hybrid_kv_cache_manager: false,
+        ..Serving::default()
     };
     let model = Model::find(name)?;
     let kv = model.kv_plan(&serving)?;
@@ -176,16 +176,15 @@ fn write_tables(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     if let Some((bytes, blocks)) = found.pool {
         row("KV blocks", format!("{blocks} in {}", gib(bytes as f64)));
     }
-    match kv.engine_groups() {
-        Ok(groups) if groups.is_empty() => {
-            row("kv_cache_groups", "none needed: one group of full attention".to_owned())
-        }
-        Ok(groups) => {
-            let texts: Vec<String> = groups.iter().map(|group| format!("\"{group}\"")).collect();
-            row("kv_cache_groups", format!("[{}]", texts.join(", ")));
-        }
-        Err(error) => row("kv_cache_groups", error.to_string()),
-    }
+    let groups = kv.engine_groups();
+    let texts: Vec<String> = groups.iter().map(|group| format!("\"{group}\"")).collect();
+    row(
+        "kv_cache_groups",
+        match &texts[..] {
+            [] => "none needed: one group of full attention".to_owned(),
+            texts => format!("[{}]", texts.join(", ")),
+        },
+    );
     write_table(out, &table)?;
     writeln!(out, "\n{BOLD}GROUPS{BOLD:#}")?;
     let mut table = bare_table();
@@ -219,7 +218,7 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
             })
         })
         .collect();
-    let engine_groups = kv.engine_groups().map(|groups| groups.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let engine_groups: Vec<String> = kv.engine_groups().iter().map(ToString::to_string).collect();
     let document = json!({
         "name": model.name,
         "architecture": model.architecture,
@@ -236,7 +235,7 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
         "kv_cache_memory_bytes": found.pool.map(|(bytes, _)| bytes),
         "num_gpu_blocks": found.pool.map(|(_, blocks)| blocks),
         "groups": groups,
-        "kv_cache_groups": engine_groups.ok(),
+        "kv_cache_groups": engine_groups,
     });
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)

@@ -245,6 +245,11 @@ impl TransferArgs {
         shape: &KvShape,
         regions: Regions,
     ) -> Result<Geometry, Unusable> {
+        if engine.keeps_states() {
+            return Err(Unusable::new(
+                "--kv-transfer cannot be combined with `mamba` in --kv-cache-groups: states are not transferred",
+            ));
+        }
         let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
         let slice_bytes =
             engine.block_size.checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));

@@ -188,6 +188,15 @@ impl Engine {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
             tokens = tokens.min(budget);
+            if self.groups.is_some() && tokens > 0 {
+                tokens = self.aligned_chunk(id, computed, tokens, false);
+                if tokens == 0 {
+                    return Admission::Blocked(AdmissionStop::Budget);
+                }
+                if drafts > 0 && tokens != 1 + drafts {
+                    (tokens, drafts) = (1, 0);
+                }
+            }
             // A policy that lets it have fewer has the last word.
             if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !is_held {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);

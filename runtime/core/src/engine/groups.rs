@@ -5,11 +5,11 @@
 //! at no group of a request whose blocks stay as they are.
 
 use crate::engine::Engine;
-use crate::kv::groups::{GroupHit, Offered};
+use crate::kv::groups::{Chunk, ChunkLimits, GroupHit, Offered};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::plan::StepPlan;
-use crate::request::{Flags, KvRole, RequestId, RequestStatus};
+use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
 
 impl Engine {
     /// Finds the cached blocks that `id` can reuse and gives the tokens they hold. At least one token
@@ -45,10 +45,15 @@ impl Engine {
         let has_arrived = request.status == RequestStatus::RemoteKvReady;
         let is_remote = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
         let computed = if is_remote { request.prompt_tokens } else { hit.tokens };
+        if hit.is_too_new {
+            return false;
+        }
+        let prefill_end = prefill_end(request);
         let Some(groups) = &mut self.groups else { return false };
+        let chunk_to = |tokens: u32| Chunk { computed, tokens, prefill_end };
         let cost = |tokens: u32, is_capped: bool| match has_arrived {
-            true => groups.missing_blocks(id, tokens),
-            false => groups.admission_cost(&self.pool, computed, tokens, is_capped),
+            true => groups.missing_blocks(id, chunk_to(tokens)),
+            false => groups.admission_cost(&self.pool, chunk_to(tokens), is_capped),
         };
         let mut needed = cost(slots_tokens, false) + reserved;
         if self.config.scheduler_reserve_full_isl {
@@ -61,7 +66,7 @@ impl Engine {
         if has_arrived {
             return self.grow_groups(id, slots_tokens, None);
         }
-        groups.admit(&mut self.pool, id, hit, computed, slots_tokens);
+        groups.admit(&mut self.pool, id, hit, chunk_to(slots_tokens));
         let request = &mut self.requests[id];
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
@@ -91,13 +96,15 @@ impl Engine {
                 plan.note_window_free(request.tag, group, blocks);
             }
         });
-        let missing = groups.missing_blocks(id, num_tokens);
+        let chunk =
+            Chunk { computed: request.num_computed_tokens, tokens: num_tokens, prefill_end: prefill_end(request) };
+        let missing = groups.missing_blocks(id, chunk);
         if missing > self.pool.num_free() {
             return false;
         }
-        if missing > 0 {
+        if missing > 0 || groups.aligns_chunks() {
             let before: Vec<usize> = groups.blocks_of(id).map(<[_]>::len).collect();
-            groups.grow(&mut self.pool, id, num_tokens);
+            groups.grow(&mut self.pool, id, chunk);
             if let Some(plan) = plan {
                 for (group, (blocks, before)) in groups.blocks_of(id).zip(before).enumerate() {
                     plan.give_blocks(group, &blocks[before..]);
@@ -106,6 +113,28 @@ impl Engine {
         }
         request.capacity_tokens = groups.capacity_tokens(id);
         true
+    }
+
+    /// How many of `tokens` tokens, after `computed` ones, a chunk has: it ends where states are kept (vLLM's
+    /// `_mamba_block_aligned_split`). 0 where it has to wait for a step with more room.
+    pub(crate) fn aligned_chunk(&self, id: RequestId, computed: u32, tokens: u32, is_running: bool) -> u32 {
+        // Request times compute a prompt in an instant, whatever chunks it has.
+        let Some(groups) = self.groups.as_ref().filter(|groups| groups.aligns_chunks() && self.pace.is_none()) else {
+            return tokens;
+        };
+        let request = &self.requests[id];
+        let threshold = self.config.long_prefill_token_threshold;
+        let most_tokens = if threshold > 0 { threshold } else { u32::MAX };
+        let limits = ChunkLimits {
+            known_tokens: request.num_tokens,
+            prefill_end: prefill_end(request),
+            most_tokens: most_tokens.min(self.config.max_num_batched_tokens).min(self.chunk_cap(id)),
+            shared_prefix_tokens: match is_running {
+                true => groups.shared_prefix_tokens(id),
+                false => self.group_hit.shared_prefix_tokens,
+            },
+        };
+        groups.chunk_end(computed, computed + tokens, &limits) - computed
     }
 
     /// Frees what has left the windows of a request that has ended and whose KV is held.
@@ -157,4 +186,10 @@ impl Engine {
             None => self.pool.release(&self.requests[id].block_table),
         }
     }
+}
+
+/// Where the prefill of a request ends: one that has output computes that again after a preemption, but for the last
+/// token.
+fn prefill_end(request: &Request) -> u32 {
+    request.prompt_tokens.max(request.num_tokens - 1)
 }

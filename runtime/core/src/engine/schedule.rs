@@ -43,7 +43,10 @@ impl Engine {
         let mut plan = self.take_plan(slot);
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
-        plan.num_groups = self.groups.as_ref().map_or(0, |groups| groups.len() as u32);
+        plan.num_groups = self.groups.as_mut().map_or(0, |groups| {
+            groups.begin_step();
+            groups.len() as u32
+        });
         let mut scan = Scan {
             budget: self.step_budget(),
             draft_slots: self.config.drafting().draft_slots,
@@ -127,6 +130,13 @@ impl Engine {
             // No cap is below one token, so plain decodes are not looked up.
             if tokens > 1 {
                 tokens = tokens.min(self.chunk_cap(id));
+            }
+            if self.groups.is_some() {
+                tokens = self.aligned_chunk(id, request.num_computed_tokens, tokens, true);
+                if tokens == 0 {
+                    index += 1;
+                    continue;
+                }
             }
             let end = request.num_computed_tokens + tokens;
             let first_block = plan.block_ids.len() as u32;

@@ -130,7 +130,21 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
     });
     let single = (1..60u32)
         .prop_map(move |window_tokens| vec![group(KvCacheKind::SlidingWindow { window_tokens }, 1, block_size)]);
-    prop_oneof![windows(vec![1]), windows(vec![1, 2, 3]), with_local, single]
+    let checkpoint = proptest::sample::select(vec![None, Some(1), Some(3)]);
+    let others = (0..3usize, windows(vec![1]));
+    let with_states =
+        (checkpoint, 1..4usize, others).prop_map(move |(checkpoint_tokens, count, (kept, mut others))| {
+            others.truncate(kept);
+            others.extend(vec![group(KvCacheKind::Mamba { checkpoint_tokens }, 1, block_size); count]);
+            others
+        });
+    prop_oneof![
+        1 => windows(vec![1]),
+        1 => windows(vec![1, 2, 3]),
+        1 => with_local,
+        1 => single,
+        2 => with_states,
+    ]
 }
 
 /// Tiers in which a block takes some nanoseconds, or no time.

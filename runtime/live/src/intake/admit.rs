@@ -253,6 +253,14 @@ fn start_tokens(
 fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
     match kv {
         KvParams::Local => KvRole::Local,
+        _ if serving.stepper.engine().config().keeps_states() => {
+            tracing::warn!(
+                rank = serving.context.rank,
+                request = id,
+                "states of Mamba and linear attention are not transferred; the prompt is computed here"
+            );
+            KvRole::Local
+        }
         KvParams::DecodeElsewhere(_) => KvRole::Source,
         KvParams::MeetPrefill(_) | KvParams::PrefillElsewhere(_) => KvRole::Destination,
         KvParams::Incomplete(missing) => {

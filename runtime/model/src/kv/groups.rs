@@ -37,7 +37,7 @@ fn is_one_type(kind: KvKind, other: KvKind) -> bool {
 fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
     let page_bytes = specs.iter().map(|spec| spec.page_bytes).max().unwrap_or(0);
     for spec in specs {
-        if !matches!(spec.kind, KvKind::State(_)) && page_bytes.is_multiple_of(spec.page_bytes) {
+        if !matches!(spec.kind, KvKind::State { .. }) && page_bytes.is_multiple_of(spec.page_bytes) {
             spec.block_size *= page_bytes / spec.page_bytes;
         } else if spec.kind == KvKind::Latent {
             let reason = format!(

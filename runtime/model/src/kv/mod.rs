@@ -19,8 +19,14 @@ pub enum KvKind {
     Window(u64),
     /// The chunk that the next token is in.
     Chunk(u64),
-    /// A state, with the number of copies that a request has: before a step, after it, and at a checkpoint of Mamba 2.
-    State(u64),
+    /// The state after the latest token.
+    State {
+        /// Blocks of a request: for the states before and after a step, those after drafts, and that which Mamba 2
+        /// leaves within a step; with prefix caching off the state after a step replaces that before it.
+        blocks: u64,
+        /// Tokens at whose multiples a step can leave a state within it; none if it cannot.
+        checkpoint_tokens: Option<u32>,
+    },
 }
 
 impl KvKind {
@@ -32,7 +38,7 @@ impl KvKind {
             Self::Latent => "mla_attention",
             Self::Window(_) => "sliding_window",
             Self::Chunk(_) => "chunked_local_attention",
-            Self::State(_) => "mamba",
+            Self::State { .. } => "mamba",
         }
     }
 
@@ -41,7 +47,7 @@ impl KvKind {
     pub fn window_tokens(self) -> Option<u64> {
         match self {
             Self::Window(tokens) | Self::Chunk(tokens) => Some(tokens),
-            Self::Full | Self::Latent | Self::State(_) => None,
+            Self::Full | Self::Latent | Self::State { .. } => None,
         }
     }
 }
@@ -66,14 +72,14 @@ impl KvGroup {
             KvKind::Full | KvKind::Latent => tokens.div_ceil(self.block_size),
             KvKind::Window(window) => (window - 1 + in_flight_tokens).min(tokens).div_ceil(self.block_size) + 1,
             KvKind::Chunk(chunk) => (chunk + in_flight_tokens).min(tokens).div_ceil(self.block_size),
-            KvKind::State(states) => states,
+            KvKind::State { blocks, .. } => blocks,
         }
     }
 
     /// Bytes that each token adds, as long as nothing falls out of a window.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
-        if matches!(self.kind, KvKind::State(_)) { 0.0 } else { self.page_bytes as f64 / self.block_size as f64 }
+        if matches!(self.kind, KvKind::State { .. }) { 0.0 } else { self.page_bytes as f64 / self.block_size as f64 }
     }
 }
 
@@ -166,30 +172,21 @@ impl KvPlan {
     }
 
     /// The groups as an engine takes them; none for one group of full attention.
-    ///
-    /// # Errors
-    /// If an engine cannot follow one of them.
-    pub fn engine_groups(&self) -> Result<Vec<KvCacheGroup>, ModelError> {
-        let groups = self.groups.iter().map(|group| {
+    #[must_use]
+    pub fn engine_groups(&self) -> Vec<KvCacheGroup> {
+        let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
             let kind = match group.kind {
                 KvKind::Full | KvKind::Latent => KvCacheKind::FullAttention,
                 KvKind::Window(window) => KvCacheKind::SlidingWindow { window_tokens: tokens(window) },
                 KvKind::Chunk(chunk) => KvCacheKind::ChunkedLocal { chunk_tokens: tokens(chunk) },
-                KvKind::State(_) => {
-                    return Err(ModelError::NotSimulated {
-                        model: self.model.clone(),
-                        layers: "layers of Mamba or linear attention",
-                        reason: "groups of full attention, sliding windows and chunked local attention are; state \
-                                 `num_gpu_blocks`, and `kv_cache_groups` that come near it",
-                    });
-                }
+                KvKind::State { checkpoint_tokens, .. } => KvCacheKind::Mamba { checkpoint_tokens },
             };
             let block_size = (group.block_size != self.block_size).then(|| tokens(group.block_size));
-            Ok(KvCacheGroup { kind, block_size, has_drafter: false })
-        });
-        let groups: Vec<KvCacheGroup> = groups.collect::<Result<_, _>>()?;
+            KvCacheGroup { kind, block_size, has_drafter: false }
+        };
+        let groups: Vec<KvCacheGroup> = self.groups.iter().map(group_of).collect();
         let is_plain = matches!(groups[..], [KvCacheGroup { kind: KvCacheKind::FullAttention, .. }]);
-        Ok(if is_plain { Vec::new() } else { groups })
+        if is_plain { Vec::new() } else { groups }
     }
 }

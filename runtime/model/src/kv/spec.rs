@@ -35,7 +35,7 @@ pub(super) fn of(model: Shape<'_>, served: &Serving) -> Result<Vec<Spec>, ModelE
     let tensor = served.tensor_parallel;
     let mut block_size = block_size(model, served)?;
     let states = model.layers.iter().filter_map(|layer| match layer.mixer {
-        Mixer::State(state) => Some(state_bytes(state, tensor, model.plain_bytes)),
+        Mixer::State(state) => Some(state_bytes(state, served, model.plain_bytes)),
         _ => None,
     });
     let state_bytes = states.max();
@@ -76,7 +76,7 @@ pub(super) fn of(model: Shape<'_>, served: &Serving) -> Result<Vec<Spec>, ModelE
                 specs.push(latent_spec(block_size, latent_bytes(latent, width, bytes), width));
             }
             Mixer::State(state) => {
-                let kind = KvKind::State(states_of_request(state));
+                let kind = state_kind(state, served);
                 specs.push(Spec { kind, block_size, page_bytes: state_page, shape: (1, 0, 0) });
             }
             Mixer::None => {}
@@ -120,26 +120,31 @@ fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 {
     kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
 }
 
-/// States that a request has at once, with prefix caching (`mamba_cache_mode` is `align`).
-fn states_of_request(state: State) -> u64 {
-    match state {
-        State::Mamba { .. } => 3,
-        State::Delta { .. } => 2,
-    }
+/// What a request keeps of a layer with states.
+fn state_kind(state: State, served: &Serving) -> KvKind {
+    let drafts = served.num_speculative_tokens;
+    // Mamba 2 can leave a state at any token.
+    let checkpoint_tokens = matches!(state, State::Mamba { .. }).then_some(1);
+    let blocks = if served.enable_prefix_caching { 2 + u64::from(checkpoint_tokens.is_some()) } else { 1 };
+    KvKind::State { blocks: blocks + drafts, checkpoint_tokens }
 }
 
 /// Bytes of a state on each GPU: that of the convolution and that of the heads.
-fn state_bytes(state: State, tensor: u64, plain_bytes: u64) -> u64 {
+fn state_bytes(state: State, served: &Serving, plain_bytes: u64) -> u64 {
+    let tensor = served.tensor_parallel;
+    // The convolution of each draft needs the inputs before it.
+    let drafts = served.num_speculative_tokens;
     match state {
         State::Mamba { heads, head_dim, groups, state, kernel, state_bytes } => {
             // Groups are copied until each GPU has one.
             let groups = if groups.is_multiple_of(tensor) { groups } else { groups.max(tensor) };
             let outer = heads * head_dim + 2 * groups * state;
-            (kernel - 1) * (outer / tensor) * plain_bytes + heads / tensor * head_dim * state * state_bytes
+            (kernel - 1 + drafts) * (outer / tensor) * plain_bytes + heads / tensor * head_dim * state * state_bytes
         }
         State::Delta { key_heads, value_heads, key_dim, value_dim, kernel, state_bytes } => {
             let outer = 2 * key_heads * key_dim + value_heads * value_dim;
-            (kernel - 1) * (outer / tensor) * plain_bytes + value_heads / tensor * key_dim * value_dim * state_bytes
+            (kernel - 1 + drafts) * (outer / tensor) * plain_bytes
+                + value_heads / tensor * key_dim * value_dim * state_bytes
         }
     }
 }

@@ -29,10 +29,7 @@ pub(crate) struct ModelSpec {
 impl ModelSpec {
     /// Gives an engine what follows from its model.
     pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
-        match self.kv.engine_groups() {
-            Ok(groups) => input.kv_cache_groups = groups,
-            Err(error) => options.problem("model", error.to_string()),
-        }
+        input.kv_cache_groups = self.kv.engine_groups();
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         input.block_size = number(self.kv.block_size);
         input.max_model_len = Some(number(self.kv.max_model_len));
@@ -67,7 +64,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         spec.num_gpu_blocks.map_or(Dynamic::UNIT, |blocks| i64::from(blocks).into())
     });
     engine.register_get("kv_cache_groups", |spec: &mut ModelSpec| -> Array {
-        let groups = spec.kv.engine_groups().unwrap_or_default();
+        let groups = spec.kv.engine_groups();
         groups.iter().map(|group| group.to_string().into()).collect()
     });
 }
@@ -84,6 +81,8 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
         max_model_len: options.u64("max_model_len"),
         in_flight_tokens: options.u64("in_flight_tokens").unwrap_or(default.in_flight_tokens),
         quantization: options.string("quantization"),
+        enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(default.enable_prefix_caching),
+        num_speculative_tokens: options.u64("num_speculative_tokens").unwrap_or(default.num_speculative_tokens),
         disable_hybrid_kv_cache_manager: options.boolean("disable_hybrid_kv_cache_manager").unwrap_or(false),
     };
     let gpu_memory = gpu_memory(&mut options);

@@ -98,6 +98,10 @@ enum CaseGroup {
         block_size: u32,
         window: u32,
     },
+    Mamba {
+        block_size: u32,
+        checkpoint: Option<u32>,
+    },
 }
 
 impl From<&CaseGroup> for KvCacheGroup {
@@ -109,6 +113,9 @@ impl From<&CaseGroup> for KvCacheGroup {
             }
             CaseGroup::ChunkedLocal { block_size, window } => {
                 (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size, false)
+            }
+            CaseGroup::Mamba { block_size, checkpoint } => {
+                (KvCacheKind::Mamba { checkpoint_tokens: checkpoint }, block_size, false)
             }
         };
         Self { kind, block_size: Some(block_size), has_drafter }
@@ -276,9 +283,13 @@ fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static 
         (true, _) => "HybridKVCacheCoordinator",
     };
     let in_flight = u64::from(config.max_num_batched_tokens) * config.max_steps_in_flight() as u64;
+    // Without prefix caching a state is one of a whole sequence.
+    let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching;
+    let longest = if has_long_blocks { config.max_model_len().into() } else { 1 };
+    let scheduled = least_common_multiple(config.aligned_tokens().into(), longest);
     [
         ("coordinator", json!(coordinator), "it follows from the groups"),
-        ("scheduler_block_size", json!(config.aligned_tokens()), "the least common multiple of all block sizes"),
+        ("scheduler_block_size", json!(scheduled), "the least common multiple of all block sizes"),
         ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
         ("max_in_flight_tokens", json!(in_flight), "the budget of as many steps as may be in flight"),
     ]
@@ -293,6 +304,14 @@ fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static
         ("num_hash_lookahead_tokens", json!(drafting.hash_lookahead_tokens), why),
         ("dropping_groups", json!(config.groups_that_drop_a_block()), why),
     ]
+}
+
+fn least_common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a / divisor * b
 }
 
 fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {

@@ -36,7 +36,15 @@ impl<'a> Arrivals<'a> {
         let mut events = EventQueue::new(1);
         traffic.begin(&mut events);
         let engine = AnyEngine::new(&pool.engine);
-        Self { run, traffic, events, engine, block_size_tokens: blocks.size_tokens, num_workers: pool.most_ranks(), next_tag: 0 }
+        Self {
+            run,
+            traffic,
+            events,
+            engine,
+            block_size_tokens: blocks.size_tokens,
+            num_workers: pool.most_ranks(),
+            next_tag: 0,
+        }
     }
 
     /// How many there are, where that is known.

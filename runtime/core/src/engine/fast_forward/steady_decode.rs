@@ -18,6 +18,7 @@ use crate::config::{EngineConfig, Policy};
 use crate::engine::Engine;
 use crate::engine::fast_forward::FastForward;
 use crate::engine::schedule::Scan;
+use crate::kv::groups::Chunk;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::latency::{BlockChange, StepShape};
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
@@ -157,7 +158,8 @@ fn steps_until_growth(request: &Request) -> u32 {
 
 /// Steps until it has filled a block.
 fn steps_until_store(request: &Request) -> u32 {
-    request.next_store_tokens - request.num_computed_tokens
+    // With groups of layers there may be something to offer in each step.
+    request.next_store_tokens.saturating_sub(request.num_computed_tokens).max(1)
 }
 
 /// Steps until it ends, the last one included.
@@ -242,8 +244,11 @@ impl Engine {
         let due = self.steady_decode.calendar.due(clock);
         let lag = |id: &RequestId| clock - self.steady_decode.places[id.index()].known_at;
         if let Some(groups) = &self.groups {
-            let end = |id: &RequestId| self.requests[*id].num_computed_tokens + lag(id) as u32;
-            return due.iter().map(|id| groups.missing_blocks(*id, end(id))).sum();
+            let chunk = |id: &RequestId| {
+                let tokens = self.requests[*id].num_computed_tokens + lag(id) as u32;
+                Chunk { computed: tokens - 1, tokens, prefill_end: 0 }
+            };
+            return due.iter().map(|id| groups.missing_blocks(*id, chunk(id))).sum();
         }
         let grows = |id: &&RequestId| u64::from(steps_until_growth(&self.requests[**id])) == lag(id);
         due.iter().filter(grows).count() as u32

@@ -29,6 +29,13 @@ pub enum KvCacheKind {
         /// Tokens of a chunk.
         chunk_tokens: u32,
     },
+    /// The state after the latest token, of Mamba or linear attention. With prefix caching states are kept where blocks
+    /// end (vLLM's `mamba_cache_mode` `align`), without there is one of a whole sequence (`none`).
+    Mamba {
+        /// Tokens of whose multiples, counted from the start of a chunk, a chunk leaves the state of its last full block
+        /// behind (vLLM's `prefill_checkpoint_alignment`); none where a chunk leaves only its last state.
+        checkpoint_tokens: Option<u32>,
+    },
 }
 
 impl KvCacheKind {
@@ -40,6 +47,7 @@ impl KvCacheKind {
             Self::FullAttention => 0,
             Self::SlidingWindow { window_tokens } => computed.saturating_add(1).saturating_sub(window_tokens),
             Self::ChunkedLocal { chunk_tokens } => computed / chunk_tokens * chunk_tokens,
+            Self::Mamba { .. } => computed.saturating_sub(1),
         }
     }
 
@@ -49,6 +57,7 @@ impl KvCacheKind {
             Self::FullAttention => u32::MAX,
             Self::SlidingWindow { window_tokens } => tokens.saturating_add(window_tokens - 1),
             Self::ChunkedLocal { chunk_tokens } => tokens.div_ceil(chunk_tokens).saturating_mul(chunk_tokens),
+            Self::Mamba { .. } => tokens.saturating_add(1),
         }
     }
 
@@ -56,7 +65,7 @@ impl KvCacheKind {
     /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
     pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
         match self {
-            Self::FullAttention => u32::MAX,
+            Self::FullAttention | Self::Mamba { .. } => u32::MAX,
             Self::SlidingWindow { window_tokens } => {
                 let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
                 // A window need not begin where a block does.
@@ -73,7 +82,7 @@ impl KvCacheKind {
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {
-            Self::FullAttention | Self::ChunkedLocal { .. } => None,
+            Self::FullAttention | Self::ChunkedLocal { .. } | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens } => Some(window_tokens.div_ceil(block_size) + 1),
         }
     }
@@ -82,9 +91,15 @@ impl KvCacheKind {
     #[must_use]
     pub fn window_tokens(self) -> Option<u32> {
         match self {
-            Self::FullAttention => None,
+            Self::FullAttention | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens: tokens } | Self::ChunkedLocal { chunk_tokens: tokens } => Some(tokens),
         }
+    }
+
+    /// Whether its blocks hold states, each of all tokens before it.
+    #[must_use]
+    pub fn is_mamba(self) -> bool {
+        matches!(self, Self::Mamba { .. })
     }
 
     /// vLLM's name for it, as in `kv_cache_spec_kind` of KV events.
@@ -94,18 +109,21 @@ impl KvCacheKind {
             Self::FullAttention => "full_attention",
             Self::SlidingWindow { .. } => "sliding_window",
             Self::ChunkedLocal { .. } => "chunked_local_attention",
+            Self::Mamba { .. } => "mamba",
         }
     }
 }
 
-/// `full`, `sliding_window:TOKENS` or `chunked_local:TOKENS`, with `@BLOCK_SIZE` behind it unless
-/// its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
+/// `full`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE`
+/// behind it unless its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
 impl fmt::Display for KvCacheGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             KvCacheKind::FullAttention => f.write_str("full")?,
             KvCacheKind::SlidingWindow { window_tokens } => write!(f, "sliding_window:{window_tokens}")?,
             KvCacheKind::ChunkedLocal { chunk_tokens } => write!(f, "chunked_local:{chunk_tokens}")?,
+            KvCacheKind::Mamba { checkpoint_tokens: None } => f.write_str("mamba")?,
+            KvCacheKind::Mamba { checkpoint_tokens: Some(tokens) } => write!(f, "mamba:{tokens}")?,
         }
         if let Some(block_size) = self.block_size {
             write!(f, "@{block_size}")?;
@@ -120,9 +138,9 @@ impl FromStr for KvCacheGroup {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = || {
             format!(
-                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS or chunked_local:TOKENS, with \
-                 @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and +drafter where it has layers \
-                 of the drafter"
+                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS, chunked_local:TOKENS, mamba or \
+                 mamba:CHECKPOINT_TOKENS, with @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and \
+                 +drafter where it has layers of the drafter"
             )
         };
         let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0).ok_or_else(invalid);
@@ -133,6 +151,8 @@ impl FromStr for KvCacheGroup {
         };
         let kind = match kind.split_once(':') {
             None if kind == "full" => KvCacheKind::FullAttention,
+            None if kind == "mamba" => KvCacheKind::Mamba { checkpoint_tokens: None },
+            Some(("mamba", tokens)) => KvCacheKind::Mamba { checkpoint_tokens: Some(number(tokens)?) },
             Some(("sliding_window", tokens)) => KvCacheKind::SlidingWindow { window_tokens: number(tokens)? },
             Some(("chunked_local", tokens)) => KvCacheKind::ChunkedLocal { chunk_tokens: number(tokens)? },
             _ => return Err(invalid()),
@@ -160,20 +180,32 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Blocks of all groups that a request of `tokens` tokens holds at once, at most, whose steps in
-/// flight have up to `in_flight_tokens` tokens.
-pub(crate) fn most_blocks(
-    groups: impl Iterator<Item = KvCacheGroup>,
-    block_size: u32,
-    tokens: u32,
-    in_flight_tokens: u32,
-    max_model_len: u32,
-) -> u64 {
+/// What the blocks of a request depend on, but for its groups.
+pub(crate) struct EngineSizes {
+    pub(crate) block_size: u32,
+    /// Most tokens of all steps in flight.
+    pub(crate) in_flight_tokens: u32,
+    pub(crate) max_model_len: u32,
+    pub(crate) num_speculative_tokens: u32,
+    pub(crate) enable_prefix_caching: bool,
+}
+
+/// Blocks of all groups that a request of `tokens` tokens holds at once, at most, by vLLM's check at start-up.
+pub(crate) fn most_blocks(groups: impl Iterator<Item = KvCacheGroup>, sizes: &EngineSizes, tokens: u32) -> u64 {
     let of_group = |group: KvCacheGroup| {
-        let size = group.block_size.unwrap_or(block_size);
-        tokens.div_ceil(size).min(group.kind.admission_cap(size, in_flight_tokens, max_model_len))
+        let size = group.block_size.unwrap_or(sizes.block_size);
+        let blocks = match group.kind {
+            // Of the tokens before a step and of those after it, and what the step leaves behind.
+            KvCacheKind::Mamba { checkpoint_tokens } if sizes.enable_prefix_caching => {
+                let states = tokens.div_ceil(size).min(2 + u32::from(checkpoint_tokens.is_some()));
+                states.saturating_add(sizes.num_speculative_tokens)
+            }
+            KvCacheKind::Mamba { .. } => 1 + sizes.num_speculative_tokens,
+            kind => tokens.div_ceil(size).min(kind.admission_cap(size, sizes.in_flight_tokens, sizes.max_model_len)),
+        };
+        u64::from(blocks)
     };
-    groups.map(|group| u64::from(of_group(group))).sum()
+    groups.map(of_group).sum()
 }
 
 #[cfg(test)]
@@ -188,6 +220,8 @@ mod tests {
             "sliding_window:128",
             "sliding_window:1024@64",
             "chunked_local:8192",
+            "mamba",
+            "mamba:16",
             "full+drafter",
             "sliding_window:8@32+drafter",
         ] {
@@ -205,6 +239,7 @@ mod tests {
             "chunked_local:8@0",
             "full@",
             "mla",
+            "mamba:0",
         ] {
             let error = text.parse::<KvCacheGroup>().unwrap_err();
             assert!(error.starts_with(&format!("invalid KV-cache group \"{text}\": expected full, ")), "{error}");

@@ -23,6 +23,8 @@ pub(crate) struct GroupHit {
     /// Tokens that some kind holds, if these are more; 0 otherwise. Whoever keeps few blocks of
     /// a window keeps those before this place.
     pub(crate) shared_prefix_tokens: u32,
+    /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
+    pub(crate) is_too_new: bool,
 }
 
 impl KvGroups {
@@ -35,7 +37,13 @@ impl KvGroups {
     /// its blocks. The blocks are in `self.hits` then, by group.
     pub(crate) fn lookup(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> GroupHit {
         let mut hits = std::mem::take(&mut self.hits);
-        let hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
+        let mut hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
+        let is_too_new = |(index, blocks): (usize, &Vec<BlockId>)| {
+            let group = &self.groups[index];
+            let units = blocks.len() as u32 * (group.block_size / self.hash_block_size);
+            group.aligns_states() && units > 0 && self.stored_in_step.contains(&key(hashes[units as usize - 1], index))
+        };
+        hit.is_too_new = !self.stored_in_step.is_empty() && hits.iter().enumerate().any(is_too_new);
         self.hits = hits;
         hit
     }
@@ -54,7 +62,7 @@ impl KvGroups {
     ) -> GroupHit {
         if self.is_unitary() {
             let tokens = self.find(hits, pool, 0, hashes, most_tokens, self.kin[0].drops_block);
-            return GroupHit { tokens, shared_prefix_tokens: 0 };
+            return GroupHit { tokens, ..GroupHit::default() };
         }
         // Full attention comes first, if there is any: what it holds need be looked up once.
         let has_full = self.kin[0].kind == KvCacheKind::FullAttention;
@@ -98,7 +106,7 @@ impl KvGroups {
             }
         }
         let shared_prefix_tokens = if longest > hit_tokens { longest } else { 0 };
-        GroupHit { tokens: hit_tokens, shared_prefix_tokens }
+        GroupHit { tokens: hit_tokens, shared_prefix_tokens, is_too_new: false }
     }
 
     /// The longest prefix that the groups of one kind hold, a multiple of the alignment; without its last
@@ -138,6 +146,12 @@ impl KvGroups {
             KvCacheKind::ChunkedLocal { chunk_tokens } => {
                 let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
                 (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
+            }
+            // A state is of all before it.
+            KvCacheKind::Mamba { .. } => {
+                let is_end = |index: usize| ((index as u32 + 1) * block_size).is_multiple_of(alignment);
+                let latest = (0..most_blocks).rev().find(|&index| is_end(index) && cached_in_all(index));
+                latest.map_or((0, 0), |index| (index, index + 1))
             }
         };
         for &group in members {

@@ -7,13 +7,16 @@
 
 pub(crate) mod kind;
 mod lookup;
+mod states;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use kind::{KvCacheGroup, KvCacheKind};
 pub(crate) use lookup::GroupHit;
 use lookup::Kin;
+use states::States;
+pub(crate) use states::{Chunk, ChunkLimits};
 pub(crate) use store::Offered;
 
 use crate::config::{EngineConfig, SchedulerRules};
@@ -36,11 +39,35 @@ struct Group {
     drops_block: bool,
     /// Most blocks that an admission counts of a request.
     admission_cap: u32,
+    /// Blocks behind those of a sequence: of states after drafts.
+    draft_blocks: u32,
+    /// Of states that are kept where blocks end.
+    states: Option<States>,
 }
 
 impl Group {
+    fn of(group: &KvCacheGroup, config: &EngineConfig) -> Self {
+        let max_model_len = config.max_model_len();
+        let (block_size, draft_blocks, states) = match group.kind {
+            KvCacheKind::Mamba { checkpoint_tokens } if config.enable_prefix_caching => {
+                (config.block_size, config.num_speculative_tokens, Some(States { checkpoint_tokens }))
+            }
+            // One state, whose block no sequence fills.
+            KvCacheKind::Mamba { .. } => (max_model_len, config.num_speculative_tokens, None),
+            _ => (group.block_size.unwrap_or(config.block_size), 0, None),
+        };
+        let held = config.drafting().held_kind(group.kind);
+        let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), max_model_len);
+        Self { kind: group.kind, held, block_size, drops_block: false, admission_cap, draft_blocks, states }
+    }
+
     fn blocks_for(&self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.block_size)
+        tokens.div_ceil(self.block_size) + self.draft_blocks
+    }
+
+    /// Blocks at the start of a table that no token after the first `computed` ones needs.
+    fn skipped_blocks(&self, computed: u32) -> u32 {
+        self.held.skipped_tokens(computed) / self.block_size
     }
 }
 
@@ -52,12 +79,13 @@ struct Table {
     num_skipped: u32,
     /// Blocks at its start that need not be offered to the cache.
     num_cached: u32,
+    /// Whether the latest chunk left a state behind at a boundary within it.
+    has_checkpoint: bool,
 }
 
-impl Table {
-    fn held(&self) -> &[BlockId] {
-        &self.blocks[self.num_skipped as usize..]
-    }
+/// The blocks among these.
+fn held(blocks: &[BlockId]) -> impl Iterator<Item = &BlockId> {
+    blocks.iter().filter(|&&block| block != NULL_BLOCK)
 }
 
 /// The block tables of a request, by group.
@@ -85,6 +113,11 @@ pub(crate) struct KvGroups {
     /// Whether a hit that ends where a shared prefix does may end a block before (since vLLM 0.33).
     keeps_before_junction: bool,
     max_model_len: u32,
+    rules: SchedulerRules,
+    /// The rules of chunks, where states are kept at their ends.
+    chunk_group: Option<Group>,
+    /// Keys of states that were offered in this step, and cannot be read before the next one.
+    stored_in_step: BTreeSet<BlockHash>,
     /// By slot of a request.
     requests: Vec<Tables>,
     /// By block, the group that holds it, or did last.
@@ -95,6 +128,8 @@ pub(crate) struct KvGroups {
     partial_ends: BTreeMap<BlockId, u32>,
     /// Scratch of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
+    /// Scratch: blocks that are freed.
+    freed: Vec<BlockId>,
     /// Scratch of stores: blocks and their keys.
     stored: (Vec<BlockId>, Vec<BlockHash>),
 }
@@ -106,14 +141,9 @@ impl KvGroups {
         if config.kv_cache_groups.is_empty() {
             return None;
         }
-        let in_flight = config.max_in_flight_tokens();
-        let drafting = config.drafting();
         let group_of = |(index, group): (usize, &KvCacheGroup)| {
-            let block_size = group.block_size.unwrap_or(config.block_size);
-            let held = drafting.held_kind(group.kind);
-            let admission_cap = held.admission_cap(block_size, in_flight, config.max_model_len());
-            let drops_block = drafting.drops_in(&config.kv_cache_groups, index);
-            Group { kind: group.kind, held, block_size, drops_block, admission_cap }
+            let drops_block = config.drafting().drops_in(&config.kv_cache_groups, index);
+            Group { drops_block, ..Group::of(group, config) }
         };
         let mut groups: Vec<Group> = config.kv_cache_groups.iter().enumerate().map(group_of).collect();
         let mut kin: Vec<Kin> = Vec::new();
@@ -137,13 +167,17 @@ impl KvGroups {
             hash_block_size: config.block_size,
             aligned_tokens: config.aligned_tokens(),
             retention_tokens: config.prefix_cache_retention_interval,
-            unsettled_tokens: drafting.unsettled_tokens(),
+            unsettled_tokens: config.drafting().unsettled_tokens(),
             keeps_before_junction: config.rules == SchedulerRules::V0_33,
             max_model_len: config.max_model_len(),
+            rules: config.rules,
+            chunk_group: chunk_group(&groups),
+            stored_in_step: BTreeSet::new(),
             requests: Vec::new(),
             owners: Vec::new(),
             inner_keys: BTreeMap::new(),
             partial_ends: BTreeMap::new(),
+            freed: Vec::new(),
             stored: (Vec::new(), Vec::new()),
             groups,
         }))
@@ -172,33 +206,69 @@ impl KvGroups {
     pub(crate) fn capacity_tokens(&self, id: RequestId) -> u32 {
         let tables = self.tables(id).iter().zip(&self.groups);
         let of_table = |(table, group): (&Table, &Group)| {
-            let slots = (table.blocks.len() as u32).saturating_mul(group.block_size);
+            if table.has_checkpoint {
+                // It is one of the latest chunk only.
+                return 0;
+            }
+            let slots = (table.blocks.len() as u32 - group.draft_blocks).saturating_mul(group.block_size);
             let next = (table.num_skipped + 1).saturating_mul(group.block_size);
             slots.min(group.held.computed_until_skipped(next))
         };
         tables.map(of_table).min().unwrap_or(0)
     }
 
-    /// Blocks that the hit in `self.hits` costs, and further blocks up to `tokens`, of which those of windows are
-    /// counted up to their cap if `is_capped`. The first `computed` tokens are computed, here or elsewhere: those of the
-    /// hit, at least.
-    pub(crate) fn admission_cost(&self, pool: &KvPool, computed: u32, tokens: u32, is_capped: bool) -> u32 {
+    /// Blocks that the hit in `self.hits` costs, and further blocks up to the end of a chunk, of which those of windows
+    /// are counted up to their cap if `is_capped`. The tokens before the chunk are computed, here or elsewhere: those of
+    /// the hit, at least.
+    pub(crate) fn admission_cost(&self, pool: &KvPool, chunk: Chunk, is_capped: bool) -> u32 {
         let mut cost = 0;
         for (group, hit) in self.groups.iter().zip(&self.hits) {
-            let cap = if is_capped { group.admission_cap } else { u32::MAX };
-            let required = group.blocks_for(tokens.min(self.max_model_len)).min(cap);
-            let skipped = group.held.skipped_tokens(computed) / group.block_size;
-            cost += required.saturating_sub(skipped.max(hit.len() as u32));
+            let skipped = group.skipped_blocks(chunk.computed);
+            cost += if group.aligns_states() {
+                group.missing_states(&Table::default(), hit.len() as u32, chunk, self.is_sparse(), true)
+            } else {
+                let cap = if is_capped { group.admission_cap } else { u32::MAX };
+                let required = group.blocks_for(chunk.tokens.min(self.max_model_len)).min(cap);
+                required.saturating_sub(skipped.max(hit.len() as u32))
+            };
             // A hit on a free block takes that block out of the free list.
-            let needed = hit.get(skipped as usize..).unwrap_or(&[]);
-            cost += pool.count_free_among(needed.iter().filter(|&&block| block != NULL_BLOCK));
+            cost += pool.count_free_among(held(hit.get(skipped as usize..).unwrap_or(&[])));
         }
         cost
     }
 
-    /// Gives a request the hit in `self.hits`, and blocks up to `tokens` tokens, of which the first `computed` ones are
-    /// computed, here or elsewhere.
-    pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, computed: u32, tokens: u32) {
+    /// Whether states are kept where `prefix_cache_retention_interval` says alone, at the ends of prompts.
+    fn is_sparse(&self) -> bool {
+        self.retention_tokens == Some(0)
+    }
+
+    /// The end of a chunk of up to `end` tokens, with `start` before it, as states are kept.
+    pub(crate) fn chunk_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
+        match &self.chunk_group {
+            Some(group) if start < limits.prefill_end => group.aligned_end(start, end, limits),
+            _ => end,
+        }
+    }
+
+    /// Whether chunks end where states are kept.
+    pub(crate) fn aligns_chunks(&self) -> bool {
+        self.chunk_group.is_some()
+    }
+
+    /// A prefix that others have beyond the hit that a request was admitted with; see
+    /// [`GroupHit::shared_prefix_tokens`].
+    pub(crate) fn shared_prefix_tokens(&self, id: RequestId) -> u32 {
+        self.requests.get(id.index()).map_or(0, |tables| tables.shared_prefix_tokens)
+    }
+
+    /// A step begins: states that the one before offered can be read.
+    pub(crate) fn begin_step(&mut self) {
+        self.stored_in_step.clear();
+    }
+
+    /// Gives a request the hit in `self.hits`, and blocks up to the end of a chunk, before which all is computed, here or
+    /// elsewhere.
+    pub(crate) fn admit(&mut self, pool: &mut KvPool, id: RequestId, hit: GroupHit, chunk: Chunk) {
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, Tables::default);
         }
@@ -206,59 +276,73 @@ impl KvGroups {
         debug_assert!(tables.by_group.is_empty(), "a request is admitted that holds blocks");
         tables.shared_prefix_tokens = hit.shared_prefix_tokens;
         for (group, blocks) in self.groups.iter().zip(&self.hits) {
-            let skipped = group.held.skipped_tokens(computed) / group.block_size;
+            let skipped = group.skipped_blocks(chunk.computed);
             let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
-            pool.touch(needed.iter().filter(|&&block| block != NULL_BLOCK));
-            let mut table = Vec::with_capacity(group.blocks_for(tokens).max(blocks.len() as u32) as usize);
+            pool.touch(held(needed));
+            let mut table = Vec::with_capacity(group.blocks_for(chunk.tokens).max(blocks.len() as u32) as usize);
             table.resize(skipped as usize, NULL_BLOCK);
             table.extend_from_slice(needed);
             let num_cached = table.len() as u32;
             // A chunk that does not begin where a block does may have been passed over as a whole.
             let num_skipped = table.iter().take_while(|&&block| block == NULL_BLOCK).count() as u32;
-            tables.by_group.push(Table { blocks: table, num_skipped, num_cached });
+            tables.by_group.push(Table { blocks: table, num_skipped, num_cached, has_checkpoint: false });
         }
         self.requests[id.index()] = tables;
-        self.grow(pool, id, tokens);
+        self.grow_table(pool, id, chunk, true);
     }
 
-    /// Blocks that a request needs beyond those it has, for `tokens` tokens.
-    pub(crate) fn missing_blocks(&self, id: RequestId, tokens: u32) -> u32 {
-        let tokens = tokens.min(self.max_model_len);
-        let tables = self.tables(id).iter().zip(&self.groups);
-        tables.map(|(table, group)| group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32)).sum()
+    /// Blocks that a request needs beyond those it has, for a chunk.
+    pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk) -> u32 {
+        let tokens = chunk.tokens.min(self.max_model_len);
+        let of_table = |(table, group): (&Table, &Group)| match group.states {
+            Some(_) => group.missing_states(table, 0, chunk, self.is_sparse(), false),
+            None => group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32),
+        };
+        self.tables(id).iter().zip(&self.groups).map(of_table).sum()
     }
 
-    /// Blocks of all groups for `tokens` tokens.
+    /// Blocks of all groups for `tokens` tokens; those with states have blocks for drafts already.
     pub(crate) fn new_blocks(&self, tokens: u32) -> u32 {
-        self.groups.iter().map(|group| group.blocks_for(tokens)).sum()
+        let with_tokens = self.groups.iter().filter(|group| !group.kind.is_mamba());
+        with_tokens.map(|group| group.blocks_for(tokens)).sum()
     }
 
-    /// Gives a request the blocks that it misses for `tokens` tokens, group by group. The caller has
-    /// checked that as many are free.
-    pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, tokens: u32) {
-        let tokens = tokens.min(self.max_model_len);
+    /// Gives a request the blocks that it misses for a chunk, group by group. The caller has checked that as many are
+    /// free.
+    pub(crate) fn grow(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk) {
+        self.grow_table(pool, id, chunk, false);
+    }
+
+    fn grow_table(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk, is_new: bool) {
+        let (tokens, is_sparse) = (chunk.tokens.min(self.max_model_len), self.is_sparse());
         let Self { groups, requests, owners, inner_keys, partial_ends, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
-            let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
-            if missing == 0 {
+            let mut allocate = |missing: u32, blocks: &mut Vec<BlockId>| {
+                let first = blocks.len();
+                pool.allocate_noting(missing, blocks, |events, block, key| {
+                    let owner = owners.get(block as usize).copied().unwrap_or(0);
+                    let keys = inner_keys.remove(&block).unwrap_or_default();
+                    partial_ends.remove(&block);
+                    if let Some(events) = events {
+                        for key in std::iter::once(key).chain(keys) {
+                            events.removed_of_group(owner, lookup::content(key, owner.into()));
+                        }
+                    }
+                });
+                for &block in &blocks[first..] {
+                    if owners.len() <= block as usize {
+                        owners.resize(block as usize + 1, 0);
+                    }
+                    owners[block as usize] = index as u8;
+                }
+            };
+            if group.aligns_states() {
+                group.grow_states(table, chunk, is_sparse, is_new, allocate);
                 continue;
             }
-            let first = table.blocks.len();
-            pool.allocate_noting(missing, &mut table.blocks, |events, block, key| {
-                let owner = owners.get(block as usize).copied().unwrap_or(0);
-                let keys = inner_keys.remove(&block).unwrap_or_default();
-                partial_ends.remove(&block);
-                if let Some(events) = events {
-                    for key in std::iter::once(key).chain(keys) {
-                        events.removed_of_group(owner, lookup::content(key, owner.into()));
-                    }
-                }
-            });
-            for &block in &table.blocks[first..] {
-                if owners.len() <= block as usize {
-                    owners.resize(block as usize + 1, 0);
-                }
-                owners[block as usize] = index as u8;
+            let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
+            if missing > 0 {
+                allocate(missing, &mut table.blocks);
             }
         }
     }
@@ -272,15 +356,19 @@ impl KvGroups {
         computed: u32,
         mut tell: impl FnMut(usize, &[BlockId]),
     ) {
-        for (index, (group, table)) in self.groups.iter().zip(&mut self.requests[id.index()].by_group).enumerate() {
-            let skipped = group.held.skipped_tokens(computed) / group.block_size;
-            let skipped = skipped.min(table.blocks.len() as u32);
+        let Self { groups, requests, freed, .. } = self;
+        for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
+            let skipped = group.skipped_blocks(computed).min(table.blocks.len() as u32);
             if skipped <= table.num_skipped {
                 continue;
             }
             let blocks = &mut table.blocks[table.num_skipped as usize..skipped as usize];
-            pool.release(blocks);
-            tell(index, blocks);
+            freed.clear();
+            freed.extend(held(blocks));
+            pool.release(freed);
+            if !freed.is_empty() {
+                tell(index, freed);
+            }
             blocks.fill(NULL_BLOCK);
             table.num_skipped = skipped;
         }
@@ -294,7 +382,8 @@ impl KvGroups {
         for (group, table) in self.groups.iter().zip(self.tables(id)) {
             let size = group.block_size;
             // A step needs a slot for the token that it computes.
-            let mut grows_at = (table.blocks.len() as u32).saturating_mul(size).saturating_sub(computed) as usize;
+            let mut grows_at =
+                (table.blocks.len() as u32 - group.draft_blocks).saturating_mul(size).saturating_sub(computed) as usize;
             while let Some(change) = changes.get_mut(grows_at) {
                 change.taken += 1;
                 grows_at += size as usize;
@@ -304,14 +393,15 @@ impl KvGroups {
                 let skips = group.held.computed_until_skipped((skipped + 1).saturating_mul(size));
                 let at = skips.max(computed);
                 let Some(change) = changes.get_mut((at - computed) as usize) else { break };
-                let now = group.held.skipped_tokens(at) / size;
+                let now = group.skipped_blocks(at);
                 // Those that are not there yet are its own.
                 let end = table.blocks.len().min(now as usize);
-                if table.blocks[end.min(skipped as usize)..end].iter().any(|&block| pool.is_shared(block)) {
+                let blocks = &table.blocks[end.min(skipped as usize)..end];
+                if held(blocks).any(|&block| pool.is_shared(block)) {
                     sure = sure.min((at - computed) as usize);
                     break;
                 }
-                change.freed += now - skipped;
+                change.freed += now - skipped - (blocks.len() - held(blocks).count()) as u32;
                 skipped = now;
             }
         }
@@ -322,7 +412,9 @@ impl KvGroups {
     pub(crate) fn release(&mut self, pool: &mut KvPool, id: RequestId) {
         let Some(tables) = self.requests.get_mut(id.index()) else { return };
         for table in std::mem::take(tables).by_group {
-            pool.release(table.held());
+            self.freed.clear();
+            self.freed.extend(held(&table.blocks[table.num_skipped as usize..]));
+            pool.release(&self.freed);
         }
     }
 
@@ -331,4 +423,13 @@ impl KvGroups {
         self.inner_keys.clear();
         self.partial_ends.clear();
     }
+}
+
+/// The group whose rules chunks follow: the first with states. A state within a chunk must be one of every such group.
+fn chunk_group(groups: &[Group]) -> Option<Group> {
+    let mut with_states = groups.iter().filter_map(|group| Some((group, group.states?)));
+    let (first, states) = with_states.clone().next()?;
+    let have_all = with_states.all(|(_, states)| states.checkpoint_tokens.is_some());
+    let checkpoint_tokens = states.checkpoint_tokens.filter(|_| have_all);
+    Some(Group { states: Some(States { checkpoint_tokens }), ..*first })
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::lookup::{content, key};
 use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK};
+use crate::config::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
@@ -64,6 +65,9 @@ impl KvGroups {
                     }
                 }
                 pool.insert(blocks, keys);
+                if group.aligns_states() {
+                    self.stored_in_step.extend(keys.iter().copied());
+                }
                 if let Some(events) = pool.events_mut() {
                     let parent = (range.start > 0).then(|| hash_at(range.start * size));
                     let tokens = tokens.get((range.start * size) as usize..(range.end * size) as usize);
@@ -75,7 +79,8 @@ impl KvGroups {
                 self.store_prompt_end(pool, offered, index, cacheable);
             }
         }
-        next
+        let computed = if self.is_unitary() { computed } else { computed - computed % aligned };
+        if self.offers_again(offered, computed) { 1 } else { next }
     }
 
     /// Of `computed` known tokens those whose blocks a group offers: no hit ends behind them.
@@ -103,6 +108,28 @@ impl KvGroups {
             let end = tokens - tokens % self.aligned_tokens;
             Some(end.saturating_sub(self.aligned_tokens))
         })
+    }
+
+    /// vLLM 0.32 offers the state before the end of a prompt in every step in which that is the latest boundary and
+    /// the state is still held, as if it were new; 0.33 does not. Gives whether it may do so in the next step, too.
+    fn offers_again(&mut self, offered: &Offered<'_>, cacheable: u32) -> bool {
+        let Some(group) = self.chunk_group.filter(|_| self.rules == SchedulerRules::V0_32) else { return false };
+        let Offered { id, prompt_tokens, hashes, .. } = *offered;
+        let boundary = (prompt_tokens - 1) / group.block_size * group.block_size;
+        if boundary == 0 || cacheable != boundary {
+            return false;
+        }
+        let place = (boundary / group.block_size - 1) as usize;
+        let mut again = false;
+        for (index, table) in self.requests[id.index()].by_group.iter().enumerate() {
+            if self.groups[index].aligns_states() && table.blocks.get(place).is_some_and(|&block| block != NULL_BLOCK) {
+                again = true;
+                if !table.has_checkpoint {
+                    self.stored_in_step.insert(key(hashes[(boundary / self.hash_block_size) as usize - 1], index));
+                }
+            }
+        }
+        again
     }
 
     /// Lets a block of full attention be found by the end of a prompt that lies within it, too. (Only
@@ -179,11 +206,15 @@ impl<'a> Reachable<'a> {
         boundaries: &'a [Option<u32>],
         range: Range<u32>,
     ) -> Self {
-        let KvCacheKind::SlidingWindow { window_tokens } = group.kind else { return Self::All };
         debug_assert!(!range.is_empty());
         let size = group.block_size;
-        let dropped = u32::from(group.drops_block);
-        let needed = (window_tokens - 1).div_ceil(size) + dropped;
+        let needed = match group.kind {
+            KvCacheKind::SlidingWindow { window_tokens } => {
+                (window_tokens - 1).div_ceil(size) + u32::from(group.drops_block)
+            }
+            KvCacheKind::Mamba { .. } if retention.is_some() => 1,
+            _ => return Self::All,
+        };
         let segment = match retention {
             None => Some(aligned),
             Some(0) => None,
