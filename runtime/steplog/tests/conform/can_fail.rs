@@ -15,6 +15,8 @@ const GROUPS: &str = "groups/hybrid-3-095-0.33";
 /// EAGLE under both rules, and with groups of which one has its layers.
 const DRAFTERS: [&str; 2] = ["drafters/any-2-034-0.32", "drafters/any-2-034-0.33"];
 const DRAFTER_GROUPS: &str = "drafters/any-windows-2-022-0.32";
+/// States of Mamba 2 beside full attention: preemptions, hits, drafts.
+const STATES: &str = "groups/mamba-1-000-0.32";
 /// A live engine with preemptions.
 const LIVE: &str = "vllm-cpu/burst-preempt";
 
@@ -80,6 +82,15 @@ fn blocks_and_events_of_a_group() {
     noticed_in(GROUPS, "ev", row(|event| event[0] == "R" && add_one(&mut event[2])));
 }
 
+#[test]
+fn blocks_and_chunks_of_states() {
+    let has_null = |entry: &Value| entry[4].get(0).is_some_and(|blocks| blocks.get(0) == Some(&json!(0)));
+    noticed_in(STATES, "sched", row(|entry| has_null(entry) && add_one(&mut entry[4][0][0])));
+    noticed_in(STATES, "sched", row(|entry| has_null(entry) && add_one(&mut entry[1])));
+    noticed_in(STATES, "win", |freed| add_one(&mut freed[0][2][0]));
+    noticed_in(STATES, "ev", row(|event| event[0] == "S" && event[3] == 0 && add_one(&mut event[3])));
+}
+
 /// A window that is a token longer, another distance of what is kept, and a group less.
 #[test]
 fn settings_of_groups() {
@@ -99,6 +110,11 @@ fn settings_of_groups() {
         });
     }
     is_noticed(GROUPS, &|config| config["retention"] = json!(null));
+    is_noticed(STATES, &|config| config["retention"] = json!(0));
+    is_noticed(STATES, &|config| {
+        let groups = config["groups"].as_array_mut().expect("groups").iter_mut();
+        groups.for_each(|group| _ = group.as_object_mut().expect("an object").remove("checkpoint"));
+    });
     is_noticed(GROUPS, &|config| assert!(config["groups"].as_array_mut().expect("groups").pop().is_some()));
 }
 

@@ -48,12 +48,12 @@ fn the_random_cases() {
     }
 }
 
-/// Layers in groups: windows, chunks, blocks of several sizes.
+/// Layers in groups: windows, chunks, blocks of several sizes, states.
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
-    assert_eq!(all_reproduced(&folder).len(), 20);
-    for kind in ["hybrid", "window", "windows", "sizes", "local"] {
+    assert_eq!(all_reproduced(&folder).len(), 32);
+    for kind in ["hybrid", "window", "windows", "sizes", "local", "mamba", "mamba-alone", "mamba-windows"] {
         let own = || cases(&folder).into_iter().filter(|case| case.to_string_lossy().contains(&format!("/{kind}-")));
         let total = |name: &str| -> u64 {
             own().map(|case| json_of(&case, "config.json")["stats"][name].as_u64().unwrap_or(0)).sum()

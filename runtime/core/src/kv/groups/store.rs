@@ -208,11 +208,10 @@ impl<'a> Reachable<'a> {
     ) -> Self {
         debug_assert!(!range.is_empty());
         let size = group.block_size;
-        let needed = match group.kind {
-            KvCacheKind::SlidingWindow { window_tokens } => {
-                (window_tokens - 1).div_ceil(size) + u32::from(group.drops_block)
-            }
-            KvCacheKind::Mamba { .. } if retention.is_some() => 1,
+        let dropped = u32::from(group.drops_block);
+        let (needed, dropped) = match group.kind {
+            KvCacheKind::SlidingWindow { window_tokens } => ((window_tokens - 1).div_ceil(size) + dropped, dropped),
+            KvCacheKind::Mamba { .. } if retention.is_some() => (1, 0),
             _ => return Self::All,
         };
         let segment = match retention {
