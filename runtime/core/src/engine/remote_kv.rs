@@ -4,6 +4,7 @@
 //! without a running slot until the driver says what became of the transfer.
 
 use crate::engine::Engine;
+use crate::kv::groups::Chunk;
 use crate::plan::RemoteLoad;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
@@ -47,7 +48,9 @@ impl Engine {
             let request = &self.requests[id];
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
             match &self.groups {
-                Some(groups) => groups.missing_blocks(id, tokens),
+                Some(groups) => {
+                    groups.missing_blocks(id, Chunk { computed: request.num_computed_tokens, tokens, prefill_end: 0 })
+                }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
             }
         };
