@@ -124,6 +124,8 @@ fn drafters_become_options() {
     assert_eq!(read("m --spec-method mtp --spec-tokens 2").input.drafter, Drafter::Mtp);
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--speculative-config").expect("it has a row");
     assert!(row.result.contains("`acceptance_rates`"), "{}", row.result);
+    let row = read(alone).rows.into_iter().find(|row| row.argument == "--num-gpu-blocks-override").expect("it has one");
+    assert!(row.result.contains("the drafter's layers"), "{}", row.result);
     for (key, value) in [
         ("parallel_drafting", "true"),
         ("num_speculative_tokens_per_batch_size", "[[1, 8, 2]]"),

@@ -1,5 +1,7 @@
 //! Requests from their arrival to their end.
 
+use vcr_core::Drafter;
+
 use super::*;
 
 #[test]
@@ -207,18 +209,24 @@ fn urgent_requests_go_first() {
 
 #[test]
 fn drafts_bring_several_tokens_a_step() {
-    let mut config = config();
-    config.engine = engine_config(EngineConfigInput {
-        num_speculative_tokens: 3,
-        max_model_len: Some(4096),
-        ..EngineConfigInput::default()
-    });
-    config.tokens.acceptance_rates = vec![1.0, 1.0, 0.0];
-    let bench = Bench::new(config);
-    bench.add("a", &prompt(20), 10);
-    let one = bench.collect(&["a"]).remove(0);
-    let sizes: Vec<_> = one.outputs.iter().map(|output| output.new_token_ids.len()).collect();
-    assert_eq!(sizes, [1, 3, 3, 3], "two of three drafts are accepted in each step");
+    for drafter in [Drafter::Ngram, Drafter::Eagle, Drafter::MultiModuleMtp, Drafter::DraftModel] {
+        let mut config = config();
+        config.engine = engine_config(EngineConfigInput {
+            num_speculative_tokens: 3,
+            drafter,
+            max_model_len: Some(4096),
+            ..EngineConfigInput::default()
+        });
+        config.tokens.acceptance_rates = vec![1.0, 1.0, 0.0];
+        let bench = Bench::new(config);
+        bench.add("a", &prompt(20), 10);
+        let one = bench.collect(&["a"]).remove(0);
+        let sizes: Vec<_> = one.outputs.iter().map(|output| output.new_token_ids.len()).collect();
+        assert_eq!(sizes, [1, 3, 3, 3], "{drafter:?}: two of three drafts are accepted in each step");
+        bench.wait_for("all are counted", |snapshot| {
+            (snapshot.counters.draft_tokens, snapshot.counters.accepted_tokens) == (9, 6)
+        });
+    }
 }
 
 #[test]

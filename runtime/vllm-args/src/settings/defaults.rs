@@ -52,6 +52,7 @@ pub(super) fn set(
     }
     input.max_num_seqs = seqs;
     input.max_num_batched_tokens = tokens;
+    let has_drafter = input.drafter.has_kv();
     let has_ngrams = input.num_speculative_tokens > 0 && !input.drafter.has_kv();
     input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
         let (on, why) = match (late.is_pooling, has_ngrams) {
@@ -82,7 +83,8 @@ pub(super) fn set(
         );
     }
     if args.num_gpu_blocks.is_none() {
-        default("--num-gpu-blocks-override", "of the memory".to_owned(), "num_gpu_blocks: \"auto\"".to_owned());
+        let beside = if has_drafter { ", which counts neither the drafter's layers nor its weights" } else { "" };
+        default("--num-gpu-blocks-override", "of the memory".to_owned(), format!("num_gpu_blocks: \"auto\"{beside}"));
     }
     if missing("--block-size") && model.is_none() {
         default(
