@@ -244,7 +244,10 @@ impl Settings {
                 late.speculation.tokens = Some(count(word, 1)?.into());
                 "drafts of a step".to_owned()
             }
-            "--kv-transfer-config" => kv_transfer(word)?,
+            "--kv-transfer-config" => {
+                late.speculation.has_kv_connector = true;
+                kv_transfer(word)?
+            }
             _ => unreachable!("a test applies each setting of the table: {name}"),
         })
     }

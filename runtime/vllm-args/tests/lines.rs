@@ -122,6 +122,8 @@ fn drafters_become_options() {
     let alone = r#"m --speculative-config '{"method": "mtp", "num_speculative_tokens": 1, "disable_lookahead_block_hashes": true}'"#;
     assert!(read(alone).input.disable_lookahead_block_hashes);
     assert_eq!(read("m --spec-method mtp --spec-tokens 2").input.drafter, Drafter::Mtp);
+    let connector = r#"m --spec-method mtp --spec-tokens 2 --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"#;
+    assert!(read(connector).input.disable_lookahead_block_hashes, "as vLLM does with a connector");
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--speculative-config").expect("it has a row");
     assert!(row.result.contains("`acceptance_rates`"), "{}", row.result);
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--num-gpu-blocks-override").expect("it has one");

@@ -169,6 +169,12 @@ impl TransferArgs {
             let message = "invalid --kv-transfer-tls-cert: expected --kv-transfer tcp with it".to_owned();
             return Err(Unusable::new(message));
         }
+        if self.moves_pages() && engine.hashed_blocks().lookahead_tokens > 0 {
+            return Err(Unusable::new(
+                "--kv-transfer with EAGLE or MTP needs --disable-lookahead-block-hashes, as vLLM's KV connectors do without \
+                 hashes of tokens after a block",
+            ));
+        }
         let plane = match (self.kv_transfer, shape) {
             (PlaneArg::None, _) | (_, None) => None,
             (PlaneArg::Tcp, Some(shape)) => {

@@ -31,6 +31,8 @@ pub(super) struct Speculation {
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
     disable_lookahead_block_hashes: bool,
+    /// Whether KV is transferred: vLLM's connectors do without hashes of tokens after a block.
+    pub(super) has_kv_connector: bool,
     /// Keys that are not followed, with their reasons.
     refused: Vec<(&'static str, &'static str)>,
 }
@@ -107,7 +109,8 @@ impl Speculation {
             return refuse(format!("speculation with {} in 0.{minor}", method.as_deref().unwrap_or_default()), reason);
         }
         input.drafter = drafter;
-        input.disable_lookahead_block_hashes = self.disable_lookahead_block_hashes && minor >= 33;
+        let is_disabled = self.disable_lookahead_block_hashes || self.has_kv_connector && drafter.is_eagle_like();
+        input.disable_lookahead_block_hashes = is_disabled && minor >= 33;
         match tokens {
             Some(tokens @ 1..=1_000) => input.num_speculative_tokens = *tokens as u32,
             _ => errors.push(ArgumentError::Value {
