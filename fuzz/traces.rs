@@ -21,7 +21,7 @@ pub fn read(bytes: &[u8], format: TraceFormat) {
             for dependency in trace.dependencies(request) {
                 assert!((dependency.request as usize) < trace.requests.len());
             }
-            assert!(trace.hash_ids(request).iter().all(|id| *id < trace.distinct_hash_ids));
+            assert!(trace.hash_ids(request).iter().all(|id| id < trace.distinct_hash_ids));
         }
         // Writing visits every range of every request.
         let written = write_mooncake(&trace, &mut std::io::sink());

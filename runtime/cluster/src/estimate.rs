@@ -124,8 +124,8 @@ impl SyntheticInput {
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let requests = u64::from(self.request_count) * u64::from(self.turns_per_session);
         let blocks = u64::from(self.input_tokens.div_ceil(self.block_size_tokens.max(1)));
-        // A row, its blocks, and its place in the order of the starts.
-        let row_bytes = size_of::<TraceRequest>() as u64 + 4 * blocks + size_of::<(u64, u32, u32)>() as u64;
+        // A row, its blocks in two runs, and its place in the order of the starts.
+        let row_bytes = size_of::<TraceRequest>() as u64 + 4 * blocks.min(4) + size_of::<(u64, u32, u32)>() as u64;
         let ended = MemoryEstimate::ended(requests);
         MemoryEstimate { bytes: ended.bytes.saturating_add(requests.saturating_mul(row_bytes)), ..ended }
     }

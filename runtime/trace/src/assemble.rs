@@ -3,8 +3,8 @@
 use crate::dense::DenseIds;
 use crate::dependencies;
 use crate::{
-    AnswerTimes, Dependency, HashIdScope, ItemRange, OutputTime, RowProblem, Strictness, Trace, TraceError,
-    TraceOptions, TraceRequest, TraceWarning, WarningKind,
+    AnswerTimes, Dependency, HashIdRange, HashIdScope, ItemRange, OutputTime, RowProblem, Strictness, Trace,
+    TraceError, TraceOptions, TraceRequest, TraceWarning, WarningKind,
 };
 use std::collections::HashMap;
 
@@ -145,11 +145,11 @@ impl Assembler {
     }
 
     /// Adds the row of `line`, whose ids are in place already.
-    pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: ItemRange) -> Result<(), FieldProblem> {
+    pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: HashIdRange) -> Result<(), FieldProblem> {
         self.add(line, row, Some(ids))
     }
 
-    fn add(&mut self, line: u32, row: Row<'_>, ids: Option<ItemRange>) -> Result<(), FieldProblem> {
+    fn add(&mut self, line: u32, row: Row<'_>, ids: Option<HashIdRange>) -> Result<(), FieldProblem> {
         if row.input_tokens == 0 {
             return Err((Some("input_length"), RowProblem::EmptyPrompt));
         }
@@ -260,19 +260,18 @@ impl Assembler {
         scope: Option<u64>,
         ids: &[u64],
         has_own_tail: bool,
-    ) -> Result<ItemRange, FieldProblem> {
-        let len = ids.len() + usize::from(has_own_tail);
-        index_of(self.trace.hash_ids.len() + len, "hash ids")?;
-        let range = ItemRange { start: self.trace.hash_ids.len() as u32, len: len as u32 };
+    ) -> Result<HashIdRange, FieldProblem> {
         let dense = &mut self.dense_hash_ids;
-        match scope {
-            None => self.trace.hash_ids.extend(ids.iter().map(|id| dense.number(*id))),
-            Some(scope) => self.trace.hash_ids.extend(ids.iter().map(|id| dense.number_in(scope, *id))),
-        }
-        if has_own_tail {
-            self.trace.hash_ids.push(dense.fresh());
-        }
-        Ok(range)
+        // All of them may be new.
+        index_of(dense.distinct() as usize + ids.len() + usize::from(has_own_tail), "hash ids")?;
+        let mut rest = ids.iter();
+        let mut has_tail = has_own_tail;
+        let numbers = std::iter::from_fn(|| match (rest.next(), scope) {
+            (Some(id), None) => Some(dense.number(*id)),
+            (Some(id), Some(scope)) => Some(dense.number_in(scope, *id)),
+            (None, _) => std::mem::take(&mut has_tail).then(|| dense.fresh()),
+        });
+        Ok(self.trace.hash_ids.push(numbers))
     }
 
     /// The ids of a conversation of `blocks`, of which the first are those of its
@@ -282,15 +281,13 @@ impl Assembler {
         group: Option<u32>,
         shared_blocks: u32,
         blocks: u32,
-    ) -> Result<ItemRange, FieldProblem> {
-        let start = self.trace.hash_ids.len();
-        index_of(start + blocks as usize, "hash ids")?;
+    ) -> Result<HashIdRange, FieldProblem> {
         let dense = &mut self.dense_hash_ids;
-        self.trace.hash_ids.extend((0..blocks).map(|block| match group {
+        index_of(dense.distinct() as usize + blocks as usize, "hash ids")?;
+        Ok(self.trace.hash_ids.push((0..blocks).map(|block| match group {
             Some(group) if block < shared_blocks => dense.number_in(u64::from(group), u64::from(block)),
             _ => dense.fresh(),
-        }));
-        Ok(ItemRange { start: start as u32, len: blocks })
+        })))
     }
 
     /// Prompt tokens of a hash id.

@@ -37,6 +37,7 @@ pub use error::{RowProblem, TraceError};
 pub use format::{HashIdScope, Sessions, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName};
 pub use open::read_files;
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
+pub use trace::hash_ids::{HashIdList, HashIdRange, HashIds, Runs};
 pub use trace::{
     AnswerEnd, AnswerTimes, Dependency, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, Trigger, WarningKind,
 };

@@ -1,6 +1,10 @@
 //! The one in-memory form of a workload.
 
+pub(crate) mod hash_ids;
+
 use std::fmt;
+
+use hash_ids::{HashIdList, HashIdRange, HashIds};
 
 /// A workload: requests in file order, and what their prompts share.
 ///
@@ -11,7 +15,7 @@ pub struct Trace {
     pub requests: Vec<TraceRequest>,
     /// Content-block ids of all prompts, renumbered densely from 0 in order of
     /// first appearance; see [`Trace::hash_ids`].
-    pub hash_ids: Vec<u32>,
+    pub hash_ids: HashIds,
     /// Number of different ids in [`Trace::hash_ids`].
     pub distinct_hash_ids: u32,
     /// Prompt tokens that one hash id stands for.
@@ -77,7 +81,7 @@ pub struct TraceRequest {
     pub dependencies: ItemRange,
     /// Where the prompt's ids lie in [`Trace::hash_ids`]. Empty when the source
     /// says nothing about content: such a prompt shares nothing with any other.
-    pub hash_ids: ItemRange,
+    pub hash_ids: HashIdRange,
     /// Where the recorded output lies in [`Trace::output_token_ids`]: empty, or
     /// `output_tokens` long.
     pub output_token_ids: ItemRange,
@@ -168,8 +172,8 @@ impl Trace {
     /// for what remains of `input_tokens`. Equal ids mean equal tokens; whether
     /// they also mean a shared prefix depends on all ids before them.
     #[must_use]
-    pub fn hash_ids(&self, request: &TraceRequest) -> &[u32] {
-        request.hash_ids.of(&self.hash_ids)
+    pub fn hash_ids(&self, request: &TraceRequest) -> HashIdList<'_> {
+        self.hash_ids.list(request.hash_ids)
     }
 
     /// The recorded output tokens of a request; empty if none were recorded.

@@ -55,9 +55,9 @@ pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         if let Some(class) = trace.policy_class(request) {
             write!(out, "\"policy_class\": {}, ", serde_json::to_string(class)?)?;
         }
-        if request.hash_ids.len > 0 {
-            let ids = trace.hash_ids(request);
-            writeln!(out, "\"hash_ids\": {}}}", serde_json::to_string(ids)?)?;
+        if !request.hash_ids.is_empty() {
+            let ids = trace.hash_ids(request).to_vec();
+            writeln!(out, "\"hash_ids\": {}}}", serde_json::to_string(&ids)?)?;
         } else {
             let blocks = u64::from(input.div_ceil(trace.block_size_tokens));
             let ids: Vec<u64> = (next_own_id..next_own_id + blocks).collect();

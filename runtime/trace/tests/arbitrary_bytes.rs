@@ -24,7 +24,7 @@ fn read_all(bytes: &[u8]) {
                 assert!(
                     trace.dependencies(request).iter().all(|other| (other.request as usize) < trace.requests.len())
                 );
-                assert!(trace.hash_ids(request).iter().all(|id| *id < trace.distinct_hash_ids));
+                assert!(trace.hash_ids(request).iter().all(|id| id < trace.distinct_hash_ids));
             }
             // Writing visits every range of every request.
             let written = write_mooncake(&trace, &mut std::io::sink());

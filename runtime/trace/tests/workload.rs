@@ -21,8 +21,8 @@ fn read(lines: &[String]) -> Trace {
     read_with(lines, &TraceOptions::default()).expect("a workload")
 }
 
-fn ids(trace: &Trace) -> Vec<&[u32]> {
-    trace.requests.iter().map(|request| trace.hash_ids(request)).collect()
+fn ids(trace: &Trace) -> Vec<Vec<u32>> {
+    trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect()
 }
 
 #[test]

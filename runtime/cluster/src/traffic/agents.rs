@@ -94,6 +94,8 @@ type Waits = Vec<Dependency>;
 struct Planner<'a> {
     input: &'a AgentsInput,
     trace: Trace,
+    /// Blocks of all prompts so far.
+    blocks: usize,
     session: u32,
     turn: u32,
     rng: Stream,
@@ -109,7 +111,7 @@ impl<'a> Planner<'a> {
             has_free_turns: true,
             ..Trace::default()
         };
-        Self { input, trace, session: 0, turn: 0, rng: Stream::new(input.seed, "agents") }
+        Self { input, trace, blocks: 0, session: 0, turn: 0, rng: Stream::new(input.seed, "agents") }
     }
 
     fn plan(mut self) -> Result<Trace, String> {
@@ -174,14 +176,15 @@ impl<'a> Planner<'a> {
     ) -> Result<u32, String> {
         let trace = &mut self.trace;
         let index = trace.requests.len();
-        let (ids_start, waits_start) = (trace.hash_ids.len(), trace.dependencies.len());
-        if index >= MAX_REQUESTS || ids_start + context.ids.len() > MAX_BLOCKS {
+        let waits_start = trace.dependencies.len();
+        self.blocks += context.ids.len();
+        if index >= MAX_REQUESTS || self.blocks > MAX_BLOCKS {
             return Err(format!(
                 "the agents ask for more than {MAX_REQUESTS} requests or {MAX_BLOCKS} prompt blocks in all; ask for \
                  fewer or smaller trees"
             ));
         }
-        trace.hash_ids.extend_from_slice(&context.ids);
+        let hash_ids = trace.hash_ids.push(context.ids.iter().copied());
         let waits_len = waits.len() as u32;
         trace.dependencies.extend(waits);
         trace.requests.push(TraceRequest {
@@ -195,7 +198,7 @@ impl<'a> Planner<'a> {
             dependencies: ItemRange { start: waits_start as u32, len: waits_len },
             input_tokens: context.len_tokens,
             output_tokens,
-            hash_ids: ItemRange { start: ids_start as u32, len: context.ids.len() as u32 },
+            hash_ids,
             output_token_ids: ItemRange::default(),
             priority: 0,
             strict_priority: 0,
@@ -274,7 +277,7 @@ mod tests {
         let trace = Planner::new(&AgentsInput { depth: 1, ..input() }).plan().unwrap();
         let [first, second, other, _] = &trace.requests[..] else { panic!("two trees of two requests") };
         assert_eq!((first.input_tokens, second.input_tokens), (70, 70 + 10 + 3 * 20));
-        let ids = |request| trace.hash_ids(request);
+        let ids = |request| trace.hash_ids(request).to_vec();
         // 70 tokens are four whole blocks; 40 are two.
         assert_eq!(ids(first)[..4], ids(second)[..4]);
         assert_ne!(ids(first)[4], ids(second)[4]);

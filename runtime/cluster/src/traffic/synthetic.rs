@@ -185,7 +185,6 @@ impl SyntheticInput {
         let num_requests = self.request_count as usize * self.turns_per_session as usize;
         let mut trace = Trace {
             requests: Vec::with_capacity(num_requests),
-            hash_ids: Vec::with_capacity(num_requests * blocks as usize),
             // The blocks of groups come first; how many there are is checked.
             distinct_hash_ids: self.num_prefix_groups * shared_blocks,
             block_size_tokens: self.block_size_tokens,
@@ -201,11 +200,11 @@ impl SyntheticInput {
             let draw = seed::derive(self.seed, "prefix group", u64::from(session));
             let group = ((u128::from(draw) * u128::from(self.num_prefix_groups)) >> 64) as u32;
             for turn in 0..self.turns_per_session {
-                let start = trace.hash_ids.len() as u32;
-                trace.hash_ids.extend((0..shared_blocks).map(|block| group * shared_blocks + block));
-                let own = blocks - shared_blocks;
-                trace.hash_ids.extend(trace.distinct_hash_ids..trace.distinct_hash_ids + own);
-                trace.distinct_hash_ids += own;
+                let first_shared = group * shared_blocks;
+                let first_own = trace.distinct_hash_ids;
+                trace.distinct_hash_ids += blocks - shared_blocks;
+                let shared = first_shared..first_shared + shared_blocks;
+                let hash_ids = trace.hash_ids.push(shared.chain(first_own..trace.distinct_hash_ids));
                 let index = trace.requests.len() as u32;
                 let is_first = turn == 0;
                 let is_last = turn + 1 == self.turns_per_session;
@@ -220,7 +219,7 @@ impl SyntheticInput {
                     dependencies: ItemRange::default(),
                     input_tokens: self.input_tokens,
                     output_tokens: self.output_tokens,
-                    hash_ids: ItemRange { start, len: blocks },
+                    hash_ids,
                     output_token_ids: ItemRange::default(),
                     priority: 0,
                     strict_priority: 0,
@@ -290,7 +289,7 @@ mod tests {
         }
         .trace();
         // 16 blocks of 64 tokens, 8 of them of the group.
-        let prompts: Vec<&[u32]> = trace.requests.iter().map(|request| trace.hash_ids(request)).collect();
+        let prompts: Vec<Vec<u32>> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
         assert!(prompts.iter().all(|ids| ids.len() == 16));
         let mut groups: Vec<&[u32]> = prompts.iter().map(|ids| &ids[..8]).collect();
         groups.sort_unstable();

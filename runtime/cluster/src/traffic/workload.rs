@@ -425,7 +425,7 @@ impl Workload {
         // The answer's blocks are hashed behind those of the prompt.
         prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
         let mut left = request.input_tokens;
-        for &id in ids {
+        for id in ids.iter() {
             let len = left.min(trace.block_size_tokens);
             prompt.push_run(u64::from(id), 0, len);
             left -= len;

@@ -36,14 +36,12 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
     let mut open: HashMap<&str, usize> = HashMap::new();
     for (index, row) in rows.iter().enumerate() {
         let Measured { arrival_ns, prompt_tokens, output_tokens, .. } = row.measured;
-        let start = trace.hash_ids.len() as u32;
         let full = prompt_tokens / block_size_tokens;
         let known = row.blocks.iter().take(full as usize);
-        trace.hash_ids.extend(known.map(|hash| *dense.entry(*hash).or_insert_with(&mut new_id)));
+        let mut ids: Vec<u32> = known.map(|hash| *dense.entry(*hash).or_insert_with(&mut new_id)).collect();
         let len = if row.blocks.is_empty() { 0 } else { prompt_tokens.div_ceil(block_size_tokens) };
-        while trace.hash_ids.len() < (start + len) as usize {
-            trace.hash_ids.push(new_id());
-        }
+        ids.resize_with(ids.len().max(len as usize), &mut new_id);
+        let hash_ids = trace.hash_ids.push(ids);
         let before = row.session.as_deref().filter(|_| with_sessions);
         let before = before.and_then(|session| open.insert(session, index));
         let (session, turn, delay_ns) = match before {
@@ -70,7 +68,7 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
             input_tokens: prompt_tokens,
             output_tokens,
             dependencies: ItemRange::default(),
-            hash_ids: ItemRange { start, len },
+            hash_ids,
             output_token_ids: ItemRange::default(),
             priority: row.priority,
             strict_priority: 0,
@@ -97,8 +95,9 @@ mod tests {
         let trace = workload(&[with(&[70, 80]), with(&[70, 90])], 16, false);
         assert_eq!((trace.sessions, trace.block_size_tokens), (2, 16));
         // Two full blocks of 16 in 40 tokens, and a rest of their own.
-        let ids = &trace.hash_ids;
-        assert_eq!((ids.len(), ids[0] == ids[3], ids[1] == ids[4], ids[2] == ids[5]), (6, true, false, false));
+        let [one, other] = [0, 1].map(|index| trace.hash_ids(&trace.requests[index]).to_vec());
+        assert_eq!((one.len(), other.len()), (3, 3));
+        assert_eq!([0, 1, 2].map(|block| one[block] == other[block]), [true, false, false]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use vcr_trace::capture::{CaptureLine, CaptureMeta, NamedSessions, RequestRecord, TurnTimes};
-use vcr_trace::{ItemRange, Trace, TraceRequest, write_mooncake};
+use vcr_trace::{HashIdRange, ItemRange, Trace, TraceRequest, write_mooncake};
 
 use super::{LineTally, flushed};
 use crate::Note;
@@ -132,8 +132,8 @@ fn push_ids(
     ids: &mut HashMap<BlockKey, u32>,
     request: &RequestRecord,
     block_size_tokens: u32,
-) -> io::Result<ItemRange> {
-    let start = narrow(trace.hash_ids.len())?;
+) -> io::Result<HashIdRange> {
+    let mut prompt = Vec::new();
     let blocks = (request.prompt_tokens.div_ceil(block_size_tokens)) as usize;
     let full = (request.prompt_tokens / block_size_tokens) as usize;
     if request.block_hashes.len() == full && (full > 0 || request.prompt_hash.is_some()) {
@@ -143,10 +143,10 @@ fn push_ids(
         for key in keys {
             let next = narrow(ids.len())?;
             let key = key.unwrap_or((true, u64::from(next) | 1 << 63));
-            trace.hash_ids.push(*ids.entry(key).or_insert(next));
+            prompt.push(*ids.entry(key).or_insert(next));
         }
     }
-    Ok(ItemRange { start, len: narrow(trace.hash_ids.len())? - start })
+    Ok(trace.hash_ids.push(prompt))
 }
 
 fn narrow(count: usize) -> io::Result<u32> {

@@ -86,7 +86,7 @@ fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
     let trace = Trace::read(text.as_bytes(), "out", vcr_trace::TraceFormat::Mooncake, &options).expect("a trace");
     let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref().expect("a name")).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request)).collect();
+    let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
     // The cut blocks of a and b are the same, that of c is another.
     assert_eq!(ids, [[0, 1, 2], [0, 1, 2], [0, 3, 4]]);
     assert_eq!(trace.requests[1].arrival_ns, Some(1500));

@@ -62,7 +62,7 @@ pub(crate) fn read(
 fn record(trace: &Trace, request: &TraceRequest) -> RequestRecord {
     let ids = trace.hash_ids(request);
     let (block_hashes, prompt_hash) =
-        chain::of_ids(ids.iter().map(|id| u64::from(*id)), request.input_tokens, trace.block_size_tokens);
+        chain::of_ids(ids.iter().map(u64::from), request.input_tokens, trace.block_size_tokens);
     let answer = trace.output_token_ids(request);
     let mut params = Map::new();
     params.insert("max_tokens".to_owned(), json!(request.output_tokens));

@@ -119,7 +119,7 @@ impl Session {
             let len = input_tokens.div_ceil(block_tokens);
             let session_id = Some(session_id.clone());
             let row = Row { session_id, input_tokens, output_tokens, delay_ns, ..Row::default() };
-            assembler.push_with_ids(line, row, crate::ItemRange { start: ids.start, len })?;
+            assembler.push_with_ids(line, row, ids.first(len))?;
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(turns[..3], [(16, 4, 0), (28, 4, 10_000_000), (40, 4, 20_000_000)]);
         assert_eq!(turns[..3], turns[3..]);
         assert_eq!(trace.hash_ids(&trace.requests[1]), [0, 1, 2, 3, 4, 5, 6]);
-        assert_eq!(trace.hash_ids.len(), 20, "turns share their ids");
+        assert_eq!(trace.requests[1].hash_ids, trace.requests[2].hash_ids.first(7), "turns share their ids");
         assert_eq!(trace.hash_ids(&trace.requests[3]), [10, 11, 12, 13]);
         assert_eq!((trace.sessions, trace.requests[0].next_turn, trace.requests[0].arrival_ns), (2, Some(1), None));
     }
@@ -179,7 +179,7 @@ mod tests {
     fn sessions_of_a_group_share_leading_blocks_of_the_first_prompt() {
         let shared = SharedPrefix { ratio: 0.5, groups: 1, seed: 42 };
         let trace = check(&format!("{ROW}\n{ROW}"), shared).unwrap();
-        let [first, second] = [0, 3].map(|index| trace.hash_ids(&trace.requests[index]));
+        let [first, second] = [0, 3].map(|index| trace.hash_ids(&trace.requests[index]).to_vec());
         assert_eq!(first[..2], second[..2]);
         assert!(first[2..].iter().all(|id| !second.contains(id)));
     }

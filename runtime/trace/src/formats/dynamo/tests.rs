@@ -49,7 +49,8 @@ fn requests_without_agents_arrive_in_order_of_time() {
     let names: Vec<_> = trace.requests.iter().map(|r| (r.request_id.as_deref(), r.arrival_ns, r.line)).collect();
     assert_eq!(names, [(Some("early"), Some(0), 3), (Some("late"), Some(20_000_000), 2)]);
     assert_eq!((trace.block_size_tokens, trace.requests[0].input_tokens, trace.sessions), (4, 7, 2));
-    assert_eq!(trace.hash_ids, [0, 1, 0, 2]);
+    let ids: Vec<_> = trace.requests.iter().map(|request| trace.hash_ids(request).to_vec()).collect();
+    assert_eq!(ids, [[0, 1], [0, 2]]);
     assert!(trace.dependencies.is_empty() && trace.warnings.is_empty());
 }
 

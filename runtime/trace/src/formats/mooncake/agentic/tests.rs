@@ -71,7 +71,8 @@ fn local_ids_are_shared_inside_a_play() {
     let rows = format!("{HEADER}\n") + &in_play("a", "p", "x") + &in_play("b", "p", "y") + &in_play("c", "q", "z");
     let ids = |scope| {
         let options = TraceOptions { hash_id_scope: scope, ..TraceOptions::default() };
-        check_with(&rows, &options).unwrap().hash_ids
+        let trace = check_with(&rows, &options).unwrap();
+        trace.requests.iter().flat_map(|request| trace.hash_ids(request).to_vec()).collect::<Vec<_>>()
     };
     assert_eq!(ids(None), [0, 0, 1]);
     assert_eq!(ids(Some(HashIdScope::Session)), [0, 1, 2]);
