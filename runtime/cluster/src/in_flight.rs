@@ -16,6 +16,9 @@ pub(crate) enum Stage {
     Prefill { worker: u32, id: RequestId },
     /// On a decode worker.
     Decode { worker: u32, id: RequestId },
+    /// On no worker any more: it can never run, and is rejected when the step ends in which
+    /// that was decided.
+    Refused,
     /// On no worker: it is answered as recorded. The next output is of this number.
     Played { row: u32, next_output: u32 },
     /// On no worker: it has ended there so, and its answer is on its way to the client.

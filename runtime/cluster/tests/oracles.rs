@@ -125,6 +125,7 @@ impl Case<'_> {
             failures: None,
             tokens: None,
             overheads: Overheads::default(),
+            rejects_in_queue: semantics == Dynamo1_6 && !matches!(self.backend, Backend::Sglang),
         }
     }
 

@@ -139,6 +139,9 @@ pub struct StepPlan {
     pub freed_block_ids: Vec<BlockId>,
     /// Tags of requests preempted while scheduling, in order.
     pub preempted: Vec<u64>,
+    /// Tags of requests that have left the queue unadmitted, since they can never run
+    /// ([`crate::RequestSpec::is_refused`]), in order.
+    pub refused: Vec<u64>,
     /// Transfers to start now; they hold blocks but cost no tokens.
     pub remote_loads: Vec<RemoteLoad>,
     /// Loads from the tiers that have started; they hold blocks but cost no tokens.
@@ -162,6 +165,7 @@ impl StepPlan {
         self.window_frees.clear();
         self.freed_block_ids.clear();
         self.preempted.clear();
+        self.refused.clear();
         self.remote_loads.clear();
         self.tier_loads.clear();
         self.admission_stop = AdmissionStop::Drained;

@@ -2,8 +2,8 @@
 //! is ignored.
 
 use vcr_core::{
-    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec, StopRules,
-    TokenSource,
+    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec,
+    ServingEngine, StopRules, TokenSource,
 };
 
 struct Ones;
@@ -195,4 +195,29 @@ fn names_that_mean_nothing_abort_nothing() {
     // A second abort of the same request does nothing.
     engine.abort(id);
     assert_eq!((engine.num_waiting(), engine.num_requests()), (0, 0));
+}
+
+/// As in Dynamo 1.6's mocker, where the driver says so.
+#[test]
+fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 1, max_model_len: None, ..input() });
+    let refused = |tag| RequestSpec { is_refused: true, ..request(tag, 600, 1) };
+    for spec in [request(0, 32, 2), refused(1), refused(2), request(3, 16, 1), refused(4)] {
+        engine.submit(spec).expect("it waits");
+    }
+    // The only running slot is taken for two steps.
+    for _ in 0..2 {
+        let plan = engine.schedule();
+        assert_eq!((&plan.refused[..], plan.scheduled[0].tag), (&[][..], 0));
+        engine.update(&mut Ones);
+    }
+    let plan = engine.schedule();
+    assert_eq!((&plan.refused[..], plan.scheduled[0].tag), (&[1, 2][..], 3));
+    engine.update(&mut Ones);
+    let plan = engine.schedule();
+    assert!(plan.is_empty());
+    assert_eq!(plan.refused, [4]);
+    let load = engine.load();
+    assert_eq!((load.num_waiting, load.outstanding_prefill_tokens, load.num_active_blocks), (0, 0, 0));
+    assert!(!engine.has_schedulable_requests());
 }

@@ -75,6 +75,7 @@ fn run_config(config: &TickConfig, workload: &Workload) -> RunConfig {
         failures: None,
         tokens: None,
         overheads: Overheads::default(),
+        rejects_in_queue: false,
     };
     RunConfig {
         name: NAME.to_owned(),

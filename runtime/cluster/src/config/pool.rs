@@ -78,6 +78,10 @@ pub struct PoolConfig {
     pub tokens: Option<TokenConfig>,
     /// Time of its requests outside of steps.
     pub overheads: Overheads,
+    /// Whether requests that can never run take their turn of the router and wait in the
+    /// queue of an engine of vLLM's before they are rejected, as in Dynamo 1.6; otherwise
+    /// they are rejected when they arrive.
+    pub rejects_in_queue: bool,
 }
 
 impl PoolConfig {
@@ -97,6 +101,7 @@ impl PoolConfig {
             failures: None,
             tokens: None,
             overheads: Overheads::default(),
+            rejects_in_queue: false,
         }
     }
 
@@ -121,6 +126,11 @@ impl PoolConfig {
             0 | 1 => index.to_string(),
             size => format!("{}.{}", index / size, index % size),
         }
+    }
+
+    /// Whether requests that can never run wait for their turn before they are rejected.
+    pub(crate) fn rejects_in_queue(&self) -> bool {
+        self.rejects_in_queue && self.engine.as_vllm().is_some()
     }
 
     /// Whether the ranks of an engine wait for each other.

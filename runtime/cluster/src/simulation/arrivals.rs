@@ -61,8 +61,8 @@ impl<O: Observer> Simulation<'_, O> {
         let pool = self.fleet.first_role();
         let record = self.ledger.record(tag);
         match self.check(pool, record.prompt_tokens, self.tokens_of_part(tag, pool)) {
-            Ok(()) => self.place(tag, pool, to),
-            Err(reason) => self.end(tag, Outcome::Rejected(reason)),
+            Err(reason) if !self.is_rejected_in_queue(tag, pool) => self.end(tag, Outcome::Rejected(reason)),
+            _ => self.place(tag, pool, to),
         }
     }
 

@@ -99,6 +99,9 @@ impl<O: Observer> Simulation<'_, O> {
             self.dissolve_steady_decode(rank);
             let worker = self.fleet.worker_mut(rank);
             tags.extend(worker.engine().live_tags());
+            if worker.engine().step_in_flight() {
+                tags.extend_from_slice(&worker.plan().refused);
+            }
             worker.crash(self.now_ns, then);
             self.routing.crashed(worker);
             self.ledger.forget_steady_decode(rank);

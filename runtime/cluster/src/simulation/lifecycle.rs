@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vcr_core::{DrawnOutputs, KvRole, RequestId, RequestSpec, ServingEngine, StopRules, seed};
+use vcr_core::{DrawnOutputs, KvRole, RejectReason, RequestId, RequestSpec, ServingEngine, StopRules, seed};
 
 use super::Simulation;
 use crate::config::{PoolRole, SourceOutput};
@@ -24,7 +24,9 @@ impl<O: Observer> Simulation<'_, O> {
         if first == PoolRole::Prefill && fits.is_ok() {
             fits = self.check(PoolRole::Decode, prompt_tokens, max_tokens);
         }
-        if let Err(reason) = fits {
+        if let Err(reason) = fits
+            && !self.is_rejected_in_queue(tag, first)
+        {
             self.end(tag, Outcome::Rejected(reason));
             return Ok(());
         }
@@ -45,13 +47,23 @@ impl<O: Observer> Simulation<'_, O> {
         self.submit(tag, first)
     }
 
-    pub(super) fn check(
-        &self,
-        pool: PoolRole,
-        prompt_tokens: u32,
-        max_tokens: u32,
-    ) -> Result<(), vcr_core::RejectReason> {
+    pub(super) fn check(&self, pool: PoolRole, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.fleet.workers_of(pool)[0].engine().check(prompt_tokens, max_tokens)
+    }
+
+    /// Whether a request that comes to a pool can never run there, and is rejected when
+    /// the queue of a worker has come to it.
+    pub(super) fn is_rejected_in_queue(&self, tag: u64, pool: PoolRole) -> bool {
+        let record = self.ledger.record(tag);
+        self.fleet.pool(pool).config().rejects_in_queue()
+            && self.check(pool, record.prompt_tokens, self.tokens_of_part(tag, pool)).is_err()
+    }
+
+    /// Ends a request that can never run, to which a worker's queue has come.
+    pub(super) fn reject_in_queue(&mut self, tag: u64, pool: PoolRole) {
+        let prompt_tokens = self.ledger.record(tag).prompt_tokens;
+        let fits = self.check(pool, prompt_tokens, self.tokens_of_part(tag, pool));
+        self.end(tag, Outcome::Rejected(fits.err().unwrap_or(RejectReason::ExceedsKvPool)));
     }
 
     /// Whether decode workers are asked for blocks before prompts are computed.
@@ -103,6 +115,7 @@ impl<O: Observer> Simulation<'_, O> {
         let max_tokens = self.cancel_tokens(tag).map_or(max_tokens, |enough| max_tokens.min(enough));
         let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
         let drawn = drawn.filter(|_| self.in_flight.get(tag).stop_after.is_none());
+        let is_refused = self.is_rejected_in_queue(tag, pool);
         let record = self.ledger.record(tag);
         let live = self.in_flight.get_mut(tag);
         live.routed[pool.index()] = Some(to.worker);
@@ -127,6 +140,7 @@ impl<O: Observer> Simulation<'_, O> {
             arrival_ns: record.queued_ns,
             kv_role,
             drawn,
+            is_refused,
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
         let id = match self.fleet.worker_mut(worker).submit(spec, self.config.seed) {
@@ -175,7 +189,7 @@ impl<O: Observer> Simulation<'_, O> {
                 self.routing.withdraw(pool, tag);
                 None
             }
-            Stage::Played { .. } | Stage::Answered { .. } => None,
+            Stage::Refused | Stage::Played { .. } | Stage::Answered { .. } => None,
         };
         let is_left = |held: &(u32, RequestId)| !crashed.contains(&held.0);
         for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {

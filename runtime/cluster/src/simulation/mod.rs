@@ -108,6 +108,7 @@ struct Scratch {
     remote_loads: Vec<RemoteLoad>,
     tier_loads: Vec<TierLoad>,
     loaded: Vec<u64>,
+    refused: Vec<u64>,
     samples: Vec<EngineSample>,
 }
 

@@ -11,6 +11,7 @@ use crate::config::{PoolConfig, PoolRole};
 use crate::error::{MakeError, SimError, latency_error, make_error, policy_error};
 use crate::event::Event;
 use crate::fleet::Worker;
+use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
 use crate::observe::{Observer, RunSeries, StepRecord};
 
@@ -83,7 +84,10 @@ impl<O: Observer> Simulation<'_, O> {
         let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
         let continued = continued.map(|entry| (entry.tag, entry.num_computed_tokens));
         // A step that did nothing but preempt has made room for another.
-        let any = !plan.is_empty() || !plan.preempted.is_empty();
+        let any = !plan.is_empty() || !plan.preempted.is_empty() || !plan.refused.is_empty();
+        let has_step = !plan.is_empty();
+        self.scratch.refused.clear();
+        self.scratch.refused.extend_from_slice(&plan.refused);
         self.scratch.remote_loads.clear();
         self.scratch.remote_loads.extend_from_slice(&plan.remote_loads);
         self.scratch.tier_loads.clear();
@@ -106,6 +110,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.start_transfer(load)?;
         }
         self.scratch.remote_loads = loads;
+        self.refuse(index, has_step);
         self.expect_token(index);
         if !self.scratch.tier_loads.is_empty() {
             for load in &self.scratch.tier_loads {
@@ -128,6 +133,7 @@ impl<O: Observer> Simulation<'_, O> {
             || self.real_time.is_some()
             || self.routing.needs(role).single_steps
             || worker.takes_single_steps()
+            || !worker.plan().refused.is_empty()
             // A prompt that is computed for another pool ends with its first token.
             || role == PoolRole::Prefill;
         let range = match worker.price(now_ns, horizon_ns, !must_single_step) {
@@ -258,7 +264,11 @@ impl<O: Observer> Simulation<'_, O> {
 
     pub(super) fn end_step(&mut self, index: u32) -> Result<(), SimError> {
         let now_ns = self.now_ns;
-        let role = self.fleet.worker(index).role();
+        let worker = self.fleet.worker(index);
+        let role = worker.role();
+        let mut refused = std::mem::take(&mut self.scratch.refused);
+        refused.clear();
+        refused.extend_from_slice(&worker.plan().refused);
         let start_ns = self.apply_step(index)?;
         self.go_on_between_steps(index)?;
         let worker = self.fleet.worker_mut(index);
@@ -286,10 +296,31 @@ impl<O: Observer> Simulation<'_, O> {
                 }
             }
         }
+        for tag in refused.drain(..) {
+            // Its client may have given it up since.
+            if self.in_flight.find(tag).is_some_and(|live| live.stage == Stage::Refused) {
+                self.reject_in_queue(tag, role);
+            }
+        }
+        self.scratch.refused = refused;
         self.inject(index, &outputs)?;
         self.scratch.outputs = outputs;
         self.dirty.push(index);
         Ok(())
+    }
+
+    /// The queue of a worker has come to the requests in `scratch.refused`: they end with the
+    /// step that was decided with them, or at once where there is none.
+    fn refuse(&mut self, index: u32, has_step: bool) {
+        let role = self.fleet.worker(index).role();
+        let mut refused = std::mem::take(&mut self.scratch.refused);
+        for tag in refused.drain(..) {
+            match has_step {
+                true => self.in_flight.get_mut(tag).stage = Stage::Refused,
+                false => self.reject_in_queue(tag, role),
+            }
+        }
+        self.scratch.refused = refused;
     }
 
     /// Applies the result of a worker's step to its engine. Gives when the step started.

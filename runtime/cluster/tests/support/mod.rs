@@ -66,6 +66,7 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         failures: None,
         tokens: None,
         overheads: Overheads::default(),
+        rejects_in_queue: false,
     }
 }
 

@@ -56,6 +56,9 @@ impl Engine {
             if kind == QueueKind::Waiting && self.destinations.len() > 0 {
                 return AdmissionStop::Blocks;
             }
+            if kind == QueueKind::Waiting && self.refuse_first(plan) {
+                continue;
+            }
             let is_free = kind == QueueKind::KvReady && self.config.quirks().admits_arrived_kv_free();
             if scan.budget <= scan.draft_slots && !is_free {
                 return AdmissionStop::Budget;
@@ -88,6 +91,20 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Refuses the head of the waiting queue if it can never run, which costs no token
+    /// budget but is done only while there are running slots (Dynamo 1.6's mocker).
+    fn refuse_first(&mut self, plan: &mut StepPlan) -> bool {
+        let head = self.waiting.peek(&self.requests).filter(|&id| self.requests[id].is_refused);
+        let Some(id) = head.filter(|_| self.running.len() < self.config.max_running()) else { return false };
+        self.waiting.pop(&mut self.requests);
+        plan.refused.push(self.requests[id].tag);
+        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.set_deferred(id, false);
+        self.tell_ended(id);
+        self.drop_request(id);
+        true
     }
 
     /// Whether the head of the waiting queue, preempted before, goes before requests

@@ -107,6 +107,8 @@ pub(crate) struct Request {
     pub(crate) kv_role: KvRole,
     /// Stepped over, or loading KV, and not admitted since.
     pub(crate) deferred: bool,
+    /// It is refused where others are admitted.
+    pub(crate) is_refused: bool,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
     /// Known tokens, or the outputs alone, if they are kept.
@@ -196,6 +198,7 @@ impl Request {
             queue_epoch: 0,
             kv_role: spec.kv_role,
             deferred: false,
+            is_refused: spec.is_refused,
             block_table: Vec::new(),
             block_hashes,
             tokens,

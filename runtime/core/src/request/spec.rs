@@ -57,6 +57,10 @@ pub struct RequestSpec {
     /// outputs of steps, but for the first and the last. The engine's token source
     /// must return the same ones.
     pub drawn: Option<DrawnOutputs>,
+    /// Whether the driver knows that it can never run. It waits like any other, and is
+    /// refused when the queue has come to it ([`crate::plan::StepPlan::refused`]): Dynamo
+    /// 1.6's mocker. Engines other than vLLM's do not look at it.
+    pub is_refused: bool,
 }
 
 impl RequestSpec {
@@ -75,6 +79,7 @@ impl RequestSpec {
             kv_role: KvRole::Local,
             skip_reading_prefix_cache: false,
             drawn: None,
+            is_refused: false,
         }
     }
 }

@@ -102,7 +102,8 @@ pub trait ServingEngine: fmt::Debug {
 
     /// Decides the next step. Its plan is empty when nothing can run; then there
     /// is nothing to update either. One that is empty but for preemptions has
-    /// made room that the next call may use.
+    /// made room that the next call may use; one that is empty but for refusals has
+    /// left nothing behind.
     ///
     /// # Panics
     /// When no further step may be in flight: a driver bug.

@@ -90,6 +90,7 @@ impl EngineArgs {
             failures: None,
             tokens: None,
             overheads: Overheads::default(),
+            rejects_in_queue: options.preset == Preset::Dynamo1_6 && !matches!(self.engine_type, EngineType::Sglang(_)),
         })
     }
 

@@ -103,6 +103,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         failures,
         tokens,
         overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
+        rejects_in_queue: false,
     };
     Ok(PoolSpec { name, config, drawn })
 }

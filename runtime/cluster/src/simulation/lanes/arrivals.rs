@@ -24,6 +24,7 @@ pub(super) struct Arrivals<'a> {
     events: EventQueue,
     /// Knows which requests can never run.
     engine: AnyEngine,
+    rejects_in_queue: bool,
     block_size_tokens: u32,
     num_workers: u32,
     next_tag: u64,
@@ -36,15 +37,9 @@ impl<'a> Arrivals<'a> {
         let mut events = EventQueue::new(1);
         traffic.begin(&mut events);
         let engine = AnyEngine::new(&pool.engine);
-        Self {
-            run,
-            traffic,
-            events,
-            engine,
-            block_size_tokens: blocks.size_tokens,
-            num_workers: pool.most_ranks(),
-            next_tag: 0,
-        }
+        let (num_workers, rejects_in_queue) = (pool.most_ranks(), pool.rejects_in_queue());
+        let block_size_tokens = blocks.size_tokens;
+        Self { run, traffic, events, engine, rejects_in_queue, block_size_tokens, num_workers, next_tag: 0 }
     }
 
     /// How many there are, where that is known.
@@ -87,11 +82,14 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// Whether an engine can ever run a request.
+    /// Whether a request goes to an engine.
     ///
     /// # Errors
-    /// When it cannot, and why.
+    /// When it can never run and is rejected on arrival, and why.
     pub(super) fn check(&self, turn: &Turn) -> Result<(), RejectReason> {
+        if self.rejects_in_queue {
+            return Ok(());
+        }
         self.engine.check(turn.prompt.len_tokens(), turn.max_tokens)
     }
 

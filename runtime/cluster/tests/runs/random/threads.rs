@@ -87,6 +87,7 @@ struct Open {
     prompt_tokens: f64,
     client: ClientConfig,
     overheads: Overheads,
+    rejects_in_queue: bool,
     max_time_ms: Option<u64>,
     seed: u64,
 }
@@ -125,8 +126,8 @@ fn arb_open() -> impl Strategy<Value = Open> {
     let cluster = (2..9u32, 30..500u32, arb_router(), arb_ranks(), arb_scheduler());
     let load = (arb_arrivals(), prop_oneof![Just(120.0), Just(600.0)], arb_client());
     let answer_ns = prop_oneof![Just(0), 0..5 * MS];
-    let rest = (answer_ns, proptest::option::of(1..2_000u64), any::<u64>());
-    (cluster, load, rest).prop_map(|(cluster, load, (output_ns, max_time_ms, seed))| {
+    let rest = (answer_ns, any::<bool>(), proptest::option::of(1..2_000u64), any::<u64>());
+    (cluster, load, rest).prop_map(|(cluster, load, (output_ns, rejects_in_queue, max_time_ms, seed))| {
         let (engines, blocks, router, ranks, scheduler) = cluster;
         let (arrivals, prompt_tokens, client) = load;
         let overheads = Overheads { output_ns, ..Overheads::default() };
@@ -140,6 +141,7 @@ fn arb_open() -> impl Strategy<Value = Open> {
             prompt_tokens,
             client,
             overheads,
+            rejects_in_queue,
             max_time_ms,
             seed,
         }
@@ -148,9 +150,9 @@ fn arb_open() -> impl Strategy<Value = Open> {
 
 impl Open {
     fn config(&self) -> RunConfig {
-        let Self { overheads, ranks: data_parallel, .. } = *self;
-        let engines =
-            PoolConfig { data_parallel, overheads, ..pool("engines", self.engines, self.blocks, self.router.clone()) };
+        let Self { overheads, ranks: data_parallel, rejects_in_queue, .. } = *self;
+        let engines = pool("engines", self.engines, self.blocks, self.router.clone());
+        let engines = PoolConfig { data_parallel, overheads, rejects_in_queue, ..engines };
         let requests = RequestMix { shared_prefix_tokens: 48, prefix_groups: 3, ..mix(self.prompt_tokens, 25.0) };
         let load = WorkloadConfig {
             client: self.client.clone(),
