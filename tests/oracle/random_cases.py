@@ -62,6 +62,10 @@ def draw(seed, number, groups=None, drafter=None):
         config["chunked_prefill"] |= config["prefix_caching"] and groups.startswith("mamba")
         if drafter:
             draw_drafter_groups(rng, config)
+            if config["drafter"] in EAGLE_LIKE:
+                # A state within a chunk would be one of less than its block.
+                for group in config["groups"]:
+                    group.pop("checkpoint", None)
     habits = draw_habits(rng, config, pressed)
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
     count = rng.randint(REQUESTS_MIN + 20, REQUESTS_MAX)
@@ -129,7 +133,7 @@ def draw_drafter(rng, config):
 
 def draw_drafter_groups(rng, config):
     """Which groups have layers of the drafter; none says that all may."""
-    candidates = [group for group in config["groups"] if group["kind"] != "chunked_local"]
+    candidates = [group for group in config["groups"] if group["kind"] not in ("chunked_local", "mamba")]
     has_local = len(candidates) < len(config["groups"])
     if config["drafter"] not in EAGLE_LIKE or not candidates:
         return

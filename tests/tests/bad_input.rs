@@ -126,7 +126,7 @@ fn values_of_a_wrong_type_or_range() {
     );
     refused(
         "engine(#{ kv_cache_groups: [\"full\", \"window:128\"] });",
-        &["invalid KV-cache group \"window:128\"", "expected full, sliding_window:TOKENS or chunked_local:TOKENS"],
+        &["invalid KV-cache group \"window:128\"", "expected full, sliding_window:TOKENS, chunked_local:TOKENS, mamba"],
     );
     refused(
         "engine(#{ kv_cache_groups: [\"full\", \"sliding_window:128@24\"] });",

@@ -2,6 +2,7 @@
 
 mod drafter;
 pub(crate) mod error;
+mod groups;
 pub(crate) mod options;
 
 pub use drafter::{Drafter, Drafting};
@@ -12,7 +13,7 @@ pub use options::{
 };
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
-use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind, MAX_GROUPS};
+use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind};
 use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::KvTiersConfig;
 
@@ -200,7 +201,7 @@ impl EngineConfig {
         }
         Self::check_bursts(input, errors);
         Self::check_tiers(input, errors);
-        Self::check_groups(input, errors);
+        groups::check(input, errors);
         let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
         Drafting::check(
             input,
@@ -261,87 +262,6 @@ impl EngineConfig {
         }
         if input.max_extra_tokens_per_step > 0 {
             exclude("max_extra_tokens_per_step", "the last cached block is computed again, wherever it is kept");
-        }
-    }
-
-    /// Groups take their blocks as vLLM's do; rules of others than vLLM, and KV from elsewhere, are
-    /// undefined with them.
-    fn check_groups(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
-        let field = "kv_cache_groups";
-        let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
-        Self::check_retention(input, aligned.unwrap_or(u32::MAX), errors);
-        if input.kv_cache_groups.is_empty() {
-            return;
-        }
-        let mut invalid = |reason: String| errors.push(ConfigError::Groups { reason });
-        if input.kv_cache_groups.len() > MAX_GROUPS {
-            let count = input.kv_cache_groups.len();
-            invalid(format!("expected up to {} groups, but there are {count}", MAX_GROUPS));
-        }
-        if aligned.is_none() {
-            invalid("the least common multiple of their block sizes is too large".to_owned());
-        }
-        let own_sizes = input.kv_cache_groups.iter().filter_map(|group| group.block_size);
-        for size in own_sizes.filter(|size| !size.is_multiple_of(input.block_size)) {
-            invalid(format!(
-                "expected block sizes that are multiples of `block_size` ({}), but one is {size}",
-                input.block_size
-            ));
-        }
-        let is_local = |group: &KvCacheGroup| matches!(group.kind, KvCacheKind::ChunkedLocal { .. });
-        let is_one_size = aligned == input.kv_cache_groups[0].block_size.or(Some(input.block_size))
-            && input
-                .kv_cache_groups
-                .iter()
-                .all(|group| group.block_size.unwrap_or(input.block_size) == aligned.unwrap_or(0));
-        if input.enable_prefix_caching && !is_one_size && input.kv_cache_groups.iter().any(is_local) {
-            invalid("vLLM looks up chunked local attention only where all blocks have the same size".to_owned());
-        }
-        if input.kv_cache_groups.len() == 1 && aligned != Some(input.block_size) {
-            invalid("the blocks of a single group have `block_size` tokens".to_owned());
-        }
-        let keeps_states = input.kv_cache_groups.iter().any(|group| group.kind.is_mamba());
-        let is_larger = |group: &KvCacheGroup| group.block_size.is_some_and(|size| size != input.block_size);
-        if keeps_states && input.enable_prefix_caching && aligned != Some(input.block_size) {
-            invalid(
-                "with prefix caching the blocks of Mamba, and of groups beside it, have `block_size` tokens".to_owned(),
-            );
-        } else if input.kv_cache_groups.iter().any(|group| group.kind.is_mamba() && is_larger(group)) {
-            invalid("without prefix caching a block of Mamba is as long as a sequence".to_owned());
-        }
-        if keeps_states && input.enable_prefix_caching && !input.enable_chunked_prefill {
-            let reason = "with prefix caching chunks of Mamba end where states are kept";
-            errors.push(ConfigError::Needs { field, needed: "enable_chunked_prefill", reason });
-        }
-        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
-        if input.kv_tiers.is_some() {
-            exclude("kv_tiers", "only blocks of full attention are offloaded");
-        }
-        if input.capacity == CapacityPolicy::GuaranteedNoEvict {
-            exclude("capacity", "a guarantee counts the blocks of full attention");
-        }
-        if input.max_extra_tokens_per_step > 0 {
-            exclude("max_extra_tokens_per_step", "Dynamo's mocker has one group of full attention");
-        }
-        if input.reservations == Reservations::BetweenSteps {
-            exclude("reservations", "KV of several groups is not transferred");
-        }
-        if keeps_states && input.drafter.has_kv() && input.num_speculative_tokens > 0 {
-            exclude("drafter", "blocks that a drafter with KV drops and states that end before them are not simulated");
-        }
-    }
-
-    fn check_retention(input: &EngineConfigInput, aligned: u32, errors: &mut Vec<ConfigError>) {
-        let Some(tokens) = input.prefix_cache_retention_interval else { return };
-        let is_sparse = |kind: KvCacheKind| kind.is_mamba() || matches!(kind, KvCacheKind::SlidingWindow { .. });
-        if tokens > 0 && !input.kv_cache_groups.iter().any(|group| is_sparse(group.kind)) {
-            errors.push(ConfigError::Needs {
-                field: "prefix_cache_retention_interval",
-                needed: "kv_cache_groups",
-                reason: "it only applies to sliding windows and Mamba",
-            });
-        } else if tokens > 0 && !tokens.is_multiple_of(aligned) {
-            errors.push(ConfigError::Retention { tokens, aligned });
         }
     }
 

@@ -383,7 +383,7 @@ options! {
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
-        "with sliding windows: distance between prefixes whose window is kept for later requests; 0 for those at the ends of prompts alone";
+        "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 for those at the ends of prompts alone";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.

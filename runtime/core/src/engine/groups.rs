@@ -50,14 +50,17 @@ impl Engine {
         }
         let prefill_end = prefill_end(request);
         let Some(groups) = &mut self.groups else { return false };
-        let chunk_to = |tokens: u32| Chunk { computed, tokens, prefill_end };
-        let cost = |tokens: u32, is_capped: bool| match has_arrived {
-            true => groups.missing_blocks(id, chunk_to(tokens)),
-            false => groups.admission_cost(&self.pool, chunk_to(tokens), is_capped),
+        // The slots of the drafter come with the first step.
+        let lookahead_tokens = if is_remote { 0 } else { self.config.drafting().lookahead_tokens };
+        let chunk_to = |tokens: u32, slots: u32| Chunk { computed, tokens, slots, prefill_end };
+        let chunk = chunk_to(slots_tokens.saturating_sub(lookahead_tokens), slots_tokens);
+        let cost = |chunk: Chunk, is_capped: bool| match has_arrived {
+            true => groups.missing_blocks(id, chunk),
+            false => groups.admission_cost(&self.pool, chunk, is_capped),
         };
-        let mut needed = cost(slots_tokens, false) + reserved;
+        let mut needed = cost(chunk, false) + reserved;
         if self.config.scheduler_reserve_full_isl {
-            needed = needed.max(cost(full_tokens, true));
+            needed = needed.max(cost(chunk_to(full_tokens, full_tokens), true));
         }
         let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         if needed + watermark > self.pool.num_free() {
@@ -66,7 +69,7 @@ impl Engine {
         if has_arrived {
             return self.grow_groups(id, slots_tokens, None);
         }
-        groups.admit(&mut self.pool, id, hit, chunk_to(slots_tokens));
+        groups.admit(&mut self.pool, id, hit, chunk);
         let request = &mut self.requests[id];
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
@@ -96,8 +99,12 @@ impl Engine {
                 plan.note_window_free(request.tag, group, blocks);
             }
         });
-        let chunk =
-            Chunk { computed: request.num_computed_tokens, tokens: num_tokens, prefill_end: prefill_end(request) };
+        let chunk = Chunk {
+            computed: request.num_computed_tokens,
+            tokens: num_tokens.saturating_sub(self.config.drafting().lookahead_tokens),
+            slots: num_tokens,
+            prefill_end: prefill_end(request),
+        };
         let missing = groups.missing_blocks(id, chunk);
         if missing > self.pool.num_free() {
             return false;
@@ -122,6 +129,7 @@ impl Engine {
         let Some(groups) = self.groups.as_ref().filter(|groups| groups.aligns_chunks() && self.pace.is_none()) else {
             return tokens;
         };
+        let tokens = tokens.min(self.chunk_cap(id));
         let request = &self.requests[id];
         let threshold = self.config.long_prefill_token_threshold;
         let most_tokens = if threshold > 0 { threshold } else { u32::MAX };

@@ -49,7 +49,8 @@ impl Engine {
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
             match &self.groups {
                 Some(groups) => {
-                    groups.missing_blocks(id, Chunk { computed: request.num_computed_tokens, tokens, prefill_end: 0 })
+                    let computed = request.num_computed_tokens;
+                    groups.missing_blocks(id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
                 }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
             }

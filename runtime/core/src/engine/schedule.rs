@@ -120,6 +120,9 @@ impl Engine {
             let id = self.running[index];
             let request = &self.requests[id];
             let mut tokens = running_chunk(request, max_model_len, scan);
+            if self.groups.is_some() {
+                tokens = self.aligned_chunk(id, request.num_computed_tokens, tokens, true);
+            }
             if prefill_lookahead_tokens > 1 {
                 tokens = spare_lookahead(request, request.num_computed_tokens, tokens, prefill_lookahead_tokens);
             }
@@ -130,13 +133,6 @@ impl Engine {
             // No cap is below one token, so plain decodes are not looked up.
             if tokens > 1 {
                 tokens = tokens.min(self.chunk_cap(id));
-            }
-            if self.groups.is_some() {
-                tokens = self.aligned_chunk(id, request.num_computed_tokens, tokens, true);
-                if tokens == 0 {
-                    index += 1;
-                    continue;
-                }
             }
             let end = request.num_computed_tokens + tokens;
             let first_block = plan.block_ids.len() as u32;

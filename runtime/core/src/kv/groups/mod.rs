@@ -19,7 +19,7 @@ use states::States;
 pub(crate) use states::{Chunk, ChunkLimits};
 pub(crate) use store::Offered;
 
-use crate::config::{EngineConfig, SchedulerRules};
+use crate::config::{Drafting, EngineConfig, SchedulerRules};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::plugins::latency::BlockChange;
@@ -50,7 +50,9 @@ impl Group {
         let max_model_len = config.max_model_len();
         let (block_size, draft_blocks, states) = match group.kind {
             KvCacheKind::Mamba { checkpoint_tokens } if config.enable_prefix_caching => {
-                (config.block_size, config.num_speculative_tokens, Some(States { checkpoint_tokens }))
+                let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
+                let states = States { checkpoint_tokens, drops_block, hash_lookahead_tokens };
+                (config.block_size, config.num_speculative_tokens, Some(states))
             }
             // One state, whose block no sequence fills.
             KvCacheKind::Mamba { .. } => (max_model_len, config.num_speculative_tokens, None),
@@ -228,7 +230,7 @@ impl KvGroups {
                 group.missing_states(&Table::default(), hit.len() as u32, chunk, self.is_sparse(), true)
             } else {
                 let cap = if is_capped { group.admission_cap } else { u32::MAX };
-                let required = group.blocks_for(chunk.tokens.min(self.max_model_len)).min(cap);
+                let required = group.blocks_for(chunk.slots.min(self.max_model_len)).min(cap);
                 required.saturating_sub(skipped.max(hit.len() as u32))
             };
             // A hit on a free block takes that block out of the free list.
@@ -279,7 +281,7 @@ impl KvGroups {
             let skipped = group.skipped_blocks(chunk.computed);
             let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
             pool.touch(held(needed));
-            let mut table = Vec::with_capacity(group.blocks_for(chunk.tokens).max(blocks.len() as u32) as usize);
+            let mut table = Vec::with_capacity(group.blocks_for(chunk.slots).max(blocks.len() as u32) as usize);
             table.resize(skipped as usize, NULL_BLOCK);
             table.extend_from_slice(needed);
             let num_cached = table.len() as u32;
@@ -293,7 +295,7 @@ impl KvGroups {
 
     /// Blocks that a request needs beyond those it has, for a chunk.
     pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk) -> u32 {
-        let tokens = chunk.tokens.min(self.max_model_len);
+        let tokens = chunk.slots.min(self.max_model_len);
         let of_table = |(table, group): (&Table, &Group)| match group.states {
             Some(_) => group.missing_states(table, 0, chunk, self.is_sparse(), false),
             None => group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32),
@@ -314,7 +316,7 @@ impl KvGroups {
     }
 
     fn grow_table(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk, is_new: bool) {
-        let (tokens, is_sparse) = (chunk.tokens.min(self.max_model_len), self.is_sparse());
+        let (tokens, is_sparse) = (chunk.slots.min(self.max_model_len), self.is_sparse());
         let Self { groups, requests, owners, inner_keys, partial_ends, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
             let mut allocate = |missing: u32, blocks: &mut Vec<BlockId>| {
@@ -431,5 +433,5 @@ fn chunk_group(groups: &[Group]) -> Option<Group> {
     let (first, states) = with_states.clone().next()?;
     let have_all = with_states.all(|(_, states)| states.checkpoint_tokens.is_some());
     let checkpoint_tokens = states.checkpoint_tokens.filter(|_| have_all);
-    Some(Group { states: Some(States { checkpoint_tokens }), ..*first })
+    Some(Group { states: Some(States { checkpoint_tokens, ..states }), ..*first })
 }

@@ -15,6 +15,8 @@ pub(crate) struct Chunk {
     pub(crate) computed: u32,
     /// Tokens up to its end.
     pub(crate) tokens: u32,
+    /// The same and those for which a drafter takes slots; it has no states.
+    pub(crate) slots: u32,
     /// Where the request's prefill ends: before the last known token, where it has an output.
     pub(crate) prefill_end: u32,
 }
@@ -33,10 +35,14 @@ pub(crate) struct ChunkLimits {
 }
 
 /// The rules of a group whose states are kept where blocks end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct States {
     /// See [`KvCacheKind::Mamba`](super::KvCacheKind).
     pub(super) checkpoint_tokens: Option<u32>,
+    /// See [`Drafting`](crate::Drafting).
+    pub(super) drops_block: bool,
+    /// See [`Drafting`](crate::Drafting).
+    pub(super) hash_lookahead_tokens: u32,
 }
 
 impl Group {
@@ -59,9 +65,14 @@ impl Group {
             && (position - start).is_multiple_of(checkpoint_tokens)
     }
 
-    /// The latest boundary before the end of so many tokens, which leaves one to compute.
-    fn last_boundary(&self, tokens: u32) -> u32 {
-        tokens.saturating_sub(1) / self.block_size * self.block_size
+    /// The latest boundary of so many tokens from which a later request can go on: it has a token to compute, or drops
+    /// a block of full attention (vLLM's `get_mamba_prefill_checkpoint_position`).
+    pub(super) fn last_boundary(&self, tokens: u32) -> u32 {
+        let (size, states) = (self.block_size, self.states.unwrap_or_default());
+        if states.drops_block {
+            return (tokens / size * size).saturating_sub(size);
+        }
+        tokens.saturating_sub(states.hash_lookahead_tokens.max(1)) / size * size
     }
 
     /// Whether this chunk of a request leaves such a state, in a block that the request does not have yet.

@@ -79,7 +79,6 @@ impl KvGroups {
                 self.store_prompt_end(pool, offered, index, cacheable);
             }
         }
-        let computed = if self.is_unitary() { computed } else { computed - computed % aligned };
         if self.offers_again(offered, computed) { 1 } else { next }
     }
 
@@ -110,19 +109,22 @@ impl KvGroups {
         })
     }
 
-    /// vLLM 0.32 offers the state before the end of a prompt in every step in which that is the latest boundary and
-    /// the state is still held, as if it were new; 0.33 does not. Gives whether it may do so in the next step, too.
-    fn offers_again(&mut self, offered: &Offered<'_>, cacheable: u32) -> bool {
-        let Some(group) = self.chunk_group.filter(|_| self.rules == SchedulerRules::V0_32) else { return false };
-        let Offered { id, prompt_tokens, hashes, .. } = *offered;
-        let boundary = (prompt_tokens - 1) / group.block_size * group.block_size;
-        if boundary == 0 || cacheable != boundary {
+    /// vLLM 0.32 offers the state from which the same prompt can go on in every step in which that is the latest boundary
+    /// and the state is still held, as if it were new; 0.33 does not. Gives whether it may do so in the next step, too.
+    fn offers_again(&mut self, offered: &Offered<'_>, computed: u32) -> bool {
+        if self.rules != SchedulerRules::V0_32 {
             return false;
         }
-        let place = (boundary / group.block_size - 1) as usize;
+        let Offered { id, prompt_tokens, hashes, .. } = *offered;
         let mut again = false;
         for (index, table) in self.requests[id.index()].by_group.iter().enumerate() {
-            if self.groups[index].aligns_states() && table.blocks.get(place).is_some_and(|&block| block != NULL_BLOCK) {
+            let group = self.groups[index];
+            let boundary = if group.aligns_states() { group.last_boundary(prompt_tokens) } else { 0 };
+            if boundary == 0 || self.cacheable_tokens(&group, computed) != boundary {
+                continue;
+            }
+            let place = (boundary / group.block_size - 1) as usize;
+            if table.blocks.get(place).is_some_and(|&block| block != NULL_BLOCK) {
                 again = true;
                 if !table.has_checkpoint {
                     self.stored_in_step.insert(key(hashes[(boundary / self.hash_block_size) as usize - 1], index));
