@@ -61,6 +61,9 @@ def draw(seed, number, groups=None, drafter=None):
         # vLLM asks for chunks where states are kept at their ends.
         config["chunked_prefill"] |= config["prefix_caching"] and groups.startswith("mamba")
         if drafter:
+            if groups.startswith("mamba") and config["drafter"] == "multi_module_mtp":
+                # vLLM stalls where a chunk that ends at a state leaves too few tokens for all modules.
+                config["drafter"] = "mtp"
             draw_drafter_groups(rng, config)
             if config["drafter"] in EAGLE_LIKE:
                 # A state within a chunk would be one of less than its block.

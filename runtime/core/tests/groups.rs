@@ -420,6 +420,14 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
         ["`kv_cache_groups` needs `enable_chunked_prefill`: with prefix caching chunks of Mamba end where states are \
           kept"]
     );
+    let modules = |input: &mut EngineConfigInput| {
+        (input.drafter, input.num_speculative_tokens) = (vcr_core::Drafter::MultiModuleMtp, 2);
+    };
+    assert_eq!(
+        problems(&["full", "mamba"], modules),
+        ["`kv_cache_groups` cannot be combined with `drafter`: a chunk that ends where a state is kept may not leave \
+          enough tokens for all modules"]
+    );
     let interval = |input: &mut EngineConfigInput| input.prefix_cache_retention_interval = Some(40);
     assert_eq!(
         problems(&["full", "sliding_window:64"], interval),

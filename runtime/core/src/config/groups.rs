@@ -67,8 +67,12 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         exclude("reservations", "KV of several groups is not transferred");
     }
     let drafting = Drafting::of(input);
+    // Such a chunk may have no token at all, and then it never has one: vLLM's scheduler stalls.
+    if keeps_states && input.enable_prefix_caching && drafting.prefill_lookahead_tokens > 1 {
+        exclude("drafter", "a chunk that ends where a state is kept may not leave enough tokens for all modules");
+    }
     let leaves_states = |group: &KvCacheGroup| matches!(group.kind, KvCacheKind::Mamba { checkpoint_tokens: Some(_) });
-    if (drafting.drops_block || drafting.hash_lookahead_tokens > 1) && input.kv_cache_groups.iter().any(leaves_states) {
+    if drafting.drops_block && input.kv_cache_groups.iter().any(leaves_states) {
         exclude("drafter", "a state that Mamba 2 leaves within a chunk would be one of less than its block");
     }
 }

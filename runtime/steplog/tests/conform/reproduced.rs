@@ -52,7 +52,7 @@ fn the_random_cases() {
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
-    assert_eq!(all_reproduced(&folder).len(), 32);
+    assert_eq!(all_reproduced(&folder).len(), 35);
     for kind in ["hybrid", "window", "windows", "sizes", "local", "mamba", "mamba-alone", "mamba-windows"] {
         let own = || cases(&folder).into_iter().filter(|case| case.to_string_lossy().contains(&format!("/{kind}-")));
         let total = |name: &str| -> u64 {
