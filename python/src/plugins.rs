@@ -109,6 +109,7 @@ fn shape_of<'py>(py: Python<'py>, shape: &StepShape) -> PyResult<Bound<'py, PyDi
         block_size_tokens,
         waiting_requests,
         recompute: _,
+        encoder: _,
     } = *shape;
     dict.set_item("prefill_requests", prefill_requests)?;
     dict.set_item("prefill_tokens", prefill_tokens)?;

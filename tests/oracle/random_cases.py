@@ -4,6 +4,8 @@ import math
 import random
 from hashlib import blake2b
 
+from random_media import Media
+
 SHARED_SEGMENTS = 4
 FIRST_OWN_SEGMENT = 1001
 REQUESTS_MIN = 20
@@ -45,10 +47,11 @@ DRAFTERS = ["eagle", "mtp", "multi_module_mtp", "draft_model"]
 EAGLE_LIKE = ["eagle", "mtp", "multi_module_mtp"]
 
 
-def draw(seed, number, groups=None, drafter=None):
+def draw(seed, number, groups=None, drafter=None, media=False):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
-    `groups` names their kind, and with a drafter that has KV of its own if `drafter` names one, or is "any"."""
-    parts = [part for part in (groups, drafter) if part]
+    `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", and with
+    multimodal items if `media` is set."""
+    parts = [part for part in ("media" if media else None, groups, drafter) if part]
     rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
     # Requests that outgrow the pool together, so that many are preempted.
     pressed = rng.random() < (0.75 if parts else 0.55)
@@ -70,6 +73,7 @@ def draw(seed, number, groups=None, drafter=None):
                 for group in config["groups"]:
                     group.pop("checkpoint", None)
     habits = draw_habits(rng, config, pressed)
+    habits["media"] = Media(rng, config) if media else None
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
     count = rng.randint(REQUESTS_MIN + 20, REQUESTS_MAX)
     scale = 1.0
@@ -326,6 +330,8 @@ def finish_request(rng, config, habits, identity, scale, prompt, before):
     if rng.random() < habits["to_the_end"] and room * 4 < config["max_model_len"]:
         max_tokens = room + rng.randint(-2, 10)
     request = {"id": identity, "prompt": prompt, "max_tokens": max(1, max_tokens)}
+    if habits["media"]:
+        request["media"] = habits["media"].items_of(rng, prompt)
     request["prio"] = rng.choice(habits["prios"])
     if habits["adapters"] and rng.random() < habits["with_adapter"]:
         request["lora"] = rng.randint(1, habits["adapters"])

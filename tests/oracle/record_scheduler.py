@@ -2,7 +2,7 @@
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
-        [--drafter KIND] [--model-runner-v2]
+        [--drafter KIND] [--media] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -24,7 +24,7 @@ from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
-REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap"]
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media"]
 
 
 class Recorded:
@@ -88,9 +88,10 @@ def redrive(case, model):
     return True
 
 
-def record(out, name, seed, number, model, model_runner_v2, groups, drafter):
-    """Drives one random case; what vLLM itself does not survive goes to refused.jsonl."""
-    config, requests = draw(seed, number, groups, drafter)
+def record(out, name, seed, number, model, model_runner_v2, kinds):
+    """Drives one random case; what vLLM itself does not survive goes to refused.jsonl. `kinds` are the further arguments
+    of `draw`."""
+    config, requests = draw(seed, number, **kinds)
     drive = None
     try:
         answers = Hashed(seed, number, config["spec"])
@@ -146,6 +147,7 @@ def main():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, record only the named")
     parser.add_argument("--groups", choices=GROUP_KINDS, help="draw cases with groups of layers of this kind")
     parser.add_argument("--drafter", choices=[*DRAFTERS, "any"], help="draw cases with this drafter, which has KV of its own")
+    parser.add_argument("--media", action="store_true", help="draw cases whose prompts have images")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -157,13 +159,14 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.only:
         (arguments.out / "refused.jsonl").write_text("", encoding="utf-8")
-    groups, drafter = arguments.groups, arguments.drafter
-    kinds = "-".join(kind for kind in (drafter, groups) if kind) or "random"
+    kinds = {"groups": arguments.groups, "drafter": arguments.drafter, "media": arguments.media}
+    named = ["media" if arguments.media else None, arguments.drafter, arguments.groups]
+    prefix = "-".join(kind for kind in named if kind) or "random"
     for number in range(arguments.cases):
-        name = f"{kinds}-{arguments.seed}-{number:03}"
+        name = f"{prefix}-{arguments.seed}-{number:03}"
         if not arguments.only or name in arguments.only:
             record(
-                arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, groups, drafter
+                arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, kinds
             )
     return 0
 

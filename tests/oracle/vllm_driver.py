@@ -9,8 +9,10 @@ import heapq
 from collections import Counter, deque
 from importlib.metadata import version
 
+import torch
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -20,6 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm_scheduler import effective, new_scheduler
 
 STOP_TOKEN = 7
+PLACEHOLDER_TOKEN = 5
 TOKENS_PER_SEGMENT = 4096
 FIRST_OUTPUT_SEGMENT = 100_000
 # Less the local part, which names the build.
@@ -95,6 +98,17 @@ class WindowFrees:
         return remove_and_note
 
 
+def feature(identity, offset, length, runs=None):
+    """A multimodal item; `runs` are the placeholders that embeddings replace, if not all are."""
+    is_embed = None
+    if runs is not None:
+        is_embed = torch.zeros(length, dtype=torch.bool)
+        for start, end in runs:
+            is_embed[start:end] = True
+    position = PlaceholderRange(offset=offset, length=length, is_embed=is_embed)
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=str(identity), mm_position=position)
+
+
 class Drive:
     """One run of one case, an iteration of the engine's loop at a time.
 
@@ -114,7 +128,7 @@ class Drive:
         self.config = config
         self.scheduler = new_scheduler(config, model, model_runner_v2)
         self._has_groups = "groups" in config
-        self.effective = effective(self.scheduler, self._has_groups, "drafter" in config)
+        self.effective = effective(self.scheduler, self._has_groups, "drafter" in config, "encoder_cache_size" in config)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
         self.steps = []
         self._requests = {request["id"]: request for request in requests}
@@ -205,6 +219,11 @@ class Drive:
             for segment, length in request["prompt"]
             for index in range(length)
         ]
+        features = []
+        for item in request.get("media", ()):
+            _, offset, length, *_ = item
+            prompt[offset : offset + length] = [PLACEHOLDER_TOKEN] * length
+            features.append(feature(*item))
         lora = request.get("lora")
         self._added += 1
         return Request(
@@ -217,6 +236,7 @@ class Drive:
             arrival_time=float(self._added),
             lora_request=LoRARequest(f"lora-{lora}", lora, f"lora-{lora}") if lora else None,
             priority=request["prio"],
+            mm_features=features,
             block_hasher=self._hasher,
         )
 
@@ -290,6 +310,10 @@ class Drive:
         line["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if self._window_frees and (frees := self._window_frees.take()):
             line["win"] = frees
+        if output.scheduled_encoder_inputs:
+            line["enc"] = [[int(name), list(items)] for name, items in output.scheduled_encoder_inputs.items()]
+        if output.free_encoder_mm_hashes:
+            line["encf"] = [int(identity) for identity in output.free_encoder_mm_hashes]
         self._happened("schedule", [entry[0] for entry in scheduled])
         self._happened("preempt", preempted)
 
@@ -404,7 +428,11 @@ class Drive:
         prompt = list(earlier["prompt"])
         if answer:
             prompt.append([FIRST_OUTPUT_SEGMENT + identity, answer])
+        before = sum(length for _, length in prompt)
         request["prompt"] = prompt + request["prompt"]
+        if "media" in request or "media" in earlier:
+            own = [[kind, before + offset, *rest] for kind, offset, *rest in request.get("media", ())]
+            request["media"] = earlier.get("media", []) + own
         request["at"] = self._iteration + request["gap"]
         entry = (request["at"], len(self._requests) + request["id"], request["id"])
         heapq.heappush(self._to_add, entry)

@@ -12,6 +12,7 @@ from vllm.config import (
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
@@ -172,10 +173,15 @@ def new_scheduler(config, model, model_runner_v2):
     # The settings refuse the second model runner where there is no Triton; all
     # the scheduler does with it is to tell of resumed requests as of new ones.
     scheduler.use_v2_model_runner = model_runner_v2
+    if "encoder_cache_size" in config:
+        # What a multimodal model's budget comes to; the small model here has none.
+        scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
+        scheduler.encoder_cache_manager = EncoderCacheManager(config["encoder_cache_size"])
+        scheduler.scheduler_config.disable_chunked_mm_input = config["disable_chunked_mm_input"]
     return scheduler
 
 
-def effective(scheduler, has_groups, has_drafter):
+def effective(scheduler, has_groups, has_drafter, has_media):
     """The settings as the scheduler holds them."""
     speculative = scheduler.vllm_config.speculative_config
     coordinator = scheduler.kv_cache_manager.coordinator
@@ -190,6 +196,11 @@ def effective(scheduler, has_groups, has_drafter):
         "scheduler_block_size": scheduler.block_size,
         "hash_block_size": scheduler.hash_block_size,
         "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
+    }
+    of_media = {
+        "encoder_budget": scheduler.max_num_encoder_input_tokens,
+        "encoder_cache_size": scheduler.encoder_cache_manager.cache_size,
+        "disable_chunked_mm_input": scheduler.scheduler_config.disable_chunked_mm_input,
     }
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
@@ -212,4 +223,5 @@ def effective(scheduler, has_groups, has_drafter):
         "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
         **(by_group if has_groups else {}),
         **(of_drafter if has_drafter else {}),
+        **(of_media if has_media else {}),
     }

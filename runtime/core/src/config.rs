@@ -4,6 +4,8 @@ mod drafter;
 pub(crate) mod error;
 mod groups;
 pub(crate) mod options;
+#[cfg(test)]
+mod tests;
 
 pub use drafter::{Drafter, Drafting};
 pub use error::ConfigError;
@@ -87,6 +89,13 @@ pub struct EngineConfigInput {
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
+    /// Maximum embeddings of multimodal items that a step computes; none for `max_num_batched_tokens`, or the largest
+    /// item that has come where that is more. (vLLM knows the largest one of its model.)
+    pub max_num_encoder_input_tokens: Option<u32>,
+    /// Room of the encoder cache, in embeddings; none for `max_num_batched_tokens`, as above.
+    pub encoder_cache_size: Option<u32>,
+    /// End a chunk before an item that it does not hold as a whole.
+    pub disable_chunked_mm_input: bool,
     /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
     /// Who proposes them.
@@ -128,6 +137,9 @@ impl Default for EngineConfigInput {
             max_num_active_seqs: None,
             max_loras: 0,
             max_extra_tokens_per_step: 0,
+            max_num_encoder_input_tokens: None,
+            encoder_cache_size: None,
+            disable_chunked_mm_input: false,
             num_speculative_tokens: 0,
             drafter: Drafter::default(),
             disable_lookahead_block_hashes: false,
@@ -402,6 +414,18 @@ impl EngineConfig {
         if self.has_kv_cache_groups() { aligned.unwrap_or(self.input.block_size) } else { self.input.block_size }
     }
 
+    /// Embeddings of multimodal items that a step may compute, unless a larger item comes.
+    #[must_use]
+    pub fn encoder_budget_embeds(&self) -> u32 {
+        self.input.max_num_encoder_input_tokens.unwrap_or(self.input.max_num_batched_tokens)
+    }
+
+    /// Room of the encoder cache in embeddings, unless a larger item comes.
+    #[must_use]
+    pub fn encoder_cache_embeds(&self) -> u32 {
+        self.input.encoder_cache_size.unwrap_or(self.input.max_num_batched_tokens)
+    }
+
     /// Longest sequence; `u32::MAX` where only the pool limits it.
     #[must_use]
     pub fn max_model_len(&self) -> u32 {
@@ -416,6 +440,3 @@ impl std::ops::Deref for EngineConfig {
         &self.input
     }
 }
-
-#[cfg(test)]
-mod tests;

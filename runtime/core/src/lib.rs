@@ -37,6 +37,7 @@
 
 mod compat;
 mod config;
+mod encoder;
 mod engine;
 pub mod host;
 mod kv;
@@ -55,6 +56,7 @@ pub use config::{
     GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules,
     derived_settings, option,
 };
+pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};
 pub use kv::groups::{KvCacheGroup, KvCacheKind};
@@ -65,4 +67,4 @@ pub use request::{
     DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
 };
 pub use serving::{AnyEngine, EngineKind, EngineLoad, ServingEngine};
-pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};
+pub use stats::{EncoderCacheStats, EngineStats, PrefixCacheStats, SpecDecodeStats};

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::kv::pool::BlockId;
-use crate::plugins::latency::{RecomputeShape, StepShape};
+use crate::plugins::latency::{EncoderShape, RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
 
 /// How a request came into a step.
@@ -76,6 +76,21 @@ pub struct TierLoad {
     pub disk_tokens: u32,
 }
 
+/// An item whose embeddings the encoder computes in a step, before the chunk that needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderInput {
+    /// The request that needs it first.
+    pub request: RequestId,
+    /// The driver's number for the request.
+    pub tag: u64,
+    /// Which of the request's items.
+    pub input: u32,
+    /// What it is; see [`PromptItem::identity`](crate::PromptItem::identity).
+    pub identity: u64,
+    /// Embeddings that are computed.
+    pub num_embeds: u32,
+}
+
 /// A part of [`StepPlan::block_ids`] that is of one group of layers.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupBlocks {
@@ -114,6 +129,9 @@ pub enum AdmissionStop {
     Unchunkable,
     /// The next request's drafts did not fit into the rest of the budget.
     Drafts,
+    /// The encoder's budget or cache did not allow the item that the next request begins with
+    /// (vLLM 0.32; 0.33 steps over the request).
+    Encoder,
     /// The scheduler is paused ([`crate::PauseState`]).
     Paused,
 }
@@ -137,6 +155,12 @@ pub struct StepPlan {
     pub window_frees: Vec<WindowFree>,
     /// Block ids that `window_frees` refers to.
     pub freed_block_ids: Vec<BlockId>,
+    /// Items that the encoder computes in this step, in scheduling order (vLLM's
+    /// `scheduled_encoder_inputs`).
+    pub encoder_inputs: Vec<EncoderInput>,
+    /// Identities of items that have left the encoder cache since the step before, in order (vLLM's
+    /// `free_encoder_mm_hashes`).
+    pub freed_encoder_items: Vec<u64>,
     /// Tags of requests preempted while scheduling, in order.
     pub preempted: Vec<u64>,
     /// Tags of requests that have left the queue unadmitted, since they can never run
@@ -164,6 +188,8 @@ impl StepPlan {
         self.group_blocks.clear();
         self.window_frees.clear();
         self.freed_block_ids.clear();
+        self.encoder_inputs.clear();
+        self.freed_encoder_items.clear();
         self.preempted.clear();
         self.refused.clear();
         self.remote_loads.clear();
@@ -210,6 +236,30 @@ impl StepPlan {
         self.freed_block_ids.extend_from_slice(blocks);
         let blocks = start..self.freed_block_ids.len() as u32;
         self.window_frees.push(WindowFree { tag, group: group as u32, blocks });
+    }
+}
+
+impl StepPlan {
+    pub(crate) fn add_encoder_input(&mut self, input: EncoderInput) {
+        self.encoder_inputs.push(input);
+        self.shape.encoder.items += 1;
+        self.shape.encoder.embeds += u64::from(input.num_embeds);
+    }
+
+    /// A request is preempted by the step that it was part of. Gives the embeddings that are not computed
+    /// for it.
+    pub(crate) fn take_back_encoder_inputs(&mut self, id: RequestId) -> u32 {
+        let mut taken_back = EncoderShape::default();
+        self.encoder_inputs.retain(|input| {
+            if input.request == id {
+                taken_back.items += 1;
+                taken_back.embeds += u64::from(input.num_embeds);
+            }
+            input.request != id
+        });
+        self.shape.encoder.items -= taken_back.items;
+        self.shape.encoder.embeds -= taken_back.embeds;
+        taken_back.embeds as u32
     }
 }
 

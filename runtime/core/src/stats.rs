@@ -22,6 +22,19 @@ pub struct SpecDecodeStats {
     pub num_accepted_tokens: u64,
 }
 
+/// Counters of the encoder and its cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncoderCacheStats {
+    /// Times that a request came to an item it had not held before.
+    pub queries: u64,
+    /// Of these, such that found the item in the cache, or as part of the same step of the same request.
+    pub hits: u64,
+    /// Items computed.
+    pub computed_items: u64,
+    /// Embeddings computed for them.
+    pub computed_embeds: u64,
+}
+
 /// Running totals of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
@@ -35,4 +48,6 @@ pub struct EngineStats {
     pub preempted_prefix: PrefixCacheStats,
     /// Drafts verified and accepted.
     pub spec_decode: SpecDecodeStats,
+    /// Multimodal items looked up in the encoder cache, and computed.
+    pub encoder: EncoderCacheStats,
 }

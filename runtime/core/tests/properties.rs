@@ -93,6 +93,9 @@ struct Counts {
     /// Requests whose blocks were taken between steps.
     reserved: u32,
     preempted: u64,
+    /// Multimodal items computed, and found in the encoder cache.
+    encoded: u64,
+    found: u64,
 }
 
 /// Bounds on the KV of a request, worked out without the engine.
@@ -156,7 +159,10 @@ impl Bounds {
             | RejectReason::ExceedsPrefillBudget
             | RejectReason::KvTransfersOff
             | RejectReason::DuplicateRequest
-            | RejectReason::AdaptersOff => panic!("no such request was submitted: {reason}"),
+            | RejectReason::AdaptersOff
+            | RejectReason::MisplacedItems
+            | RejectReason::ItemExceedsEncoder
+            | RejectReason::ItemExceedsChunk => panic!("no such request was submitted: {reason}"),
         }
     }
 }
@@ -355,6 +361,16 @@ impl Driver {
         let shape = plan.shape;
         assert_eq!(shape.prefill_tokens + shape.decode_tokens, u64::from(sum));
         assert_eq!(shape.batch_requests(), plan.scheduled.len() as u64);
+        let embeds: u32 = plan.encoder_inputs.iter().map(|input| input.num_embeds).sum();
+        assert_eq!((shape.encoder.items, shape.encoder.embeds), (plan.encoder_inputs.len() as u64, embeds.into()));
+        // Drawn items never exceed it.
+        assert!(embeds <= self.engine.config().encoder_budget_embeds(), "the encoder's budget was exceeded");
+        let cache = self.engine.encoder_cache_use();
+        assert!(cache.cached_embeds <= self.engine.config().encoder_cache_embeds(), "the encoder cache is too full");
+        for input in &plan.encoder_inputs {
+            let is_scheduled = plan.scheduled.iter().any(|entry| entry.tag == input.tag);
+            assert!(is_scheduled, "computed an item for a request without a part in the step");
+        }
         for entry in &plan.scheduled {
             assert!(entry.num_scheduled_tokens > u32::from(entry.num_draft_tokens), "drafts follow a known token");
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
@@ -433,6 +449,7 @@ fn every_request_ends_once_and_every_block_comes_back() {
         prop_assert_eq!(driver.engine.pool().total_references(), 0);
         prop_assert_eq!(driver.engine.pool().num_active(), 0);
         prop_assert_eq!(driver.engine.num_requests(), 0);
+        prop_assert_eq!(driver.engine.encoder_cache_use().referenced_embeds, 0);
         prop_assert_eq!(driver.engine.num_waiting(), 0);
         prop_assert_eq!(driver.engine.num_skipped_waiting(), 0);
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
@@ -442,6 +459,8 @@ fn every_request_ends_once_and_every_block_comes_back() {
             rejected: before.rejected + driver.counts.rejected,
             reserved: before.reserved + driver.counts.reserved,
             preempted: before.preempted + driver.engine.stats().preemptions,
+            encoded: before.encoded + driver.engine.stats().encoder.computed_items,
+            found: before.found + driver.engine.stats().encoder.hits,
         });
         Ok(())
     });
@@ -452,4 +471,5 @@ fn every_request_ends_once_and_every_block_comes_back() {
     let total = total.get();
     assert!(total.accepted > 2 * total.rejected, "{total:?}");
     assert!(total.reserved > 100 && total.preempted > 200, "{total:?}");
+    assert!(total.encoded > 1_000 && total.found > 1_000, "{total:?}");
 }

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan, WindowFree};
+use vcr_core::plan::{AdmissionStop, EncoderInput, ScheduledKind, ScheduledRequest, StepPlan, WindowFree};
 use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
 use vcr_finish_reason::FinishReason;
 
-use crate::line::{Blocks, Id, Scheduled, StepEvent, StepLine, WindowFreed};
+use crate::line::{Blocks, Encoded, Id, Scheduled, StepEvent, StepLine, WindowFreed};
 
 /// Writes the log of one engine, whose requests are named by their tags unless they are given
 /// [other names](Self::name).
@@ -114,6 +114,8 @@ impl EngineLog {
             wait: Some(load.num_waiting as u64),
             free: Some(load.num_usable_blocks - load.num_active_blocks),
             win: self.window_rows(plan),
+            enc: self.encoder_rows(plan),
+            encf: plan.freed_encoder_items.clone(),
             why: (load.num_waiting > 0).then(|| stop_word(plan.admission_stop).to_owned()),
             ..std::mem::take(&mut self.line)
         };
@@ -195,6 +197,13 @@ impl EngineLog {
         plan.window_frees.iter().map(row).collect()
     }
 
+    fn encoder_rows(&self, plan: &StepPlan) -> Vec<Encoded> {
+        let of_request = plan.encoder_inputs.chunk_by(|one, other| one.tag == other.tag);
+        let row =
+            |inputs: &[EncoderInput]| Encoded(self.id(inputs[0].tag), inputs.iter().map(|one| one.input).collect());
+        of_request.map(row).collect()
+    }
+
     fn event(&mut self, event: KvEvent<'_>, group: Option<u32>) -> StepEvent {
         match event {
             KvEvent::Stored { parent, blocks, .. } => StepEvent::Stored(
@@ -265,6 +274,7 @@ pub fn stop_word(stop: AdmissionStop) -> &'static str {
         AdmissionStop::Preemption => "preemption",
         AdmissionStop::Unchunkable => "no chunking",
         AdmissionStop::Drafts => "drafts",
+        AdmissionStop::Encoder => "encoder",
         AdmissionStop::Paused => "paused",
     }
 }

@@ -148,6 +148,11 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
     if is(AdmissionStop::Drafts) {
         return "the next request's drafts did not fit into the rest of the budget".to_owned();
     }
+    if is(AdmissionStop::Encoder) {
+        return "the next request begins with an image or other media that the rest of the encoder's budget or cache \
+                did not allow"
+            .to_owned();
+    }
     if is(AdmissionStop::Paused) {
         return "the scheduler was paused".to_owned();
     }

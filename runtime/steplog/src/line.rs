@@ -139,6 +139,10 @@ impl<'de> Deserialize<'de> for Blocks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowFreed(pub Id, pub u32, pub Vec<u32>);
 
+/// Multimodal items of a request that the encoder computes, by index, in JSON `[request, [items]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encoded(pub Id, pub Vec<u32>);
+
 /// For vLLM's second model runner: a request that comes back after a
 /// preemption is a new one to it.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
@@ -262,8 +266,8 @@ impl<'de> Deserialize<'de> for StepEvent {
 
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
-    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "pc", "u", "sampled",
-    "out", "drafts", "fin", "ev",
+    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "enc", "encf", "pc", "u",
+    "sampled", "out", "drafts", "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -327,6 +331,12 @@ pub struct StepLine {
     /// Blocks that have left the windows of running requests while scheduling, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub win: Vec<WindowFreed>,
+    /// Multimodal items that the encoder computes, in scheduling order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub enc: Vec<Encoded>,
+    /// Items that have left the encoder cache since the schedule before, by identity, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub encf: Vec<u64>,
     /// The reason why the admission of waiting requests ended, while any wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,

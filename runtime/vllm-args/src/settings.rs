@@ -177,6 +177,7 @@ impl Settings {
             "--long-prefill-token-threshold-adaptive" => {
                 switch(&mut input.adaptive_long_prefill, on, "adaptive_long_prefill")
             }
+            "--disable-chunked-mm-input" => switch(&mut input.disable_chunked_mm_input, on, "disable_chunked_mm_input"),
             "--prefix-cache-retention-interval" => {
                 let tokens = count(word, 0)?;
                 input.prefix_cache_retention_interval = Some(tokens);

@@ -379,6 +379,13 @@ options! {
         "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of telling blocks apart by the tokens after them";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
+    MAX_NUM_ENCODER_INPUT_TOKENS max_num_encoder_input_tokens:
+        Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`, or the largest item"), "max_num_encoder_input_tokens", None, All,
+        "maximum number of embeddings of images and other media that the encoder computes in a step";
+    ENCODER_CACHE_SIZE encoder_cache_size: Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`, or the largest item"),
+        "encoder_cache_size", None, All, "embeddings of media that are kept, for chunks and requests to come";
+    DISABLE_CHUNKED_MM_INPUT disable_chunked_mm_input: Switch(), "disable_chunked_mm_input", None, All,
+        "end a chunk before media that it does not hold as a whole";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:

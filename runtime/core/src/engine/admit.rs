@@ -180,6 +180,7 @@ impl Engine {
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
+        let mut needs_encoder = false;
         let due_ns = self.first_token_ns(id, computed);
         // Its last known token is computed when the output is due.
         let is_held = due_ns.is_some_and(|due_ns| self.is_later(due_ns));
@@ -214,6 +215,17 @@ impl Engine {
                     (tokens, drafts) = (1, 0);
                 }
             }
+            // Requests with times of their own take no notice of what a step computes.
+            needs_encoder = self.requests[id].flags.has(Flags::NEEDS_ENCODER) && due_ns.is_none();
+            if needs_encoder {
+                tokens = self.cut_to_encoder(id, computed, tokens, scan);
+                if tokens == 0 {
+                    return match self.config.rules {
+                        SchedulerRules::V0_32 => Admission::Blocked(AdmissionStop::Encoder),
+                        SchedulerRules::V0_33 => Admission::SteppedOver,
+                    };
+                }
+            }
             // A policy that lets it have fewer has the last word.
             if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !is_held {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
@@ -232,6 +244,9 @@ impl Engine {
         let slots = if is_held { num_tokens } else { computed + tokens };
         let reserved = if remote { self.blocks_reserved_from_loads() } else { 0 };
         if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens, reserved) {
+            if let Some(encoder) = self.encoder.as_mut().filter(|_| needs_encoder) {
+                encoder.release(id);
+            }
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
@@ -257,6 +272,9 @@ impl Engine {
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);
         self.list_group_blocks(id, plan);
         self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
+        if needs_encoder {
+            self.commit_to_encoder(id, plan, scan);
+        }
         if let Some(due_ns) = due_ns {
             self.begin_pace(id, due_ns, plan);
         }

@@ -156,6 +156,7 @@ impl Engine {
     fn repeat_plan(&mut self, steps: u32) {
         let mut plan = self.take_plan(self.newest);
         plan.block_ids.clear();
+        plan.freed_encoder_items.clear();
         plan.preempted.clear();
         plan.remote_loads.clear();
         plan.tier_loads.clear();

@@ -29,6 +29,7 @@ impl Engine {
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.tell_ended(id);
+            self.forget_items(id);
         }
         self.drop_request(id);
     }
@@ -53,6 +54,7 @@ impl Engine {
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.set_deferred(id, false);
         self.tell_ended(id);
+        self.forget_items(id);
         self.end_reservation(id);
         if self.requests[id].kv_role == KvRole::Source {
             self.forget_pace(id);
@@ -60,6 +62,12 @@ impl Engine {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);
+        }
+    }
+
+    fn forget_items(&mut self, id: RequestId) {
+        if let Some(encoder) = &mut self.encoder {
+            encoder.forget(id);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::pause::PauseState;
 use crate::plan::AdmissionStop;
 use crate::plugins::latency::{BlockChange, DecodeSteps};
+use crate::request::{Flags, RequestId};
 
 impl Engine {
     /// Makes `steps` up to `most` steps that follow the one in flight, as long as no
@@ -62,6 +63,13 @@ impl Engine {
             && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0 && self.groups.is_none())
             && self.repeated_stop().is_some()
             && !self.may_reserve()
+            && !self.has_items_ahead()
+    }
+
+    /// Whether a request in the step in flight still needs the encoder's outputs.
+    fn has_items_ahead(&self) -> bool {
+        let needs = |id: RequestId| self.requests[id].flags.has(Flags::NEEDS_ENCODER);
+        self.encoder.is_some() && self.plan().scheduled.iter().any(|entry| needs(entry.request))
     }
 
     /// The reason that ends admission in a step that decodes the running requests, if it is

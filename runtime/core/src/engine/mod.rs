@@ -29,6 +29,7 @@ use self::fast_forward::steady_decode::SteadyDecode;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use crate::config::{Drafting, EngineConfig};
+use crate::encoder::Encoder;
 use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
@@ -53,6 +54,8 @@ pub struct Engine {
     /// Blocks by group of layers, where there are others than one group of full attention. Block
     /// tables of requests are in there, and what they have no more of is looked at as rarely.
     pub(crate) groups: Option<Box<KvGroups>>,
+    /// Multimodal items and the encoder cache, once a request with items has come.
+    pub(crate) encoder: Option<Box<Encoder>>,
     /// KV tiers below the device, if any.
     pub(crate) tiers: Option<Box<KvTiers>>,
     pub(crate) requests: RequestTable,
@@ -115,6 +118,7 @@ impl Engine {
         Self {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
             groups: KvGroups::of(&config),
+            encoder: None,
             pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
@@ -342,8 +346,9 @@ impl Engine {
     ///
     /// # Errors
     /// When vLLM would not take it; the engine is unchanged.
-    pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+    pub fn submit(&mut self, mut spec: RequestSpec) -> Result<RequestId, RejectReason> {
         self.check_prompt(spec.prompt.len_tokens, spec.max_tokens)?;
+        self.check_items(&spec.prompt)?;
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }
@@ -354,9 +359,14 @@ impl Engine {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
-        let request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
+        let items = std::mem::take(&mut spec.prompt.items);
+        let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        request.flags.set(Flags::NEEDS_ENCODER, !items.is_empty());
         let id = self.requests.insert(request);
+        if !items.is_empty() {
+            self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);
+        }
         self.steady_decode.register(id, drawn, self.config.block_size);
         if !self.pool.caching() {
             self.requests[id].next_store_tokens = u32::MAX;

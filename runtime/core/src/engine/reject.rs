@@ -1,5 +1,10 @@
 //! Reasons for which requests are refused.
 
+use crate::config::SchedulerRules;
+use crate::encoder::EncoderCacheUse;
+use crate::engine::Engine;
+use crate::request::Prompt;
+
 /// Why a request was not accepted, or would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum RejectReason {
@@ -38,4 +43,58 @@ pub enum RejectReason {
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
+    /// Items are empty, out of order, overlap, or end behind the prompt.
+    #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
+    MisplacedItems,
+    /// vLLM refuses it: it would never be computed.
+    #[error("a multimodal item has more embeddings than `max_num_encoder_input_tokens` or `encoder_cache_size` allows")]
+    ItemExceedsEncoder,
+    /// vLLM does not start where a model has such items.
+    #[error("a multimodal item exceeds the tokens of a chunk, and `disable_chunked_mm_input` does not let it be split")]
+    ItemExceedsChunk,
+}
+
+impl Engine {
+    /// Whether all multimodal items of a prompt can be computed.
+    pub(crate) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
+        let config = &self.config;
+        let drafting = config.drafting();
+        let mut longest_chunk = config.max_num_batched_tokens.saturating_sub(drafting.draft_slots);
+        // Since 0.33 an item that a chunk begins with is not split either, and text before it that a drafter reads ahead
+        // of is not computed without it.
+        let is_never_split = config.rules == SchedulerRules::V0_33 || drafting.prefill_lookahead_tokens > 0;
+        if config.long_prefill_token_threshold > 0 && is_never_split {
+            longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
+        }
+        longest_chunk = longest_chunk.saturating_sub(drafting.prefill_lookahead_tokens);
+        let mut end = 0;
+        for item in prompt.items() {
+            if item.offset_tokens() < end || item.len_tokens() == 0 || item.end_tokens() > prompt.len_tokens() {
+                return Err(RejectReason::MisplacedItems);
+            }
+            end = item.end_tokens();
+            let limits = [config.max_num_encoder_input_tokens, config.encoder_cache_size];
+            if limits.into_iter().flatten().any(|limit| item.num_embeds() > limit) {
+                return Err(RejectReason::ItemExceedsEncoder);
+            }
+            if config.disable_chunked_mm_input && item.len_tokens() > longest_chunk {
+                return Err(RejectReason::ItemExceedsChunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// Embeddings in the encoder cache; none before a request with multimodal items has come.
+    #[must_use]
+    pub fn encoder_cache_use(&self) -> EncoderCacheUse {
+        self.encoder.as_ref().map_or_else(EncoderCacheUse::default, |encoder| encoder.cache_use())
+    }
+
+    /// Forgets what the encoder has computed (vLLM's `reset_encoder_cache`). Requests that run go on with what
+    /// they have.
+    pub fn reset_encoder_cache(&mut self) {
+        if let Some(encoder) = &mut self.encoder {
+            encoder.reset();
+        }
+    }
 }

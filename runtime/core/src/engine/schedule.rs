@@ -18,6 +18,8 @@ pub(crate) struct Scan {
     /// What each scheduled request takes of it besides its tokens.
     pub(crate) draft_slots: u32,
     pub(crate) per_request_cap: u32,
+    /// Embeddings that the encoder may still compute; unused while no request has items.
+    pub(crate) encoder_budget: u32,
     /// Distinct adapters that count against the cap; unused while adapters are off.
     pub(crate) loras: Vec<u32>,
     /// Whether a request went on with its prompt in this step.
@@ -51,6 +53,7 @@ impl Engine {
             budget: self.step_budget(),
             draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
+            encoder_budget: self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds()),
             loras: std::mem::take(&mut self.loras),
             prefill_running: false,
             num_preempted: 0,
@@ -67,6 +70,9 @@ impl Engine {
         };
         scan.loras.clear();
         self.loras = scan.loras;
+        if let Some(encoder) = &mut self.encoder {
+            encoder.list_evicted(&mut plan);
+        }
         plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size);
@@ -93,7 +99,12 @@ impl Engine {
 
     /// The most tokens that a policy lets a request compute in one step.
     pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
-        self.policy_book.as_ref().map_or(NO_CHUNK_CAP, |book| book.chunk_cap(id))
+        let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
+        // A capped chunk might never hold an item that must not be split.
+        if self.config.disable_chunked_mm_input && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
+            return NO_CHUNK_CAP;
+        }
+        book.chunk_cap(id)
     }
 
     /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
@@ -120,11 +131,16 @@ impl Engine {
             let id = self.running[index];
             let request = &self.requests[id];
             let mut tokens = running_chunk(request, max_model_len, scan);
+            let computed = request.num_computed_tokens;
+            let needs_encoder = tokens > 0 && request.flags.has(Flags::NEEDS_ENCODER);
             if self.groups.is_some() {
-                tokens = self.aligned_chunk(id, request.num_computed_tokens, tokens, true);
+                tokens = self.aligned_chunk(id, computed, tokens, true);
+            }
+            if needs_encoder && tokens > 0 {
+                tokens = self.cut_to_encoder(id, computed, tokens, scan);
             }
             if prefill_lookahead_tokens > 1 {
-                tokens = spare_lookahead(request, request.num_computed_tokens, tokens, prefill_lookahead_tokens);
+                tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
             }
             if tokens == 0 {
                 index += 1;
@@ -134,7 +150,8 @@ impl Engine {
             if tokens > 1 {
                 tokens = tokens.min(self.chunk_cap(id));
             }
-            let end = request.num_computed_tokens + tokens;
+            let request = &self.requests[id];
+            let end = computed + tokens;
             let first_block = plan.block_ids.len() as u32;
             if end + extra > request.capacity_tokens
                 && !self.make_room(id, end + lookahead_tokens, &mut index, plan, scan)
@@ -149,6 +166,25 @@ impl Engine {
             scan.budget -= tokens + scan.draft_slots;
             scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
             self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
+            if needs_encoder {
+                self.commit_to_encoder(id, plan, scan);
+            }
+        }
+    }
+
+    /// The part of a chunk that the encoder allows; see [`Encoder::cut_chunk`](crate::encoder::Encoder::cut_chunk).
+    #[cold]
+    pub(crate) fn cut_to_encoder(&mut self, id: RequestId, computed: u32, tokens: u32, scan: &Scan) -> u32 {
+        let Some(encoder) = &mut self.encoder else { return tokens };
+        encoder.cut_chunk(id, computed, tokens, scan.encoder_budget)
+    }
+
+    /// Has the encoder compute what the chunk just entered into the plan needs.
+    #[cold]
+    pub(crate) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
+        let Some(encoder) = &mut self.encoder else { return };
+        if let Some(left) = encoder.commit(id, self.requests[id].tag, plan, &mut self.stats.encoder) {
+            scan.encoder_budget = left;
         }
     }
 
@@ -178,6 +214,7 @@ impl Engine {
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
                 let entry = plan.scheduled.remove(at);
                 scan.budget += entry.num_scheduled_tokens + scan.draft_slots;
+                scan.encoder_budget += plan.take_back_encoder_inputs(victim);
                 self.take_back(plan, &entry);
             }
             self.preempt(victim);
@@ -249,6 +286,11 @@ impl Engine {
         request.num_stale_tokens = request.num_in_flight_tokens;
         request.status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
+        if let Some(encoder) = &mut self.encoder {
+            let has_items = encoder.release(id);
+            self.requests[id].flags.set(Flags::NEEDS_ENCODER, has_items);
+        }
+        let request = &self.requests[id];
         self.preempted_outside.push(request.tag);
         self.tell_preempted(id);
         self.waiting.push_front(id, &mut self.requests);

@@ -65,7 +65,7 @@ impl Engine {
         let goes_on = request.status == RequestStatus::Running
             && request.num_stale_tokens == 0
             && request.num_tokens + 1 < request.end_tokens
-            && !request.flags.has(Flags::HAS_STOPS);
+            && !request.flags.has(Flags::IS_NOT_PLAIN);
         if !goes_on {
             return false;
         }
@@ -108,9 +108,11 @@ impl Engine {
             }
         }
         if !entry.samples {
+            self.pass_items(id);
             return None;
         }
         let sampled = self.sample(entry, stale, source, tokens);
+        self.pass_items(id);
         let num_draft_tokens = self.propose_drafts(entry, source);
         if !stale {
             self.finish_turn(id, &sampled);
@@ -130,6 +132,18 @@ impl Engine {
             num_draft_tokens: num_draft_tokens as u16,
             finish: sampled.finish,
         })
+    }
+
+    /// Drops references to items that no step needs any more, not even after drafts are rejected.
+    fn pass_items(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        if !request.flags.has(Flags::NEEDS_ENCODER) {
+            return;
+        }
+        let processed = request.num_computed_tokens.saturating_sub(u32::from(request.num_output_placeholders));
+        if let Some(encoder) = &mut self.encoder {
+            request.flags.set(Flags::NEEDS_ENCODER, !encoder.pass(id, processed));
+        }
     }
 
     /// Appends this step's tokens of one request until they stop it.

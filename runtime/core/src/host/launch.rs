@@ -77,6 +77,7 @@ mod tests {
             completions: 0,
             completion_context_tokens: 0,
         },
+        encoder: crate::latency::EncoderShape { items: 0, embeds: 0 },
     };
 
     fn host(is_async: bool) -> Launches {

@@ -24,6 +24,15 @@ pub struct RecomputeShape {
     pub completion_context_tokens: u64,
 }
 
+/// The encoder's part of a step: multimodal items computed before the tokens that need them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncoderShape {
+    /// Items computed.
+    pub items: u64,
+    /// Embeddings computed for them, in tokens of a prompt.
+    pub embeds: u64,
+}
+
 /// The size of one engine step, summed over its requests.
 ///
 /// All fields are sums or counts, never per-request lists. A *prefill chunk*
@@ -63,13 +72,15 @@ pub struct StepShape {
     pub waiting_requests: u64,
     /// Outputs among the prefill work; not part of the guest boundary.
     pub recompute: RecomputeShape,
+    /// Multimodal items that the encoder computes; not part of the guest boundary.
+    pub encoder: EncoderShape,
 }
 
 impl StepShape {
     /// Number of words of [`StepShape::to_words`].
     pub const WORDS: usize = 14;
 
-    /// The fields in declaration order but for `recompute`; the layout of the guest
+    /// The fields in declaration order but for `recompute` and `encoder`; the layout of the guest
     /// boundary.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {

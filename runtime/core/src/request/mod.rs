@@ -119,9 +119,9 @@ pub(crate) struct Request {
 // with rules; another line would cost every request that waits.
 const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
-/// Flags of a request, one bit each.
+/// Flags of a request, one bit each; tests of several are of any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     /// It may end before its length.
@@ -138,6 +138,10 @@ impl Flags {
     pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
     /// What it may still take of the pool is counted as reserved.
     pub(crate) const RESERVES: Self = Self(1 << 7);
+    /// Some of its multimodal items are not yet behind its computed tokens.
+    pub(crate) const NEEDS_ENCODER: Self = Self(1 << 8);
+    /// What keeps its steps from being applied as plain ones.
+    pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
     #[inline]
@@ -157,7 +161,8 @@ impl Flags {
 
 impl Request {
     pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
-        let Prompt { len_tokens, tokens, block_hashes, hasher, blocks, keeps_tokens, is_hashed } = spec.prompt;
+        let Prompt { len_tokens, tokens, block_hashes, hasher, blocks, keeps_tokens, is_hashed, items: _ } =
+            spec.prompt;
         let mut flags = Flags::default();
         let stops = spec.stops.and_then(StopRules::prepared);
         flags.set(Flags::HAS_STOPS, stops.is_some());

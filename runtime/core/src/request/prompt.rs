@@ -1,5 +1,6 @@
 //! Prompts.
 
+use crate::encoder::item::PromptItem;
 use crate::kv::hash::{BlockHash, ChainHasher, HashedBlocks};
 use crate::seed::{mix, output_token};
 
@@ -14,10 +15,15 @@ pub struct Prompt {
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
     pub(crate) blocks: HashedBlocks,
+    /// In the order of their places.
+    pub(crate) items: Vec<PromptItem>,
     pub(crate) keeps_tokens: bool,
     /// Whether `block_hashes` has all full blocks.
     pub(crate) is_hashed: bool,
 }
+
+/// Separates the contents of items from those of runs of text.
+const ITEM_CONTENT: u64 = 0x6974_656d;
 
 impl Prompt {
     /// The bit that tokens drawn for a run have. Whoever sends them to a model with a
@@ -35,6 +41,7 @@ impl Prompt {
             block_hashes: Vec::new(),
             hasher: ChainHasher::new(blocks, salt),
             blocks,
+            items: Vec::new(),
             keeps_tokens: false,
             is_hashed: true,
         }
@@ -76,6 +83,22 @@ impl Prompt {
     ) -> Self {
         let mut hashed = Self::new(blocks, salt);
         hashed.push_marked_tokens(&tokens, marks);
+        Self { tokens, keeps_tokens: true, ..hashed }
+    }
+
+    /// As [`Prompt::of_tokens`], with multimodal items in the order of their places. Its blocks are hashed at once.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` tokens.
+    #[must_use]
+    pub fn of_tokens_with_items(
+        tokens: Vec<u32>,
+        blocks: impl Into<HashedBlocks>,
+        salt: u64,
+        items: Vec<PromptItem>,
+    ) -> Self {
+        let mut hashed = Self::new(blocks, salt);
+        hashed.push_tokens_with_items(&tokens, items);
         Self { tokens, keeps_tokens: true, ..hashed }
     }
 
@@ -124,6 +147,34 @@ impl Prompt {
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.blocks
+    }
+
+    /// Appends a multimodal item of `len_tokens` placeholder tokens, all of which are replaced by embeddings. Blocks that
+    /// it touches are those of other prompts only where these have the same item at the same place.
+    pub fn push_item(&mut self, identity: u64, len_tokens: u32) {
+        self.items.push(PromptItem::new(identity, self.len_tokens, len_tokens));
+        self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
+    }
+
+    /// Appends tokens some of which are the placeholders of multimodal items, in the order of their places.
+    pub fn push_tokens_with_items(&mut self, tokens: &[u32], items: Vec<PromptItem>) {
+        let before = self.len_tokens;
+        let marks: Vec<(u32, u64)> =
+            items.iter().map(|item| (item.offset_tokens().saturating_sub(before), item.identity())).collect();
+        self.push_marked_tokens(tokens, &marks);
+        self.items.extend(items);
+    }
+
+    /// Names the multimodal items among tokens whose marks tell their blocks apart, in the order of their places.
+    #[must_use]
+    pub fn with_items(self, items: Vec<PromptItem>) -> Self {
+        Self { items, ..self }
+    }
+
+    /// Its multimodal items, in the order of their places.
+    #[must_use]
+    pub fn items(&self) -> &[PromptItem] {
+        &self.items
     }
 
     /// The tokens, if they are kept.

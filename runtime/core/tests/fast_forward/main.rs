@@ -141,7 +141,10 @@ proptest! {
         let mut engine = with_requests(config, &requests);
         let mut policy = Whims::new(9);
         let mut predicted = Vec::new();
+        let mut steps_left = 100_000;
         while engine.has_schedulable_requests() || engine.step_in_flight() {
+            steps_left -= 1;
+            prop_assert!(steps_left > 0, "the requests never end");
             if engine.may_schedule() {
                 engine.apply_policy(&mut policy, 0).expect("it says what it may");
                 let shape = engine.schedule().shape;

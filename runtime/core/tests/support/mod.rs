@@ -9,7 +9,7 @@ use vcr_core::policy::{
 use vcr_core::seed::mix;
 use vcr_core::{
     CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Policy, Prompt,
-    RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
+    PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -46,8 +46,10 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
         1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::GuaranteedNoEvict)),
     ];
     let between_steps = proptest::bool::weighted(0.3);
-    (sizes, switches, caps, modes, (any::<bool>(), between_steps, arb_drafter()), arb_tiers()).prop_map(
-        |(sizes, switches, caps, modes, (older, between_steps, (drafter, hashes_alone)), tiers)| {
+    let encoder = (proptest::option::of(1..60u32), proptest::option::of(1..60u32), any::<bool>());
+    let others = (any::<bool>(), between_steps, arb_drafter(), encoder);
+    (sizes, switches, caps, modes, others, arb_tiers()).prop_map(
+        |(sizes, switches, caps, modes, (older, between_steps, (drafter, hashes_alone), encoder), tiers)| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
             let (threshold, watermark, max_model_len, max_loras) = caps;
@@ -95,6 +97,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
                 kv_cache_groups: Vec::new(),
                 prefix_cache_retention_interval: None,
+                max_num_encoder_input_tokens: encoder.0,
+                encoder_cache_size: encoder.1,
+                disable_chunked_mm_input: encoder.2,
             };
             EngineConfig::new(input).expect("drawn to be valid")
         },
@@ -165,8 +170,42 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
     }))
 }
 
+/// Multimodal items of a prompt by its content: none, or some that repeat themselves and those of other prompts.
+fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptItem> {
+    let chunk = match config.long_prefill_token_threshold {
+        0 => config.max_num_batched_tokens,
+        threshold => threshold.min(config.max_num_batched_tokens),
+    };
+    let drafting = config.drafting();
+    let chunk = chunk.saturating_sub(drafting.draft_slots + drafting.prefill_lookahead_tokens).max(1);
+    let longest = config.encoder_budget_embeds().min(config.encoder_cache_embeds()).min(chunk);
+    let mut items = Vec::new();
+    // A chunk that ends where states are kept may be too short for an item that must not be split.
+    if config.kv_cache_groups.iter().any(|group| matches!(group.kind, KvCacheKind::Mamba { .. })) {
+        return items;
+    }
+    let mut state = mix(content.into());
+    let mut offset = state as u32 % 20;
+    while !content.is_multiple_of(3) {
+        state = mix(state);
+        let identity = state % 5;
+        let len = (identity as u32 * 7 + 1).min(longest);
+        // A drafter with a module for each draft ends no chunk so late, not even before an item that waits for room.
+        if offset + len.max(drafting.prefill_lookahead_tokens) > prompt_tokens {
+            break;
+        }
+        let item = PromptItem::new(identity, offset, len);
+        items.push(if identity == 2 { item.with_embed_runs([1..3, 5..8]) } else { item });
+        // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits for its room: for ever,
+        // if it begins too early.
+        let least = if config.rules == SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
+        offset += len + least + (state >> 32) as u32 % 9;
+    }
+    items
+}
+
 /// A request by its tag: two in three have an adapter if the engine has any,
-/// every other prompt keeps its tokens, some are computed whatever is cached.
+/// every other prompt keeps its tokens, some are computed whatever is cached, some have items.
 pub(crate) fn request(
     config: &EngineConfig,
     tag: u64,
@@ -180,7 +219,17 @@ pub(crate) fn request(
     let content = if shared { 1 } else { 1000 + tag as u32 };
     let prompt = if tag.is_multiple_of(2) {
         let tokens = (0..prompt_tokens).map(|index| content * 512 + index);
-        Prompt::of_tokens(tokens.collect(), config.hashed_blocks(), salt)
+        let items = items(config, content, prompt_tokens);
+        if items.is_empty() {
+            Prompt::of_tokens(tokens.collect(), config.hashed_blocks(), salt)
+        } else {
+            Prompt::of_tokens_with_items(tokens.collect(), config.hashed_blocks(), salt, items)
+        }
+    } else if tag.is_multiple_of(5) {
+        let tokens: Vec<u32> = (0..prompt_tokens).map(|index| content * 512 + index).collect();
+        let mut prompt = Prompt::new(config.hashed_blocks(), salt);
+        prompt.push_tokens_with_items(&tokens, items(config, content, prompt_tokens));
+        prompt
     } else {
         let mut prompt = Prompt::new(config.hashed_blocks(), salt);
         prompt.push_run(u64::from(content), 0, prompt_tokens);

@@ -140,5 +140,8 @@ fn engine_config(
         kv_tiers: None,
         kv_cache_groups: Vec::new(),
         prefix_cache_retention_interval: None,
+        max_num_encoder_input_tokens: None,
+        encoder_cache_size: None,
+        disable_chunked_mm_input: false,
     })
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_core::{
     CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, NamedValue, Policy,
-    Reservations, SchedulerRules, Victim,
+    PromptItem, Reservations, SchedulerRules, Victim,
 };
 
 use super::scope::rules_of;
@@ -56,6 +56,11 @@ struct CaseConfig {
     drafter: Option<String>,
     #[serde(default)]
     disable_lookahead_block_hashes: bool,
+    /// The encoder's budget and cache, of cases with multimodal items.
+    max_num_encoder_input_tokens: Option<u32>,
+    encoder_cache_size: Option<u32>,
+    #[serde(default)]
+    disable_chunked_mm_input: bool,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
     /// Unknown keys.
@@ -133,12 +138,35 @@ pub(super) struct CaseRequest {
     pub(super) lora: Option<u32>,
     /// Output index at which the model returns the stop token.
     pub(super) stop_at: Option<u32>,
+    /// Multimodal items, in the order of their places.
+    #[serde(default)]
+    pub(super) media: Vec<CaseItem>,
+}
+
+/// A multimodal item: `[identity, offset, length]`, and behind them runs of placeholders that embeddings replace, each
+/// `[start, end]` within the item, where there are others between them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum CaseItem {
+    Whole(u64, u32, u32),
+    Runs(u64, u32, u32, Vec<(u32, u32)>),
+}
+
+impl CaseItem {
+    pub(super) fn item(&self) -> PromptItem {
+        match self {
+            Self::Whole(identity, offset, len) => PromptItem::new(*identity, *offset, *len),
+            Self::Runs(identity, offset, len, runs) => {
+                PromptItem::new(*identity, *offset, *len).with_embed_runs(runs.iter().map(|&(start, end)| start..end))
+            }
+        }
+    }
 }
 
 /// Its keys. Those that say when a request comes and goes are not read: the
 /// steps say it.
 const REQUEST_KEYS: &[&str] =
-    &["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap"];
+    &["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media"];
 
 /// The recording without its steps.
 pub(super) struct Case {
@@ -212,6 +240,9 @@ impl CaseConfig {
             kv_tiers: None,
             kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
             prefix_cache_retention_interval: self.retention,
+            max_num_encoder_input_tokens: self.max_num_encoder_input_tokens,
+            encoder_cache_size: self.encoder_cache_size,
+            disable_chunked_mm_input: self.disable_chunked_mm_input,
         };
         checked(input)
     }
@@ -257,6 +288,12 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("free_blocks", json!(config.num_gpu_blocks - 1), "all blocks but the null block are free at the start"),
     ];
     let mut expected = expected.to_vec();
+    // Of cases with multimodal items alone.
+    expected.extend([
+        ("encoder_budget", json!(config.encoder_budget_embeds()), as_asked),
+        ("encoder_cache_size", json!(config.encoder_cache_embeds()), as_asked),
+        ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input), as_asked),
+    ]);
     if config.has_kv_cache_groups() {
         expected.extend(expected_of_groups(config));
     }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use vcr_core::{Engine, Prompt, RequestId, RequestSpec, StopRules, TokenSource};
+use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, StopRules, TokenSource};
 
-use super::case::{Case, CaseRequest};
+use super::case::{Case, CaseItem, CaseRequest};
 use super::report::{CaseReport, Difference};
 use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
@@ -16,6 +16,8 @@ use crate::read::step_line;
 
 /// The token that the pretended model returns where a request is to stop.
 const STOP_TOKEN: u32 = 7;
+/// The token in the places of multimodal items.
+const PLACEHOLDER_TOKEN: u32 = 5;
 /// Tokens of one segment are numbered from its number times this.
 const SEGMENT_TOKENS: u32 = 4096;
 /// The segment of a request's outputs is its id plus this.
@@ -108,6 +110,12 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("free", &ours.free, &theirs.free)?;
     if !(ours.win.is_empty() && theirs.win.is_empty()) {
         report.compare("win", &ours.win, &theirs.win)?;
+    }
+    if !(ours.enc.is_empty() && theirs.enc.is_empty()) {
+        report.compare("enc", &ours.enc, &theirs.enc)?;
+    }
+    if !(ours.encf.is_empty() && theirs.encf.is_empty()) {
+        report.compare("encf", &ours.encf, &theirs.encf)?;
     }
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
@@ -237,10 +245,9 @@ impl Replay {
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
+        let items: Vec<PromptItem> = request.media.iter().map(CaseItem::item).collect();
         let mut prompt = Prompt::new(self.engine.config().hashed_blocks(), salt);
-        for &(segment, len) in &request.prompt {
-            prompt.push_tokens((0..len).map(|index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index)));
-        }
+        prompt.push_tokens_with_items(&tokens_of(request, &items), items);
         let spec = RequestSpec {
             stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
             priority: request.prio,
@@ -263,6 +270,19 @@ impl Replay {
             self.log.aborted(tag);
         }
     }
+}
+
+/// The tokens of a prompt: those of its segments, but for placeholders, which are all the same.
+fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
+    let segments = request.prompt.iter();
+    let mut tokens: Vec<u32> = segments
+        .flat_map(|&(segment, len)| (0..len).map(move |index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index)))
+        .collect();
+    for item in items {
+        let places = item.offset_tokens() as usize..item.end_tokens() as usize;
+        tokens.get_mut(places).unwrap_or_default().fill(PLACEHOLDER_TOKEN);
+    }
+    tokens
 }
 
 /// The number of a request named in a field.

@@ -81,6 +81,24 @@ fn the_cases_with_drafters() {
     }
 }
 
+/// Prompts with images: the encoder's budget and cache, both versions.
+#[test]
+fn the_cases_with_media() {
+    let folder = group("media");
+    assert_eq!(all_reproduced(&folder).len(), 14);
+    for version in ["0.32", "0.33"] {
+        let own = || cases(&folder).into_iter().filter(|case| case.to_string_lossy().ends_with(version));
+        let total = |name: &str| -> u64 {
+            own().map(|case| json_of(&case, "config.json")["stats"][name].as_u64().unwrap_or(0)).sum()
+        };
+        let lines_with = |key: &str| -> usize {
+            own().map(|case| text_of(&case, "steps.jsonl").lines().filter(|line| line.contains(key)).count()).sum()
+        };
+        assert!(total("preemptions") > 50 && total("hits") > 500, "{version}");
+        assert!(lines_with("\"enc\":") > 200 && lines_with("\"encf\":") > 100, "{version}");
+    }
+}
+
 /// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {

@@ -1,0 +1,267 @@
+//! The encoder of a multimodal model: which items it computes in a step, and what is kept of them.
+//!
+//! Owns the items of requests and the encoder cache. Decides as vLLM 0.32 and 0.33 do
+//! (`_try_schedule_encoder_inputs` and `_free_encoder_inputs` of `vllm/v1/core/sched/scheduler.py`): an item is
+//! computed as a whole, before the first of its placeholder tokens; a chunk ends before an item
+//! that the compute budget of the step or the room in the cache does not allow. An engine has an
+//! [`Encoder`] only once a request with items has come.
+
+mod cache;
+mod input_ids;
+pub(crate) mod item;
+
+pub use item::PromptItem;
+
+use self::cache::EncoderCache;
+use self::input_ids::InputIds;
+use crate::config::{EngineConfig, SchedulerRules};
+use crate::plan::{EncoderInput, StepPlan};
+use crate::request::RequestId;
+use crate::stats::EncoderCacheStats;
+
+/// The items of requests, and the cache of what the encoder has made of them.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    cache: EncoderCache,
+    budget_embeds: u32,
+    /// Whether the largest item counts, as that of the model does in vLLM.
+    budget_grows: bool,
+    cache_grows: bool,
+    rules: SchedulerRules,
+    is_chunking_off: bool,
+    /// Tokens after a chunk that a drafter reads, too.
+    lookahead_tokens: u32,
+    /// By slot of the request.
+    requests: Vec<Option<Box<RequestItems>>>,
+    decision: Decision,
+    /// Scratch.
+    passed: Vec<u32>,
+}
+
+/// Embeddings in the encoder cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncoderCacheUse {
+    /// All of them.
+    pub cached_embeds: u32,
+    /// Of these, such that requests wait for or use; the others may be evicted.
+    pub referenced_embeds: u32,
+}
+
+#[derive(Debug)]
+struct RequestItems {
+    items: Vec<PromptItem>,
+    /// Those whose entries the request refers to, by index.
+    held: InputIds,
+}
+
+/// What the latest chunk needs of the encoder, as long as it may still come to nothing.
+#[derive(Debug, Default)]
+struct Decision {
+    /// To be computed.
+    inputs: Vec<u32>,
+    /// The same as one to be computed.
+    duplicates: Vec<u32>,
+    /// Found in the cache, and not looked for before by this request.
+    num_hits: u32,
+    /// What is left of the compute budget.
+    budget_embeds: u32,
+}
+
+fn key_of(item: &PromptItem) -> (u64, u32) {
+    (item.identity(), item.num_embeds())
+}
+
+impl Encoder {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        Self {
+            cache: EncoderCache::new(config.encoder_cache_embeds()),
+            budget_embeds: config.encoder_budget_embeds(),
+            budget_grows: config.max_num_encoder_input_tokens.is_none(),
+            cache_grows: config.encoder_cache_size.is_none(),
+            rules: config.rules,
+            is_chunking_off: config.disable_chunked_mm_input,
+            lookahead_tokens: config.drafting().prefill_lookahead_tokens,
+            requests: Vec::new(),
+            decision: Decision::default(),
+            passed: Vec::new(),
+        }
+    }
+
+    /// How full the cache is.
+    pub(crate) fn cache_use(&self) -> EncoderCacheUse {
+        EncoderCacheUse { cached_embeds: self.cache.num_cached(), referenced_embeds: self.cache.num_referenced() }
+    }
+
+    /// Embeddings that a step may compute.
+    pub(crate) fn budget_embeds(&self) -> u32 {
+        self.budget_embeds
+    }
+
+    /// A request has come with items, in the order of their places. What has no limit of its own holds the largest.
+    pub(crate) fn enter(&mut self, id: RequestId, items: Vec<PromptItem>) {
+        let largest = items.iter().map(PromptItem::num_embeds).max().unwrap_or(0);
+        if self.budget_grows {
+            self.budget_embeds = self.budget_embeds.max(largest);
+        }
+        if self.cache_grows {
+            self.cache.grow_to(largest);
+        }
+        if self.requests.len() <= id.index() {
+            self.requests.resize_with(id.index() + 1, || None);
+        }
+        self.requests[id.index()] = Some(Box::new(RequestItems { items, held: InputIds::default() }));
+    }
+
+    /// A request has left: drops its references and items.
+    pub(crate) fn forget(&mut self, id: RequestId) {
+        self.release(id);
+        if let Some(place) = self.requests.get_mut(id.index()) {
+            *place = None;
+        }
+    }
+
+    /// Forgets what is cached. Requests that run go on with what they have.
+    pub(crate) fn reset(&mut self) {
+        self.cache.reset();
+        self.requests.iter_mut().flatten().for_each(|request| request.held = InputIds::default());
+    }
+
+    /// Decides the items that a chunk of `tokens` tokens after `computed` others needs, with this compute
+    /// budget, and gives how many of the tokens the chunk can have. What is found in the
+    /// cache is referred to from now on, whatever comes of the chunk.
+    pub(crate) fn cut_chunk(&mut self, id: RequestId, computed: u32, tokens: u32, budget_embeds: u32) -> u32 {
+        let decision = &mut self.decision;
+        decision.inputs.clear();
+        decision.duplicates.clear();
+        decision.num_hits = 0;
+        decision.budget_embeds = budget_embeds;
+        let Some(Some(request)) = self.requests.get_mut(id.index()) else { return tokens };
+        let RequestItems { items, held } = &mut **request;
+        let end = computed.saturating_add(tokens);
+        let read_end = end.saturating_add(self.lookahead_tokens);
+        let computed_and_read = computed.saturating_add(self.lookahead_tokens);
+        let first = items.partition_point(|item| item.end_tokens() <= computed);
+        let mut to_compute_embeds = 0;
+        for (index, item) in items.iter().enumerate().skip(first) {
+            let start = item.offset_tokens();
+            if start >= read_end {
+                break;
+            }
+            // 0.32 splits an item that a chunk begins with, even so.
+            let may_be_whole = match self.rules {
+                SchedulerRules::V0_32 => computed < start,
+                SchedulerRules::V0_33 => computed <= start,
+            };
+            if self.is_chunking_off && may_be_whole && end < item.end_tokens() {
+                return start.saturating_sub(computed_and_read);
+            }
+            let key = key_of(item);
+            if decision.inputs.iter().any(|&other| key_of(&items[other as usize]) == key) {
+                decision.duplicates.push(index as u32);
+                continue;
+            }
+            if self.cache.contains(key) {
+                decision.num_hits += u32::from(hold(&mut self.cache, items, held, index as u32));
+                continue;
+            }
+            let num_embeds = item.num_embeds();
+            if num_embeds > decision.budget_embeds || !self.cache.make_room(num_embeds + to_compute_embeds) {
+                // What the drafter of 0.33 reads ahead of an item that is not computed is text to it.
+                return match self.rules {
+                    SchedulerRules::V0_32 => start.saturating_sub(computed_and_read),
+                    SchedulerRules::V0_33 => tokens.min(start.saturating_sub(computed)),
+                };
+            }
+            if item.has_embeds_within(computed, read_end) {
+                to_compute_embeds += num_embeds;
+                decision.budget_embeds -= num_embeds;
+                decision.inputs.push(index as u32);
+            }
+        }
+        tokens
+    }
+
+    /// The latest chunk is part of the step: its items take their room, and are entered into the plan.
+    /// Gives what is left of the step's compute budget, if anything was computed.
+    pub(crate) fn commit(
+        &mut self,
+        id: RequestId,
+        tag: u64,
+        plan: &mut StepPlan,
+        stats: &mut EncoderCacheStats,
+    ) -> Option<u32> {
+        let Some(Some(request)) = self.requests.get_mut(id.index()) else { return None };
+        let RequestItems { items, held } = &mut **request;
+        let decision = &self.decision;
+        for &input in &decision.inputs {
+            let (identity, num_embeds) = key_of(&items[input as usize]);
+            self.cache.insert((identity, num_embeds));
+            held.insert(input);
+            plan.add_encoder_input(EncoderInput { request: id, tag, input, identity, num_embeds });
+            stats.computed_items += 1;
+            stats.computed_embeds += u64::from(num_embeds);
+        }
+        let mut hits = decision.num_hits;
+        for &input in &decision.duplicates {
+            hits += u32::from(hold(&mut self.cache, items, held, input));
+        }
+        stats.hits += u64::from(hits);
+        stats.queries += u64::from(hits) + decision.inputs.len() as u64;
+        (!decision.inputs.is_empty()).then_some(decision.budget_embeds)
+    }
+
+    /// Drops the references to items all of whose tokens are among the first `processed`. Whether the
+    /// request needs the encoder no more, unless it is preempted.
+    pub(crate) fn pass(&mut self, id: RequestId, processed: u32) -> bool {
+        let Some(Some(request)) = self.requests.get_mut(id.index()) else { return true };
+        let RequestItems { items, held } = &mut **request;
+        let ahead = match self.rules {
+            SchedulerRules::V0_32 => self.lookahead_tokens,
+            SchedulerRules::V0_33 => 0,
+        };
+        let is_passed = |input: u32| items[input as usize].end_tokens().saturating_add(ahead) <= processed;
+        self.passed.clear();
+        self.passed.extend(held.iter().filter(|&input| is_passed(input)));
+        for &input in &self.passed {
+            let_go(&mut self.cache, items, held, input);
+        }
+        held.is_empty() && items.last().is_none_or(|last| last.end_tokens() <= processed)
+    }
+
+    /// Drops all references of a request; whether it has items.
+    pub(crate) fn release(&mut self, id: RequestId) -> bool {
+        let Some(Some(request)) = self.requests.get_mut(id.index()) else { return false };
+        let RequestItems { items, held } = &mut **request;
+        self.passed.clear();
+        self.passed.extend(held.iter());
+        for &input in &self.passed {
+            let_go(&mut self.cache, items, held, input);
+        }
+        true
+    }
+
+    /// Enters what was evicted since the latest step into the plan.
+    pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
+        self.cache.take_evicted(&mut plan.freed_encoder_items);
+    }
+}
+
+/// A request refers to the entry of an item, which is there; whether it did not before.
+fn hold(cache: &mut EncoderCache, items: &[PromptItem], held: &mut InputIds, input: u32) -> bool {
+    if !holds_entry_of(items, held, input) {
+        cache.refer(key_of(&items[input as usize]));
+    }
+    held.insert(input)
+}
+
+fn let_go(cache: &mut EncoderCache, items: &[PromptItem], held: &mut InputIds, input: u32) {
+    // A request that repeats an item has one reference for all of its places.
+    if held.remove(input) && !holds_entry_of(items, held, input) {
+        cache.drop_reference(key_of(&items[input as usize]));
+    }
+}
+
+fn holds_entry_of(items: &[PromptItem], held: &InputIds, input: u32) -> bool {
+    let key = key_of(&items[input as usize]);
+    held.iter().any(|other| key_of(&items[other as usize]) == key)
+}
