@@ -14,11 +14,18 @@ const OF_PROMPTS: &str = "engines tell nothing of a prompt before its first toke
 
 /// Metrics of virtual time only.
 fn virtual_only() -> Vec<&'static str> {
-    [Counter::IgnoredFaults, Counter::StayedWithDecode, Counter::HostCachedTokens, Counter::DiskCachedTokens]
-        .map(|counter| counter.info().name)
-        .into_iter()
-        .chain([Trend::KvLoad.info().name])
-        .collect()
+    let counters = [
+        Counter::IgnoredFaults,
+        Counter::StayedWithDecode,
+        Counter::HostCachedTokens,
+        Counter::DiskCachedTokens,
+        // Prompts are sent as tokens alone.
+        Counter::EncoderQueries,
+        Counter::EncoderHits,
+        Counter::EncoderItems,
+        Counter::EncoderTokens,
+    ];
+    counters.map(|counter| counter.info().name).into_iter().chain([Trend::KvLoad.info().name]).collect()
 }
 
 /// What is not known of engines in this process.

@@ -18,6 +18,8 @@
 //! * Every step adds `prefill_ms_per_token` for each new prefill token in it,
 //!   so that longer or less cached prompts take longer, however they are
 //!   chunked. With 0, chunks that complete nothing are free.
+//! * Every step adds `encoder_ms_per_token` for each embedding of an image or other item that the
+//!   encoder computes in it, before the tokens of the prompt.
 //! * The sum is multiplied by the load
 //!   `1 + (full_load_factor - 1) * (running - 1) / (max_num_seqs - 1)`, where
 //!   `running` is the number of requests in the step (vllm-vcr's formula; it
@@ -43,6 +45,8 @@ pub struct KnobsInput {
     pub itl: Distribution,
     /// Added per new prefill token, in milliseconds; 0 for none.
     pub prefill_ms_per_token: f64,
+    /// Added per embedding that the encoder computes, in milliseconds; 0 for none.
+    pub encoder_ms_per_token: f64,
     /// By how much a full engine is slower than one with a single request; at
     /// least 1, which means not at all.
     pub full_load_factor: f64,
@@ -59,6 +63,7 @@ impl KnobsInput {
         problems.distribution_ms("ttft", &self.ttft);
         problems.distribution_ms("itl", &self.itl);
         problems.step_ms("prefill_ms_per_token", self.prefill_ms_per_token);
+        problems.step_ms("encoder_ms_per_token", self.encoder_ms_per_token);
         problems.at_least("full_load_factor", self.full_load_factor, 1.0);
         problems.at_least("max_num_seqs", self.max_num_seqs as f64, 1.0);
         problems
@@ -99,7 +104,8 @@ impl Knobs {
             0.0
         };
         let tokens_ms = self.input.prefill_ms_per_token * shape.prefill_tokens as f64;
-        whole_ns(MODEL, "price", (drawn_ms + tokens_ms) * load(&self.input, shape.batch_requests()))
+        let encoder_ms = self.input.encoder_ms_per_token * shape.encoder.embeds as f64;
+        whole_ns(MODEL, "price", (drawn_ms + tokens_ms + encoder_ms) * load(&self.input, shape.batch_requests()))
     }
 }
 
@@ -124,12 +130,14 @@ impl LatencyModel for Knobs {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use vcr_core::latency::EncoderShape;
 
     fn input() -> KnobsInput {
         KnobsInput {
             ttft: Distribution::Constant { value: 50.0 },
             itl: Distribution::Constant { value: 0.4 },
             prefill_ms_per_token: 0.01,
+            encoder_ms_per_token: 0.002,
             full_load_factor: 3.0,
             max_num_seqs: 101,
             seed: 1,
@@ -163,6 +171,12 @@ mod tests {
     }
 
     #[test]
+    fn embeddings_are_added_to_their_step_alone() {
+        let shape = StepShape { encoder: EncoderShape { items: 2, embeds: 1_000 }, ..prefill(1_000, 0) };
+        assert_eq!(price(input(), shape) - price(input(), prefill(1_000, 0)), 2_000_000);
+    }
+
+    #[test]
     fn load_grows_linearly_to_its_factor() {
         assert_eq!(price(input(), decode(1)), 400_000);
         assert_eq!(price(input(), decode(51)), 800_000);
@@ -177,6 +191,7 @@ mod tests {
             ttft: Distribution::Normal { mean: -1.0, std: f64::NAN },
             itl: Distribution::Uniform { min: 2.0, max: 1.0 },
             prefill_ms_per_token: 1e30,
+            encoder_ms_per_token: -1.0,
             full_load_factor: 0.5,
             max_num_seqs: 0,
             seed: 0,
@@ -188,12 +203,13 @@ mod tests {
             "`ttft`: `std` must be finite and at least 0, but is NaN",
             "`itl`: `min` (2) must not exceed `max` (1)",
             "`prefill_ms_per_token` is ",
+            "`encoder_ms_per_token` ",
             "`full_load_factor` must be at least 1, but is 0.5",
             "`max_num_seqs` must be at least 1, but is 0",
         ] {
             assert!(text.contains(part), "{text}\nlacks {part}");
         }
-        assert_eq!(error.problems.len(), 6, "{text}");
+        assert_eq!(error.problems.len(), 7, "{text}");
     }
 
     proptest! {

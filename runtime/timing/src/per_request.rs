@@ -85,6 +85,7 @@ mod tests {
             ttft: Distribution::Constant { value: 50.0 },
             itl: Distribution::Constant { value: 0.4 },
             prefill_ms_per_token: 0.01,
+            encoder_ms_per_token: 0.0,
             full_load_factor: 3.0,
             max_num_seqs: 101,
             seed: 1,

@@ -57,6 +57,7 @@ pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String)
         ttft,
         itl,
         prefill_ms_per_token: per_token_ns as f64 / 1e6,
+        encoder_ms_per_token: 0.0,
         full_load_factor: args.time_factor_under_load.unwrap_or(1.0),
         max_num_seqs: FULL_LOAD_REQUESTS,
         seed: 0,

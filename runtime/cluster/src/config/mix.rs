@@ -169,6 +169,8 @@ pub struct Media {
     pub items: Distribution,
     /// Tokens of each, as the model's rule has it.
     pub tokens_per_item: u32,
+    /// How many different ones there are, of which each is as likely; none for new ones each time.
+    pub distinct: Option<u32>,
 }
 
 /// LoRA adapters by number.

@@ -271,6 +271,9 @@ impl RequestClass {
         }
         if let Some(media) = &self.mix.media {
             check_most("tokens_per_item", u64::from(media.tokens_per_item), 10_000_000, problem);
+            if media.distinct == Some(0) {
+                problem("`distinct` must be at least 1");
+            }
         }
     }
 }

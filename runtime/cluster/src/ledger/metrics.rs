@@ -139,6 +139,10 @@ metric_enum! {
         Stalls = "stalls", Count, Run, "times that a failure injector stalled an engine";
         IgnoredFaults = "ignored_faults", Count, Run,
             "actions of failure injectors that have no effect in virtual time";
+        EncoderQueries = "encoder_queries", Count, Run, "images and other media looked up in the encoder caches of engines";
+        EncoderHits = "encoder_hits", Count, Run, "of `encoder_queries`, those that were there, or came twice in one prompt";
+        EncoderItems = "encoder_items", Count, Run, "images and other media that encoders computed";
+        EncoderTokens = "encoder_tokens", Count, Run, "tokens of prompts that `encoder_items` stand for";
         StayedWithDecode = "stayed_with_decode", Count, Workload,
             "prompts computed by decode engines because of conditional disaggregation";
         Shed = "shed", Count, Workload, "requests refused by a router because all engines were too busy";
@@ -247,6 +251,10 @@ impl Counter {
         matches!(
             self,
             Self::StayedWithDecode
+                | Self::EncoderQueries
+                | Self::EncoderHits
+                | Self::EncoderItems
+                | Self::EncoderTokens
                 | Self::Shed
                 | Self::Stalls
                 | Self::IgnoredFaults

@@ -13,6 +13,7 @@ mod step_facts;
 mod tally;
 mod tokens;
 
+use vcr_core::EncoderCacheStats;
 use vcr_core::plan::TierLoad;
 use vcr_trace::capture::PromptChain;
 
@@ -214,6 +215,14 @@ impl Ledger {
 
     pub(crate) fn count_stall(&mut self) {
         self.step_metrics.add(Counter::Stalls, 1);
+    }
+
+    /// Takes the totals of an engine's encoder.
+    pub(crate) fn count_encoder(&mut self, stats: &EncoderCacheStats) {
+        self.step_metrics.add(Counter::EncoderQueries, stats.queries);
+        self.step_metrics.add(Counter::EncoderHits, stats.hits);
+        self.step_metrics.add(Counter::EncoderItems, stats.computed_items);
+        self.step_metrics.add(Counter::EncoderTokens, stats.computed_embeds);
     }
 
     pub(crate) fn count_ignored_fault(&mut self) {

@@ -66,6 +66,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
     let kept_digests = fleet.workers_mut().iter_mut().map(Worker::take_step_digests).collect::<Option<Vec<_>>>();
+    fleet.workers().iter().for_each(|worker| ledger.count_encoder(&worker.engine_stats().encoder));
     // Summarising needs memory.
     drop(fleet);
     let kept = ledger.take_kept();

@@ -16,8 +16,17 @@ use crate::ledger::{Ledger, StepFacts};
 use crate::observe::RunSeries;
 
 /// What no client of a server can count, and no record of a request has.
-const OF_ENGINES: [Counter; 5] =
-    [Counter::Steps, Counter::Stalls, Counter::IgnoredFaults, Counter::StayedWithDecode, Counter::WastedPromptTokens];
+const OF_ENGINES: [Counter; 9] = [
+    Counter::Steps,
+    Counter::Stalls,
+    Counter::IgnoredFaults,
+    Counter::EncoderQueries,
+    Counter::EncoderHits,
+    Counter::EncoderItems,
+    Counter::EncoderTokens,
+    Counter::StayedWithDecode,
+    Counter::WastedPromptTokens,
+];
 
 /// The target of a run in its report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

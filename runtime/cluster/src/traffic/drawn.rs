@@ -7,7 +7,7 @@ use vcr_core::{Prompt, seed};
 use vcr_random::{Stream, Weights};
 
 use super::turn::{DrawnSession, FollowUp, Turn};
-use crate::config::{Documents, RequestClass, whole};
+use crate::config::{Documents, Media, RequestClass, whole};
 
 /// The classes of a workload, and how they are drawn.
 pub(super) struct Sessions<'a> {
@@ -66,9 +66,7 @@ impl Sessions<'_> {
             self.push_documents(documents, session.class, content, &mut session.conversation);
         }
         if let Some(media) = &mix.media {
-            let items = media.items.draw(&mut Stream::new(content, "media")).round().max(0.0);
-            let tokens = (items * f64::from(media.tokens_per_item)).min(f64::from(u32::MAX / 4)) as u32;
-            session.conversation.push_run(seed::derive(content, "media", 0), 0, tokens);
+            self.push_media(media, session.class, content, &mut session.conversation);
         }
         let known = mix.conversations.as_ref().and_then(|known| known.prompts.get(session.dialogue as usize));
         let known = known.map_or(&[][..], |prompts| &prompts[turn as usize]);
@@ -98,6 +96,21 @@ impl Sessions<'_> {
             earlier: None,
             follow_up,
             played_row: None,
+        }
+    }
+
+    /// Puts the images of a turn in front of its text.
+    fn push_media(&self, media: &Media, class: u32, content: u64, prompt: &mut Prompt) {
+        let most = (u32::MAX / 4).checked_div(media.tokens_per_item).unwrap_or(0);
+        let items = media.items.draw(&mut Stream::new(content, "media")).round().clamp(0.0, f64::from(most)) as u64;
+        let pool = seed::derive(self.seed, "media", u64::from(class));
+        let mut stream = Stream::new(content, "media items");
+        for item in 0..items {
+            let identity = match media.distinct {
+                Some(count) => seed::derive(pool, "item", (stream.unit() * f64::from(count)) as u64),
+                None => seed::derive(content, "media", item),
+            };
+            prompt.push_item(identity, media.tokens_per_item);
         }
     }
 

@@ -178,13 +178,32 @@ fn popular_documents_are_found_in_the_cache() {
 fn stop_tokens_end_outputs_early_and_images_take_their_tokens() {
     let mix = RequestMix {
         stop_after: Some(constant(3.0).into()),
-        media: Some(Media { items: constant(2.0), tokens_per_item: 100 }),
+        media: Some(Media { items: constant(2.0), tokens_per_item: 100, distinct: None }),
         ..RequestMix::new(constant(32.0), constant(50.0))
     };
     let workload = synthetic("w", Arrivals::Burst { count: 10, over_ns: S }, mix);
     let report = run(&config(Topology::Aggregated(pool("engines", 1, 4000, RouterConfig::RoundRobin)), vec![workload]));
     assert_eq!(report.metrics.count(Counter::Completed), 10);
     assert!(report.requests.iter().all(|r| (r.output_tokens, r.max_tokens, r.prompt_tokens) == (3, 50, 232)));
+}
+
+#[test]
+fn images_are_computed_once_while_the_encoder_cache_holds_them() {
+    let report = |media: Option<Media>| {
+        let mix = RequestMix { media, ..RequestMix::new(constant(32.0), constant(5.0)) };
+        on_one_engine(vec![synthetic("w", Arrivals::Burst { count: 20, over_ns: S }, mix)])
+    };
+    let counts = |report: &Report| {
+        let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits, Counter::EncoderQueries];
+        counters.map(|counter| report.metrics.count(counter))
+    };
+    let media = |distinct| Some(Media { items: constant(2.0), tokens_per_item: 100, distinct });
+    let [items, tokens, hits, queries] = counts(&report(media(Some(3))));
+    assert_eq!((items, tokens), (3, 300));
+    assert!(hits > 3 && queries == hits + items, "{hits} and {queries}");
+    assert_eq!(counts(&report(media(None))), [40, 4_000, 0, 40]);
+    let text = report(None);
+    assert!(!text.metrics.counters.contains_key(Counter::EncoderItems.info().name), "no images, no such counters");
 }
 
 #[test]

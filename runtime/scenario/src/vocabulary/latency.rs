@@ -148,6 +148,7 @@ fn knobs_input(options: &mut Options<'_>) -> KnobsInput {
         ttft: ttft.unwrap_or(zero),
         itl: itl.unwrap_or(zero),
         prefill_ms_per_token: options.duration_ns("prefill_per_token").unwrap_or(0) as f64 / 1e6,
+        encoder_ms_per_token: options.duration_ns("encoder_per_token").unwrap_or(0) as f64 / 1e6,
         full_load_factor: options.f64("full_load_factor").unwrap_or(1.0),
         max_num_seqs: options.u64("max_num_seqs").unwrap_or(256),
         seed: 0,
@@ -158,7 +159,8 @@ fn make_knobs(options: Options<'_>) -> Scripted<LatencySpec> {
     seeded("knobs", options, Knobs::new)
 }
 
-fn make_per_request(options: Options<'_>) -> Scripted<LatencySpec> {
+fn make_per_request(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    options.refuse("encoder_per_token", "times of requests do not depend on what a step computes");
     seeded("per_request", options, PerRequest::new)
 }
 

@@ -58,6 +58,11 @@ fn add_stats(into: &mut EngineStats, from: &EngineStats) {
     drafts.num_drafts += more.num_drafts;
     drafts.num_draft_tokens += more.num_draft_tokens;
     drafts.num_accepted_tokens += more.num_accepted_tokens;
+    let (encoder, more) = (&mut into.encoder, &from.encoder);
+    encoder.queries += more.queries;
+    encoder.hits += more.hits;
+    encoder.computed_items += more.computed_items;
+    encoder.computed_embeds += more.computed_embeds;
     for (into, from) in [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)] {
         into.requests += from.requests;
         into.queried_tokens += from.queried_tokens;

@@ -83,6 +83,7 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
             Media {
                 items: images.counts("count").unwrap_or(one),
                 tokens_per_item: images.required("tokens", tokens_per_item),
+                distinct: images.u32("distinct"),
             }
         }),
         stop_after: options.lengths("stop_after"),
