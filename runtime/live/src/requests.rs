@@ -1,9 +1,11 @@
 //! The requests that an engine knows, by slot, tag and name.
 
+use std::ops::Range;
+
 use hashbrown::HashTable;
-use vcr_core::RequestId;
+use vcr_core::{PromptItem, RequestId};
 use vcr_transfer::{Description, Meeting, Peer, Room};
-use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature};
+use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature, Tensor, TensorData};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::faults::active::{EngineFault, PlannedFailure};
@@ -123,19 +125,39 @@ pub(crate) struct Medium {
     pub(crate) offset: u32,
     /// The number of those tokens.
     pub(crate) tokens: u32,
+    /// Which of them embeddings replace, if not all do.
+    pub(crate) embed_runs: Option<Vec<Range<u32>>>,
 }
 
 impl Medium {
     fn of(feature: &MmFeature) -> Self {
         let place = &feature.mm_position;
         let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        Self { identifier: feature.identifier.clone(), offset: bounded(place.offset), tokens: bounded(place.length) }
+        Self {
+            identifier: feature.identifier.clone(),
+            offset: bounded(place.offset),
+            tokens: bounded(place.length),
+            embed_runs: place.is_embed.as_ref().and_then(embed_runs),
+        }
     }
 
     /// Stands for its content in hashes.
     pub(crate) fn content(&self) -> u64 {
         xxh3_64(self.identifier.as_bytes())
     }
+}
+
+/// The runs of a mask of placeholders; none where its bytes are not in the message: then all count as embeddings.
+fn embed_runs(mask: &Tensor) -> Option<Vec<Range<u32>>> {
+    let TensorData::Inline(bytes) = &mask.data else { return None };
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for (place, _) in (0u32..).zip(bytes).filter(|(_, byte)| **byte != 0) {
+        match runs.last_mut().filter(|run| run.end == place) {
+            Some(run) => run.end = place + 1,
+            None => runs.push(place..place + 1),
+        }
+    }
+    (mask.dtype == "bool").then_some(runs)
 }
 
 impl BlockKeys {
@@ -154,6 +176,25 @@ impl BlockKeys {
     /// first one with any of their tokens on.
     pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
         self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
+    }
+
+    /// The media as items that the engine's encoder computes. Those that are out of place, which vLLM's frontends
+    /// never send, count as tokens alone.
+    pub(crate) fn items(&self, prompt_tokens: u32) -> Vec<PromptItem> {
+        let mut end = 0;
+        let mut items = Vec::with_capacity(self.media.len());
+        for medium in &self.media {
+            let item = PromptItem::new(medium.content(), medium.offset, medium.tokens);
+            if medium.tokens == 0 || medium.offset < end || item.end_tokens() > prompt_tokens {
+                continue;
+            }
+            end = item.end_tokens();
+            items.push(match &medium.embed_runs {
+                Some(runs) => item.with_embed_runs(runs.iter().cloned()),
+                None => item,
+            });
+        }
+        items
     }
 
     pub(crate) fn is_empty(&self) -> bool {

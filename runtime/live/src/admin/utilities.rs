@@ -113,10 +113,13 @@ impl Admin {
             "get_weight_version" => {
                 Outcome::Returned(serving.egress.outputs.weight_version().unwrap_or("default").into())
             }
-            // Nothing is profiled, cached, saved or loaded.
+            "reset_encoder_cache" => {
+                serving.stepper.reset_encoder_cache();
+                Outcome::Returned(Value::Nil)
+            }
+            // Nothing is profiled, saved or loaded, and processed inputs are not kept.
             "profile"
             | "reset_mm_cache"
-            | "reset_encoder_cache"
             | "execute_dummy_batch"
             | "save_sharded_state"
             | "init_weight_transfer_engine"

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn media_adapters_and_seeds_have_vectors_of_their_own() {
-        let image = |name: &str| [Medium { identifier: name.to_owned(), offset: 0, tokens: 30 }];
+        let image = |name: &str| [Medium { identifier: name.to_owned(), offset: 0, tokens: 30, embed_runs: None }];
         let prompt = [9; 32];
         let cat = unit(&prompt, &image("cat"));
         assert_eq!(cat, unit(&prompt, &image("cat")));

@@ -50,6 +50,7 @@ pub(crate) fn admit(
     let prompt_tokens = prompt.len() as u32;
     let tenant = tenant_of(&block_keys);
     let (salt, marks) = (salt_of(&block_keys), block_keys.marks());
+    let items = block_keys.items(prompt_tokens);
     let seed =
         request_seed(serving.context.config.seed, &request.request_id, params, &prompt, media_salt(salt, &marks));
     let embedding = request.pooling_params.as_ref().map(|params| {
@@ -143,7 +144,7 @@ pub(crate) fn admit(
         lora,
         kv_role,
         skip_reading_prefix_cache,
-        ..RequestSpec::new(tag, prompt, max_tokens)
+        ..RequestSpec::new(tag, prompt.with_items(items), max_tokens)
     };
     let mut live = LiveRequest {
         id: request.request_id.into_boxed_str(),

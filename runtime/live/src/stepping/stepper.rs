@@ -217,6 +217,11 @@ impl Stepper {
         self.engine.pool_mut().clear_events();
     }
 
+    /// Forgets what the encoder has computed.
+    pub(crate) fn reset_encoder_cache(&mut self) {
+        self.engine.reset_encoder_cache();
+    }
+
     /// Drops the prefix cache; with `preempt_running` running requests are
     /// computed again. `false` if blocks are in use.
     pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
