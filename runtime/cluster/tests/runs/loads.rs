@@ -202,8 +202,8 @@ fn images_are_computed_once_while_the_encoder_cache_holds_them() {
     assert_eq!((items, tokens), (3, 300));
     assert!(hits > 3 && queries == hits + items, "{hits} and {queries}");
     assert_eq!(counts(&report(media(None))), [40, 4_000, 0, 40]);
-    let text = report(None);
-    assert!(!text.metrics.counters.contains_key(Counter::EncoderItems.info().name), "no images, no such counters");
+    let text = serde_json::to_string(&report(None).metrics).expect("it is JSON");
+    assert!(!text.contains(Counter::EncoderItems.info().name), "no images, no such counters");
 }
 
 #[test]
