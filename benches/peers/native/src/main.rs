@@ -1,0 +1,79 @@
+//! Replays a Mooncake trace with the crate of Dynamo 1.6.1's replay.
+//!
+//!     dynamo-replay TRACE.jsonl OUT.json '{"workers": 4}'
+//!
+//! Prompts are hash ids, its most compact form; Dynamo's own replay makes tokens of them. The
+//! crate has round robin alone: the KV router is in others.
+
+use std::path::Path;
+
+use aisimulate_core::replay::loadgen::{Trace, WorkloadDriver};
+use aisimulate_core::replay::{
+    CURRENT_REPLAY_SPEC_VERSION, ReplayAdapters, ReplayEngineFactory, ReplayRuntimeInput, ReplaySpec, ReplayTopology,
+    SlaThresholds,
+};
+use aisimulate_core::{ReplayReport, Replayer};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    #[serde(default = "one")]
+    workers: usize,
+    /// Settings of a rank, as in Dynamo's engine arguments.
+    #[serde(default)]
+    engine: serde_json::Map<String, Value>,
+    #[serde(default = "one")]
+    ranks: usize,
+    #[serde(default = "published_block")]
+    trace_block_size: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn published_block() -> usize {
+    512
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [trace, out, options] = &arguments[..] else { bail!("usage: dynamo-replay TRACE.jsonl OUT.json OPTIONS") };
+    let options: Options = serde_json::from_str(options).context("OPTIONS")?;
+    let report = serde_json::to_vec(&replay(Path::new(trace), &options)?)?;
+    std::fs::write(out, report).with_context(|| format!("cannot write {out}"))
+}
+
+fn replay(path: &Path, options: &Options) -> Result<ReplayReport> {
+    let mut trace = Trace::from_mooncake(path, options.trace_block_size)?.normalize_session_starts()?;
+    trace = trace.speed_up_timing(1.0)?;
+    let block_size = engine_block_size(&options.engine);
+    let driver = WorkloadDriver::new_trace_without_replay_hashes(trace, block_size, false)?.without_session_metadata();
+    let spec = ReplaySpec {
+        version: CURRENT_REPLAY_SPEC_VERSION,
+        topology: ReplayTopology::aggregated(options.workers),
+        engine: json!({"rank": options.engine, "dp_size": options.ranks}),
+        adapters: ReplayAdapters::default(),
+        max_sim_time_ms: None,
+        max_in_flight: None,
+        record_per_request: false,
+        sla: SlaThresholds::default(),
+        requests: Vec::new(),
+    };
+    let replayer = Replayer::new(spec, ReplayEngineFactory::new())?;
+    Ok(replayer.with_runtime_input(ReplayRuntimeInput::Workload(driver)).run()?)
+}
+
+/// The block size that an engine has, its default included.
+fn engine_block_size(engine: &serde_json::Map<String, Value>) -> usize {
+    let given = engine.get("block_size").and_then(Value::as_u64);
+    let default = match engine.get("backend").and_then(Value::as_str) {
+        Some("sglang") => 1,
+        Some("trtllm") => 32,
+        _ => 64,
+    };
+    given.unwrap_or(default) as usize
+}
