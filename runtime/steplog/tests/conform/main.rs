@@ -5,6 +5,7 @@
 mod bad_input;
 mod can_fail;
 mod lines;
+mod media;
 mod recordings;
 mod refused;
 mod reproduced;
