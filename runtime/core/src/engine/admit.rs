@@ -226,8 +226,8 @@ impl Engine {
                     };
                 }
             }
-            // A policy that lets it have fewer has the last word.
-            if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !is_held {
+            // A policy that lets it have fewer has the last word, and request times compute a prompt in an instant.
+            if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && self.pace.is_none() {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
                 if tokens == 0 {
                     return match self.config.rules {

@@ -8,10 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::Drafting;
 use crate::engine::Engine;
 use crate::engine::fast_forward::steady_decode::SteadyDecode;
-use crate::engine::schedule::{Scan, running_chunk, spare_lookahead};
+use crate::engine::schedule::{Scan, running_chunk};
 use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};
@@ -242,10 +241,7 @@ impl Engine {
         if is_held {
             tokens = tokens.min((request.num_tokens - 1).saturating_sub(request.num_computed_tokens));
         }
-        let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
-        if prefill_lookahead_tokens > 1 {
-            tokens = spare_lookahead(request, request.num_computed_tokens, tokens, prefill_lookahead_tokens);
-        }
+        let lookahead_tokens = self.config.drafting().lookahead_tokens;
         if tokens == 0 {
             return true;
         }
