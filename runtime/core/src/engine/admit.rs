@@ -211,7 +211,8 @@ impl Engine {
                 if tokens == 0 {
                     return Admission::Blocked(AdmissionStop::Budget);
                 }
-                if drafts > 0 && tokens != 1 + drafts {
+                let is_aligned = self.groups.as_ref().is_some_and(|groups| groups.aligns_chunks());
+                if drafts > 0 && is_aligned && tokens != 1 + self.config.num_speculative_tokens {
                     (tokens, drafts) = (1, 0);
                 }
             }
