@@ -85,6 +85,14 @@ impl Model {
         Self::of(&path.display().to_string(), &config, separate.as_ref())
     }
 
+    /// Reads the text of a `config.json`; `place` names it in errors.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn parse(place: &str, text: &str) -> Result<Self, ModelError> {
+        Self::of(place, &object_of(place, text)?, None)
+    }
+
     pub(crate) fn of(
         place: &str,
         config: &Map<String, Value>,
@@ -211,7 +219,14 @@ fn longest(fields: Fields<'_>) -> Result<u64, ModelError> {
 }
 
 fn object(path: &Path) -> Result<Map<String, Value>, ModelError> {
-    let failed = |reason: String| ModelError::File { place: path.display().to_string(), reason };
-    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| failed(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| failed(format!("expected a JSON object: {error}")))
+    let place = path.display().to_string();
+    match vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES) {
+        Ok(text) => object_of(&place, &text),
+        Err(error) => Err(ModelError::File { place, reason: error.to_string() }),
+    }
+}
+
+fn object_of(place: &str, text: &str) -> Result<Map<String, Value>, ModelError> {
+    serde_json::from_str(text)
+        .map_err(|error| ModelError::File { place: place.to_owned(), reason: format!("expected a JSON object: {error}") })
 }
