@@ -1,4 +1,4 @@
-//! What the engine core costs.
+//! Cost of a step of the engine core.
 //!
 //! * `decode_step`: one step of 256 running requests that all decode, with
 //!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000

@@ -64,7 +64,7 @@ fn best<T>(mut body: impl FnMut() -> T) -> Duration {
     (0..ROUNDS).map(|_| timed(&mut body)).min().unwrap_or_default()
 }
 
-/// What the system says of this process's memory.
+/// A value of `/proc/self/status`, in bytes.
 fn status_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();

@@ -1,7 +1,6 @@
-//! What a scheduling policy adds to a step: one step of 256 running requests that
-//! decode beside 1,000 that wait for a running slot, of five tenants. In each step one
-//! request ends, one is admitted in its place and one comes, so that the policy
-//! is asked before each of them.
+//! Cost of a scheduling policy in a step: 256 requests decode, 1,000 of five tenants wait for a
+//! running slot. In each step one request ends, one is admitted in its place and one arrives, so
+//! that the policy is called before each step.
 //!
 //! * `fcfs`, `priority`: nobody is asked.
 //! * the native policies, and the guests that decide as they do; those are left

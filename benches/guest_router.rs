@@ -1,4 +1,4 @@
-//! What a router costs per request, as a guest and natively.
+//! Cost of a router for each request, as a guest and natively.
 //!
 //! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512
 //! blocks; some of the engines have cached a part of each. Half of the requests

@@ -1,4 +1,4 @@
-//! What the targets of the server's readers share: its built-in model.
+//! Shared by the targets of the server's readers: its built-in model.
 
 use std::sync::OnceLock;
 

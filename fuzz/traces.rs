@@ -1,4 +1,4 @@
-//! What the targets of the trace readers share.
+//! Shared by the targets of the trace readers.
 
 use vcr_trace::{SharedPrefix, Strictness, Trace, TraceFormat, TraceOptions, write_mooncake};
 

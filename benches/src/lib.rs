@@ -1,4 +1,4 @@
-//! What the benchmarks share: the Mooncake cluster and where its trace lies.
+//! Shared parts of the benchmarks: the Mooncake cluster and the path of its trace.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -19,7 +19,7 @@ Options:
   --dying COMMAND      the shell's command for an engine that dies of a fault
                        while it answers; without it, that is left out";
 
-/// What to check, and on which engine.
+/// Options of a run: the checks and the engine.
 pub struct Arguments {
     pub engine: EngineCommand,
     only: Vec<String>,

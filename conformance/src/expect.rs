@@ -1,10 +1,10 @@
-//! What checks say.
+//! Results of checks.
 
 use std::fmt::Debug;
 
 use anyhow::{Result, bail};
 
-/// What came of a check that did not fail.
+/// Result of a check that did not fail.
 pub enum Verdict {
     Held,
     /// Why it says nothing about this engine.

@@ -1,4 +1,4 @@
-//! What the clients of the lines differ in.
+//! Differences between the clients of vLLM's versions.
 
 use futures::Stream;
 use vllm_engine_core_client::protocol::lora::LoraRequest;

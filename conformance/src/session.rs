@@ -160,7 +160,7 @@ impl Session {
         Ok(line::outputs(self.client.call(request).await?))
     }
 
-    /// What the client counts, summed over its engines. Counters end in `_total`.
+    /// A metric of the client, summed over its engines. Names of counters end in `_total`.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let text = METRICS.render()?;
         let label = format!("model_name=\"{}\"", self.model);
@@ -229,7 +229,7 @@ impl Answer {
         Ok(answer)
     }
 
-    /// What holds for every answer.
+    /// Invariants of every answer.
     fn is_sound(&self, prompt_tokens: usize) -> Result<()> {
         let (last, before) = self.outputs.split_last().ok_or_else(|| anyhow!("no output came"))?;
         ensure!(before.iter().all(|output| !output.finished()), "an output behind the last one came");

@@ -77,11 +77,11 @@ pub struct FaultBatch<'a> {
     pub now_ns: u64,
     /// Steps that the engine has finished.
     pub step: u64,
-    /// What happened since the last call, oldest first; may be empty.
+    /// Events since the last call, oldest first; may be empty.
     pub events: &'a [FaultEvent<'a>],
 }
 
-/// What happened in an engine since the last call.
+/// An event in an engine since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEvent<'a> {
     /// A request came in.

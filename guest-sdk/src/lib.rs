@@ -1,4 +1,4 @@
-//! What a vcr guest is written with.
+//! The SDK of vcr guests.
 //!
 //! A guest is of one world of `wit/`. It implements the trait of that world for a
 //! type of its own and names it in the world's macro:

@@ -81,7 +81,7 @@ pub trait PolicyGuest: Sized + 'static {
 pub struct PolicyBatch<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
-    /// What the step may compute in all.
+    /// Token budget of the step.
     pub budget_tokens: u32,
     /// How many more requests may run.
     pub running_slots: u32,
@@ -89,14 +89,14 @@ pub struct PolicyBatch<'a> {
     pub free_blocks: u32,
     /// KV blocks there are for requests.
     pub total_blocks: u32,
-    /// What happened since the last call, oldest first.
+    /// Events since the last call, oldest first.
     pub events: &'a [PolicyEvent],
     /// The running requests whose computed or output tokens have changed since
     /// they were last reported, in the order in which they run.
     pub progress: &'a [Progress],
 }
 
-/// What happened to a request of an engine.
+/// An event of a request in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyEvent {
     /// It came in and waits.
@@ -152,7 +152,7 @@ pub struct Progress {
     pub output_tokens: u32,
 }
 
-/// What a policy wants of one request from now on.
+/// Preference of a policy for one request, valid until it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
     /// Where it waits. The lowest rank is admitted first, and while that does

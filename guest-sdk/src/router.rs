@@ -86,7 +86,7 @@ pub struct RouteRequest<'a> {
     pub session: u64,
     /// Tokens in a KV block.
     pub block_size_tokens: u32,
-    /// What the engine will do for it.
+    /// The engine's part in the request.
     pub phase: RoutePhase,
     /// Whether it may be refused: it has not been with an engine before.
     pub may_shed: bool,
@@ -95,7 +95,7 @@ pub struct RouteRequest<'a> {
     pub blocks: &'a [u64],
 }
 
-/// What an engine will do for a request.
+/// An engine's part in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutePhase {
     /// All of it.
@@ -183,7 +183,7 @@ fn load(words: &[u64; WORKER_WORDS]) -> WorkerLoad {
     }
 }
 
-/// What a router answers.
+/// Decision of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The engine with this index in the pool.

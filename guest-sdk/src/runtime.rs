@@ -1,4 +1,4 @@
-//! What std would bring: an allocator and a panic handler.
+//! Replacements for std: an allocator and a panic handler.
 
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -59,10 +59,9 @@ pub trait ScalerGuest: Sized + 'static {
     fn desired(&mut self, pool: &PoolView) -> Result<u32, String>;
 }
 
-/// What there is to see of a pool when a decision is due.
+/// State of a pool when a decision is due.
 ///
-/// What is counted since the last decision is of the whole cluster; engines, and
-/// what they have to do, are those of the pool.
+/// Counters since the last decision cover the whole cluster; engines and their load are those of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolView {
     /// The time, in nanoseconds; more than in the call before.

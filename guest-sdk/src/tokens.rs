@@ -53,7 +53,7 @@ pub trait TokenGuest: Sized + 'static {
     /// names the key, and `#[serde(default)]` where fields may be left out.
     type Config: DeserializeOwned;
 
-    /// What is kept of a request from its start to its end.
+    /// State of a request from its start to its end.
     type Request;
 
     /// Makes the source of one engine. Most sources draw from the seeds of the

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is embedded: a name for the table, a folder, and what it is called in a
-/// project.
+/// Embedded folders: a name for the table, a folder, and its name in a project.
 const TABLES: &[(&str, &[(&str, &str)])] = &[
     ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("guest-sdk/harness/src", "guest-sdk/harness/src")]),
     ("INTERFACE", &[("wit/v0_2", "wit/v0_2")]),

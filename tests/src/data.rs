@@ -16,7 +16,7 @@ pub fn sample_data(relative: &str) -> Option<PathBuf> {
     Some(path.canonicalize().expect("it is there"))
 }
 
-/// What a trace asks for in all.
+/// Sums over a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
     /// Requests.

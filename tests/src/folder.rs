@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::vcr;
 
-/// What `vcr run --out` writes by default, its marker included.
+/// Default files of `vcr run --out`, its marker included.
 pub const DEFAULT_FILES: [&str; 10] = [
     ".vcr-run",
     "charts.json",
@@ -25,7 +25,7 @@ pub const DEFAULT_FILES: [&str; 10] = [
 /// A folder with scenarios and their inputs, removed in the end.
 pub struct Folder(TempDir);
 
-/// What a command said.
+/// Output of a command.
 #[derive(Debug)]
 pub struct Said {
     /// Exit code.

@@ -1,5 +1,5 @@
-//! What the black-box tests share: the binary under test, folders to run it in,
-//! guests, sample data, and real frontends of vLLM.
+//! Shared by the black-box tests: the binary under test, folders to run it in, guests, sample data,
+//! and real frontends of vLLM.
 //!
 //! The tests know the program as its users do: arguments and files go in, an
 //! exit code, two streams and files come out.

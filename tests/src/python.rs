@@ -56,7 +56,7 @@ impl PythonPackages {
 }
 
 impl Program {
-    /// What it has printed so far, whole lines only.
+    /// Its output so far, whole lines only.
     ///
     /// # Panics
     /// When it has ended, or printed something else.

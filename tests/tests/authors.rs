@@ -1,4 +1,4 @@
-//! What helps authors of scenarios: checks, templates, several files, carets, watching.
+//! Help for authors of scenarios: checks, templates, several files, carets, watching.
 
 use std::fs;
 use std::io::Read as _;

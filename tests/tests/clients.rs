@@ -20,7 +20,7 @@ const FAULTS: &[&str] = &[
     "--client-fault",
     "reset:header=x-tenant:reset",
 ];
-/// What an HTTP status is in both SDKs.
+/// Exception classes of an HTTP status in both SDKs.
 const CLASSES: &[(&str, &str)] = &[
     ("401", "AuthenticationError"),
     ("403", "PermissionDeniedError"),
@@ -195,7 +195,7 @@ fn litellm_reads_answers_of_three_kinds_of_provider() {
     assert_eq!(report["errors"], errors);
 }
 
-/// What an answer of eight tokens takes at least; a busy machine may bring them at once.
+/// Least time of an answer of eight tokens; a busy machine may bring them at once.
 const LEAST_MS: f64 = 7.0 * 2.0;
 
 /// A server of the model whose tokenizer the benchmarks count with.

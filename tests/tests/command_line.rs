@@ -1,4 +1,4 @@
-//! What commands print, where, and how they end.
+//! Output of commands, its streams, and their exit codes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -174,7 +174,7 @@ fn the_schema_of_the_report_has_every_metric() {
     check_file(path, &text);
 }
 
-/// What the schema says of a metric.
+/// The schema's description of a metric.
 fn description(metric: Metric) -> String {
     let info = metric.info();
     let mut letters = info.meaning.chars();

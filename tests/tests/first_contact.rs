@@ -56,7 +56,7 @@ fn names_are_short_and_without_control_characters() {
     refused("burst(#{ name: \"\\n\", count: 2, prompt_tokens: 1, output_tokens: 2 });", &["invalid `name`"]);
 }
 
-/// What a script prints or throws reaches the terminal as text.
+/// Output and errors of a script reach the terminal as text.
 #[test]
 fn scripts_cannot_command_the_terminal() {
     let script =

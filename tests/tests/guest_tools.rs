@@ -1,5 +1,5 @@
-//! What guests are made and looked at with: `vcr guest new`, `inspect` and `check`,
-//! in projects outside of this repository, on files of every kind.
+//! Tools for guests: `vcr guest new`, `inspect` and `check`, in projects outside of this
+//! repository, on files of every kind.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn new_project(folder: &Folder, name: &str, world: &str, more: &[&str]) {
     assert!(said.stdout.contains(&format!("vcr guest build {name}")), "{}", said.stdout);
 }
 
-/// What `vcr guest check --json` says of a component.
+/// Output of `vcr guest check --json` for a component.
 #[track_caller]
 fn check(folder: &Folder, component: &Path, config: &str, code: i32) -> Value {
     let path = component.to_str().expect("a path in UTF-8");

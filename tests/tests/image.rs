@@ -119,7 +119,7 @@ impl Image {
         self.folder.path().join("out")
     }
 
-    /// What containers of it start with.
+    /// Start configuration of its containers.
     fn config(&self) -> Value {
         let text = buildah(&["inspect", "--type", "image", &self.name]);
         let all: Value = serde_json::from_str(&text).expect("JSON");

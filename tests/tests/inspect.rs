@@ -4,8 +4,8 @@ use std::fs;
 
 use vcr_tests::{Folder, root};
 
-/// What the scheduler of vLLM decides for three requests on eight blocks of
-/// four tokens, with room for two requests and eight tokens a step.
+/// Decisions of vLLM's scheduler for three requests on eight blocks of four tokens, with room for
+/// two requests and eight tokens a step.
 const CONFIG: &str = r#"{"config": {
     "block_size": 4, "num_blocks": 9, "max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 32,
     "policy": "fcfs", "prefix_caching": true, "chunked_prefill": true, "long_prefill_token_threshold": 0,

@@ -1,4 +1,4 @@
-//! What would take all memory, all disk or all time is refused, with its numbers.
+//! Inputs that would take all memory, all disk or all time are refused, with their numbers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -82,7 +82,7 @@ fn a_run_that_needs_more_memory_than_there_is_does_not_begin() {
     Folder::new().vcr(&["replay", "--memory-limit", "0B"]).failed(2, &["--memory-limit", "more than 0 bytes"]);
 }
 
-/// What waits is not known beforehand.
+/// The number of waiting requests is not known beforehand.
 #[test]
 fn a_run_that_takes_more_memory_than_it_may_ends() {
     let load = "poisson(#{ rate: 100000, duration: \"3s\", prompt_tokens: 100, output_tokens: 1 })";

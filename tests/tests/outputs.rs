@@ -1,5 +1,4 @@
-//! What commands write: never over an input, never over what is there unasked,
-//! whole or not at all.
+//! Output files: never over an input, never over an existing file unasked, whole or not at all.
 
 use std::fs;
 use std::os::unix::fs::symlink;

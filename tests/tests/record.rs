@@ -203,7 +203,7 @@ fn requests_under_way_are_distinguished() {
     assert!(requests.iter().any(|request| request["concurrency"].as_u64() > Some(1)));
 }
 
-/// What had ended can be read, packed or not, although nobody ended the file.
+/// Finished requests can be read, packed or not, although the file was never closed.
 #[test]
 fn a_recorder_that_is_killed_leaves_what_was_over() {
     for name in ["a.jsonl", "a.jsonl.gz"] {
@@ -290,8 +290,7 @@ fn waiting_is_said_and_may_be_limited() {
     record.wait_for("no engine has connected to");
 }
 
-/// What a recorder writes of sampling parameters is what an engine compares with
-/// them.
+/// Recorded sampling parameters equal those that an engine compares with them.
 #[test]
 fn among_equal_prompts_the_record_with_equal_parameters_answers() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--record-tokens"], &[]) else { return };

@@ -257,7 +257,7 @@ fn an_agent_recorded_once_plays_offline() {
     assert_eq!(agent(&frontend), transcript);
 }
 
-/// What a capture says, in a run that makes these assertions.
+/// Output for a capture, in a run that makes these assertions.
 fn run_capture(answers: &str, assertions: &str) -> Said {
     let lines = [
         json!({"kind": "meta", "format": "vcr.capture", "version": 1}),

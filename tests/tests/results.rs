@@ -1,4 +1,4 @@
-//! What scripts read of results beside metrics: series, requests, engines.
+//! Results for scripts besides metrics: series, requests, engines.
 
 use vcr_tests::Folder;
 

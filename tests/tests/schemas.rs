@@ -50,7 +50,7 @@ fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value
     (report, requests, steps)
 }
 
-/// What a target says is described, and what it does not know may be absent.
+/// Facts of a target are described, and unknown ones may be absent.
 #[test]
 fn reports_of_targets_fit_their_schemas() {
     let folder = Folder::with(EVERYWHERE);

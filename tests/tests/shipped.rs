@@ -5,8 +5,8 @@ use std::process::Command;
 
 use vcr_tests::{Folder, Said, root, skip, vcr};
 
-/// What each scenario comes to, on every machine and with every compiler. A change
-/// of behaviour changes them; a refactoring must not.
+/// Fingerprint of each scenario, on every machine and with every compiler. A change of behaviour
+/// changes them; a refactoring must not.
 const FINGERPRINTS: &[(&str, &str)] = &[
     ("canary", "dc7c78e89e2356f98091e4e65ccc609ab6f6d8dba986ffa5ba0df2d1d46eda0b"),
     ("capacity", "42b5830318acef353f04e18391be30d685e9ca4af69cc423d69a2cc77703c9f7"),

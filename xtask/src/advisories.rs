@@ -25,7 +25,7 @@ const WORKSPACES: &[(&str, &[&str])] = &[
     ("xtask", &["--all-features"]),
 ];
 
-/// What `deny.toml` has as its `db-path`.
+/// `db-path` of `deny.toml`.
 const DB_PATH: &str = "target/advisories";
 
 /// An advisory of the snapshot.

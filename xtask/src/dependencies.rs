@@ -1,4 +1,4 @@
-//! What a binary is made of: the SBOM by cargo-cyclonedx, the licences by cargo-about.
+//! Contents of a binary: the SBOM by cargo-cyclonedx, the licences by cargo-about.
 
 use std::fs;
 use std::process::Command;

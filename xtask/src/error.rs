@@ -9,7 +9,7 @@ pub(crate) enum Error {
     /// A file or folder cannot be used.
     #[error("cannot {verb} `{path}`: {source}")]
     File {
-        /// What was to be done with it.
+        /// Attempted action.
         verb: &'static str,
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub(crate) enum Error {
         line: String,
         /// Its standard error.
         said: String,
-        /// What to do.
+        /// The next step.
         hint: Option<&'static str>,
     },
     /// A program printed something else than expected.
@@ -41,7 +41,7 @@ pub(crate) enum Error {
     Output {
         /// Its name.
         program: &'static str,
-        /// What is understood.
+        /// Accepted form.
         expected: &'static str,
     },
     /// Nothing was built where guests are expected.
@@ -54,7 +54,7 @@ pub(crate) enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What belongs there.
+        /// Expected contents.
         expected: &'static str,
     },
     /// The binary is one of another version.

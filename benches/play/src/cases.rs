@@ -1,4 +1,4 @@
-//! What is measured by sending as fast as the engine answers.
+//! Measurements that send as fast as the engine answers.
 
 use std::time::Instant;
 

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Drawn tokens are below this, as in most vocabularies.
 const VOCAB_SIZE: u64 = 32_000;
 
-/// What engines are started with.
+/// Settings that engines start with.
 #[derive(Clone)]
 pub(crate) struct Setup {
     /// The words of the command; `{address}` is the handshake address.
@@ -30,7 +30,7 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
 }
 
-/// What carries requests and outputs.
+/// Transport of requests and outputs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Sockets {
     /// Sockets of the file system.
@@ -66,7 +66,7 @@ pub(crate) struct Load {
     pub(crate) output_tokens: u32,
 }
 
-/// What a load took.
+/// Cost of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) requests: u64,
@@ -233,7 +233,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the command between has used.
+    /// CPU time of the command between client and engine.
     pub(crate) fn relay_cpu(&self) -> Result<Cpu, Failure> {
         self.relay.as_ref().map_or(Ok(Cpu::default()), Process::cpu)
     }

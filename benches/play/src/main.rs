@@ -70,7 +70,7 @@ struct Cli {
     #[arg(long, global = true, value_name = "COMMAND", default_value = "")]
     relay: String,
 
-    /// What carries requests and outputs.
+    /// Transport of requests and outputs.
     #[arg(long, global = true, value_enum, default_value = "ipc")]
     sockets: Sockets,
 

@@ -43,7 +43,7 @@ impl Stream {
         }
     }
 
-    /// What gaps between these times differ from the interval, without sign.
+    /// Absolute differences between the gaps of these times and the interval.
     fn gap_errors(&self, interval_ns: u64, from_ns: u64, to_ns: u64) -> Vec<u64> {
         let inside = |pair: &&[u64]| pair[0] >= from_ns && pair[1] <= to_ns;
         let gaps = self.instants_ns.windows(2).filter(inside).map(|pair| pair[1].saturating_sub(pair[0]));

@@ -22,7 +22,7 @@ pub(crate) struct Pace {
 struct Instants(Vec<u64>);
 
 impl Instants {
-    /// What the gaps differ from the interval, without sign, in order of size.
+    /// Absolute differences between the gaps and the interval, in ascending order.
     fn gap_errors(&self, interval_ns: u64) -> Vec<u64> {
         let gaps = self.0.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
         let mut errors: Vec<u64> = gaps.map(|gap| gap.abs_diff(interval_ns)).collect();
@@ -57,8 +57,7 @@ impl Instants {
     }
 }
 
-/// What the gaps differ from the interval by the engine's own clock, without sign,
-/// in order of size.
+/// Absolute differences between the gaps and the interval by the engine's own clock, in ascending order.
 pub(crate) fn own_gap_errors(setup: &Setup, pace: Pace) -> Result<Vec<u64>, Failure> {
     Ok(run(setup, pace)?.by_engine.gap_errors(pace.interval_ns))
 }
@@ -92,7 +91,7 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     Ok(sheet)
 }
 
-/// What a run of all streams showed.
+/// Results of a run of all streams.
 struct Run {
     by_engine: Instants,
     by_client: Instants,

@@ -10,7 +10,7 @@ use crate::Failure;
 /// A process that ends with this value.
 pub(crate) struct Process {
     child: Child,
-    /// What was started, for messages.
+    /// The command line, for messages.
     command: String,
 }
 
@@ -48,7 +48,7 @@ impl Process {
         Ok(Self { child, command })
     }
 
-    /// What it has used.
+    /// CPU time used so far.
     pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
         cpu_of(&format!("{}", self.child.id())).map_err(|error| self.gone(&error))
     }
@@ -88,7 +88,7 @@ pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// What this process has used.
+/// CPU time of this process.
 pub(crate) fn own_cpu() -> Result<Cpu, Failure> {
     cpu_of("self")
 }

@@ -1,4 +1,4 @@
-//! What was measured: as a table, and as JSON.
+//! Results, as a table and as JSON.
 
 use serde::Serialize;
 
@@ -12,10 +12,10 @@ pub(crate) struct Figure {
     at_most: Option<f64>,
 }
 
-/// What one run of the engine gave.
+/// Result of one run of the engine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sheet {
-    /// What was run.
+    /// Name of the case.
     case: String,
     /// The load averages of the machine when it began.
     load_average: String,

@@ -32,7 +32,7 @@ pub async fn an_idle_engine_runs_nothing(session: &Session) -> Result<Verdict> {
     Ok(Verdict::Held)
 }
 
-/// What comes in an output beyond one token was drafted.
+/// Tokens of an output beyond the first one were drafted.
 pub async fn drafts_are_counted(session: &Session) -> Result<Verdict> {
     let counters = || -> Result<[f64; 3]> {
         Ok([

@@ -1,4 +1,4 @@
-//! What ends an answer before its length does.
+//! Conditions that end an answer before its length.
 
 use anyhow::{Result, ensure};
 use vllm_engine_core_client::protocol::output::{EngineCoreFinishReason, StopReason};

@@ -8,7 +8,7 @@ use crate::engine::EngineCommand;
 use crate::expect::{Verdict, same};
 use crate::session::{Session, Setup, fresh_prompt, request_with};
 
-/// What engines of this version report of a prompt they have computed.
+/// Keys that engines of this version report for a prompt they have computed.
 const KEYS: &[&str] = &[
     "remote_block_ids",
     "remote_engine_id",

@@ -1,4 +1,4 @@
-//! What a peer of the TCP plane sends, and notices.
+//! Messages and notices of a peer of the TCP plane.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What peers say in rooms and at bootstrap servers.
+//! Messages of peers in rooms and at bootstrap servers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

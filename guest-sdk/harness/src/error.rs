@@ -17,7 +17,7 @@ pub enum HarnessError {
         command: &'static str,
         /// Its exit code; none where it was killed.
         code: Option<i32>,
-        /// What it said.
+        /// Output of the command.
         message: String,
     },
     /// The folder holds several guests, or none.
@@ -31,7 +31,7 @@ pub enum HarnessError {
     BadAnswer {
         /// `build` or `check`.
         command: &'static str,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }

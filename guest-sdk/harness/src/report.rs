@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// What `vcr guest check` found.
+/// Result of `vcr guest check`.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
@@ -23,7 +23,7 @@ pub struct Report {
     pub configure_fuel: Used,
     /// Bytes of the largest memory that an instance had.
     pub memory_bytes: Used,
-    /// What each function cost.
+    /// Cost of each function.
     pub calls: Vec<CallCost>,
 }
 
@@ -33,11 +33,11 @@ pub struct Report {
 pub struct Check {
     /// Its short name, such as `answers`.
     pub name: String,
-    /// What is claimed of the guest.
+    /// The property that was checked.
     pub claim: String,
     /// `passed`, `broken` or `guest failed`.
     pub outcome: String,
-    /// What was seen, unless it passed.
+    /// The reason of a failure; none if it passed.
     pub reason: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct Used {
     pub share: f64,
 }
 
-/// What the calls of one function cost.
+/// Cost of the calls of one function.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[non_exhaustive]
 pub struct CallCost {
@@ -72,14 +72,14 @@ pub struct CallCost {
     pub median_ns: u64,
 }
 
-/// What `vcr guest build --json` says of one guest.
+/// One guest in the output of `vcr guest build --json`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Built {
     pub(crate) component: PathBuf,
 }
 
 impl Report {
-    /// What a function cost, by its name in `wit/`; none where it was not called.
+    /// Cost of a function, by its name in `wit/`; none if it was not called.
     #[must_use]
     pub fn call(&self, function: &str) -> Option<&CallCost> {
         self.calls.iter().find(|cost| cost.function == function)

@@ -125,7 +125,7 @@ impl<G: TokenGuest> TokenTable<G> {
     }
 }
 
-/// What is left of the lists that requests that start have their parts in.
+/// Rest of the lists from which starting requests take their parts.
 struct Lists<'a> {
     tokens: &'a [u32],
     texts: core::slice::Iter<'a, String>,

@@ -17,14 +17,14 @@ pub(crate) struct Rule {
     chances: u32,
 }
 
-/// What a rule waits for.
+/// Condition of a rule.
 pub(crate) enum Trigger {
     Time,
     Request { request_id: String, prompt_tokens: RangeInclusive<u32>, after_tokens: u32 },
     Utility { method: String },
 }
 
-/// What a rule does.
+/// Effect of a rule.
 pub(crate) enum Action {
     /// Fails the request that it happens to.
     FailRequest,
@@ -51,13 +51,13 @@ impl Rule {
         (self.from_ns..self.until_ns).contains(&now_ns)
     }
 
-    /// What the rule does now because of the time alone.
+    /// Action that is due at this time, if the rule depends on time alone.
     pub(crate) fn at_time(&mut self, now_ns: u64) -> Option<FaultAction> {
         let is_due = matches!(self.trigger, Trigger::Time) && self.is_in_window(now_ns) && self.chances == 0;
         if is_due && self.takes_its_chance() { self.action(None) } else { None }
     }
 
-    /// What the rule does when a utility call is answered.
+    /// Action that is due when a utility call is answered.
     pub(crate) fn at_utility(&mut self, now_ns: u64, name: &str) -> Option<FaultAction> {
         let is_due =
             matches!(&self.trigger, Trigger::Utility { method } if name.contains(method)) && self.is_in_window(now_ns);
@@ -76,7 +76,7 @@ impl Rule {
         has_enough && self.is_in_window(now_ns)
     }
 
-    /// What the rule does to the request in `slot`, for which it is due.
+    /// Action for the request in `slot`, for which the rule is due.
     pub(crate) fn happen(&mut self, slot: u32) -> Option<FaultAction> {
         if self.takes_its_chance() { self.action(Some(slot)) } else { None }
     }

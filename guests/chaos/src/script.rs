@@ -9,7 +9,7 @@ use crate::rule::{Action, Rule, Trigger};
 /// The longest time that an action may have, in milliseconds.
 const MS_MAX: f64 = 1e12;
 
-/// What goes wrong in an engine.
+/// Faults to inject into an engine.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
@@ -49,11 +49,11 @@ pub struct RuleScript {
     /// It happens then with this probability.
     #[serde(default = "certain")]
     probability: f64,
-    /// What happens.
+    /// Effect of the rule.
     action: ActionScript,
 }
 
-/// What a request must be like for a rule to be about it.
+/// Selection of the requests that a rule applies to.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MatchScript {
@@ -63,7 +63,7 @@ pub struct MatchScript {
     prompt_tokens: Option<[u32; 2]>,
 }
 
-/// What happens. See `vcr_guest_sdk::FaultAction`.
+/// Effect of a rule. See `vcr_guest_sdk::FaultAction`.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ActionScript {

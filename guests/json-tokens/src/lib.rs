@@ -1,5 +1,4 @@
-//! What a model with structured outputs says, as a guest: `vcr-structured`, which the
-//! simulator also has natively.
+//! Structured outputs of a model as a guest: `vcr-structured`, which the simulator also has natively.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 

@@ -10,7 +10,7 @@
 //! Rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`,
 //! `vllm/utils/hashing.py`) under CPython 3.11; 3.10 to 3.13 pickle alike.
 //!
-//! What is not reproduced:
+//! Not reproduced:
 //!
 //! * Lookahead hashing, an option of 0.33 for draft models
 //!   (`num_hash_lookahead_tokens`), where hashes cover tokens after the block.

@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(pickled(|pickle| pickle.text("vllm-none-hash")), expected);
     }
 
-    /// What `pickle.dumps(value, protocol=5)` has between the header of the
-    /// frame, if it is long enough for one, and the stop.
+    /// Opcodes of `pickle.dumps(value, protocol=5)` between the header of the frame, if it is long
+    /// enough for one, and the stop.
     #[test]
     fn integers_take_the_shortest_opcode() {
         let cases: [(i64, &[u8]); 14] = [

@@ -1,4 +1,4 @@
-//! What must hold of the digests of cached blocks, whatever an engine does.
+//! Invariants of the digests of cached blocks, whatever an engine does.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -21,7 +21,7 @@ pub(crate) fn refused(command: &str, feature: &str) -> Exit {
     Exit::BadInput
 }
 
-/// What a command line is told that needs `feature`, and a hint.
+/// Error and hint for a command line that needs `feature`.
 pub(crate) fn message(command_line: &str, feature: &str) -> (String, &'static str) {
     let message = format!("this build of vcr lacks the feature `{feature}`, which `{command_line}` needs");
     (message, "build it with `cargo build --release --features full`")

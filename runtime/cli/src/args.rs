@@ -339,8 +339,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Which of them: report, requests, steps, trace, guests, charts, html, junit, summary, openmetrics, csv, parquet
-    /// [default: all but csv and parquet, and steps and trace only up to 128 MB together].
+    /// Files to write: report, requests, steps, trace, guests, charts, html, junit, summary,
+    /// openmetrics, csv, parquet [default: all but csv and parquet, and steps and trace only up to
+    /// 128 MB together].
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "out")]
     pub(crate) files: Option<Vec<OutFile>>,
 

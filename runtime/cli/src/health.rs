@@ -20,7 +20,7 @@ const STATUS_LIMIT: u64 = 256;
 
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
-    /// What to ask, `http://HOST:PORT[/PATH]`; without a path, `/health`.
+    /// URL to check, `http://HOST:PORT[/PATH]`; without a path, `/health`.
     #[arg(default_value = "http://127.0.0.1:8000")]
     url: String,
 }

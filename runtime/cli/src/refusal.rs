@@ -12,9 +12,9 @@ use crate::terminal::excerpt::{of_source, with_line};
 pub struct Refusal {
     /// The exit code of a command that ends with it.
     pub exit: Exit,
-    /// What failed and where, as commands print it.
+    /// The error with its place, as commands print it.
     pub message: String,
-    /// What to do.
+    /// The next step.
     pub hint: Option<String>,
     /// Where in a script, if it is about one.
     pub place: Option<Place>,

@@ -22,7 +22,7 @@ Exit codes:
   0  all went well
   2  bad usage or input file";
 
-/// What is written where nothing else is asked for.
+/// Files that are written by default.
 const DEFAULT: [OutFile; 4] = [OutFile::Html, OutFile::Junit, OutFile::Summary, OutFile::OpenMetrics];
 /// The page that compares folders.
 const COMPARISON: &str = "comparison.html";

@@ -1,4 +1,4 @@
-//! What commands have in common that go on until a signal.
+//! Shared parts of commands that run until a signal.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -34,7 +34,7 @@ impl Cause {
         }
     }
 
-    /// What a command says that has come to its end for it.
+    /// Exit code of a command that was stopped.
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Interrupt => Exit::Interrupted,

@@ -17,7 +17,7 @@ struct Network {
 }
 
 impl Network {
-    /// What reaches the cluster at this tick.
+    /// Requests that reach the cluster at this tick.
     fn due(&mut self) -> Vec<u64> {
         let tick = self.tick;
         self.to_cluster.extract_if(.., |(due, _)| *due <= tick).map(|(_, client)| client).collect()

@@ -4,7 +4,7 @@ use vcr_cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, PoolConf
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies, seed};
 use vcr_timing::{Polynomial, PolynomialInput};
 
-/// What the agent has tried: a state, an action, and the end-to-end time in ms that came of it.
+/// One try of the agent: a state, an action, and the resulting end-to-end time in ms.
 type Experience = (usize, usize, f64);
 
 /// Sends the next request where the agent says, and lets 40 ms pass. Action 0 follows the

@@ -50,8 +50,8 @@ impl MemoryEstimate {
 }
 
 impl RunConfig {
-    /// What the run is sure to need, besides its engines. More requests may come:
-    /// later turns of sessions, or closed loops that end by time.
+    /// Memory that the run needs at least, besides its engines. More requests may come: later turns
+    /// of sessions, or closed loops that end by time.
     #[must_use]
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let each = self.workloads.iter().map(|workload| workload.memory_estimate(self.max_time_ns));
@@ -118,8 +118,7 @@ impl Limit {
 }
 
 impl SyntheticInput {
-    /// What the workload and a run of it are sure to need. All requests are made
-    /// before the run begins.
+    /// Memory that the workload and a run of it need at least. All requests are made before the run begins.
     #[must_use]
     pub fn memory_estimate(&self) -> MemoryEstimate {
         let requests = u64::from(self.request_count) * u64::from(self.turns_per_session);

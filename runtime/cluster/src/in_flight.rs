@@ -43,7 +43,7 @@ pub(crate) struct Live {
     pub(crate) follow_up: FollowUp,
     /// After how many output tokens a stop token comes.
     pub(crate) stop_after: Option<u32>,
-    /// What its client will do but wait, if anything.
+    /// Its client's timeouts and cancellations, if any.
     pub(crate) client: Option<Box<Client>>,
     /// Whether the decode engine computes its prompt, too.
     pub(crate) stays_with_decode: bool,

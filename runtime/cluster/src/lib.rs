@@ -8,7 +8,7 @@
 //! A program with a loop of its own steps a [`Cluster`]: it submits requests, lets time go on
 //! and sees the outputs and the state of the engines.
 //!
-//! What decides in a cluster is behind traits, which callers implement:
+//! Decisions in a cluster are behind traits, which callers implement:
 //!
 //! * placement: [`Router`], by [`RouterConfig::Made`];
 //! * scaling: [`vcr_core::scale::Autoscaler`], by [`ScalingConfig`];

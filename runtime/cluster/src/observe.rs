@@ -22,7 +22,7 @@ pub struct StepRecord<'a> {
     pub start_ns: u64,
     /// When it ends.
     pub end_ns: u64,
-    /// What it does.
+    /// Plan of the step.
     pub plan: &'a StepPlan,
     /// The engine, with the step in flight.
     pub engine: &'a AnyEngine,

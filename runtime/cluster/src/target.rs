@@ -10,7 +10,7 @@ use crate::error::SimError;
 use crate::observe::Observer;
 use crate::report::Report;
 
-/// What a run is carried out on.
+/// Target of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Target {
     /// Simulated engines in virtual time.
@@ -160,7 +160,7 @@ pub enum TargetError {
     Unusable {
         /// The problem.
         message: String,
-        /// What to do about it.
+        /// The next step.
         hint: Option<String>,
     },
     /// It failed while it ran.

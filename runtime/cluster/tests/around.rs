@@ -1,5 +1,4 @@
-//! What stands around engines: routers that refuse and fail, failure injectors
-//! and token sources, all native here.
+//! Native routers that refuse and fail, failure injectors and token sources.
 
 mod support;
 

@@ -38,7 +38,7 @@ fn chats() -> RunConfig {
     config(topology, vec![synthetic("open", open, mix.clone()), synthetic("closed", closed, mix)])
 }
 
-/// What a request is, whenever it comes.
+/// Fields of a request that do not depend on times.
 fn asked(record: &RequestRecord) -> [u64; 6] {
     let RequestRecord { workload, session, turn, prompt_tokens, max_tokens, output_tokens, .. } = *record;
     [workload.into(), session, turn.into(), prompt_tokens.into(), max_tokens.into(), output_tokens.into()]

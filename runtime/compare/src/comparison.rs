@@ -59,7 +59,7 @@ pub enum CompareError {
 /// One statistic on both sides, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Which.
+    /// The statistic.
     pub statistic: Statistic,
     /// Of the reference.
     pub reference_ms: f64,
@@ -75,7 +75,7 @@ pub struct Estimate {
 /// How one metric compares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MetricComparison {
-    /// Which.
+    /// The metric.
     pub metric: Metric,
     /// Requests that have it on both sides.
     pub requests: u64,
@@ -240,8 +240,7 @@ impl Compared {
         self.metrics.iter().find(|each| each.metric == metric)
     }
 
-    /// What a gate limits; errors without their sign. None where it is not known on both
-    /// sides.
+    /// Value that a gate limits; errors without their sign. None where it is not known on both sides.
     #[must_use]
     pub fn value(&self, subject: Subject) -> Option<f64> {
         let value = self.signed_value(subject)?;
@@ -255,7 +254,7 @@ impl Compared {
         Some((found.measured_ms, found.simulated_ms))
     }
 
-    /// What a gate limits; errors are negative where the compared side is lower.
+    /// Value that a gate limits; errors are negative where the compared side is lower.
     #[must_use]
     pub fn signed_value(&self, subject: Subject) -> Option<f64> {
         match subject {

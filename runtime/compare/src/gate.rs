@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::metric::{Metric, Statistic};
 
-/// What a gate limits.
+/// Metric or error that a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Subject {
     /// The relative error of a statistic.
@@ -82,7 +82,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// What it limits.
+    /// The limited metric or error.
     #[must_use]
     pub fn subject(&self) -> Subject {
         self.subject

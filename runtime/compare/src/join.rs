@@ -1,4 +1,4 @@
-//! Which request of one side is which of the other.
+//! Joins the requests of both sides.
 //!
 //! Requests are matched by the first of the rules of [`MatchRule`] that both sides allow.
 //! Among requests that a rule cannot distinguish, the first to arrive on one side is matched
@@ -28,7 +28,7 @@ pub enum MatchRule {
 }
 
 impl MatchRule {
-    /// What requests were matched by, as it follows "by".
+    /// The key by which requests were joined, as it follows "by".
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl MatchRule {
     }
 }
 
-/// What a request can be recognised by.
+/// Keys by which a request can be recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Workload, session and turn.
@@ -57,7 +57,7 @@ pub struct Identity {
     pub lengths: Option<(u32, u32)>,
 }
 
-/// Which request is which.
+/// Pairs of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The rule by which they were matched.

@@ -7,7 +7,7 @@ use crate::metric::{Metric, Statistic};
 /// One metric of all requests that have it on both sides, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
-    /// Which.
+    /// The metric.
     pub metric: Metric,
     /// (measured, simulated), in order of arrival.
     pub pairs: Vec<(f64, f64)>,
@@ -62,7 +62,7 @@ pub const NEAR_ZERO_MS: f64 = 0.5;
 pub struct Comparison {
     /// Of what.
     pub metric: Metric,
-    /// Which.
+    /// The statistic.
     pub statistic: Statistic,
     /// As measured.
     pub measured_ms: f64,
@@ -93,7 +93,7 @@ impl Comparison {
         format!("{:+.1} %", self.error() * 100.0)
     }
 
-    /// What the simulation says beyond what was measured, in milliseconds.
+    /// Simulated less measured value, in milliseconds.
     #[must_use]
     pub fn difference_ms(&self) -> f64 {
         self.simulated_ms - self.measured_ms

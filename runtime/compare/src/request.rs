@@ -8,7 +8,7 @@ use crate::metric::Metric;
 /// One request. Times are nanoseconds since its arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// What it is recognised by.
+    /// Keys by which it is recognised.
     pub identity: Identity,
     /// Its arrival, if it is known.
     pub arrival_ns: Option<u64>,
@@ -77,7 +77,7 @@ impl Request {
 pub struct Requests {
     /// In order of arrival; those of unknown arrival last, in their order.
     requests: Vec<Request>,
-    /// What the hashes of its prompts are: their scheme and block size.
+    /// Scheme and block size of the hashes of its prompts.
     hashes: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of fits.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum FitError {
     Data {
         /// The file.
         name: String,
-        /// What is wrong, in how many requests, and what to do.
+        /// The problem, the number of requests, and the next step.
         what: String,
     },
     /// The engine's settings cannot have produced the measurements.

@@ -24,8 +24,7 @@ pub struct Candidate {
     pub overheads: Overheads,
 }
 
-/// What the simulation says of one request. Times are nanoseconds since its arrival at
-/// the client.
+/// Simulated times of one request, in nanoseconds since its arrival at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Simulated {
     /// Virtual time of the arrival at the client.
@@ -55,7 +54,7 @@ pub struct SimulatedStep {
     pub start_ns: u64,
     /// Virtual time.
     pub end_ns: u64,
-    /// What was in it.
+    /// Work of the step.
     pub work: StepWork,
     /// The step that was decided already when it started.
     pub next: Option<StepWork>,

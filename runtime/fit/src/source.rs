@@ -1,4 +1,4 @@
-//! What a model is fitted to: measurements, and the engine that served them.
+//! Inputs of a fit: measurements, and the engine that served them.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::measurements::steplog::KvCache;
 /// Measurements, and the engine that served them.
 #[derive(Clone)]
 pub struct Source {
-    /// What was measured.
+    /// The measurements.
     pub measurements: Measurements,
     /// The engine; its latency model and overheads are what is fitted.
     pub pool: PoolConfig,
@@ -20,8 +20,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// What was measured, and the engine that served it. Steps that single tokens show are
-    /// taken from a capture here.
+    /// Measurements, and the engine that served them. Steps that single tokens show are taken from
+    /// a capture here.
     #[must_use]
     pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
         let measurements = match pool.engine.as_vllm() {

@@ -1,4 +1,4 @@
-//! What is wrong with a model.
+//! Errors of models.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,7 +8,7 @@ use core::fmt;
 pub struct InvalidModel {
     /// The key in the file.
     pub key: String,
-    /// What is wrong with its value.
+    /// The problem of its value.
     pub reason: String,
 }
 

@@ -7,8 +7,8 @@
 //! `max(0, tokens - knot)`, which makes it convex in the length of prefills: the shapes
 //! that memory-bound and compute-bound kernels have.
 //!
-//! What the host takes to launch a step, which may be longer than the GPU takes, is not part
-//! of the price: see [`Overheads`].
+//! The host's time to launch a step, which may be longer than the GPU's, is not part of the price:
+//! see [`Overheads`].
 //!
 //! [`StepPrice`] also knows the range of the steps that it was fitted on, and the spread
 //! of the measured steps around their prices ([`Noise`]). `runtime/fit` finds the

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::InvalidModel;
 use crate::price::StepPrice;
 
-/// What a model file says it is.
+/// Format name in model files.
 pub const MODEL_FORMAT: &str = "vcr.fitted/1";
 
 /// A fitted model: the contents of `model.json`.
@@ -30,7 +30,7 @@ pub struct ModelFile {
     /// were left out.
     #[serde(default)]
     pub quality: Vec<Quality>,
-    /// What it was made from.
+    /// Inputs of the fit.
     #[serde(default)]
     pub provenance: Provenance,
     /// Checks that failed; only there if the fit was forced.
@@ -62,17 +62,17 @@ impl ModelFile {
 pub struct Overheads {
     /// From the client to the engine's queue: network, API server, tokenizer.
     pub arrival_ns: u64,
-    /// What each prompt token adds to that, in picoseconds.
+    /// Added for each prompt token, in picoseconds.
     pub arrival_per_prompt_token_ps: u64,
-    /// What the first output token takes beyond others.
+    /// Additional time of the first output token.
     pub first_token_ns: u64,
     /// From the end of a step to the client: detokenizer, API server, network.
     pub output_ns: u64,
-    /// What the host takes to launch a step with prefill chunks, of up to 512 tokens.
+    /// Host time to launch a step with prefill chunks, of up to 512 tokens.
     pub prefill_launch_ns: u64,
-    /// What the host takes to launch a step of more tokens.
+    /// Host time to launch a step of more tokens.
     pub large_launch_ns: u64,
-    /// What each request of such steps adds to that.
+    /// Added for each request of such steps.
     pub launch_per_request_ns: u64,
     /// How far launches lie from their mean at most, in thousandths of it.
     pub launch_spread_permille: u32,
@@ -103,7 +103,7 @@ pub struct Quality {
     pub cross_validated: Option<f64>,
 }
 
-/// What a model was made from.
+/// Inputs of a fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Provenance {

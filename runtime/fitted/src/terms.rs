@@ -1,7 +1,7 @@
-//! What a step is priced by.
+//! Terms of the price of a step.
 
-/// What the terms look at, summed over the requests of a step; the fields of a latency
-/// model's step of the same names.
+/// Inputs of the terms, summed over the requests of a step; the fields of a latency model's step of
+/// the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
     /// Requests with a prefill chunk.
@@ -42,9 +42,9 @@ pub fn distinct_tokens(active_blocks: u64, block_size_tokens: u64) -> u64 {
 pub struct Term {
     /// Its key in a model file; the coefficient is in nanoseconds for each `unit`.
     pub name: &'static str,
-    /// What its amount counts.
+    /// Unit of its amount.
     pub unit: &'static str,
-    /// What it stands for.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 

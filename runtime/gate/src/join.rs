@@ -1,4 +1,4 @@
-//! Which observation of one side is which of the other.
+//! Joins the observations of both sides.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::GateError;
 use crate::side::Side;
 
-/// What joins requests, as asked for.
+/// Key to join requests by, as asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinBy {
     /// By request id where the sides have ids in common, else by content.
@@ -33,7 +33,7 @@ impl FromStr for JoinBy {
     }
 }
 
-/// What joined requests.
+/// Key by which requests were joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JoinedBy {

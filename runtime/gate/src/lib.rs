@@ -35,7 +35,7 @@ pub use triage::{Difference, Example, ExampleSide, Source, Triage};
 /// Options of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
-    /// What joins the requests of both sides.
+    /// Key that joins the requests of both sides.
     pub join: JoinBy,
     /// Threads of the judgement; it is the same with any number.
     pub threads: NonZeroUsize,
@@ -72,8 +72,8 @@ pub fn load(inputs: &[Input], options: &MirrorOptions) -> Result<(Side, Vec<Mirr
     Ok((side, mirrored))
 }
 
-/// What to do about the failed signals of a judgement. The outputs of the requests that show
-/// them best are read from the inputs once more.
+/// Next steps for the failed signals of a judgement. The outputs of the requests that show them
+/// best are read from the inputs once more.
 ///
 /// # Errors
 /// Those of [`mirror::read`].

@@ -40,9 +40,9 @@ pub struct Triage {
     pub segment: String,
     /// The signal.
     pub signal: Signal,
-    /// What follows of it.
+    /// Response to the signal.
     pub response: Response,
-    /// What was observed; null if infinite.
+    /// Observed value; null if infinite.
     pub observed: Option<f64>,
     /// Its limit.
     pub limit: f64,

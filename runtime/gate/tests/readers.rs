@@ -68,7 +68,7 @@ fn errors_name_the_file() {
     }
 }
 
-/// What may replace a part of a sample.
+/// Replacements of a part of a sample.
 fn patch() -> impl Strategy<Value = String> {
     let words =
         ["-1", "1e400", "null", "\"\"", "[]", "{}", "9", "18446744073709551616", "0.5", "true", "\"x", ",", "\n"];

@@ -12,7 +12,7 @@ use crate::route::Route;
 pub enum Progress<'a> {
     /// Something is being downloaded.
     Fetching {
-        /// What, in words.
+        /// The activity, in words.
         what: &'a str,
     },
     /// A compiler was found.
@@ -62,7 +62,7 @@ pub struct BuiltGuest {
     pub size_bytes: u64,
     /// SHA-256 of that file, in lower-case hexadecimal digits.
     pub digest: String,
-    /// What it was compiled with, and how that was found: the name of a [`Route`],
-    /// or a tool and its version. The bytes depend on it.
+    /// The toolchain and its origin: the name of a [`Route`], or a tool and its version. The bytes
+    /// depend on it.
     pub toolchain: String,
 }

@@ -16,8 +16,7 @@ const LIMITS_FILE: &str = "/proc/self/limits";
 /// The name of the limit there.
 const LIMIT_NAME: &str = "Max address space";
 
-/// What a small memory reserves beyond what it has, each time it moves. Most guests
-/// never use as much.
+/// Bytes that a small memory reserves beyond its size, each time it moves. Most guests never use as much.
 const HEADROOM_BYTES: u64 = 4 << 20;
 
 /// The guard at both ends of a small memory.
@@ -81,9 +80,8 @@ mod tests {
         assert_eq!(AddressSpace::from_table("nonsense"), AddressSpace::Free);
     }
 
-    /// What a guest with a memory answers and uses up, by the size of its address
-    /// space: accesses in bounds, growth beyond the reservation, and an access out
-    /// of bounds.
+    /// Answers and use of a guest with a memory, by the size of its address space: accesses in
+    /// bounds, growth beyond the reservation, and an access out of bounds.
     fn tried(address_space: AddressSpace) -> (Vec<i32>, u64, String) {
         let engine = Engine::new(&sandbox::config(address_space)).expect("the settings can be used");
         let text = r#"(module (memory (export "memory") 1)

@@ -1,5 +1,5 @@
-//! What a guest is to the rest of this crate, whatever version of `wit/` it was
-//! made for. No name of a binding generator appears here.
+//! A guest for the rest of this crate, whatever version of `wit/` it was made for. No name of a
+//! binding generator appears here.
 
 use std::sync::Arc;
 

@@ -64,8 +64,7 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
     config
 }
 
-/// What the host keeps beside an instance: the limits on its growth, how far it
-/// has grown, and its telemetry.
+/// The host's state of an instance: the limits on its growth, its size, and its telemetry.
 pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
@@ -191,8 +190,8 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     CallFault::Trapped { reason }
 }
 
-/// What the operating system refused, if that is why something failed: guests make
-/// no calls of the system, so its errors are never theirs.
+/// Error of the operating system, if that is the cause of a failure: guests make no system calls,
+/// so its errors are never theirs.
 #[cold]
 pub(crate) fn host_failure(error: &wasmtime::Error) -> Option<String> {
     let is_of_system = error

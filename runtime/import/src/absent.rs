@@ -1,5 +1,5 @@
-//! What stands in for the formats of the feature `formats` in builds without it:
-//! every use is an error that names the feature.
+//! Replacement for the formats of the feature `formats` in builds without it: every use is an error
+//! that names the feature.
 
 /// Parquet tables.
 pub(crate) mod parquet {

@@ -1,6 +1,6 @@
 //! Differences between two captures of the same traffic.
 //!
-//! Which request is which is said by `vcr-compare`.
+//! `vcr-compare` joins the requests.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! [`summary`] and [`compare`] say what they hold in numbers, and [`demo`]
 //! makes one up. [`vocabulary`] says what the tokens of a tokenizer are. Tables of results are written by [`table`]. This crate knows files and formats, and prints nothing.
 //!
-//! What a source says is kept or counted: an importer that must leave something
-//! out says so in the [`Imported::notes`] of its answer.
+//! Data of a source is kept or counted: an importer that leaves something out says so in the
+//! [`Imported::notes`] of its answer.
 
 #[cfg(not(feature = "formats"))]
 mod absent;
@@ -63,8 +63,8 @@ pub struct ImportOptions {
     pub workload: Option<PathBuf>,
     /// The run whose requests are read, where a list of requests has several.
     pub run: Option<String>,
-    /// What columns of a table of requests hold, as (standard name, own name):
-    /// `("ttft_ms", "first_token")`. A standard name says its unit.
+    /// Contents of a table's columns, as (standard name, own name): `("ttft_ms", "first_token")`. A
+    /// standard name says its unit.
     pub columns: Vec<(String, String)>,
     /// Keep the texts of answers, under [`OUTPUT_TEXT`] among the other fields of a record.
     pub output_text: bool,

@@ -27,7 +27,7 @@ pub struct Imported {
 /// Something that an import could not keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What, in words that follow a number.
+    /// The counted items, as words that follow a number.
     pub what: String,
     /// Their number.
     pub count: u64,

@@ -1,11 +1,10 @@
 //! Input within limits: files that are read whole, packed streams, lines, and
 //! the memory that all of it may take.
 //!
-//! What is read here was written by others and may be anything: a device
-//! without an end, a FIFO without a writer, an archive that unpacks to a
-//! thousand times its size, a line of ten gigabytes. Every limit is one of the
-//! constants of this file or the process's memory limit ([`memory`]). What is at a URL is read
-//! as a copy on disk ([`remote`]).
+//! Inputs are written by others and may be anything: a device without an end, a FIFO without a
+//! writer, an archive that unpacks to a thousand times its size, a line of ten gigabytes. Every
+//! limit is one of the constants of this file or the process's memory limit ([`memory`]). An input
+//! at a URL is read as a copy on disk ([`remote`]).
 //!
 //! This crate knows no format but that of gzip and of zstd, and prints nothing:
 //! [`on_notice`] gets notices for a person who waits.

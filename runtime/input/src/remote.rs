@@ -86,7 +86,7 @@ pub fn not_built(url: &str) -> io::Error {
     io::Error::new(ErrorKind::Unsupported, text)
 }
 
-/// What a command says of an input that [`local`] refuses.
+/// A command's message for an input that [`local`] refuses.
 #[must_use]
 pub fn refusal(error: &io::Error) -> String {
     match error.kind() {

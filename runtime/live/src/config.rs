@@ -204,7 +204,7 @@ pub struct TransferSettings {
     pub shared_link: Option<Arc<dyn SharedLink>>,
     /// How long blocks are held for a decode engine.
     pub lease_ns: u64,
-    /// What carries KV; `None` moves nothing.
+    /// Data plane; `None` moves nothing.
     pub plane: Option<PlaneSettings>,
     /// Time after which a transfer to this engine has failed.
     pub load_timeout_ns: u64,

@@ -92,7 +92,7 @@ pub struct Snapshot {
     pub num_gpu_blocks: u32,
     /// Finished prompts whose blocks a decode engine has not fetched.
     pub num_held_prompts: usize,
-    /// What has carried KV since this frontend came, if anything does.
+    /// Totals of the data plane since this frontend connected, if there is one.
     pub plane: Option<PlaneTotals>,
     /// Name of the latency model.
     pub latency: String,
@@ -104,7 +104,7 @@ pub struct Snapshot {
     pub counters: Counters,
 }
 
-/// What carries KV, and its totals by peer.
+/// Totals of a data plane, by peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaneTotals {
     /// The plane's name.

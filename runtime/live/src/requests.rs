@@ -119,7 +119,7 @@ pub(crate) struct BlockKeys {
 /// An image, audio or video in a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Medium {
-    /// What tells it apart from others.
+    /// Its identifier.
     pub(crate) identifier: String,
     /// Its first placeholder token in the prompt.
     pub(crate) offset: u32,

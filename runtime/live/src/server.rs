@@ -61,9 +61,9 @@ pub(crate) struct Links {
     pub(crate) routes: Option<Routes>,
     /// For a mixture of experts behind a coordinator.
     pub(crate) waves: Option<Arc<Waves>>,
-    /// What carries KV, if anything does.
+    /// Data plane, if there is one.
     pub(crate) mover: Option<Mover>,
-    /// What brings it together with others, if anything does.
+    /// Rendezvous with other engines, if there is one.
     pub(crate) meetings: Option<Meetings>,
 }
 

@@ -16,7 +16,7 @@ use vcr_random::Stream;
 use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
 
-/// What the source must know of a request.
+/// Input of the source for a request.
 pub(crate) struct Asked<'a> {
     pub(crate) tag: u64,
     pub(crate) seed: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) recorded: Option<&'a [u32]>,
 }
 
-/// What is remembered of a request.
+/// State of a request.
 #[derive(Default)]
 struct Slot {
     seed: u64,

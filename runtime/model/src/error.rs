@@ -1,4 +1,4 @@
-//! What can be wrong with a model, or with how it is served.
+//! Errors of a model, or of its settings.
 
 /// Why a model cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum ModelError {
     File {
         /// The file.
         place: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A field that is needed.
@@ -36,7 +36,7 @@ pub enum ModelError {
         field: String,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// Allowed values.
         expected: String,
     },
     /// An architecture whose layers are not known, or not followed.
@@ -54,7 +54,7 @@ pub enum ModelError {
     Serving {
         /// The setting.
         field: &'static str,
-        /// What is wrong and what is expected.
+        /// The problem and the allowed values.
         reason: String,
     },
     /// Memory that does not hold the weights or one sequence.

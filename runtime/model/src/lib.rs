@@ -1,5 +1,6 @@
-//! What an engine needs to know of a model: its layers, the KV-cache groups that vLLM makes of them,
-//! bytes of a token and of a block, KV blocks in a given memory, and bytes of the weights.
+//! Properties of a model that its engine depends on: its layers, the KV-cache groups that vLLM
+//! makes of them, bytes of a token and of a block, KV blocks in a given memory, and bytes of the
+//! weights.
 //!
 //! Owns `models.toml`, the shapes of published models, and the reader of `config.json`, which reads
 //! both. The rules are those of vLLM 0.32 on GPUs: `vllm/v1/core/kv_cache_utils.py`,

@@ -227,6 +227,8 @@ fn object(path: &Path) -> Result<Map<String, Value>, ModelError> {
 }
 
 fn object_of(place: &str, text: &str) -> Result<Map<String, Value>, ModelError> {
-    serde_json::from_str(text)
-        .map_err(|error| ModelError::File { place: place.to_owned(), reason: format!("expected a JSON object: {error}") })
+    serde_json::from_str(text).map_err(|error| ModelError::File {
+        place: place.to_owned(),
+        reason: format!("expected a JSON object: {error}"),
+    })
 }

@@ -60,7 +60,7 @@ impl WeightFormat {
 /// Formats of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Formats {
-    /// What is never quantised: embedding, output head, routers.
+    /// Format of parts that are never quantised: embedding, output head, routers.
     pub(crate) plain: WeightFormat,
     pub(crate) attention: WeightFormat,
     /// Of layers that keep a state.

@@ -3,7 +3,7 @@
 use crate::error::{ModelError, nearest};
 use crate::layers::{Layer, Mixer};
 
-/// What of a model its KV depends on.
+/// Properties of a model that its KV depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) name: &'a str,

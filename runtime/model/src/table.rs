@@ -21,7 +21,7 @@ struct Table {
 struct Entry {
     /// Its names, that of its publication first.
     names: Vec<String>,
-    /// What its `config.json` says of its shape. A list for layers may be shorter: it is repeated.
+    /// Fields of its `config.json` about its shape. A list for layers may be shorter: it is repeated.
     config: Map<String, Value>,
 }
 

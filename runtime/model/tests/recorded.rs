@@ -7,7 +7,7 @@ use vcr_model::{Model, ModelError, Serving};
 /// Models whose weights a backend pads (gpt-oss) or quantises layer by layer; how far they may be off.
 const LOOSE: &[(&str, f64)] = &[("openai/gpt-oss", 0.12)];
 
-/// What is not counted: norms, biases, scales of activations.
+/// Share of the weights that is not counted: norms, biases, scales of activations.
 const TOLERANCE: f64 = 0.005;
 
 fn cases() -> Vec<Value> {

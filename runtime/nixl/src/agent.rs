@@ -81,7 +81,7 @@ impl NixlAgent {
         Ok(Self { registration, agent, backend, peers, _arena: Arc::clone(arena) })
     }
 
-    /// What a peer needs to know about this agent.
+    /// Metadata of this agent for a peer.
     pub(crate) fn metadata(&self) -> Result<Vec<u8>, TransferError> {
         self.agent.get_local_md().map_err(local("describe its agent"))
     }

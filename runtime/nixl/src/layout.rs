@@ -15,7 +15,7 @@ const OLD_TOKENS_FIRST: &str = "NHD";
 /// No metadata of a worker is longer: base addresses of a thousand layers and NIXL's own part.
 const MAX_METADATA_BYTES: usize = 1 << 20;
 
-/// What a rank of this engine tells its peers.
+/// Handshake of a rank of this engine for its peers.
 pub(crate) fn own_handshake(
     settings: &NixlSettings,
     context: &PlaneContext,

@@ -42,7 +42,7 @@ pub struct NixlSettings {
     pub side_channel_port: u16,
     /// The version whose connector it is.
     pub version: VllmMinor,
-    /// What peers must have in common.
+    /// Settings that peers must have in common.
     pub compatibility: NixlCompatibility,
     /// The hash that peers are told, instead of that of `compatibility`.
     pub hash: Option<String>,

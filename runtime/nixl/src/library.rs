@@ -15,7 +15,7 @@ use crate::symbols::{FUNCTIONS, PREFIX};
 /// The file's name, which is also the name by which `nixl-sys` looks for it.
 const FILE: &str = "libnixl_capi.so";
 
-/// What to do where there is none.
+/// Hint for a missing library.
 const HINT: &str = "install NIXL (`pip install nixl`) and name its library with --nixl-library or NIXL_LIBRARY, or \
                     activate the Python environment that it is in";
 
@@ -28,10 +28,10 @@ pub enum LibraryError {
         /// Where it was looked for.
         places: String,
     },
-    /// What was named is no such file.
+    /// The named path is not a shared library.
     #[error("invalid NIXL library {}: expected {FILE} or a folder with it", path.display())]
     Named {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
     /// It cannot be opened.
@@ -39,7 +39,7 @@ pub enum LibraryError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Message of the system.
         reason: String,
     },
     /// It is of another version.
@@ -72,7 +72,7 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// What to do.
+    /// The next step.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         (!matches!(self, Self::Second { .. })).then_some(HINT)

@@ -1,4 +1,4 @@
-//! What the engine's end of the plane and the agent's thread share.
+//! State shared by the engine's end of the plane and the agent's thread.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use vcr_transfer::{Expected, Held, Peer, PlaneEvent, Statistics, Transfer};
 
-/// What the thread is to do.
+/// Command for the thread.
 pub(crate) enum Command {
     /// Start a transfer.
     Start(Transfer, Instant),
@@ -22,7 +22,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// What both threads know.
+/// State of both threads.
 pub(crate) struct Shared {
     pub(crate) events: Mutex<Vec<PlaneEvent>>,
     /// Transfers that are owed an event.

@@ -1,6 +1,6 @@
 //! Functions of NIXL's C interface that `nixl-sys` may call.
 
-/// What all their names begin with.
+/// Prefix of all their names.
 pub(crate) const PREFIX: &str = "nixl_capi_";
 
 /// Their names behind [`PREFIX`], as of `nixl-sys` 1.5.2 (`stubs.cpp`), which ends the process when it calls

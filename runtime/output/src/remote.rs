@@ -42,7 +42,7 @@ pub fn set_upload(upload: Box<dyn Upload>) {
     let _ = UPLOAD.set(upload);
 }
 
-/// What writes the object at `path`; none for a path of the file system.
+/// The uploader of the object at `path`; none for a path of the file system.
 ///
 /// # Errors
 /// When the build cannot reach URLs.

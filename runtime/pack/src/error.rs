@@ -1,4 +1,4 @@
-//! What can be wrong with a pack.
+//! Errors of packs.
 
 use std::io;
 
@@ -41,7 +41,7 @@ pub enum PackError {
     Unexpected {
         /// The entry.
         found: String,
-        /// What was expected there.
+        /// Expected contents.
         expected: String,
     },
     /// An entry has another size.

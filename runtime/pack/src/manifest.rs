@@ -26,7 +26,7 @@ pub const SCENARIO: &str = "scenario";
 /// More files than a scenario reads.
 const MAX_FILES: usize = 100_000;
 
-/// What is in a pack.
+/// Contents of a pack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
@@ -43,7 +43,7 @@ pub struct Manifest {
     pub redacted: bool,
     /// The files that the scenario reads, as it names them.
     pub inputs: Vec<InputEntry>,
-    /// What came out.
+    /// Results of the packed run.
     pub expected: Expected,
     /// Every entry behind this one, in order.
     pub files: Vec<FileEntry>,
@@ -78,7 +78,7 @@ pub struct InputEntry {
     pub path: String,
 }
 
-/// What came out of the scenario when it was packed.
+/// Results of the scenario when it was packed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
     /// Whether every assertion passed.

@@ -15,7 +15,7 @@ use vcr_trace::capture::{
 
 use crate::error::PackError;
 
-/// What every row of a Mooncake trace has.
+/// Keys of every row of a Mooncake trace.
 const MOONCAKE: [&str; 3] = ["hash_ids", "input_length", "output_length"];
 
 /// Digits of the hash that replaces a name.

@@ -101,7 +101,7 @@ struct Request {
     served_tokens: u32,
     /// Index among those of its tenant that run.
     place: u32,
-    /// What was said of it.
+    /// Admission rank last returned.
     admission_rank: Option<i64>,
     gives_way: bool,
     is_capped: bool,

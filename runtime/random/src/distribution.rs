@@ -60,7 +60,7 @@ pub enum DistributionProblem {
         parameter: &'static str,
         /// Its value.
         value: f64,
-        /// What it may be.
+        /// Allowed values.
         range: String,
     },
     /// The range is empty.

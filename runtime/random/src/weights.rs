@@ -9,7 +9,7 @@ pub struct Weights {
     sums: Vec<f64>,
 }
 
-/// What is wrong with a list of weights.
+/// Error of a list of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsProblem {
     /// There are none.

@@ -10,7 +10,7 @@ use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, En
 
 use crate::error::RecordError;
 
-/// What was written longer ago than this is on its way to the disk.
+/// Age at which written data is flushed to the disk.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When a new file is begun.

@@ -1,5 +1,5 @@
-//! What stands in for the client in builds without the feature `oci`: no text is a
-//! reference into a registry, and the error says which feature is missing.
+//! Replacement for the client in builds without the feature `oci`: no text is a reference into a
+//! registry, and the error names the missing feature.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

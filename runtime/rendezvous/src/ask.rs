@@ -9,7 +9,7 @@ use vcr_transfer::{ErrorKind, TransferError};
 /// Pause before a peer that is not there yet is asked again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What asking a peer has brought.
+/// Result of asking a peer.
 pub(crate) enum Asked<T> {
     Answer(T),
     /// It is not there, or does not know yet, because of this.

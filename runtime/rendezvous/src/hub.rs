@@ -1,4 +1,4 @@
-//! What the engines of a process share: rooms, listeners, and the thread that serves them.
+//! State shared by the engines of a process: rooms, listeners, and the thread that serves them.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};

@@ -1,4 +1,4 @@
-//! What ranks of SGLang say about themselves, and the table of those that have registered.
+//! Registrations of SGLang's ranks, and their table.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ impl From<OwnRank> for Registration {
 const FOLLOWS_ROOM: &str = "follow_bootstrap_room";
 
 impl Registration {
-    /// What a rank has sent.
+    /// Reads the registration of a rank.
     ///
     /// # Errors
     /// When it is no registration, or makes no sense.
@@ -111,7 +111,7 @@ impl Registration {
     }
 }
 
-/// What a decode engine is told of a worker.
+/// A worker's address for a decode engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
     attn_tp_size: u32,
@@ -124,7 +124,7 @@ pub struct WorkerInfo {
 }
 
 impl WorkerInfo {
-    /// What a worker has sent.
+    /// Reads the registration of a worker.
     ///
     /// # Errors
     /// When it makes no sense.
@@ -145,7 +145,7 @@ pub struct RankAddress {
 }
 
 impl RankAddress {
-    /// What a worker has sent.
+    /// Reads the query of a worker.
     ///
     /// # Errors
     /// When it is no address.

@@ -19,7 +19,7 @@ pub(crate) struct Prompt {
     pub(crate) description: Description,
 }
 
-/// What a decode engine that waits is told: the prompt, or why there is none.
+/// Answer to a waiting decode engine: the prompt, or the reason of its absence.
 pub(crate) type Answer = Result<Prompt, String>;
 
 /// A decode engine in a room.

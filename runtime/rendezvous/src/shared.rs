@@ -1,4 +1,4 @@
-//! What tasks and engines of the process share.
+//! State shared by tasks and engines of the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ impl Desk {
     }
 }
 
-/// What tasks know of the process.
+/// The process's state for tasks.
 pub(crate) struct Shared {
     pub(crate) settings: RendezvousSettings,
     pub(crate) rooms: Rooms,

@@ -1,4 +1,4 @@
-//! What is said in a room, and its bytes.
+//! Messages in a room, and their bytes.
 //!
 //! ```text
 //! decode to prefill:  the room      a number: 8 bytes, little-endian; a name: its length in 2 bytes, and the name
@@ -162,7 +162,7 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-/// What such a body says.
+/// Reads the description in such a body.
 ///
 /// # Errors
 /// When it is no description.

@@ -1,4 +1,4 @@
-//! What workers of vLLM's Mooncake connector say about themselves, and the table of those that have registered.
+//! Registrations of workers of vLLM's Mooncake connector, and their table.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// What a worker has sent.
+    /// Reads the registration of a worker.
     ///
     /// # Errors
     /// When it is no registration, or makes no sense.

@@ -47,7 +47,7 @@ impl Entry {
         Self { half: hash as u32, node }
     }
 
-    /// What the table sorts by: all of its bits depend on all of the half's.
+    /// Sort key of the table: all of its bits depend on all of the half's.
     fn key(self) -> u64 {
         u64::from(self.half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -72,8 +72,7 @@ pub(crate) struct Places {
     pub(crate) end: u32,
 }
 
-/// What stands for the end of a prompt whose hash as a whole is unknown: its
-/// blocks and its length.
+/// Hash for the end of a prompt whose whole hash is unknown: from its blocks and its length.
 #[must_use]
 pub(crate) fn end_by_length(last_block: Option<BlockHash>, prompt_tokens: u32) -> BlockHash {
     let last = last_block.map_or(0, |hash| hash.0);

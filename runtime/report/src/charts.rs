@@ -8,7 +8,7 @@ use crate::timeline::Timeline;
 /// Version of the schema of `charts.json`.
 const SCHEMA_VERSION: u32 = 1;
 
-/// What the charts of a report draw.
+/// Charts of a report.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Charts {
     /// Version of this schema.
@@ -37,7 +37,7 @@ pub struct Source {
     pub text: String,
 }
 
-/// What the charts of one run draw.
+/// Charts of one run.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct RunCharts {
     /// Name of the run.

@@ -86,7 +86,7 @@ impl Assertion {
         }
     }
 
-    /// What must be true, as one text.
+    /// The condition, as one text.
     #[must_use]
     pub fn title(&self) -> String {
         let condition = self.condition.as_deref().unwrap_or_default();
@@ -126,7 +126,7 @@ pub struct Run {
     /// Its links.
     #[serde(default)]
     pub links: Vec<Link>,
-    /// What it was measured on, if engines were real.
+    /// Target of the run, if engines were real.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
     /// Its fingerprint.
@@ -250,7 +250,7 @@ pub struct Link {
     pub utilisation: f64,
 }
 
-/// What a run was measured on.
+/// Target of a run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Target {
     /// Transfers of KV whose bytes moved, by engines.

@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 /// A report with its charts.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    /// What it is called where several are compared.
+    /// Its name where several are compared.
     pub label: String,
     /// Contents of `report.json`.
     pub report: Document,

@@ -1,5 +1,5 @@
-//! What people look at after a run: `report.html`, JUnit, Markdown, OpenMetrics, tables of
-//! requests, and capacity envelopes.
+//! Files for people after a run: `report.html`, JUnit, Markdown, OpenMetrics, tables of requests,
+//! and capacity envelopes.
 //!
 //! Knows no engine: it takes the contents of `report.json`, [`Charts`] and the requests,
 //! either from a run that has just ended or from a [folder](Folder) of an earlier one.

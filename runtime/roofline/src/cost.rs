@@ -1,7 +1,7 @@
 use crate::check::check;
 use crate::{Deployment, GpuSpec, RooflineError, TransformerSpec};
 
-/// What one step computes, as far as the roofline looks at it.
+/// Work of one step, as far as the roofline depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
     /// New tokens over all prefill chunks.
@@ -31,7 +31,7 @@ pub struct StepCost {
     pub head_ns: f64,
     /// The all-reduces of all layers.
     pub all_reduce_ns: f64,
-    /// What every step costs.
+    /// Cost of every step.
     pub overhead_ns: f64,
 }
 

@@ -8,7 +8,7 @@ pub enum RooflineError {
     UnknownPreset {
         /// The config key that holds the name: `model` or `gpu`.
         field: &'static str,
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The names that exist, separated by commas.
         known: String,

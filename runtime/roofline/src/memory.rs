@@ -1,4 +1,4 @@
-//! What a model and its KV cache need of the memory of each GPU.
+//! GPU memory of a model and its KV cache.
 
 use crate::{PhysicsConfig, RooflineConfig, RooflineError, TransformerSpec, presets};
 
@@ -18,7 +18,7 @@ const GPU_MEMORY_MIB: [(&str, f64); 6] = [
 /// Models of [`presets::MODELS`] whose output head has the weights of their embedding.
 const TIED_EMBEDDINGS: [&str; 3] = ["llama-3.2-1b", "llama-3.2-3b", "qwen3-0.6b"];
 
-/// What a model needs of the memory of each of its GPUs.
+/// Memory of each of a model's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
     /// Bytes of the weights on each GPU: all layers, the embedding and the output
@@ -49,7 +49,7 @@ impl MemoryNeed {
 }
 
 impl RooflineConfig {
-    /// What the model needs of the memory of each GPU.
+    /// Memory of each of the model's GPUs.
     ///
     /// # Errors
     /// When a preset does not exist or a quantity is missing.
@@ -62,8 +62,7 @@ impl RooflineConfig {
 }
 
 impl PhysicsConfig {
-    /// What the model needs of the memory of each GPU. Embedding and output head
-    /// are counted where the model is a preset.
+    /// Memory of each of the model's GPUs. Embedding and output head are counted where the model is a preset.
     ///
     /// # Errors
     /// When a preset does not exist or a quantity is missing.

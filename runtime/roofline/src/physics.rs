@@ -34,8 +34,8 @@ const NS_PER_US: f64 = 1e3;
 /// thousand microseconds.
 const COEFFICIENT_MAX: f64 = 1e9;
 
-/// What a fit gives: read from its file, or written out. Every one must be said,
-/// but for `moe_layer_us` of a dense model.
+/// Coefficients of a fit: read from its file, or written out. All are required, but for
+/// `moe_layer_us` of a dense model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -69,7 +69,7 @@ pub struct Coefficients {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct PhysicsConfig {
-    /// What was fitted.
+    /// Fitted coefficients.
     pub coefficients: Coefficients,
     /// Name of a model in [`presets::MODELS`](crate::presets::MODELS).
     pub model: Option<String>,

@@ -37,7 +37,7 @@ pub struct Request<'a> {
     pub blocks: &'a [u64],
 }
 
-/// What is to become of a request.
+/// Decision for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The candidate at this position takes it.
@@ -109,8 +109,7 @@ impl PrefixAffinity {
         self.config.max_waiting.is_some_and(waits) || self.max_queue_tokens.is_some_and(queues)
     }
 
-    /// What limits are multiplied by. A product, because a power would need a
-    /// mathematics library.
+    /// Factor of limits. A product, because a power would need a mathematics library.
     fn share(&self, priority: i32) -> f64 {
         let mut share = 1.0;
         for _ in 0..priority.clamp(-PRIORITIES_MAX, PRIORITIES_MAX).unsigned_abs() {
@@ -119,8 +118,7 @@ impl PrefixAffinity {
         if priority < 0 { 1.0 / share } else { share }
     }
 
-    /// What the home of a prompt is found by; none for a prompt without a full
-    /// block.
+    /// Key of a prompt's home; none for a prompt without a full block.
     fn key(&self, blocks: &[u64]) -> Option<u64> {
         let last = blocks.len().min(self.config.prefix_blocks as usize).checked_sub(1)?;
         Some(mix(self.seed ^ blocks[last]))
@@ -143,7 +141,7 @@ impl PrefixAffinity {
     }
 }
 
-/// What is true of all candidates together.
+/// Summary of all candidates.
 struct Seen {
     candidates: u64,
     requests: u64,
@@ -174,7 +172,7 @@ impl Seen {
     }
 }
 
-/// What candidates are compared by; of equal ones the first wins.
+/// Sort key of candidates; of equal ones the first wins.
 #[derive(Clone, Copy)]
 struct Rank {
     cost: f64,

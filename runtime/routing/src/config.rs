@@ -44,7 +44,7 @@ impl Default for AffinityConfig {
     }
 }
 
-/// What is wrong with an [`AffinityConfig`].
+/// Error of an [`AffinityConfig`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AffinityError {
     /// A number is outside its range.

@@ -22,7 +22,7 @@ pub const ENGINES_MAX: u32 = 1_000_000;
 /// The most ticks that an autoscaler remembers.
 const MAX_DELAY_TICKS: u32 = 1_000_000;
 
-/// What an engine is to have its share of.
+/// Metric whose value per engine is kept near a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -55,7 +55,7 @@ impl TargetMetric {
     }
 }
 
-/// What the engines of a pool have to do.
+/// Load of the engines of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolWork {
     /// Requests that run.

@@ -11,7 +11,7 @@ use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Reporter, RunOptions, SourceFile};
 
-/// What a scenario would do.
+/// Summary of a scenario that was checked and not run.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// Runs that it plans.

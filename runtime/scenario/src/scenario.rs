@@ -27,7 +27,7 @@ pub struct Scenario {
     path: PathBuf,
     source: String,
     script: AST,
-    /// What assertions in the script may ask of drawn runs.
+    /// Values of drawn runs that assertions in the script may need.
     watched: Vec<Watched>,
     loaded: Arc<Loaded>,
 }

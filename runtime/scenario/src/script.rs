@@ -1,4 +1,4 @@
-//! What scripts run in: their state, limits and options, and the errors they end with.
+//! Environment of scripts: their state, limits and options, and their errors.
 
 pub(crate) mod calls;
 pub(crate) mod context;

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Maximum number of steps between the ends of a range; more are a mistyped tolerance.
 const MAX_STEPS: f64 = 1e12;
 
-/// What is looked for.
+/// Goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
@@ -177,7 +177,7 @@ impl Bisection {
     }
 }
 
-/// What a search has found: neighbours, or one of them where all values are alike.
+/// Result of a search: neighbours, or one of them where all values are alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bracket {
     /// The value that keeps the condition; absent if none does.
@@ -193,7 +193,7 @@ pub struct Bracket {
 pub struct SearchReport {
     /// Name of the searched quantity.
     pub name: String,
-    /// What was looked for.
+    /// The goal.
     pub goal: Goal,
     /// The lowest value that could be tried.
     pub from: f64,
@@ -201,7 +201,7 @@ pub struct SearchReport {
     pub to: f64,
     /// How far the two values of the bracket may lie apart.
     pub tolerance: f64,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub bracket: Bracket,
     /// Number of runs that it took.
@@ -245,7 +245,7 @@ impl SearchReport {
 mod tests {
     use super::*;
 
-    /// What a search finds where `holds` is the condition, and how many values it tries.
+    /// Result of a search where `holds` is the condition, and the number of values it tries.
     fn found(goal: Goal, range: SearchRange, holds: impl Fn(f64) -> bool) -> (Bracket, usize) {
         let mut search = Bisection::new(goal, range);
         let mut tried = 0;

@@ -34,8 +34,8 @@ pub enum Source {
 pub struct Admission {
     /// Requests that wait after the step; none where the log does not say.
     pub waiting: Option<u64>,
-    /// What ended admission, in the words of a line's `why`. Several where it
-    /// cannot be decided which; empty if no request waits or nothing is known.
+    /// Reasons that ended admission, as in a line's `why`. Several where they cannot be told apart;
+    /// empty if no request waits or nothing is known.
     pub stops: Vec<String>,
     /// Its source.
     pub source: Source,

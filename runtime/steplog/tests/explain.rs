@@ -1,4 +1,4 @@
-//! What is inferred for vLLM's steps against what our engine knows of the same.
+//! Reasons inferred for vLLM's steps, compared with those of our engine for the same steps.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use vcr_steplog::conform::{cases, replay_lines};
 use vcr_steplog::explain::{Source, admission};
 use vcr_steplog::{StepLog, Steps};
 
-/// What ended admission, inferred from the recorded line and the settings, must
-/// leave room for what ended it in our engine; and it must rarely be vague.
+/// The reasons inferred from the recorded line and the settings must include the true one of our
+/// engine, and must rarely be ambiguous.
 #[test]
 fn inferred_reasons_include_the_true_one() {
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/recordings");

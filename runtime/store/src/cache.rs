@@ -176,7 +176,7 @@ impl Entry {
     }
 }
 
-/// What was fetched of an object so far.
+/// Part of an object fetched so far.
 #[derive(Debug)]
 pub(crate) struct Partial {
     /// At its end.

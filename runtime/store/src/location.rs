@@ -75,7 +75,7 @@ impl Location {
         }
     }
 
-    /// What can be written.
+    /// The object, if it can be written.
     pub(crate) fn writable(&self) -> Result<&Object, StoreError> {
         match self {
             Self::Object(object) if object.is_folder => Err(StoreError::Url {

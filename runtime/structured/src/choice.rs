@@ -11,7 +11,7 @@ use crate::schema::Schema;
 use crate::structural::Format;
 use crate::values::pattern::Pattern;
 
-/// What a request's output must be like.
+/// Required form of a request's output.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     /// One of these texts, which are not none.

@@ -33,7 +33,7 @@ const DEPTH_MAX: u32 = 60;
 #[derive(Debug)]
 pub(crate) struct Grammar {
     rules: Vec<(String, Node)>,
-    /// What each rule must say at least, in bytes; none where it never ends.
+    /// Minimum length of each rule in bytes; none where it never ends.
     least: Vec<Option<u64>>,
 }
 
@@ -182,7 +182,7 @@ fn resolve(node: &mut Node, names: &[String]) -> Result<(), String> {
     }
 }
 
-/// What of a grammar's text is not yet read.
+/// Unread rest of a grammar's text.
 struct Reader<'a> {
     rest: &'a str,
     whole: &'a str,

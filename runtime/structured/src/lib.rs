@@ -1,4 +1,4 @@
-//! What a model with structured outputs says, natively and as a guest.
+//! Outputs of a model with structured outputs, natively and as a guest.
 //!
 //! A request with a structured output gets valid JSON of the kind it asks for
 //! (`json_object`, `json` with a `Schema`, `choice`, `regex` with a `Pattern`,

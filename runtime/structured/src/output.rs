@@ -7,11 +7,11 @@ use vcr_guest_sdk::TokenRequest;
 use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
 
-/// What is said to one request.
+/// Output of one request.
 pub struct Output {
     /// Tokens to be given next.
     tokens: VecDeque<u32>,
-    /// What comes then, where it is words.
+    /// Words that follow, if words do.
     words: Option<Words>,
     /// Ends the output, where a token does.
     end: Option<u32>,

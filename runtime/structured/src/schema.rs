@@ -89,7 +89,7 @@ pub(crate) enum Notation {
     RelativeJsonPointer,
 }
 
-/// What a value is. In the order of how little there is to write at least.
+/// Type of a value, in the order of minimum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Type {
@@ -126,7 +126,7 @@ impl Schema {
         says_nothing && is_free && self.alternatives().is_empty()
     }
 
-    /// What the values may be; any kind where the schema does not say.
+    /// Allowed types of the values; any where the schema does not say.
     pub(crate) fn types(&self) -> &[Type] {
         match self.types[..] {
             [] if !self.properties.0.is_empty() => &[Type::Object],

@@ -18,7 +18,7 @@ fn request(structured_output: &str, seed: u64) -> TokenRequest<'_> {
     TokenRequest { seed, max_tokens: 2_000, eos_token: Some(EOS), structured_output, ..TokenRequest::default() }
 }
 
-/// What is said up to the end token, or up to the most tokens.
+/// Output up to the end token, or up to the most tokens.
 fn said(request: &TokenRequest<'_>) -> (String, Vec<u32>) {
     let mut guest = guest();
     let mut output = guest.start(request).expect("it starts");
@@ -37,7 +37,7 @@ fn said(request: &TokenRequest<'_>) -> (String, Vec<u32>) {
     (String::from_utf8(text).expect("whole characters"), tokens)
 }
 
-/// What is said for a schema, as JSON, for many seeds.
+/// Outputs for a schema, as JSON, for many seeds.
 fn documents(schema: &Value) -> Vec<Value> {
     let wanted = json!({ "json": schema, "regex": null, "_backend": "xgrammar" }).to_string();
     (0..100)

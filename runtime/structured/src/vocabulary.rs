@@ -3,8 +3,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What every vocabulary must have a piece for, character by character: what
-/// JSON and our words are made of.
+/// Characters for which every vocabulary must have a piece: those of JSON and of our words.
 const NEEDED: &str = "{}[]\",:.- 0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// Pieces of text and their tokens.

@@ -34,7 +34,7 @@ pub(crate) fn document(schema: &Schema, rng: Rng, room: Room<'_>) -> Result<Stri
 }
 
 struct Writer<'a> {
-    /// What references lead into.
+    /// Root that references point into.
     root: &'a Schema,
     /// Of values that nothing is said about.
     any: &'a Schema,

@@ -2,7 +2,7 @@
 
 use crate::error::TablesError;
 
-/// Which of a GPU's peaks a data type computes at.
+/// A GPU's peak that a data type computes at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
     Bfloat16,

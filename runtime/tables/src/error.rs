@@ -27,7 +27,7 @@ pub enum TablesError {
     /// Something that the package does not have.
     #[error("invalid {what} `{name}`: expected {}", expected(known))]
     Unknown {
-        /// What it is: a system, a backend, ...
+        /// Kind of the name: a system, a backend, ...
         what: &'static str,
         /// The name that was given.
         name: String,
@@ -39,7 +39,7 @@ pub enum TablesError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A setting that does not fit the model or the system.
@@ -47,7 +47,7 @@ pub enum TablesError {
     Setting {
         /// The setting.
         field: &'static str,
-        /// What is wrong with it, and what is allowed.
+        /// The problem, and the allowed values.
         reason: String,
     },
     /// Operators that the model cannot do without have no tables at all.
@@ -61,7 +61,7 @@ pub enum TablesError {
         backend: String,
         /// Its version.
         version: String,
-        /// What has no table.
+        /// Operators without a table.
         operators: Vec<String>,
     },
 }

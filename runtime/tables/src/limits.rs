@@ -46,7 +46,7 @@ impl Heads {
     }
 }
 
-/// What decodes compute with: FP8 if the cache is and the GPU can.
+/// Data type that decodes compute with: FP8 if the cache is and the GPU can.
 fn decode_compute(system: &System, kv_cache: Dtype) -> Dtype {
     if kv_cache == Dtype::FP8 && system.has_fp8() { Dtype::FP8 } else { Dtype::BFLOAT16 }
 }

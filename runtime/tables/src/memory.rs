@@ -1,10 +1,10 @@
-//! What a model and its KV cache need of the memory of each GPU.
+//! GPU memory of a model and its KV cache.
 
 use crate::dtype::Dtype;
 use crate::model::{Attention, Experts, LatentSizes, Model};
 use crate::plan::Parallel;
 
-/// What a rank needs of the memory of each of its GPUs.
+/// Memory of each of a rank's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryNeed {
     /// Bytes of the weights: all layers, the embedding and the output head; no norms and

@@ -35,7 +35,7 @@ impl Parallel {
     }
 }
 
-/// What an operator runs beside.
+/// Operators that an operator overlaps with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     /// Nothing.
@@ -62,7 +62,7 @@ pub(crate) struct AttentionOperator {
     pub(crate) count: f64,
     pub(crate) prefill: Grid,
     pub(crate) decode: Grid,
-    /// What is fused with the attention of prompts, in nanoseconds.
+    /// Time of the operators fused with the attention of prompts, in nanoseconds.
     pub(crate) prefill_extra_ns: f64,
     /// Whether the times of decodes of unlike lengths are averaged.
     pub(crate) averages_decodes: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// What a plan is made from.
+/// Inputs of a plan.
 struct Maker<'a> {
     system: Arc<System>,
     model: &'a Model,
@@ -251,9 +251,9 @@ impl Maker<'_> {
         Ok(operators)
     }
 
-    /// What is fused with the attention of prompts: rotary embeddings, the KV cache's
-    /// writes and, where the model has them, norms of queries and keys. The package
-    /// charges the traffic of one token for it, which is nearly the kernels' constant.
+    /// Time of the operators fused with the attention of prompts: rotary embeddings, the KV cache's
+    /// writes and, where the model has them, norms of queries and keys. The package charges the
+    /// traffic of one token for it, which is nearly the kernels' constant.
     fn fused_ns(&self, queries: f64, keys: f64, normalised: bool) -> f64 {
         const MARGIN: f64 = 1.1;
         let traffic = |bytes: f64| self.system.traffic_ns(bytes);

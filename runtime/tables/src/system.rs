@@ -1,4 +1,4 @@
-//! What is known of a GPU and its node: `systems/<name>.yaml`.
+//! Description of a GPU and its node: `systems/<name>.yaml`.
 
 use std::path::{Path, PathBuf};
 

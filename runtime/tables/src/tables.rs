@@ -19,7 +19,7 @@ use crate::source::{Priced, Source};
 /// The longest step: a day, in nanoseconds.
 const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;
 
-/// What is priced, and by which tables.
+/// The priced engine, and the tables to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TablesInput {
     /// The package's folder; that of the environment if absent.
@@ -69,7 +69,7 @@ impl TablesInput {
     }
 }
 
-/// What is behind the name of a model and of a version.
+/// Resolved names of a model and of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// The version whose tables are looked at first.
@@ -212,13 +212,13 @@ impl Tables {
         Self { scale, ..self }
     }
 
-    /// What is behind the names of the input.
+    /// Resolved names of the input.
     #[must_use]
     pub fn resolved(&self) -> &Resolved {
         &self.prices.resolved
     }
 
-    /// What the model needs of the memory of each GPU; none where that is not known.
+    /// Memory of each of the model's GPUs; none where that is not known.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryNeed> {
         self.prices.memory

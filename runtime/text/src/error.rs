@@ -10,7 +10,7 @@ pub enum TextError {
         folder: PathBuf,
         /// Name of the file, or of the folder in it.
         file: String,
-        /// What it is needed for, or what to do.
+        /// Its purpose, or the next step.
         needed: String,
     },
     /// A file or folder cannot be read.
@@ -26,7 +26,7 @@ pub enum TextError {
     Invalid {
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A text cannot be encoded.
@@ -56,7 +56,7 @@ pub enum TemplateErrorKind {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{}{reason}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct TemplateError {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     pub kind: TemplateErrorKind,
     /// The template's line, from 1, where it is known.
     pub line: Option<usize>,

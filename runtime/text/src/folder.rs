@@ -28,7 +28,7 @@ pub struct GenerationConfig {
     pub max_new_tokens: Option<u32>,
 }
 
-/// What a folder says about a model's text.
+/// Text settings in the folder of a model.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
     /// The folder that holds the files.

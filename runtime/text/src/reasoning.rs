@@ -13,7 +13,7 @@ pub enum Phase {
     Answer(&'static str),
 }
 
-/// What stands around reasoning.
+/// Marks around reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marks {
     start: &'static str,
@@ -137,13 +137,13 @@ impl ReasoningForm {
         self.end_id
     }
 
-    /// What belongs to a mark right before it: that of the start, or of the end.
+    /// Text right before a mark: that of the start, or of the end.
     #[must_use]
     pub fn before(&self, is_end: bool) -> &'static str {
         if is_end { self.marks.before_end } else { self.marks.before_start }
     }
 
-    /// What belongs to a mark right behind it.
+    /// Text right behind it.
     #[must_use]
     pub fn after(&self, is_end: bool) -> &'static str {
         if is_end { self.marks.after_end } else { self.marks.after_start }

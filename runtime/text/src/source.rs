@@ -1,5 +1,5 @@
-//! What a simulated model says: English, structured outputs where they are asked for,
-//! and reasoning before both where the model reasons.
+//! Output of a simulated model: English, structured outputs where requested, and reasoning before
+//! both where the model reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const NAME: &str = "text";
 /// Tokens of reasoning at most, where no number is given.
 const REASONING_TOKENS: usize = 60;
 
-/// What sources of one model share.
+/// State shared by the sources of one model.
 #[derive(Clone)]
 pub struct TextModel {
     tokenizer: Tokenizer,
@@ -132,7 +132,7 @@ pub struct TextSource {
     said: BTreeMap<u32, Said>,
 }
 
-/// What is said to one request.
+/// Output of one request.
 struct Said {
     opening: Vec<u32>,
     answer: Answer,

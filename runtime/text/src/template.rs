@@ -11,7 +11,7 @@ use minijinja::{Environment, Value};
 use crate::{TemplateError, TemplateErrorKind};
 use environment::{NAME, failed, fixed_clock};
 
-/// What a template makes of a message's content.
+/// Form in which a template takes a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFormat {
     /// A text: lists of parts are joined to one.
@@ -94,7 +94,7 @@ impl ChatTemplate {
         &self.0.source
     }
 
-    /// What the template makes of a message's content.
+    /// Form in which the template takes a message's content.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
         self.0.content

@@ -1,4 +1,4 @@
-//! What a simulated model says: English, structured outputs, tool calls.
+//! Outputs of a simulated model: English, structured outputs, tool calls.
 
 use serde_json::{Value, json};
 use vcr_core::tokens::{BatchTokenSource as _, TokenAnswer, TokenRequest, TokenWant};

@@ -42,7 +42,7 @@ proptest! {
         prop_assert_eq!(streamed(&tokenizer, &ids, true).concat(), tokenizer.decode(&ids, true));
     }
 
-    /// What is found must not depend on how the text is cut, for one stop string.
+    /// Results do not depend on the pieces of the text, for one stop string.
     #[test]
     fn a_stop_string_is_found_wherever_the_text_is_cut(
         pieces in prop::collection::vec("[ab\u{e9}]{0,3}", 0..40),

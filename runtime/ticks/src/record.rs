@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a waiting request lacks.
+/// Resource that a waiting request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -35,7 +35,7 @@ pub struct TickRecord {
     pub active: u64,
     /// Pages that these have reserved.
     pub used_kv_pages: u64,
-    /// What the first waiting request lacks; none if no request waits.
+    /// Resource that the first waiting request lacks; none if no request waits.
     pub held_by: Option<Bound>,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn divided_ns(model: &str, part: &str, ms: f64, ratio: f64) -> Result
     }
 }
 
-/// What [`plainly_rounded`] is for: up to half an hour.
+/// Range of [`plainly_rounded`]: up to half an hour.
 const PLAIN_MS: Range<f64> = 0.0..1.8e6;
 
 #[cold]
@@ -49,8 +49,8 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
     }
 }
 
-/// What the route over `Duration` gives at speed 1 for [`PLAIN_MS`], where that is plain
-/// to see: if they are not about halfway between two nanoseconds.
+/// Result of the conversion through `Duration` at speed 1 for [`PLAIN_MS`], if it is certain: not
+/// where a time is about halfway between two nanoseconds.
 ///
 /// A whole number of nanoseconds survives the way to seconds and back, so only
 /// the first rounding counts. The product below and the seconds it stands for are

@@ -46,7 +46,7 @@ impl LatencyModel for Fitted {
     }
 }
 
-/// What the terms of a fitted price look at.
+/// Inputs of the terms of a fitted price.
 #[must_use]
 pub fn fitted_work(shape: &StepShape) -> StepWork {
     StepWork {

@@ -28,9 +28,9 @@ pub enum FixedInput {
         prefill_ns: u64,
         /// Duration of the decode part.
         decode_ns: u64,
-        /// Which Dynamo decides what the decode part of a pass covers.
+        /// Dynamo version whose rules decide the decode part of a pass.
         semantics: PassSemantics,
-        /// What is charged for, of an engine of a disaggregated cluster.
+        /// Charged phases, of an engine of a disaggregated cluster.
         phases: WorkerPhases,
         /// Whether the engine drafts tokens; see
         /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).

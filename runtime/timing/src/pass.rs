@@ -1,4 +1,4 @@
-//! What a Dynamo pass charges as prefill and as decode.
+//! Parts of a Dynamo pass that are charged as prefill and as decode.
 //!
 //! Dynamo executes a pass as a prefill followed by a decode, not as one fused
 //! batch. Which requests the decode part covers, and how it measures occupancy,
@@ -55,7 +55,7 @@ pub(crate) struct DecodeLoad {
     pub(crate) mean_context_tokens: f64,
 }
 
-/// What an engine's time is charged for.
+/// Phases that an engine is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WorkerPhases {
     /// All that it does.
@@ -68,7 +68,7 @@ pub enum WorkerPhases {
     Decode,
 }
 
-/// Who takes part in the decode of a pass, and with how much KV.
+/// Requests that take part in the decode of a pass, and their KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PassRules {
     pub(crate) semantics: PassSemantics,

@@ -8,12 +8,12 @@ use vcr_core::latency::{DecodeSteps, LatencyError, LatencyModel, StepBatch, Step
 
 const MODEL: &str = "polynomial";
 
-/// What can be chosen about a [`Polynomial`] model; the constants are Dynamo's.
+/// Settings of a [`Polynomial`] model; the constants are Dynamo's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PolynomialInput {
-    /// Which Dynamo decides what the decode part of a step covers.
+    /// Dynamo version whose rules decide the decode part of a step.
     pub semantics: PassSemantics,
-    /// What is charged for, of an engine of a disaggregated cluster.
+    /// Charged phases, of an engine of a disaggregated cluster.
     pub phases: WorkerPhases,
     /// Whether the engine drafts tokens. In 1.6 the decode part then covers
     /// finishing prompts too, as it always does in 1.4.

@@ -1,4 +1,4 @@
-//! What can be wrong with a model's input.
+//! Errors in the input of a model.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub enum ConfigProblem {
     Distribution {
         /// The field.
         field: String,
-        /// What is wrong with it, in milliseconds.
+        /// The problem, in milliseconds.
         problem: DistributionProblem,
     },
 }

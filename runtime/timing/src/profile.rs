@@ -26,7 +26,7 @@ pub struct ProfileTables {
     pub decode: DecodeSurface,
 }
 
-/// Which of a file's deployments to take.
+/// Selection of a file's deployments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deployment {
     /// The only one; an error if there are several.
@@ -47,14 +47,14 @@ pub fn read(path: &std::path::Path, _deployment: Deployment) -> Result<ProfileTa
     Err(ProfileError::NotBuilt { path: path.display().to_string() })
 }
 
-/// What a [`Profile`] is made of.
+/// Inputs of a [`Profile`].
 #[derive(Clone, Debug)]
 pub struct ProfileInput {
     /// The measured points, from [`read()`] or built by hand.
     pub tables: ProfileTables,
-    /// Which Dynamo decides what the decode part of a step covers.
+    /// Dynamo version whose rules decide the decode part of a step.
     pub semantics: PassSemantics,
-    /// What is charged for; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
+    /// Charged phases; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
     pub phases: WorkerPhases,
     /// Whether the engine drafts tokens; see
     /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).

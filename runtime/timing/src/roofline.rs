@@ -28,7 +28,7 @@ impl LatencyModel for Roofline {
     }
 }
 
-/// What the formulas look at.
+/// Inputs of the formulas.
 pub(crate) fn work(shape: &StepShape) -> StepWork {
     StepWork {
         prefill_tokens: shape.prefill_tokens,

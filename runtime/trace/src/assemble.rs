@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub(crate) struct Row<'a> {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) session_id: Option<Box<str>>,
-    /// What the sessions of one play have in common.
+    /// Identifier shared by the sessions of one play.
     pub(crate) play_id: Option<Box<str>>,
     pub(crate) input_tokens: u32,
     pub(crate) output_tokens: u32,

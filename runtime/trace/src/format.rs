@@ -96,12 +96,10 @@ impl FromStr for TraceFormat {
 /// The treatment of invalid rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
-    /// What can be repaired is, and counted as a warning: an `input_length` that
-    /// its hash ids do not cover is cut, a line of a capture that cannot be used
-    /// is skipped.
+    /// Errors that can be repaired are, and counted as warnings: an `input_length` that its hash
+    /// ids do not cover is cut, a line of a capture that cannot be used is skipped.
     Lenient,
-    /// What cannot be meant is refused; what has no effect (unknown fields,
-    /// surplus hash ids) is counted as a warning.
+    /// Errors are refused; data without an effect (unknown fields, surplus hash ids) is counted as a warning.
     #[default]
     Standard,
     /// Warnings are errors.

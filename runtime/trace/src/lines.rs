@@ -81,8 +81,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// What a decoder says of a row; it counts lines inside the row, where there is
-/// only one.
+/// A decoder's message about a row; without the line, of which a row has only one.
 pub(crate) fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let cause = text.split(" at line ").next().unwrap_or(&text);

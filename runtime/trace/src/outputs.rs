@@ -28,7 +28,7 @@ pub enum VcrOutput {
 }
 
 impl VcrOutput {
-    /// What a file is that starts so, unpacked; `None` if it is nothing of ours.
+    /// Kind of an unpacked file that starts with these bytes; `None` if vcr does not write it.
     #[must_use]
     pub fn detect(start: &[u8]) -> Option<Self> {
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();

@@ -30,8 +30,7 @@ pub struct Trace {
     pub output_times: Vec<OutputTime>,
     /// The policy-class names that requests refer to by index.
     pub policy_classes: Vec<Box<str>>,
-    /// What requests wait for; see [`Trace::dependencies`]. There is no circle
-    /// in it.
+    /// Dependencies of requests; see [`Trace::dependencies`]. There is no cycle among them.
     pub dependencies: Vec<Dependency>,
     /// Whether only dependencies and arrivals hold a request back, not the turn
     /// before it in its session.
@@ -44,8 +43,7 @@ pub struct Trace {
     pub sessions: u32,
     /// Names of sessions in the file; see [`Trace::session_id`].
     pub session_ids: Vec<Option<Box<str>>>,
-    /// What the reader noticed and did not treat as an error, in order of first
-    /// appearance.
+    /// Warnings of the reader, in order of first appearance.
     pub warnings: Vec<TraceWarning>,
 }
 
@@ -99,7 +97,7 @@ pub struct TraceRequest {
 pub struct Dependency {
     /// Index in [`Trace::requests`] of the other request.
     pub request: u32,
-    /// What of it is waited for.
+    /// Event of it that is waited for.
     pub trigger: Trigger,
     /// Nanoseconds from that on.
     pub delay_ns: u64,

@@ -170,7 +170,7 @@ proptest! {
     // There is no library root here to keep failing cases beside.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
-    /// What is written is what the schema says, and comes back as it was.
+    /// Written lines fit the schema, and are read back unchanged.
     #[test]
     fn written_lines_fit_the_schema_and_read_back(meta in arb_meta(), lines in vec(arb_line(), 0..8)) {
         let folder = TempDir::new().expect("a folder");

@@ -21,7 +21,7 @@ const REQUEST: &str = "kv-bench";
 /// The buffer of a plain stream.
 const PLAIN_BUFFER_BYTES: usize = 256 << 10;
 
-/// What is moved in one transfer.
+/// Size of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchSize {
     /// Bytes of all pages.

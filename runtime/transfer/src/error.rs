@@ -11,7 +11,7 @@ pub enum ErrorKind {
     Unreachable,
     /// The peer, or a fault, refuses.
     Refused,
-    /// What answers is no peer of this plane, or of another version.
+    /// The other side is not a peer of this plane, or of another version.
     Protocol,
     /// The layouts of both engines do not fit together.
     Mismatch,

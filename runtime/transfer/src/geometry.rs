@@ -10,7 +10,7 @@ pub enum HeadOrder {
     TokensFirst,
 }
 
-/// What a region of a memory has.
+/// Shape of a memory's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Regions {
     /// K or V of a layer.
@@ -60,7 +60,7 @@ impl Regions {
         }
     }
 
-    /// What a layer has of each head, in messages.
+    /// Part of a layer for each head, in messages.
     const fn of_head(self) -> &'static str {
         match self {
             Self::Apart | Self::Together => "K and V",
@@ -134,7 +134,7 @@ pub enum GeometryError {
         layers: u32,
         /// KV heads.
         kv_heads: u32,
-        /// What each layer has of a head.
+        /// Part of each layer for a head.
         of_head: &'static str,
         /// Slices of a block.
         slices: u64,

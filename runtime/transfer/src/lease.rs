@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-/// What a peer's notice says.
+/// Content of a peer's notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// A reader has read a prompt, one of so many.
@@ -80,7 +80,7 @@ struct Lease<T> {
     notices: u32,
 }
 
-/// What a notice changed.
+/// Effect of a notice.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoticeEffect<T> {
     /// The last reader is done: the blocks are free.

@@ -14,7 +14,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// Makes the plane of an engine.
 pub type PlaneFactory = Arc<dyn Fn(PlaneContext) -> Result<Box<dyn Plane>, TransferError> + Send + Sync>;
 
-/// What a plane needs to know about its engine.
+/// The engine of a plane.
 #[derive(Clone)]
 pub struct PlaneContext {
     /// Name of the engine among its peers.
@@ -129,7 +129,7 @@ pub enum PlaneEvent {
     Notice(Vec<u8>),
 }
 
-/// What carries the pages of one engine. No method waits for the network.
+/// Transport of one engine's pages. No method waits for the network.
 pub trait Plane: Send {
     /// `tcp` or `nixl`, in messages and metrics.
     fn name(&self) -> &'static str;

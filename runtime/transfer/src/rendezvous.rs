@@ -91,7 +91,7 @@ pub enum RendezvousEvent {
     },
 }
 
-/// What brings one engine together with its peers. No method waits for the network.
+/// Rendezvous of one engine with its peers. No method waits for the network.
 pub trait Rendezvous: Send {
     /// A request for a room has come to this engine, which will compute its prompt.
     fn open(&mut self, room: &Room);
@@ -116,7 +116,7 @@ pub trait Rendezvous: Send {
 /// Whether an engine may connect to a host that a peer has named.
 pub type HostFilter = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// What a rendezvous needs to know about its engine.
+/// The engine of a rendezvous.
 #[derive(Clone)]
 pub struct RendezvousContext {
     /// Name of the engine among its peers.

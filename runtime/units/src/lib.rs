@@ -9,13 +9,13 @@ pub enum UnitError {
     /// There is no number at its start.
     #[error("`{text}` does not start with a number")]
     NoNumber {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// A bare number where a unit is needed.
     #[error("`{text}` has no unit; write for example `{example}`")]
     NoUnit {
-        /// What was given.
+        /// The given text.
         text: String,
         /// A valid value.
         example: &'static str,
@@ -23,11 +23,11 @@ pub enum UnitError {
     /// The unit is not known.
     #[error("`{unit}` in `{text}` is not a unit of {kind}; known are {known}")]
     UnknownUnit {
-        /// What was given.
+        /// The given text.
         text: String,
         /// Its unit.
         unit: String,
-        /// What was wanted.
+        /// Kind of the expected value.
         kind: &'static str,
         /// The valid units.
         known: &'static str,
@@ -35,7 +35,7 @@ pub enum UnitError {
     /// The value does not fit.
     #[error("`{text}` is negative or too large")]
     OutOfRange {
-        /// What was given.
+        /// The given text.
         text: String,
     },
 }

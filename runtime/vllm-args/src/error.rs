@@ -1,4 +1,4 @@
-//! What can be wrong with a command line of `vllm serve`.
+//! Errors in a command line of `vllm serve`.
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum ArgumentError {
     ValueOfSwitch {
         /// The switch.
         name: String,
-        /// What stands behind it.
+        /// Value of the argument.
         value: String,
     },
     /// A value that the argument does not take.
@@ -83,7 +83,7 @@ pub enum ArgumentError {
         name: String,
         /// Its value.
         value: String,
-        /// What it takes.
+        /// Allowed values.
         expected: String,
     },
     /// A file of `--config` that cannot be used.
@@ -91,7 +91,7 @@ pub enum ArgumentError {
     ConfigFile {
         /// As it was named.
         file: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A model that cannot be used, or not so.

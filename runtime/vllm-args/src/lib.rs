@@ -67,7 +67,7 @@ impl Effect {
     }
 }
 
-/// What one argument became.
+/// Result of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The argument, as `--max-num-seqs`.
@@ -76,7 +76,7 @@ pub struct Row {
     pub value: String,
     /// How it acts.
     pub effect: Effect,
-    /// What it became, or why it has no effect.
+    /// The engine's setting, or the reason why it has no effect.
     pub result: String,
 }
 
@@ -115,7 +115,7 @@ pub struct VllmArgs {
     pub served: Option<ServedModel>,
     /// Files that were read, as they are named and where they are.
     pub files: Vec<(String, PathBuf)>,
-    /// What each argument became, in their order, and then the defaults.
+    /// Result of each argument, in their order, and then the defaults.
     pub rows: Vec<Row>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn minors() -> String {
     MINORS.map(|minor| format!("0.{minor}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What follows an argument.
+/// Values that an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     Nothing,

@@ -11,7 +11,7 @@ use crate::table::{self, Argument, TABLE, Takes};
 /// The words with which vLLM's API server is started.
 const COMMANDS: &[&[&str]] = &[&["vllm", "serve"], &["-m", "vllm.entrypoints.openai.api_server"]];
 
-/// What stands behind an argument.
+/// Value of an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Given {
     Switch(bool),

@@ -34,7 +34,7 @@ impl Wire for EngineStatus {
 map_struct! {
     /// A message of an engine on the handshake socket.
     EngineHandshake, "handshake" {
-        /// Which of the two.
+        /// The status.
         required status: EngineStatus = EngineStatus::Hello,
         /// Whether the frontend started this engine itself.
         always local: bool = false,

@@ -16,8 +16,8 @@
 //! frontends accept shorter arrays than they know, but not longer ones. What
 //! the versions differ in is in `compat.toml`, see [`ProtocolRules`].
 //!
-//! What came from outside is never trusted: no bytes panic a decoder, and none
-//! make it allocate more than a fixed multiple of their number.
+//! Bytes from outside are never trusted: none panic a decoder, and none make it allocate more than
+//! a fixed multiple of their number.
 //!
 //! ```
 //! use vcr_wire::{EngineCoreOutputs, VllmMinor, StepEncoder, StepEnd};

@@ -71,7 +71,7 @@ impl NixlQuery {
 map_struct! {
     /// The first frame of an answer.
     NixlHandshake, "NIXL handshake" {
-        /// What [`NixlCompatibility::hash`] says on the answering side.
+        /// Value of [`NixlCompatibility::hash`] on the answering side.
         required compatibility_hash: String = String::new(),
         /// An encoded [`NixlAgentMetadata`], which is only worth reading if the hash is
         /// the own one.
@@ -128,7 +128,7 @@ map_struct! {
     }
 }
 
-/// What must be equal in two engines that exchange KV through NIXL.
+/// Settings that must be equal in two engines that exchange KV through NIXL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NixlCompatibility {
     /// vLLM's whole version, such as `0.33.0`, or `0.32.0+cpu`.
@@ -149,7 +149,7 @@ pub struct NixlCompatibility {
     pub cache_dtype: String,
     /// Whether the hybrid KV cache manager is on, as it is by default.
     pub is_hma_enabled: bool,
-    /// Who moves the blocks: `pull` or `push`.
+    /// Side that moves the blocks: `pull` or `push`.
     pub transfer_mode: String,
 }
 

@@ -69,7 +69,7 @@ int_enum! {
 map_struct! {
     /// Something that happened to a request since its last output.
     EngineCoreEvent, "events" {
-        /// What.
+        /// Kind of the event.
         required kind as "type": EventType = EventType::Queued,
         /// When, on the engine's monotonic clock, in seconds.
         required timestamp: f64 = 0.0,

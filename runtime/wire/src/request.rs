@@ -84,7 +84,7 @@ map_struct! {
         always offset: u64 = 0,
         /// Their number.
         always length: u64 = 0,
-        /// Which of them take an embedding; `None`: all.
+        /// Positions with an embedding; `None`: all.
         always is_embed: Option<Tensor> = None,
     }
 }

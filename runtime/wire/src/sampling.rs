@@ -34,9 +34,9 @@ map_struct! {
     /// Sampling parameters. Defaults are vLLM's; vllm-rs leaves nullable keys
     /// out, the Python server those that have their default.
     ///
-    /// What ends a request is only `eos_token_id`, `stop_token_ids`,
-    /// `min_tokens` and the lengths. `stop` and `ignore_eos` are the frontend's
-    /// own business, and `all_stop_token_ids` may list tokens that do not stop.
+    /// Only `eos_token_id`, `stop_token_ids`, `min_tokens` and the lengths end a request. `stop`
+    /// and `ignore_eos` are the frontend's own business, and `all_stop_token_ids` may list tokens
+    /// that do not stop.
     SamplingParams, "sampling_params" {
         /// Completions wanted of this prompt; each arrives as its own request.
         sparse n: u32 = 1,
@@ -82,7 +82,7 @@ map_struct! {
         sparse spaces_between_special_tokens: bool = true,
         /// The frontend's.
         sparse include_stop_str_in_output: bool = false,
-        /// What the frontend sends on; the engine sends the same for all.
+        /// Outputs that the frontend passes on; the engine sends the same for all.
         sparse output_kind: OutputKind = OutputKind::Cumulative,
         /// Tokens between two parts of a stream.
         sparse stream_interval: Option<u32> = None,
@@ -94,8 +94,8 @@ map_struct! {
         sparse eos_token_id as "_eos_token_id": Option<u32> = None,
         /// Never to be stopped on.
         sparse all_stop_token_ids as "_all_stop_token_ids": Vec<u32> = Vec::new(),
-        /// What the output must match: a map of one of `json`, `regex`,
-        /// `choice`, `grammar`, `json_object`, `structural_tag`, and flags.
+        /// Form that the output must match: a map of one of `json`, `regex`, `choice`, `grammar`,
+        /// `json_object`, `structural_tag`, and flags.
         sparse structured_outputs: Option<Value> = None,
         /// Numbers added to the logits of tokens.
         sparse logit_bias: Option<LogitBias> = None,
@@ -129,7 +129,7 @@ map_struct! {
 }
 
 impl SamplingParams {
-    /// What a disaggregated deployment says about the KV cache.
+    /// KV-transfer parameters of a disaggregated deployment.
     #[must_use]
     pub fn kv_transfer_params(&self) -> Option<&Value> {
         let params = self.extra_args.as_ref()?.get("kv_transfer_params")?;

@@ -74,7 +74,7 @@ impl FromStr for VllmMinor {
     }
 }
 
-/// What `wake_up` must return: frontends of a version refuse the other.
+/// Result of `wake_up`: frontends of a version refuse the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeUpResult {
@@ -191,7 +191,7 @@ impl VersionEvidence {
         Ok(tell_tales.evidence())
     }
 
-    /// What the name of a utility call says besides, if anything.
+    /// Detects the version from the name of a utility call, where it tells.
     #[must_use]
     pub fn with_utility(self, method: &str) -> Self {
         // The user's `/pause` has this name from 0.33 on.

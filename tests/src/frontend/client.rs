@@ -25,7 +25,7 @@ pub fn client(name: &str) -> Option<Client> {
     Some(Client(pins.with_file_name("bin").join("python")))
 }
 
-/// What drives headless Chromium. None, said loudly, where either is missing.
+/// A driver of headless Chromium. None, and a visible skip, where either is missing.
 #[must_use]
 pub fn browser() -> Option<Client> {
     // As in clients/browser.py.
@@ -62,7 +62,7 @@ impl Client {
         Command::new(self.0.with_file_name(name))
     }
 
-    /// What a program of `tests/frontends/clients` prints: a JSON object.
+    /// Output of a program of `tests/frontends/clients`: a JSON object.
     ///
     /// # Panics
     /// When it fails.

@@ -180,7 +180,7 @@ impl Frontend {
         format!("http://127.0.0.1:{}{path}", self.http_port)
     }
 
-    /// What it has printed.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
@@ -209,7 +209,7 @@ impl Frontend {
         }
     }
 
-    /// What a metric of it says, summed over its labels.
+    /// A metric, summed over its labels.
     ///
     /// # Panics
     /// When it serves no metrics.
@@ -384,7 +384,7 @@ impl Iterator for Events {
 /// A streamed answer, put together.
 #[derive(Clone, Debug)]
 pub struct Streamed {
-    /// What was said.
+    /// The output.
     pub text: String,
     /// Why it ended.
     pub finish_reason: Option<String>,

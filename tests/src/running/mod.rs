@@ -49,7 +49,7 @@ impl Running {
         Self { process, command: format!("vcr {}", args[0]), folder }
     }
 
-    /// What it has printed.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();

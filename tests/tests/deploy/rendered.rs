@@ -1,4 +1,4 @@
-//! What `tests/deploy/render.py` makes of `deploy/`.
+//! Output of `tests/deploy/render.py` for `deploy/`.
 
 use std::collections::BTreeMap;
 

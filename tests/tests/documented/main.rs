@@ -16,7 +16,7 @@ use extract::Documented;
 use pantry::Pantry;
 use vcr_tests::{Said, root, shipped_guest};
 
-/// What is expected of a command.
+/// Expected result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// It ends with this code.

@@ -12,8 +12,7 @@ use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, self
 const OUTPUTS: [&str; 9] =
     ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--replay-report"];
 
-/// What is the user's home to a command, where it writes there. The folders around it
-/// are those of the repository.
+/// The user's home, for commands that write there. The folders around it are those of the repository.
 pub(crate) const HOME: &str = "home";
 
 /// Folders of the repository that commands name.

@@ -60,7 +60,7 @@ fn times_of(times: [&str; 9]) -> Vec<Option<String>> {
     times.map(|time| Some(time.to_owned())).to_vec()
 }
 
-/// What 1.4.2 prints for the same rows.
+/// Output of 1.4.2 for the same rows.
 #[test]
 fn classes_leave_the_queue_as_dynamo_lets_them() {
     let folder = folder(POLICIES);

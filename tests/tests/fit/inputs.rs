@@ -1,11 +1,11 @@
-//! What measurements are read from. Predictions of the truth say whether all was understood.
+//! Formats of measurements. Predictions of the truth show whether all was read correctly.
 
 use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 use crate::{COLUMNS, ENGINE, csv, error, measured, prediction, table, world};
 
-/// What the truth says of an input.
+/// The truth's prediction of an input.
 #[track_caller]
 fn predicted(folder: &Folder, input: &str, args: &[&str]) -> Value {
     let mut found = prediction(folder, &[&["truth.json", input, "--engine", ENGINE], args].concat());

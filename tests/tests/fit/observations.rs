@@ -1,4 +1,4 @@
-//! What is observed: steps of logs, steps that single tokens show, and means of loads.
+//! Observations: steps of logs, steps that single tokens show, and means of loads.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Who may depend on whom, and who may use which outside crate.
+//! Allowed dependencies between crates, and on outside crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 use vcr_tests::root;
 
-/// What each native crate may depend on, of ours, when it is built. A crate
-/// only names crates above it, so dependencies point one way.
+/// Our crates that each native crate may depend on when it is built. A crate only names crates
+/// above it, so dependencies point one way.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-core", &[]),
     ("vcr-roofline", &[]),

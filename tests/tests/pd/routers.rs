@@ -104,7 +104,7 @@ fn complete(url: &str, prompt: &str) -> (Duration, String) {
     (first.expect("there is a first token"), text)
 }
 
-/// What virtual time says of the time to first token of one prompt.
+/// Predicted time to first token of one prompt, in virtual time.
 fn predicted() -> Duration {
     let scenario = std::fs::read_to_string(root().join("docs/pd.rhai")).expect("the scenario is there");
     let folder = Folder::with(&scenario);

@@ -1,4 +1,4 @@
-//! What clients ask for, and what they get.
+//! Requests of clients, and their answers.
 
 use serde_json::{Value, json};
 use vcr_tests::{FrontendOptions, json_tokens, shipped_guest};

@@ -1,4 +1,4 @@
-//! What ends before its time: requests, guests, frontends, engines.
+//! Early ends: of requests, guests, frontends, engines.
 
 use serde_json::json;
 use vcr_tests::{Frontend, FrontendOptions, free_port, hostile_guest, releases, wait_until};

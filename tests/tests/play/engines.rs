@@ -1,4 +1,4 @@
-//! What engines keep and take over: prefixes, adapters, KV, sleep; several of them behind one frontend.
+//! State that engines keep and take over: prefixes, adapters, KV, sleep; several of them behind one frontend.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
     });
 }
 
-/// Who goes away is not computed for, wherever that was.
+/// A request whose client has gone is not computed any further, on whichever engine.
 #[test]
 fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     let metrics = format!("127.0.0.1:{}", free_port());
@@ -58,8 +58,7 @@ fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
     });
 }
 
-/// What the router refuses is an error that the client may answer by trying
-/// again.
+/// A refusal of the router is an error after which the client may retry.
 #[test]
 fn a_router_that_refuses_is_reported_to_the_client() {
     let metrics = format!("127.0.0.1:{}", free_port());

@@ -87,7 +87,7 @@ fn reason(reply: &Reply) -> String {
     reply.body["error"]["message"].as_str().unwrap_or_else(|| panic!("{}", reply.body)).to_owned()
 }
 
-/// What a worker of another system says in the end.
+/// Last output of a worker of another system.
 #[track_caller]
 fn foreign(args: &[&str]) -> Value {
     let said = ended(command(args));

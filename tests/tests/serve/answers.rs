@@ -1,4 +1,4 @@
-//! What requests are answered with.
+//! Answers to requests.
 
 use serde_json::{Value, json};
 use vcr_tests::Serve;
@@ -148,7 +148,7 @@ fn tokens_go_in_and_out() {
     assert_eq!(text["prompt"], "Hello there");
 }
 
-/// What people read should be readable, and repeatable where they ask for it.
+/// Texts should be readable, and repeatable where requested.
 #[test]
 fn answers_are_english_unless_asked_otherwise() {
     let serve = Serve::start(&[]);

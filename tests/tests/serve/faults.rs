@@ -40,7 +40,7 @@ fn requests_go_to_the_rank_that_is_asked_for() {
     assert_eq!(refused.status, 400, "{}", refused.body);
 }
 
-/// What was recorded must come back whatever the prompt's text.
+/// A recorded answer must come back whatever the prompt's text.
 #[test]
 fn a_capture_is_played_back() {
     let folder = Folder::new();

@@ -12,7 +12,7 @@ use vcr_tests::{Serve, grpc_packages, wait_until};
 
 const SERVICE: &str = "vllm.grpc.engine.VllmEngine";
 
-/// What the client said of a call.
+/// The client's record of a call.
 fn of<'a>(lines: &'a [Value], call: &str) -> &'a Value {
     lines.iter().find(|line| line["call"] == call).unwrap_or_else(|| panic!("no {call} in {lines:#?}"))
 }

@@ -53,7 +53,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
     }
 }
 
-/// What is rendered is answered like the request itself.
+/// A rendered request is answered like the request itself.
 #[test]
 fn a_rendered_request_can_be_submitted() {
     let serve = Serve::start(&["--tokens", "random"]);

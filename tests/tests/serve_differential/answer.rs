@@ -88,7 +88,7 @@ fn is_piece(event: &Value) -> bool {
     choice.is_object() && !is_end && choice["delta"]["role"].is_null() && choice["prompt_token_ids"].is_null()
 }
 
-/// Which text it belongs to.
+/// Index of its text.
 fn place(event: &Value) -> [Value; 4] {
     let data = &event["data"];
     [data["type"].clone(), data["index"].clone(), data["output_index"].clone(), data["choices"][0]["index"].clone()]

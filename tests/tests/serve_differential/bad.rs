@@ -343,7 +343,7 @@ fn bodies() -> Vec<Case> {
     cases
 }
 
-/// What is not about text: status, models, queries, headers, unknown paths.
+/// Requests that are not about text: status, models, queries, headers, unknown paths.
 fn others() -> Vec<Case> {
     let mut cases = Vec::new();
     for path in ["/v1/models", "/version", "/health", "/ping", "/load", "/is_sleeping", "/is_paused"] {

@@ -8,7 +8,7 @@ use super::good::{CHAT, COMPLETIONS, COUNT_TOKENS, GENERATE, MESSAGES, RESPONSES
 
 /// A difference that is meant.
 pub(crate) struct Difference {
-    /// What `docs/reference/serve.md` says of it, word for word.
+    /// Its description in `docs/reference/serve.md`, word for word.
     pub(crate) documented: &'static str,
     /// Whether a mismatch in the answers to a request is due to it.
     pub(crate) explains: fn(&Case, &Mismatch) -> bool,

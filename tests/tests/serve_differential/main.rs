@@ -92,7 +92,7 @@ fn report(unexplained: &[(&Case, Vec<Mismatch>)]) -> String {
     text
 }
 
-/// What readers are told is what the test knows of, and the other way round.
+/// The documentation lists the differences that the test knows of, and no others.
 #[test]
 fn the_documentation_lists_the_declared_differences() {
     let path = root().join("docs/reference/serve.md");

@@ -225,7 +225,7 @@ fn a_run_on_a_silent_server_can_be_ended() {
     assert_eq!((&outputs.run()["partial"], &outputs.run()["unfinished_requests"]), (&true.into(), &3.into()));
 }
 
-/// What a made-up server says: its one model, and the same answer to every request.
+/// Response of a made-up server: its one model, and the same answer to every request.
 fn completion_or_model(path: &str, answer: &str) -> Option<String> {
     match path {
         "/v1/models" => Some(json("{\"data\":[{\"id\":\"sim\",\"owned_by\":\"vllm\"}]}")),

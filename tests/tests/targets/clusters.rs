@@ -114,8 +114,8 @@ fn every_cluster_is_live() {
     }
 }
 
-/// What is cached does not depend on the way to the engines: prompts, salts of adapters and
-/// tenants, and answers that next turns repeat are the same to the token.
+/// Cached tokens do not depend on the transport: prompts, salts of adapters and tenants, and
+/// answers that next turns repeat are the same to the token.
 #[test]
 fn clusters_behind_a_server_cache_what_they_cache_in_virtual_time() {
     let engines =

@@ -5,7 +5,7 @@ use vcr_tests::Folder;
 
 use crate::{Outputs, SCENARIO};
 
-/// What does not depend on times is the same everywhere.
+/// Results that do not depend on times are the same everywhere.
 #[test]
 fn live_engines_and_the_server_get_the_requests_of_virtual_time() {
     let folder = Folder::with(SCENARIO);

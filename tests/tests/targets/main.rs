@@ -53,7 +53,7 @@ impl Outputs {
         Self::read(folder)
     }
 
-    /// What a run has written to `out`.
+    /// Reads the files of a run in `out`.
     #[track_caller]
     fn read(folder: &Folder) -> Self {
         let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
@@ -70,7 +70,7 @@ impl Outputs {
         &self.run()["metrics"]["counters"][name]
     }
 
-    /// What each request is, in an order that times do not change.
+    /// Properties of each request, in an order that times do not change.
     fn asked(&self) -> Vec<[String; 7]> {
         let keys = ["workload", "session", "turn", "prompt_tokens", "max_tokens", "output_tokens", "status"];
         let mut asked: Vec<_> = self.requests.iter().map(|row| keys.map(|key| row[key].to_string())).collect();

@@ -34,7 +34,7 @@ fn lines(folder: &Folder) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
-/// What a capture says of its requests that times do not change, in their order.
+/// Properties of a capture's requests that times do not change, in their order.
 fn requests(lines: &[Value]) -> Vec<[Value; 4]> {
     let keys = ["prompt_tokens", "output_tokens", "finish_reason", "preemptions"];
     let requests = lines.iter().filter(|line| line["prompt_tokens"].is_number());

@@ -6,7 +6,7 @@ use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Serve, frontend_model, 
 use crate::steps::Logged;
 use crate::{Outputs, SCENARIO};
 
-/// What serves the scenario's engines from outside.
+/// Command that serves the scenario's engines from outside.
 const ENGINE: [&str; 6] =
     ["--num-gpu-blocks", "2001", "--max-model-len", "8192", "--latency", "fixed(#{ step: \"5ms\" })"];
 

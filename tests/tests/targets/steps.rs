@@ -10,7 +10,7 @@ use crate::{Outputs, SCENARIO};
 /// Targets whose engines show their steps.
 const TARGETS: [&str; 3] = ["virtual", "live", "serve"];
 
-/// What a run with all files has written.
+/// Files of a run that writes all of them.
 pub(crate) struct Logged {
     pub(crate) outputs: Outputs,
     pub(crate) files: BTreeSet<String>,

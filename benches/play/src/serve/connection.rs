@@ -11,7 +11,7 @@ use crate::Failure;
 /// Bytes of an answer's end that are kept, to be looked into.
 const TAIL_BYTES: usize = 2048;
 
-/// What requests ask for.
+/// Lengths that requests ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) prompt_tokens: u32,
@@ -46,7 +46,7 @@ pub(crate) fn post(path: &str, body: &str) -> String {
 /// A connection, kept alive between requests.
 pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
-    /// What has come of the answer: all of a short one, the end of a long one.
+    /// The part of the answer received so far: all of a short one, the end of a long one.
     answer: Vec<u8>,
     /// Where the answer ends, once its head says so; without that it ends with an
     /// empty chunk.
@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     last_byte: u8,
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arrived {
     /// Ends of events.

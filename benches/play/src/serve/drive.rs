@@ -155,7 +155,7 @@ impl Tokens {
     }
 }
 
-/// What gaps differ from the interval, without sign, in order of size.
+/// Absolute differences between the gaps and the interval, in ascending order.
 pub(crate) fn errors(gaps: &[u64], interval_ns: u64) -> Vec<u64> {
     let mut errors: Vec<u64> = gaps.iter().map(|gap| gap.abs_diff(interval_ns)).collect();
     errors.sort_unstable();

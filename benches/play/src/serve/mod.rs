@@ -23,7 +23,7 @@ pub(crate) fn streamed(prompt_tokens: u32, output_tokens: u32) -> Shape {
     Shape { prompt_tokens, output_tokens, is_streamed: true }
 }
 
-/// What is measured.
+/// A kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Processor time of streams without any latency.
@@ -60,13 +60,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
 
-    /// What to measure.
+    /// Measurements to take.
     #[arg(long, value_name = "PART,...", value_enum, value_delimiter = ',')]
     #[arg(default_value = "chain,requests,paced,many,idle,start,robust")]
     parts: Vec<Part>,
 }
 
-/// What all measurements need.
+/// Inputs of all measurements.
 pub(crate) struct Bench {
     commands: Commands,
     /// For the engine alone.

@@ -1,4 +1,4 @@
-//! What answers HTTP: `vcr serve`, or a frontend with the engine behind it.
+//! HTTP servers: `vcr serve`, or a frontend with the engine behind it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -93,7 +93,7 @@ impl Served {
         ask().unwrap_or(false)
     }
 
-    /// What all its processes have used.
+    /// CPU time of all its processes.
     pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
         let mut sum = Cpu::default();
         for process in &self.processes {

@@ -28,7 +28,7 @@ pub(crate) struct CompareArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) reference: PathBuf,
 
-    /// What is compared with it, of the same kinds.
+    /// The compared side, of the same kinds.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) compared: PathBuf,
 

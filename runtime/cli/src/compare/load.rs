@@ -1,4 +1,4 @@
-//! What is compared: runs of a report folder, or the requests of a capture.
+//! Inputs of a comparison: runs of a report folder, or the requests of a capture.
 
 use std::io::ErrorKind;
 use std::path::Path;

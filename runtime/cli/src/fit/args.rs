@@ -74,7 +74,7 @@ pub(crate) struct MeasurementArgs {
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
-/// What is known of a model before any measurement.
+/// Prior knowledge of a model.
 #[derive(Debug, Args)]
 pub(crate) struct PriorArgs {
     /// The shape of the model: a preset such as llama-3.1-8b, or its config.json.

@@ -54,7 +54,7 @@ pub(crate) fn check_command(args: &CheckArgs) -> Exit {
 
 /// The config that a guest is checked with.
 enum Config {
-    /// What `--config` says.
+    /// Text of `--config`.
     Given(String),
     /// The example that the component brings.
     Example(String),
@@ -87,7 +87,7 @@ impl Config {
         }
     }
 
-    /// What to do about an error that came of it.
+    /// Hint for an error that it caused.
     fn hint(&self, error: &GuestError) -> Option<String> {
         let is_refused = matches!(error, GuestError::Call { fault: CallFault::Rejected { .. }, .. });
         match self {
@@ -208,7 +208,7 @@ fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config) -> i
     write_costs(out, &report.calls)
 }
 
-/// What calls cost. Times are of this machine, at this moment.
+/// Writes the costs of calls. Times are of this machine, at this moment.
 fn write_costs(out: &mut dyn Write, calls: &[CallCost]) -> io::Result<()> {
     writeln!(out, "\n  {BOLD}COST OF A CALL{BOLD:#}")?;
     let mut table = bare_table();

@@ -89,7 +89,7 @@ pub(crate) struct ModelArgs {
 /// Steps that are decided before the outputs of the one before are known.
 const STEPS_IN_FLIGHT: u64 = 2;
 
-/// What is printed of a model.
+/// Printed fields of a model.
 struct Found {
     model: Model,
     kv: KvPlan,

@@ -38,7 +38,7 @@ pub struct Source {
     pub text: String,
 }
 
-/// What `vcr run` takes besides its words.
+/// Inputs of `vcr run` besides its command line.
 #[derive(Debug, Default)]
 pub struct RunExtras {
     /// In the place of the file that the words name.

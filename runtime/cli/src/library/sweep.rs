@@ -45,7 +45,7 @@ enum Kind {
     Replay { points: Box<replay::Points> },
 }
 
-/// What is searched at each point.
+/// A search at each point.
 struct Search {
     asked: Asked,
     questions: QuestionArgs,

@@ -31,7 +31,7 @@ pub(crate) struct NewScenarioArgs {
     /// Name of the scenario; `.rhai` is appended to it.
     name: PathBuf,
 
-    /// What it begins with.
+    /// Template to begin with.
     #[arg(long, value_name = "TEMPLATE", default_value = "burst")]
     from: Template,
 }

@@ -54,7 +54,7 @@ fn check_open_files(engines: u16) -> Result<(), Unusable> {
 /// Tokens below which random ones are drawn, unless the vocabulary is known.
 const VOCAB_SIZE: u32 = 32_000;
 
-/// What the options leave to the frontend.
+/// Settings that the options leave to the frontend.
 #[derive(Clone)]
 pub(crate) struct FrontendSide {
     /// How the engines present themselves.
@@ -73,7 +73,7 @@ pub(crate) struct FrontendSide {
     pub(crate) embedding_dimensions: Option<u32>,
     /// Sources of tokens by name, besides those that all have.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
-    /// What the frontend has read of the file that is the source of tokens.
+    /// Token lists that the frontend has read from the file of the token source.
     pub(crate) listed: Option<Arc<TokenList>>,
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct NixlArgs {
     nixl_attention_backend: String,
 }
 
-/// What the plane needs to know besides its own options.
+/// Settings of the engines that the plane needs besides its own options.
 #[cfg_attr(not(feature = "nixl"), expect(dead_code, reason = "without NIXL only the name of its feature matters"))]
 pub(crate) struct NixlEngines<'a> {
     /// Host and first port of the side channel.

@@ -46,7 +46,7 @@ pub(crate) struct RendezvousArgs {
     kv_rendezvous_timeout: u64,
 }
 
-/// What the rendezvous needs to know besides its own options.
+/// Settings of the engines that the rendezvous needs besides its own options.
 #[cfg_attr(not(feature = "rendezvous"), expect(dead_code, reason = "without it only the name of its feature matters"))]
 pub(crate) struct RendezvousEngines<'a> {
     /// The host by which peers find the engines.
@@ -58,7 +58,7 @@ pub(crate) struct RendezvousEngines<'a> {
 }
 
 impl RendezvousArgs {
-    /// What brings engines together, if anything does.
+    /// Settings of the rendezvous between engines, if there is one.
     pub(crate) fn meetings(&self, engines: &RendezvousEngines<'_>) -> Result<Option<MeetingSettings>, Unusable> {
         if self.kv_rendezvous == RendezvousArg::None {
             return Ok(None);

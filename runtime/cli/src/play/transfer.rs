@@ -18,7 +18,7 @@ use super::rendezvous::{RendezvousArgs, RendezvousEngines};
 use super::transfer_tls::TransferTlsArgs;
 use super::unusable::Unusable;
 
-/// What carries KV between engines.
+/// Transport of KV between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlaneArg {
     /// Nothing: transfers take a modelled time.
@@ -37,7 +37,7 @@ pub(crate) enum TimeArg {
     SlowerOf,
 }
 
-/// Which engine moves the bytes.
+/// The engine that moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeArg {
     /// The decode engine reads.

@@ -1,4 +1,4 @@
-//! Which options fit together: the rules of Dynamo's replay.
+//! Rules of Dynamo's replay for combinations of options.
 
 use vcr_trace::TraceFormat;
 

@@ -16,7 +16,7 @@ pub(super) struct HostClocks {
     cpu: Duration,
 }
 
-/// What a run took.
+/// Host resources of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HostUse {
     pub(super) wall: Duration,

@@ -51,7 +51,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
     })
 }
 
-/// What ends a run at its maximum time, as reports name it.
+/// Name, in reports, of the maximum time that ends a run.
 const MAX_TIME: &str = "--max-sim-time";
 
 /// A replay that has ended.
@@ -60,11 +60,11 @@ pub(crate) struct Replayed {
     summary: Summary,
     warnings: Vec<String>,
     trace: Option<Arc<Trace>>,
-    /// What ended it early, if anything did.
+    /// The limit that ended it early, if any.
     stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
     capacity: Option<serde_json::Value>,
-    /// What it took of the host, if that was asked for.
+    /// Host resources used, if asked for.
     host: Option<HostUse>,
 }
 
@@ -165,7 +165,7 @@ enum How {
     Live,
 }
 
-/// What is kept of a run while it goes.
+/// Records kept during a run.
 #[derive(Default)]
 struct Watched<'a> {
     capacity: Option<&'a mut Capacity>,

@@ -7,7 +7,7 @@ use vcr_scenario::{Blame, Reporter};
 use super::args::ReplayArgs;
 use crate::refusal::Refusal;
 
-/// What of virtual time cannot be had in real time.
+/// Refuses options of virtual time that real time lacks.
 pub(super) fn refuse(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     for (given, name, why) in [
         (!args.sweep.sweeps.is_empty(), "--sweep", "its runs would be each other's load"),

@@ -25,11 +25,11 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
-    /// What stopped the run early, if anything did.
+    /// The limit that stopped the run early, if any.
     pub(crate) stopped_by: Option<&'static str>,
     /// The account of `--capacity`.
     pub(crate) capacity: Option<&'a serde_json::Value>,
-    /// What it took of the host, if that is to be shown.
+    /// Host resources used, if they are to be shown.
     pub(super) host: Option<&'a HostUse>,
 }
 
@@ -47,9 +47,8 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// What the sessions are called, as Dynamo does: by the trace, or after the line
-    /// of their only request. Where none has several turns, nor a concurrency counts
-    /// them, they are not reported.
+    /// Names of the sessions, as in Dynamo: from the trace, or from the line of their only request.
+    /// Not reported where no session has several turns and no concurrency counts them.
     fn session_names(&self) -> Option<Vec<String>> {
         let Some(trace) = self.trace else {
             let synthetic = &self.args.synthetic;

@@ -79,7 +79,7 @@ struct Point {
     measured: Measured,
 }
 
-/// What a table has of a run.
+/// Columns of a run in a table.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// All keys of the flat report that do not depend on the host.

@@ -228,7 +228,7 @@ fn write_json(all: &[Done]) -> io::Result<()> {
     writeln!(out)
 }
 
-/// What differs from time to time goes to standard error.
+/// Prints totals that differ between runs to standard error.
 fn tell_totals(args: &RunArgs, all: &[Done], started: Instant) {
     if args.quiet {
         return;

@@ -1,4 +1,4 @@
-//! What is kept of an execution of a scenario: numbers, without requests and samples.
+//! Kept results of an execution of a scenario: numbers, without requests and samples.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use vcr_scenario::{AssertionResult, Outcome};
 pub(crate) struct Measured {
     pub(crate) passed: bool,
     pub(crate) assertions: Vec<AssertionResult>,
-    /// What searches of the script have found, by name.
+    /// Results of the script's searches, by name.
     pub(crate) found: Vec<(String, Option<f64>)>,
     pub(crate) runs: Vec<MeasuredRun>,
 }

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     watch::watch(&files, || run_once(args, &options))
 }
 
-/// What the command line says of every execution.
+/// Options of the command line for every execution.
 pub(crate) fn options(args: &RunArgs) -> Result<RunOptions, Refusal> {
     let mut parameters = BTreeMap::new();
     for (key, value) in &args.parameters {
@@ -111,7 +111,7 @@ fn tokenizers() -> Option<vcr_scenario::Tokenizers> {
     None
 }
 
-/// What carries out runs in real time, in builds that can.
+/// The driver of runs in real time, in builds that have one.
 pub(crate) fn targets() -> Option<Arc<dyn TargetDriver>> {
     #[cfg(feature = "target")]
     let targets = Some(Arc::new(vcr_target::Targets) as Arc<dyn TargetDriver>);

@@ -18,7 +18,7 @@ use crate::terminal::progress::TerminalReporter;
 /// An execution to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(crate) label: String,
     /// Parameters besides those of all points.
     pub(crate) parameters: Vec<(String, String)>,

@@ -28,12 +28,12 @@ use crate::terminal::text::printable;
 pub(crate) struct Asked {
     pub(crate) name: String,
     range: SearchRange,
-    /// What stands behind each number, such as `/s`.
+    /// Unit behind each number, such as `/s`.
     unit: String,
 }
 
 impl Asked {
-    /// What `--search` asks, beside a sweep of other parameters.
+    /// The question of `--search`, beside a sweep of other parameters.
     pub(crate) fn of(questions: &QuestionArgs, text: &str, axes: &[Axis]) -> Result<Self, Refusal> {
         let asked =
             asked(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
@@ -64,7 +64,7 @@ struct Found {
     report: SearchReport,
 }
 
-/// What a table has of a search.
+/// Columns of a search in a table.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FoundRow {
     kept: Option<f64>,
@@ -246,7 +246,7 @@ fn try_values(
     Ok(values.collect())
 }
 
-/// What the executions with one value say: all of them must keep all assertions.
+/// Result of the executions with one value: all assertions must hold in all of them.
 fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     if measured.iter().all(|one| one.assertions.is_empty()) {
         return Err(Refusal::input("a search needs assertions, and the scenario makes none")
@@ -262,7 +262,7 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
     Ok(ProbeReport { value, passed: failed.is_empty(), failed, runs: Vec::new() })
 }
 
-/// What is known of searches that were made elsewhere.
+/// Prints results of searches that other processes made.
 fn print_columns(args: &RunArgs, columns: &[Column]) -> io::Result<()> {
     let format = if args.json { TableFormat::Json } else { TableFormat::Csv };
     let mut text = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport]) -> io::Resul
     searches.iter().try_for_each(|search| writeln!(out, "  {}", printable(&sentence(search, ""))))
 }
 
-/// What a search has found, and at what cost; `unit` stands behind its values.
+/// Result and cost of a search; `unit` stands behind its values.
 pub(crate) fn sentence(search: &SearchReport, unit: &str) -> String {
     let SearchReport { name, goal, from, to, tolerance, bracket, runs, probes } = search;
     let (word, easy, hard) = match goal {

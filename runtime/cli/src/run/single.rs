@@ -108,7 +108,7 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
     summary::write(&mut out, outcome, args.full)
 }
 
-/// What differs from time to time goes to standard error.
+/// Prints times, which differ between runs, to standard error.
 fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let is_virtual = |run: &&Arc<Report>| run.target.is_none();
     let virtual_ns: f64 = outcome.runs.iter().filter(is_virtual).map(|run| run.duration_ms * 1e6).sum();

@@ -10,8 +10,7 @@ use crate::stop;
 /// than a service for notifications, and works on every file system.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// What is known of a file: when it was written, and how long it is; nothing if it is not
-/// there.
+/// Modification time and length of a file; none if it does not exist.
 type State = Option<(SystemTime, u64)>;
 
 /// Calls `run` until a signal comes; it gives its exit code and the files it has read. The

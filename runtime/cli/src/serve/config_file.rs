@@ -20,7 +20,7 @@ static FROM_FILE: std::sync::OnceLock<(String, Vec<String>)> = std::sync::OnceLo
 /// The words of the command line.
 static LINE: std::sync::OnceLock<Vec<OsString>> = std::sync::OnceLock::new();
 
-/// What a configuration of llm-d-inference-sim was translated to.
+/// Translation of a configuration of llm-d-inference-sim.
 static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
 
 /// The command line; that of `vcr serve --config FILE` is completed by the file.

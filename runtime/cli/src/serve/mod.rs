@@ -135,7 +135,7 @@ fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
     Ok(listener)
 }
 
-/// What a signal ends.
+/// Servers that a signal stops.
 struct Running {
     engines: EnginesHandle,
     stop: watch::Sender<bool>,

@@ -12,7 +12,7 @@ use crate::service::with_causes;
 /// The name of the built-in model.
 const BUILTIN: &str = "sim";
 
-/// What the folder of a model says to its engines.
+/// Engine settings from the folder of a model.
 #[derive(Default)]
 pub(crate) struct OwnSettings {
     /// The longest sequence.
@@ -21,8 +21,8 @@ pub(crate) struct OwnSettings {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// What the options say of the model, but for what the engines say of it, and what it says to
-/// them.
+/// The model that the options describe, as far as it does not depend on the engines, and its
+/// settings for them.
 pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnSettings), Unusable> {
     let adapters = Adapters::new(args.lora_modules.clone());
     let names = |default: String| {

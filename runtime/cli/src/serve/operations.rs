@@ -136,7 +136,7 @@ fn size(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "expected a size that fits into memory".to_owned())
 }
 
-/// What is known of the server besides.
+/// Facts of the server besides its options.
 pub(crate) struct Server {
     /// The first served model name.
     pub(crate) model_name: String,

@@ -1,5 +1,5 @@
-//! What the sweeps of all commands share: names with values, their combinations, and the
-//! columns of their tables. Shards are in `shard` and `part`.
+//! Sweeps of all commands: names with values, their combinations, and the columns of their tables.
+//! Shards are in `shard` and `part`.
 
 pub(crate) mod cluster;
 pub(crate) mod part;

@@ -3,8 +3,7 @@
 /// Maximum number of values; more are a mistyped range.
 const MAX_VALUES: f64 = 10_000.0;
 
-/// What `1..16`, `0.5..2..0.5` or `a,b,c` stand for, in order. Both ends of a range
-/// belong to it.
+/// Values of `1..16`, `0.5..2..0.5` or `a,b,c`, in order. Both ends of a range belong to it.
 pub(super) fn values(text: &str) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for part in text.split(',') {

@@ -1,4 +1,4 @@
-//! What people see on a terminal: tables, colours, progress, summaries, lines of scripts.
+//! Output on a terminal: tables, colours, progress, summaries, lines of scripts.
 
 pub(crate) mod excerpt;
 pub(crate) mod progress;

@@ -20,7 +20,7 @@ pub(crate) struct TerminalReporter {
     quiet: bool,
     lines: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
-    /// What the scenario has read.
+    /// Files that the scenario has read.
     sources: Mutex<Vec<SourceFile>>,
     /// By run.
     courses: Mutex<BTreeMap<String, Course>>,

@@ -116,7 +116,7 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     Ok(())
 }
 
-/// What the target is, and how well its client kept to the schedule.
+/// Writes the kind of target, and how well its client kept to the schedule.
 fn write_target(out: &mut dyn Write, target: &TargetReport) -> io::Result<()> {
     let TargetReport { address, server, model, prompts, send_delay_ms, cluster_parts, .. } = target;
     let parts = [address.clone(), server.clone(), model.as_ref().map(|model| format!("model {model}"))];
@@ -229,7 +229,7 @@ fn comparison_table(runs: &[Arc<Report>]) -> Table {
     table
 }
 
-/// Which guests took part, and how they fared.
+/// Writes the guests that took part, with their calls and errors.
 fn write_guests(out: &mut dyn Write, guests: &[GuestReport]) -> io::Result<()> {
     if guests.is_empty() {
         return Ok(());

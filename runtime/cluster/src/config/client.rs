@@ -1,4 +1,4 @@
-//! What a client does besides waiting: it gives up, changes its mind, tries again.
+//! A client's behaviour besides waiting: timeouts, cancellations, retries.
 
 use vcr_random::Distribution;
 

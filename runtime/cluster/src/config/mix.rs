@@ -1,4 +1,4 @@
-//! What the requests of a synthetic workload ask for.
+//! Lengths and other properties of the requests of a synthetic workload.
 
 use std::sync::Arc;
 
@@ -70,13 +70,13 @@ impl From<RequestMix> for Vec<RequestClass> {
 pub struct RequestClass {
     /// How often sessions are of this class, relative to the other classes.
     pub weight: f64,
-    /// What they ask for.
+    /// Properties of its requests.
     pub mix: RequestMix,
     /// Added to the priority of the workload.
     pub priority: i32,
     /// LoRA adapters, of which each session has one.
     pub adapters: Option<Adapters>,
-    /// What is promised them, if not what the workload promises.
+    /// Its SLO, if it differs from the workload's.
     pub slo: Option<Slo>,
 }
 

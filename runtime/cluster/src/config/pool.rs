@@ -118,8 +118,8 @@ impl PoolConfig {
         self.most_engines().saturating_mul(self.data_parallel.size)
     }
 
-    /// What the rank with this index in the pool is called there: the number of its
-    /// engine, and where engines have several ranks, its own after a dot.
+    /// Name of the rank with this index in the pool: the number of its engine, and where engines
+    /// have several ranks, its own after a dot.
     #[must_use]
     pub fn rank_name(&self, index: u32) -> String {
         match self.data_parallel.size {

@@ -140,7 +140,7 @@ pub struct QueueConfig {
     sorting: Option<Sorting>,
 }
 
-/// Which class a request falls into.
+/// Rules that sort requests into classes.
 #[derive(Clone, Debug, PartialEq)]
 struct Sorting {
     families: Vec<String>,

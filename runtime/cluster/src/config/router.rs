@@ -1,4 +1,4 @@
-//! Which router a pool has, and its settings.
+//! The router of a pool, and its settings.
 
 use std::fmt;
 

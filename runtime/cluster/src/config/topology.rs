@@ -4,7 +4,7 @@ use super::conditional::ConditionalConfig;
 use super::pool::PoolConfig;
 use vcr_core::host::Overheads;
 
-/// Which tokens' KV a transfer moves.
+/// Tokens whose KV a transfer moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferScope {
     /// Those that the destination has not cached, as vLLM's NIXL connector does.
@@ -14,7 +14,7 @@ pub enum TransferScope {
     FullPrompt,
 }
 
-/// Which transfers contend with each other.
+/// Transfers that contend with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSharing {
     /// All of them: one fabric between the pools.
@@ -67,13 +67,13 @@ pub struct LinkConfig {
     pub latency_ns: u64,
     /// KV bytes of one token over all layers.
     pub kv_bytes_per_token: u64,
-    /// Which tokens are moved.
+    /// Tokens whose KV is moved.
     pub scope: TransferScope,
-    /// Which transfers contend.
+    /// Transfers that contend.
     pub sharing: LinkSharing,
     /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
-    /// What moves bytes between live engines, if anything does; virtual time has only the times above.
+    /// Data plane between live engines, if there is one; virtual time has only the times above.
     pub plane: Option<KvPlane>,
 }
 
@@ -102,7 +102,7 @@ pub enum Topology {
         decode: PoolConfig,
         /// Moves KV from the first to the second.
         link: LinkConfig,
-        /// Which requests the first pool has nothing to do with, if any.
+        /// Requests that bypass the first pool, if any.
         conditional: Option<ConditionalConfig>,
     },
 }
@@ -169,7 +169,7 @@ impl Topology {
         }
     }
 
-    /// Which requests need no prefill engine, if any.
+    /// Requests that need no prefill engine, if any.
     #[must_use]
     pub fn conditional(&self) -> Option<&ConditionalConfig> {
         match self {

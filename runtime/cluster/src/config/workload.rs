@@ -44,7 +44,7 @@ pub enum WorkloadSource {
     Synthetic {
         /// When they start.
         arrivals: Arrivals,
-        /// What they ask for: one class, or several of which each session has one.
+        /// Classes of requests: one, or several of which each session has one.
         classes: Vec<RequestClass>,
     },
     /// Read from a trace.
@@ -74,7 +74,7 @@ pub struct WorkloadConfig {
     pub priority: i32,
     /// Tenant of its requests, for policies that ask; 0 for none.
     pub tenant: u64,
-    /// What is promised its requests; classes of requests may have promises of their own.
+    /// SLO of its requests; classes of requests may have their own.
     pub slo: Option<Slo>,
     /// How its clients behave.
     pub client: ClientConfig,
@@ -90,7 +90,7 @@ impl WorkloadConfig {
         Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, client, source }
     }
 
-    /// What is promised the requests of a class, by its number.
+    /// SLO of the requests of a class, by its number.
     pub(crate) fn slo_of(&self, class: u32) -> Option<&Slo> {
         let own = match &self.source {
             WorkloadSource::Synthetic { classes, .. } => classes.get(class as usize)?.slo.as_ref(),

@@ -1,4 +1,4 @@
-//! Which prompts of a disaggregated cluster need no prefill engine.
+//! Decision whether a prompt of a disaggregated cluster needs a prefill engine.
 //!
 //! Moving KV pays where there is much to compute. A short prompt, or one that a
 //! decode engine has cached, may as well be computed where its output is

@@ -16,7 +16,7 @@ const UNITS_PER_BYTE: u128 = 1_000_000_000;
 pub struct TransferKey {
     /// The request, or any number of the caller's.
     pub tag: u64,
-    /// Which attempt of the request it is.
+    /// Attempt of the request, from 0.
     pub attempt: u32,
 }
 

@@ -1,11 +1,11 @@
-//! What is kept of each request for a capture, besides its record.
+//! Data of requests that is kept for a capture, besides their records.
 
 use vcr_trace::capture::PromptChain;
 
 /// Outputs whose times are kept, over all requests of a run: 256 MiB of them.
 const MAX_OUTPUTS: usize = 16 << 20;
 
-/// What is kept of a request.
+/// Data of a request that is kept for a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptRequest {
     /// When the engine emitted each output of its last attempt, and the tokens of each. Not

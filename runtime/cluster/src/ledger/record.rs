@@ -164,8 +164,7 @@ pub struct RequestRecord {
     pub detail: RequestDetail,
 }
 
-/// What is remembered of a request for those who ask where its time went; of its
-/// last attempt, but for the routes.
+/// Details of a request that explain its latency; of its last attempt, but for the routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDetail {
     /// Second output token.

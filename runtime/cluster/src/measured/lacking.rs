@@ -1,4 +1,4 @@
-//! What targets lack that virtual time has.
+//! Features of virtual time that targets lack.
 
 use crate::config::{Answers, RunConfig, WorkloadSource};
 

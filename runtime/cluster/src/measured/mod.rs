@@ -26,7 +26,7 @@ use clients::Pending;
 
 pub use lacking::recorded_answers;
 
-/// What a run has its caller do.
+/// Next action of a run's caller.
 #[derive(Debug)]
 pub enum Due {
     /// A request is to be sent.
@@ -65,7 +65,7 @@ pub struct IssuedRequest {
     pub tenant: u64,
     /// Whether the next turn's prompt repeats the answer.
     pub needs_answer: bool,
-    /// What of it no protocol carries.
+    /// Parts of the request that no protocol carries.
     pub origin: RequestOrigin,
 }
 
@@ -168,7 +168,7 @@ impl MeasuredRun {
         if may_change || drops { 0 } else { most_ns }
     }
 
-    /// What is due at `now_ns` or was before.
+    /// The next action due at or before `now_ns`.
     pub fn due(&mut self, now_ns: u64) -> Option<Due> {
         self.due_within(now_ns, 0)
     }
@@ -329,8 +329,8 @@ impl MeasuredRun {
         }
     }
 
-    /// What the engines of a cluster behind a server know of a request that has ended there; the
-    /// times that its client sees stay its client's.
+    /// Takes from `engines`, the record of a cluster behind a server, what its engines know of a
+    /// request that has ended there; times at the client stay as they are.
     pub fn adopt(&mut self, tag: u64, engines: &RequestRecord) {
         if self.is_pending(tag) {
             self.ledger.adopt(tag, engines);

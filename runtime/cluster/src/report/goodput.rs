@@ -58,7 +58,7 @@ pub struct Selection<'a> {
     pub tenant: Option<u64>,
 }
 
-/// What is promised the requests of a workload, and to whom.
+/// SLOs of the requests of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Promises {
     /// Their tenant.
@@ -128,7 +128,7 @@ pub struct SloClassReport {
 }
 
 impl Report {
-    /// What is promised a request.
+    /// SLO of a request.
     #[must_use]
     pub fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
         self.promises.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()

@@ -15,7 +15,7 @@ pub struct KvTransfer {
     pub from: u32,
     /// When its end was known, in nanoseconds of the run.
     pub end_ns: u64,
-    /// What moved, or the kind of the failure.
+    /// The KV moved, or the kind of the failure.
     pub outcome: Result<KvMoved, &'static str>,
 }
 

@@ -36,7 +36,7 @@ pub struct TargetReport {
     /// The address of its server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What its server is, as it says itself.
+    /// The server's own name of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// The model's name.
@@ -63,12 +63,12 @@ pub struct TargetReport {
     /// Transfers of KV whose bytes moved, by engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kv_transfers: Vec<KvPeerReport>,
-    /// What a reader should know of the measurement.
+    /// Notes for readers of the measurement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What a target says of a run besides the times of its clients.
+/// Facts of a target about a run, besides the times of its clients.
 #[derive(Clone, Debug, Default)]
 pub struct MeasuredFacts {
     /// The target.
@@ -91,7 +91,7 @@ pub struct MeasuredFacts {
     pub kv_peak_usage: Option<f64>,
     /// The engines over time, if they are known and wanted.
     pub series: Option<RunSeries>,
-    /// What the engines' own run says of them, where a cluster stands behind a server.
+    /// Report of the engines' own run, where a cluster stands behind a server.
     pub cluster: Option<Box<Report>>,
 }
 

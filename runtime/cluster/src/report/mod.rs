@@ -280,7 +280,7 @@ pub struct Report {
     /// Names of its requests, where they come from traces.
     #[serde(skip)]
     pub request_names: RequestNames,
-    /// What is promised their requests, by [`RequestRecord::workload`].
+    /// SLOs of their requests, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub promises: Vec<Promises>,
     /// Names of the engines, by [`RequestRecord::prefill_worker`].

@@ -95,7 +95,7 @@ pub(crate) trait PoolRouter: Send {
     /// When the router fails.
     fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError>;
 
-    /// Which facts about the workers it needs at each request, if their loads are enough.
+    /// Facts about the workers that it needs at each request, if their loads are enough.
     fn looks_from_afar(&self) -> Option<Look> {
         None
     }

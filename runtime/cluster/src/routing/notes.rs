@@ -1,4 +1,4 @@
-//! What a router that is elsewhere has to hear of its requests.
+//! Notifications about requests for a router that runs elsewhere.
 //!
 //! Engines that are simulated by themselves ([`crate::simulation`]'s lanes) have no router at
 //! hand. They note first tokens and ends, which reach it later, in order of time.

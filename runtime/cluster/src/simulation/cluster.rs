@@ -95,7 +95,7 @@ pub enum ClusterError {
         run: String,
         /// Virtual time.
         at_ms: f64,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// It was to go where its caller had promised not to go yet, or back.
@@ -412,7 +412,7 @@ impl Cluster {
         workers.get(engine as usize).map(|worker| worker.engine().cached_prefix_blocks(prompt.block_hashes()))
     }
 
-    /// What is known of a request.
+    /// Record of a request.
     #[must_use]
     pub fn request(&self, request: u64) -> Option<&RequestRecord> {
         self.simulation.ledger.records().get(usize::try_from(request).ok()?)

@@ -219,10 +219,10 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Until when nothing from outside can reach a worker.
     ///
-    /// What is not in the queue yet comes out of a step of another engine: the
-    /// end of a request that another waits for, or a prompt that moves on to
-    /// decode. A prefill engine that waits for blocks may start such a step as
-    /// soon as any decode engine takes a prompt from it.
+    /// The next instant at which anything outside may reach the engine. What is not in the queue
+    /// yet comes out of a step of another engine: the end of a request that another one depends on,
+    /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
+    /// step as soon as any decode engine takes a prompt from it.
     fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
         if self.real_time.is_some() {
             // Steps may end late, and arrivals come earlier among them than planned.

@@ -88,7 +88,7 @@ impl AgentsInput {
     }
 }
 
-/// What a request waits for, or the next one of its agent.
+/// Dependencies of a request, or of the next one of its agent.
 type Waits = Vec<Dependency>;
 
 struct Planner<'a> {

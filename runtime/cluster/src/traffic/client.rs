@@ -1,4 +1,4 @@
-//! What the client of a request decides: when it gives up, and whether it tries again.
+//! Decisions of a request's client: when it gives up, and whether it tries again.
 //!
 //! Decisions are made of numbers alone, so that virtual time and a clock come to the same.
 

@@ -39,7 +39,7 @@ struct Thinking {
     output_tokens: u32,
 }
 
-/// What comes of a session that is to start.
+/// Result of starting a session.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Start {
     /// It starts with this turn.

@@ -1,4 +1,4 @@
-//! What the cluster's tests share: small engines, fixed prices, short runs.
+//! Shared by the cluster's tests: small engines, fixed prices, short runs.
 
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 

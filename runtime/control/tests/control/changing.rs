@@ -1,4 +1,4 @@
-//! What is changed from outside, while engines wait and at their end.
+//! Changes from outside, while engines wait and at their end.
 
 use serde_json::json;
 

@@ -69,7 +69,7 @@ fn bodies_have_a_limit() {
     site.end();
 }
 
-/// What is no HTTP is no reason to end.
+/// Input that is not HTTP ends only its connection.
 #[test]
 fn bytes_that_are_no_request_end_their_connection_only() {
     let site = Site::waiting(1);

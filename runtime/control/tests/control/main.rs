@@ -171,7 +171,7 @@ impl Site {
     }
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 struct Answer {
     status: u16,

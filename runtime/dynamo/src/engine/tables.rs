@@ -69,7 +69,7 @@ pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2
 struct Passes {
     tables: Tables,
     phases: WorkerPhases,
-    /// What divides all times, and those of passes without prompts once more.
+    /// Divisors of all times, and second divisors of passes without prompts.
     speeds: [f64; 2],
 }
 

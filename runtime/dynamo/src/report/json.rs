@@ -19,11 +19,11 @@ pub struct RunFacts<'a> {
     pub preset: &'a str,
     /// Options that were accepted without their effect.
     pub warnings: &'a [String],
-    /// What stopped the run early, if anything did.
+    /// The limit that stopped the run early, if any.
     pub stopped_by: Option<&'a str>,
     /// For how long each limit kept requests waiting, if that was asked for.
     pub capacity: Option<&'a Value>,
-    /// What it took of the host, if that was asked for.
+    /// Host resources used, if asked for.
     pub host: Option<&'a Value>,
     /// Its workers over time, if that was asked for.
     pub timeline: Option<&'a Value>,

@@ -37,7 +37,7 @@ pub struct Judged {
     /// Share of the simulated step time that is outside the range that the model was
     /// fitted on.
     pub outside_fitted_range: f64,
-    /// What both sides come from, for figures.
+    /// Origins of both sides, for figures.
     #[serde(skip)]
     pub sides: Sides,
 }
@@ -119,7 +119,7 @@ impl Judged {
         self.sides.pairs.iter().find(|pairs| pairs.metric == metric)
     }
 
-    /// What a gate looks at; none where the metric was not measured.
+    /// Value that a gate limits; none where the metric was not measured.
     #[must_use]
     pub fn value(&self, gate: &Gate) -> Option<f64> {
         let per_request = |metric: Metric| self.per_request.iter().find(|each| each.metric == metric.name());

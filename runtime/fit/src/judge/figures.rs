@@ -14,7 +14,7 @@ use vcr_compare::{Metric, Pairs, Statistic};
 pub struct Figure {
     /// Its name as a file, without an extension.
     pub name: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The figure.
     pub svg: String,
@@ -114,7 +114,7 @@ fn figure(name: &str, title: &str, plot: Plot<'_>) -> Figure {
     Figure { name: name.to_owned(), title: title.to_owned(), svg }
 }
 
-/// What a figure shows.
+/// Contents of a figure.
 struct Plot<'a> {
     x_label: &'a str,
     y_label: &'a str,

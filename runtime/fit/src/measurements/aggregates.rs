@@ -1,4 +1,4 @@
-//! What load generators report of a whole load: `vllm bench serve`, aiperf and guidellm.
+//! Reports of load generators about a whole load: `vllm bench serve`, aiperf and guidellm.
 //!
 //! Such a report says how many requests of what length there were at what concurrency or
 //! rate, and means and percentiles of their times. A load like that is made up and
@@ -15,7 +15,7 @@ use crate::error::FitError;
 /// One load and what was reported of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// What tells it from the others of its file: `concurrency 8`.
+    /// Its name among the others of its file: `concurrency 8`.
     pub(crate) name: String,
     /// How requests came.
     pub(crate) arrivals: Arrivals,

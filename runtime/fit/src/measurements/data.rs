@@ -24,7 +24,7 @@ use crate::measurements::row::{Row, emitter};
 use crate::measurements::steplog::{self, KvCache};
 use crate::measurements::workload::{share_cached, workload};
 
-/// What captures of `vcr record` say they are from.
+/// Source that captures of `vcr record` name.
 const RECORDER: &str = "record";
 /// Fewer steps than this say less than the times of requests.
 const MIN_EMITTED_STEPS: usize = 200;
@@ -57,7 +57,7 @@ pub struct Measurements {
     emitters: Arc<Vec<Emitter>>,
     /// Steps that were recorded; empty if none were.
     steps: Arc<RecordedSteps>,
-    /// What was reported of the whole load, where nothing is known of single requests.
+    /// Report of the whole load, where single requests are not known.
     point: Option<Arc<Point>>,
 }
 
@@ -109,7 +109,7 @@ impl Measurements {
         }
     }
 
-    /// What was reported of the whole load, where that is all.
+    /// Report of the whole load, if there is nothing else.
     pub(crate) fn point(&self) -> Option<&Point> {
         self.point.as_deref()
     }
@@ -223,7 +223,7 @@ impl Measurements {
         &self.steps
     }
 
-    /// What the file is called.
+    /// Name of the file.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -247,7 +247,7 @@ impl Measurements {
         &self.inputs
     }
 
-    /// What looks odd.
+    /// Warnings about the data.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

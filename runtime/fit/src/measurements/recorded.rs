@@ -16,7 +16,7 @@ pub(crate) struct RecordedStep {
     pub(crate) start_ns: u64,
     /// When its result was there.
     pub(crate) end_ns: u64,
-    /// What was in it.
+    /// Work of the step.
     pub(crate) work: StepWork,
     /// Whether it followed the step before at once.
     pub(crate) follows: bool,

@@ -18,7 +18,7 @@ use crate::source::Source;
 /// How far a coefficient of the base may be off: a standard deviation, relative. Tables of
 /// operators are 10 % off whole servers in the median, 30 % for one in ten.
 const BASE_ERROR: f64 = 0.2;
-/// What terms that the base lacks may cost, beside what physics alone would allow.
+/// Share of its physical cost that a term may have if the base lacks it.
 const MISSING_TERM: f64 = 0.1;
 /// How much wider than usual what physics says is taken while the base is read.
 const WEAK: f64 = 10.0;
@@ -68,7 +68,7 @@ impl Base {
         Ok(Self { model: model.to_owned(), terms, missing, deviations: deviations.collect() })
     }
 
-    /// What the user calls the latency model.
+    /// The user's name of the latency model.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model

@@ -60,7 +60,7 @@ pub struct Fit {
     pub model: ModelFile,
     /// How close it is to each source that it was fitted on, by name.
     pub in_sample: Vec<(String, Vec<Comparison>)>,
-    /// What looks odd.
+    /// Warnings about the fit.
     pub warnings: Vec<String>,
     /// Simulations that it took.
     pub simulations: u32,

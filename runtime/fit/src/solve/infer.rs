@@ -22,10 +22,10 @@ pub enum Setting {
     MaxNumSeqs,
 }
 
-/// What was found.
+/// Inferred settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inferred {
-    /// Which setting.
+    /// The setting.
     pub setting: Setting,
     /// The value in `--engine`.
     pub given: u32,

@@ -1,5 +1,5 @@
-//! What a simulation says of the coefficients: each measured time is a sum of amounts
-//! times coefficients, once it is known which steps the request took part in.
+//! Observations of the coefficients from a simulation: each measured time is a sum of amounts times
+//! coefficients, once the steps are known in which the request took part.
 //!
 //! The time between the first and the last token of a request is the time of the steps
 //! between them; the time to its first token is what was left of the step that it met,
@@ -68,9 +68,9 @@ fn add(sum: &mut Row, row: &Row, times: f64) {
     }
 }
 
-/// What each step's duration consists of: its terms, or where the host's launches are
-/// longer, those. The same rules as those of the simulation's host
-/// (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
+/// Terms of each step's duration, or where the host's launches are longer, the terms of those. The
+/// same rules as those of the simulation's host (`cluster/src/fleet/worker/launch.rs`), for sums
+/// instead of times.
 fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
     let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
     let launch = |row: &mut Row, work: &StepWork| {

@@ -25,7 +25,7 @@ pub(crate) struct Observation {
     pub(crate) row: Row,
     /// The measured time in nanoseconds.
     pub(crate) measured_ns: f64,
-    /// What errors are relative to, in nanoseconds.
+    /// Time that errors are relative to, in nanoseconds.
     pub(crate) scale_ns: f64,
     /// Its weight beside a relative error of the same size.
     pub(crate) weight: f64,

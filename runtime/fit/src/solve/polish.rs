@@ -25,12 +25,12 @@ pub(crate) type Scales = [f64; 4];
 const MAX_ITERATIONS: u64 = 40;
 /// Scales of the first simplex.
 const FIRST_STEPS: Scales = [0.04, 0.15, 0.1, 0.15];
-/// What the square of a scale's logarithm costs beside a mean error.
+/// Weight of the squared logarithm of a scale beside a mean error.
 const STIFFNESS: f64 = 0.3;
 /// A change of the constant overhead that costs as much as a scale of 2.7.
 const ARRIVAL_UNIT_NS: f64 = 20e6;
 
-/// Which scale a parameter has.
+/// Index of a parameter's scale.
 fn group(index: usize) -> usize {
     if index == ARRIVAL {
         return 3;
@@ -72,7 +72,7 @@ pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 
     if weights > 0.0 { sum / weights } else { f64::MAX }
 }
 
-/// What the search minimises.
+/// Objective of the search.
 struct Problem<'f, F> {
     loss: RefCell<F>,
     /// The first error: the solver takes none at its first simplex.

@@ -1,4 +1,4 @@
-//! What is known of the prices before any measurement.
+//! Prior knowledge of the prices.
 //!
 //! One load cannot tell a batch from its context, nor the price of a token from the time
 //! outside of the engine. There physics helps: reading the KV cache of a token costs as

@@ -9,7 +9,7 @@ use nalgebra::{DMatrix, DVector};
 
 use crate::solve::parameters::{Observation, PARAMETERS, Row};
 
-/// What is assumed of the parameters before any data.
+/// Assumptions about the parameters before any data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prior {
     pub(crate) mean: Row,

@@ -7,7 +7,7 @@ use vcr_roofline::{TransformerSpec, presets};
 
 use crate::error::FitError;
 
-/// What a transformer reads and computes, over all layers.
+/// Bytes and operations of a transformer, over all layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Bytes of all weights that a step with many tokens reads.

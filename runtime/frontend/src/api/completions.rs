@@ -86,7 +86,7 @@ impl CompletionRequest {
     }
 }
 
-/// What the answers look like.
+/// Form of the answers.
 struct Form {
     id: String,
     created: u64,

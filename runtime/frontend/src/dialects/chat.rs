@@ -43,7 +43,7 @@ pub struct ToolCall {
 /// A piece of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCallDelta {
-    /// Which of the answer's calls.
+    /// Index among the answer's calls.
     pub index: usize,
     /// Its id, in the first piece.
     pub id: Option<String>,

@@ -83,13 +83,13 @@ impl EngineClient {
         self.0.ranks.len()
     }
 
-    /// What the first engine said when it was ready.
+    /// Settings that the first engine reported when it was ready.
     #[must_use]
     pub fn settings(&self) -> Option<Box<ReadyResponse>> {
         self.0.ranks.first().and_then(|rank| rank.ready())
     }
 
-    /// What all engines said when they were ready, by rank.
+    /// Settings that all engines reported when they were ready, by rank.
     #[must_use]
     pub fn all_settings(&self) -> Vec<ReadyResponse> {
         self.0.ranks.iter().filter_map(|rank| rank.ready()).map(|ready| *ready).collect()

@@ -1,4 +1,4 @@
-//! What metrics hear of requests and engines.
+//! Notifications about requests and engines, for metrics.
 
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{SchedulerStats, StepOutput};

@@ -15,7 +15,7 @@ use super::events::{EventSplitter, data, has_token, is_done, is_usage_only, with
 use super::kind::FaultKind;
 use crate::http::ConnectionControl;
 
-/// What is done next to the body.
+/// Next action on the body.
 #[derive(Debug)]
 enum Action {
     Send(Bytes),

@@ -1,4 +1,4 @@
-//! Who calls: the path, key, tenant and model of a request.
+//! Caller of a request: its path, key, tenant and model.
 
 use std::collections::BTreeMap;
 

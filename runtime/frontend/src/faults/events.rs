@@ -20,7 +20,7 @@ impl EventSplitter {
         Some(self.buffer.split_to(end + 2).freeze())
     }
 
-    /// What has no blank line behind it.
+    /// The rest that has no blank line behind it.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
         (!self.buffer.is_empty()).then(|| self.buffer.split().freeze())
     }

@@ -1,4 +1,4 @@
-//! Which call meets which fault.
+//! Selection of the fault for a call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

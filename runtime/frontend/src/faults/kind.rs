@@ -5,7 +5,7 @@ use vcr_units as units;
 
 use super::keys::{ClientFaultError, Keys};
 
-/// What a client meets. Where `after_tokens` is `None`, it is at the start.
+/// Fault that a client meets; at the start where `after_tokens` is `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
     /// An error in place of an answer.

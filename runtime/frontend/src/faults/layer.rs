@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 /// The header of llm-d-inference-sim that asks for an error at once.
 const RETURN_ERROR: &str = "x-return-error";
 
-/// What the layer needs.
+/// State of the layer.
 #[derive(Clone, Debug)]
 pub struct FaultLayer {
     /// The rules.
@@ -117,7 +117,7 @@ fn transformed(response: Response, kind: FaultKind, connection: Option<Connectio
     Response::from_parts(parts, faulty_body(body, kind, is_stream, connection))
 }
 
-/// What a body names, for which it is read where a rule asks for it.
+/// Names in a body, which is read only where a rule needs them.
 async fn with_body(layer: &FaultLayer, request: Request) -> Result<(Request, NamedInBody), Response> {
     if !layer.faults.needs_body() {
         return Ok((request, NamedInBody::default()));

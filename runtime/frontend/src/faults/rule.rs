@@ -54,7 +54,7 @@ pub struct Occasions {
     pub model: Option<String>,
 }
 
-/// What tells callers apart whose calls are counted apart.
+/// Attribute by which callers have separate counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedPer {
     /// The API key.

@@ -1,5 +1,4 @@
-//! What a request asks for, in the engine's terms, and its answer: pieces of text, or
-//! vectors.
+//! Parameters of a request, in the engine's terms, and its answer: pieces of text, or vectors.
 
 mod ids;
 mod logprobs;

@@ -85,7 +85,7 @@ pub(crate) struct Asked {
     /// Several hundred bytes, which are not moved.
     pub(crate) request: Box<EngineCoreRequest>,
     pub(crate) text: TextSettings,
-    /// What the model may do of its own accord.
+    /// Probability of reasoning and tool calls that the request leaves open.
     pub(crate) chance: Option<Chance>,
 }
 
@@ -108,7 +108,7 @@ impl Chance {
     }
 }
 
-/// What a request says about its place and order.
+/// Engine and order that a request asks for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     pub(crate) priority: i64,

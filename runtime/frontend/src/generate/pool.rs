@@ -10,7 +10,7 @@ use crate::media::MediaPrompt;
 use crate::server::App;
 use crate::server::error::ApiError;
 
-/// What all vectors of a request have in common.
+/// Shared by all vectors of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pooling {
     /// Numbers of a vector, if fewer than the model's are wanted.

@@ -11,7 +11,7 @@ use vcr_wire::{EngineCoreOutput, RequestError, StopReason, Value};
 use super::logprobs::Position;
 use crate::engine::{EngineError, RequestStream};
 
-/// What stopped an answer besides the end of the text.
+/// Cause of an answer's end besides the end of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopCause {
     Token(u32),
@@ -43,7 +43,7 @@ pub(crate) struct Span {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    /// Which token wrote which part of the text, where that is asked for.
+    /// The token behind each part of the text, where requested.
     pub(crate) spans: Vec<Span>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<Position>,

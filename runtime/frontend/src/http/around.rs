@@ -16,7 +16,7 @@ use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count}
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
 
-/// What stands around the routes.
+/// Layers around the routes.
 #[derive(Clone, Debug)]
 pub struct Around {
     /// The metrics.
@@ -35,7 +35,7 @@ pub struct Around {
     pub body_memory_bytes: usize,
 }
 
-/// What stands between the layers and the routes.
+/// Service between the layers and the routes.
 pub trait Innermost: Send + Sync + 'static {
     /// Answers a request, by `next` or by itself.
     fn run(&self, request: Request, next: Next<'_>) -> impl Future<Output = Response> + Send;

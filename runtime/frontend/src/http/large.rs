@@ -25,7 +25,7 @@ const UNIT_BYTES: usize = 1024;
 const LONGEST: Duration = Duration::from_secs(30);
 const LONGEST_PER_BYTE: Duration = Duration::from_micros(10);
 
-/// What large bodies may take together. Clones share it.
+/// Memory limit of all large bodies together. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct BodyMemory {
     units: Arc<Semaphore>,

@@ -84,7 +84,7 @@ fn given_key(request: &Request) -> Option<&[u8]> {
     })
 }
 
-/// What pages of other origins may do.
+/// Permissions of pages of other origins.
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
     /// Origins; `*` is any, and none turns all of this off.
@@ -159,7 +159,7 @@ pub(super) async fn cors<F: Future<Output = Response>>(
     response
 }
 
-/// What is told of requests.
+/// Settings of the access log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestLog {
     /// Whether all responses have the header `X-Request-Id`; failures always have it.

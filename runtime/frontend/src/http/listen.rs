@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// What answers the requests of this connection; `begin` is called with each.
+    /// The service of this connection; `begin` is called with each request.
     fn service<B: Fn() + Send>(
         &self,
         control: &ConnectionControl,

@@ -31,7 +31,7 @@ impl ServerThreads {
         &self.first
     }
 
-    /// What deals connections to them.
+    /// The dealer, which assigns connections to them.
     #[must_use]
     pub fn dealer(&self) -> Dealer {
         let handles = std::iter::once(&self.first).chain(&self.others).map(|runtime| runtime.handle().clone());

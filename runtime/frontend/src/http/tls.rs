@@ -42,7 +42,7 @@ pub enum TlsError {
     /// It is no PEM file, or there is nothing of the kind in it.
     #[error("invalid {what} `{}`: expected a PEM file: {reason}", path.display())]
     File {
-        /// What the file is for.
+        /// Purpose of the file.
         what: &'static str,
         /// Its path.
         path: PathBuf,

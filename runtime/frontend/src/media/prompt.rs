@@ -18,7 +18,7 @@ pub(crate) type MediaPrompt = (Vec<u32>, Option<Vec<MmFeature>>);
 #[derive(Debug, Default)]
 pub(crate) struct ChatMedia {
     media: Vec<Medium>,
-    /// What marks begin with: no message has it.
+    /// Prefix of marks: no message has it.
     mark: String,
 }
 

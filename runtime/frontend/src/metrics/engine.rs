@@ -31,7 +31,7 @@ struct Inner {
     iteration_tokens: Histogram,
 }
 
-/// What one message of an engine adds, over all of its requests.
+/// Sums of one message of an engine, over all of its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iteration {
     /// Prompt tokens that were computed.
@@ -139,7 +139,7 @@ impl EngineRecorder {
         }
     }
 
-    /// What a message with outputs of requests adds. One without leaves no trace.
+    /// Adds a message with outputs of requests. One without is not counted.
     pub fn iteration(&self, iteration: &Iteration) {
         self.0.generation_tokens.inc_by(iteration.generated_tokens);
         self.0.preemptions.inc_by(iteration.preemptions);

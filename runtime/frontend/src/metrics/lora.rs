@@ -1,4 +1,4 @@
-//! Which adapters requests use, and which they wait for.
+//! Adapters of running and of waiting requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

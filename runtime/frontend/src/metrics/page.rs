@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The labels of a series.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
-/// What a server knows when it starts.
+/// Facts of a server at its start.
 #[derive(Clone, Debug)]
 pub struct MetricsOptions {
     /// The value of `model_name`: the first served model name.

@@ -1,5 +1,4 @@
-//! What Linux says about this process, by the names that Prometheus' own
-//! clients have for it.
+//! Linux's statistics of this process, under the names of Prometheus' own clients.
 
 use std::fs;
 
@@ -8,7 +7,7 @@ use std::fs;
 const TICKS_PER_S: f64 = 100.0;
 const PAGE_BYTES: i64 = 4096;
 
-/// What a scrape tells of the process.
+/// Statistics of the process at a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
     pub(super) cpu_s: f64,

@@ -1,6 +1,6 @@
-//! What parsers of calls find, and how they look for marks.
+//! Events of parsers of calls, and the search for marks.
 
-/// What was found.
+/// A part of an answer.
 pub(super) enum CallEvent<'a> {
     /// Text that is no part of a call.
     Text(&'a str),
@@ -17,7 +17,7 @@ pub(super) fn beginning(text: &str, mark: &str) -> usize {
     lengths.into_iter().find(|length| text.ends_with(&mark[..*length])).unwrap_or(0)
 }
 
-/// What a text begins with.
+/// Beginning of a text.
 pub(super) enum Begins<'a> {
     /// The mark, and this behind it.
     Whole(&'a str),

@@ -12,14 +12,14 @@ enum Mode {
     Arguments(JsonObject),
     /// Behind the arguments of a call.
     Close,
-    /// What looked like a call was none, so nothing is any more.
+    /// After something that looked like a call and is none: the rest is text.
     Broken,
 }
 
 /// Finds calls in a text that arrives in pieces.
 pub(super) struct JsonCalls {
     form: &'static JsonForm,
-    /// What begins a call, the longest first.
+    /// Starts of a call, the longest first.
     starts: Vec<String>,
     mode: Mode,
     buffer: String,

@@ -1,6 +1,6 @@
 //! JSON that arrives in pieces.
 
-/// What became of a scan.
+/// Result of a scan.
 pub(super) enum Scanned<T> {
     /// More text must come.
     Partial,

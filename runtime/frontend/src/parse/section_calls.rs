@@ -15,7 +15,7 @@ enum Mode {
     Arguments(JsonObject),
     /// Behind the arguments of a call.
     Close,
-    /// What looked like a call was none, so nothing is any more.
+    /// After something that looked like a call and is none: the rest is text.
     Broken,
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use vcr_text::tools::Tool;
 
-/// Which arguments of tools are anything else than texts.
+/// Arguments of tools that are not strings.
 #[derive(Debug, Default)]
 pub(crate) struct ArgumentTypes(HashMap<String, HashMap<String, bool>>);
 

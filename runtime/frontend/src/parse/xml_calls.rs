@@ -15,7 +15,7 @@ enum Mode {
     Call,
     /// Behind a call: white space before the next one is no text.
     Between,
-    /// What looked like a call was none, so nothing is any more.
+    /// After something that looked like a call and is none: the rest is text.
     Broken,
 }
 

@@ -18,7 +18,7 @@ use ids::RequestIds;
 use model::Model;
 use responses::ResponseStore;
 
-/// What requests are answered by. Handlers share it.
+/// The server's state. Handlers share it.
 pub struct App {
     /// The engines.
     pub engines: EngineClient,

@@ -9,7 +9,7 @@ use super::adapters::Adapters;
 use super::error::ApiError;
 use crate::media::MediaRules;
 
-/// What is known of the served model.
+/// Facts of the served model.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Its names; answers have the first.

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Responses kept at most; the oldest is forgotten first.
 const KEPT_MAX: usize = 1000;
 
-/// What is kept of a response.
+/// A response that is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredResponse {
     /// The response object.

@@ -82,7 +82,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 impl Routes {
-    /// What answers requests, and the paths apart from it.
+    /// The handlers and, separately, their paths.
     pub(crate) fn into_parts(self) -> (Handlers, Paths) {
         let (patterns, exact): (Vec<_>, Vec<_>) = self.paths.into_iter().partition(|path| path.contains('{'));
         let direct = self.direct.into_iter().map(|(path, make)| (path, make(()))).collect();

@@ -60,7 +60,7 @@ pub(super) fn counted(policy: &Policy, sides: &Sides<'_>, scope: &Scope, totals:
     signals
 }
 
-/// What was counted for a signal.
+/// Counts of a signal.
 struct Counted {
     observed: f64,
     /// Requests that it rests on.

@@ -26,7 +26,7 @@ use scope::{Scope, scopes};
 /// Examples of a failed signal.
 const EXAMPLES: usize = 3;
 
-/// What follows for the release. Later ones take precedence.
+/// Decision about the release. Later ones take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
@@ -59,7 +59,7 @@ impl From<Response> for Decision {
     }
 }
 
-/// What is said of a signal.
+/// Verdict of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -78,9 +78,9 @@ pub enum Verdict {
 pub struct SignalJudgement {
     /// The signal.
     pub signal: Signal,
-    /// What is said of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was observed: a share, a change or a number. Null if infinite or not observed.
+    /// Observed share, change or number. Null if infinite or not observed.
     pub observed: Option<f64>,
     /// Its limit.
     pub limit: f64,
@@ -129,7 +129,7 @@ pub struct SegmentJudgement {
     pub labels: BTreeMap<&'static str, String>,
     /// Its matched requests.
     pub matched: u64,
-    /// What follows of it.
+    /// The decision that it causes.
     pub decision: Decision,
     /// Its signals.
     pub signals: Vec<SignalJudgement>,
@@ -177,7 +177,7 @@ pub struct Judgement {
     pub decision: Decision,
     /// Its reason.
     pub reason: String,
-    /// What joined requests.
+    /// Key by which requests were joined.
     pub joined_by: JoinedBy,
     /// Counts.
     pub totals: Totals,

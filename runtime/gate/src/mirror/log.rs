@@ -23,7 +23,7 @@ const VLLM_COMPLETE: &str = " (streaming complete)";
 const SGLANG_FINISH: &str = "Finish: obj=";
 const SGLANG_OUT: &str = ", out=";
 const SGLANG_FINISHED: &str = "request.finished";
-/// What SGLang puts in place of the middle of a long output.
+/// SGLang's mark in place of the middle of a long output.
 const SHORTENED: &str = "...";
 /// Characters that SGLang keeps of the beginning of a long output, and of its end.
 const KEPT_CHARACTERS: usize = 1024;

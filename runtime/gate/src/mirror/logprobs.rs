@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::error::Problem;
 
-/// What one choice of a response or a chunk adds to an answer.
+/// Part of an answer in one choice of a response or a chunk.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Piece {
     pub(super) text: Option<String>,

@@ -57,7 +57,7 @@ impl Input {
         }
     }
 
-    /// What errors and reports call it.
+    /// Name in errors and reports.
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.path.display();
@@ -74,7 +74,7 @@ pub struct MirrorOptions {
     pub lengths: bool,
     /// Labels of observations that have none, by the names of [`SETTABLE`].
     pub set: Vec<(String, String)>,
-    /// What columns of a table hold: (standard name, own name).
+    /// Contents of a table's columns: (standard name, own name).
     pub columns: Vec<(String, String)>,
 }
 

@@ -34,7 +34,7 @@ pub struct Observation<'a> {
     /// The name of the request, the same on both sides.
     #[serde(borrow)]
     pub request_id: Text<'a>,
-    /// What recognises the same request where ids differ, such as the hash of its prompt.
+    /// Key of the same request where ids differ, such as the hash of its prompt.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
     pub content: Option<Text<'a>>,
     /// Whether it was answered.

@@ -40,7 +40,7 @@ fn parse(bytes: &[u8]) -> Result<Observation<'_>, Problem> {
     Ok(observation)
 }
 
-/// What is wrong with a line that could not be parsed, field and all.
+/// Problem of a line that could not be parsed, with its field.
 fn problem_of(bytes: &[u8]) -> Problem {
     if let Some(version) = other_version(bytes) {
         return Problem::new(

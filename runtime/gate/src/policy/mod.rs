@@ -13,13 +13,13 @@ pub use signal::{Response, SIGNALS, Signal, SignalInfo, Unit};
 /// Version of the schema of policy files.
 pub(crate) const POLICY_VERSION: u32 = 1;
 
-/// What a segment may be made of.
+/// Labels that segments may be made of.
 pub(crate) const SEGMENT_LABELS: [&str; 5] = ["model", "backend", "accelerator", "tenant", "route"];
 
 /// A limit; none if the signal is switched off.
 pub type Limit = Option<f64>;
 
-/// What decides.
+/// Rules of the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Its name in reports.

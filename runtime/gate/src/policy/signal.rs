@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What is done about a failed signal. Later ones take precedence.
+/// Response to a failed signal. Later ones take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -12,7 +12,7 @@ pub enum Response {
     Rollback,
 }
 
-/// What is looked at, in order of precedence.
+/// A signal, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
@@ -55,14 +55,14 @@ pub enum Unit {
     Requests,
 }
 
-/// What is known of a signal.
+/// Description of a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalInfo {
     /// The signal.
     pub signal: Signal,
     /// Its key in policies and reports.
     pub name: &'static str,
-    /// What follows when it fails.
+    /// Response if it fails.
     pub response: Response,
     /// Whether the limit is a minimum.
     pub is_minimum: bool,
@@ -98,7 +98,7 @@ impl SignalInfo {
 }
 
 impl Signal {
-    /// What is known of it.
+    /// Its description.
     #[must_use]
     pub const fn info(self) -> &'static SignalInfo {
         &SIGNALS[self as usize]

@@ -31,7 +31,7 @@ pub struct Report {
     /// The judgement.
     #[serde(flatten)]
     pub judgement: Judgement,
-    /// What to do about failed signals.
+    /// Next steps for failed signals.
     pub triage: Vec<Triage>,
 }
 

@@ -184,8 +184,7 @@ fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
 }
 
-/// What that file says: a hash against damage, as against strangers the folder
-/// is closed.
+/// Contents of that file: a hash against damage; the folder's permissions keep others out.
 fn seal(image: &[u8]) -> String {
     format!("{:032x} {}\n", xxh3_128(image), image.len())
 }

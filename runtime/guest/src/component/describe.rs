@@ -32,8 +32,8 @@ pub struct Description {
     pub imports: Vec<String>,
     /// Names that it exports.
     pub exports: Vec<String>,
-    /// What made it, as tools write it down: pairs of a field, such as `language`
-    /// or `processed-by`, and a name with its version.
+    /// Tools that made it: pairs of a field, such as `language` or `processed-by`, and a name with
+    /// its version.
     pub producers: Vec<(String, String)>,
     /// The memories inside it.
     pub memories: Vec<DeclaredMemory>,

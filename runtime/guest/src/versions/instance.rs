@@ -1,5 +1,4 @@
-//! What the adapters of all versions have in common: how a component becomes a
-//! module of a world, and a module an instance.
+//! Shared by the adapters of all versions: a component becomes a module of a world, and a module an instance.
 
 use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Store, Trap};

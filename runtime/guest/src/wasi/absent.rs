@@ -1,5 +1,5 @@
-//! What stands in for WASI in builds without the feature `wasi`: grants are refused
-//! with the name of the feature.
+//! Replacement for WASI in builds without the feature `wasi`: grants are refused with the name of
+//! the feature.
 
 use std::sync::Arc;
 

@@ -65,7 +65,7 @@ impl WasiState {
     }
 }
 
-/// What was written without a line's end is a line, too.
+/// Text without a line's end is a line, too.
 impl Drop for WasiState {
     fn drop(&mut self) {
         lock(&self.output).end_line();

@@ -27,8 +27,7 @@ fn decide(injector: &mut dyn FailureInjector, events: &[FaultEvent<'_>]) -> Resu
     }
 }
 
-/// What becomes of an answer of these words, with a request in slot 3 and a
-/// utility call announced.
+/// Result of an answer of these words, with a request in slot 3 and a utility call announced.
 fn answered(words: &[u64]) -> Result<Vec<FaultAction>, String> {
     let events = [arrived(3, "a"), FaultEvent::Utility { method: "sleep" }];
     decide(injector(&answer_words("i64", words)).as_mut(), &events)

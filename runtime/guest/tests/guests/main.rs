@@ -1,4 +1,4 @@
-//! What guests do to the host, and what the host makes of it.
+//! Behaviour of hostile guests, and the host's reaction.
 
 mod answers;
 mod components;

@@ -1,4 +1,4 @@
-//! What guests tell through `observe`, and how much of it is heard.
+//! Telemetry of guests through `observe`, and its limits.
 
 use std::sync::{Arc, Mutex};
 

@@ -53,7 +53,7 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     }
 }
 
-/// What becomes of an answer of these words, with requests in the slots 3 and 4.
+/// Result of an answer of these words, with requests in the slots 3 and 4.
 fn answered(words: &[u64]) -> Result<Vec<Preference>, String> {
     let ended = PolicyEvent::Ended { slot: 5, computed_tokens: 1, output_tokens: 1 };
     let events = [arrived(3), arrived(4), arrived(5), ended];

@@ -78,7 +78,7 @@ fn step_error(body: &str) -> String {
     step(source(body).as_mut(), &[REQUEST], &[], &[want(3)]).expect_err("it must fail")
 }
 
-/// What a guest is sent, by way of one that answers with what it got.
+/// Input of a guest, as one returns it that answers with its input.
 #[track_caller]
 fn echoed(address: &str, started: &[TokenRequest<'_>], ended: &[u32], wants: &[TokenWant]) -> Vec<u32> {
     let count: u32 = wants.iter().map(|want| want.count).sum();

@@ -1,4 +1,4 @@
-//! What the tests of importers share.
+//! Shared by the tests of importers.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

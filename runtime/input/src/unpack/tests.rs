@@ -53,8 +53,8 @@ fn members_and_frames_are_joined() {
     }
 }
 
-/// What a process leaves that was killed: wherever it stops, what is there can be
-/// read, and it is known that it stops.
+/// An archive of a process that was killed can be read up to its last byte, and its end is known to
+/// be missing.
 #[test]
 fn an_archive_that_is_cut_off_says_so() {
     let text = noise(400_000);

@@ -15,7 +15,7 @@ use vcr_wire::LogprobRows;
 pub(crate) struct Position {
     /// Seed of the request.
     pub(crate) seed: u64,
-    /// Which of its tokens.
+    /// Index of the token.
     pub(crate) index: u32,
     /// The token itself.
     pub(crate) token: u32,

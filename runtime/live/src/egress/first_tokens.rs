@@ -13,7 +13,7 @@ struct Held {
     frame: Vec<u8>,
 }
 
-/// What one lane has.
+/// State of one lane.
 struct Lane {
     encoder: StepEncoder,
     /// In the order of their times.

@@ -18,7 +18,7 @@ pub(crate) struct LoadRequest<'a> {
     pub(crate) tag: u64,
     pub(crate) missing_tokens: u32,
     pub(crate) fault: Option<TransferFault>,
-    /// What moves, if anything does and it can.
+    /// Pages to move, if there is a data plane and they can be moved.
     pub(crate) pages: Result<Option<LoadPages<'a>>, TransferError>,
 }
 

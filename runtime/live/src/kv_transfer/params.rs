@@ -44,7 +44,7 @@ impl KvParams {
         if is_prefill { Self::DecodeElsewhere(None) } else { Self::Local }
     }
 
-    /// What a request that names a room asks of an engine with this role; `None` if it names none.
+    /// Transfer that a request with a room asks of an engine with this role; `None` if it names no room.
     fn by_room(params: &Value, role: PdRole, keys: RoomKeys, allowed: &AllowedPeers) -> Option<Self> {
         let get = |key: &str| params.get(key).filter(|value| **value != Value::Nil);
         let (room_key, room) = match keys {
@@ -147,7 +147,7 @@ fn block_ids(value: &Value) -> Option<Vec<Vec<u32>>> {
     }
 }
 
-/// What the parameters of a finished prompt say.
+/// Transfer parameters of a finished prompt.
 pub(crate) struct HeldPrompt<'a> {
     pub(crate) id: &'a str,
     pub(crate) engine_id: &'a str,

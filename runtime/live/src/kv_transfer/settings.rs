@@ -21,7 +21,7 @@ pub struct EndedTransfer<'a> {
 /// Hears of transfers. It must not wait.
 pub type TransferObserver = Arc<dyn Fn(&EndedTransfer<'_>) + Send + Sync>;
 
-/// What carries KV, and between which memories.
+/// The data plane, and the memories between which it moves KV.
 #[derive(Clone)]
 pub struct PlaneSettings {
     /// Makes the plane of an engine.
@@ -30,7 +30,7 @@ pub struct PlaneSettings {
     pub geometry: Geometry,
     /// The largest arena of an engine.
     pub memory_limit_bytes: Option<u64>,
-    /// Which time a transfer takes.
+    /// Source of a transfer's time.
     pub time: TransferTime,
     /// Whether the prefill engine writes, instead of the decode engine reading.
     pub is_pushed: bool,

@@ -43,7 +43,7 @@ pub(crate) struct Rank {
     pub(crate) waves: Arc<Waves>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     pub(crate) waiter: Waiter,
-    /// What carries KV for its first frontend, if anything does.
+    /// Data plane of its first frontend, if there is one.
     pub(crate) mover: Option<Mover>,
     /// The link to a frontend in this process, if there is one.
     pub(crate) local: Option<LocalLink>,

@@ -1,4 +1,4 @@
-//! What subscribers hear of an engine's cache, and that it is the truth.
+//! KV events that subscribers receive, compared with the engine's cache.
 
 use std::collections::BTreeSet;
 

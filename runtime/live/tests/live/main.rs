@@ -250,7 +250,7 @@ impl Drop for Bench {
     }
 }
 
-/// What came of a request.
+/// Outputs of a request.
 #[derive(Default)]
 struct Collected {
     id: String,

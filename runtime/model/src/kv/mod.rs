@@ -8,7 +8,7 @@ use vcr_core::{KvCacheGroup, KvCacheKind};
 use crate::error::{ModelError, gib};
 use crate::serving::{Serving, Shape};
 
-/// What a group of layers keeps of a sequence.
+/// Part of a sequence whose KV a group of layers keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvKind {
     /// Everything.
@@ -55,7 +55,7 @@ impl KvKind {
 /// Layers with the same blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroup {
-    /// What they keep.
+    /// Part of a sequence whose KV they keep.
     pub kind: KvKind,
     /// Caches of layers; a layer with an indexer has two.
     pub layers: usize,

@@ -1,4 +1,4 @@
-//! What each layer keeps in a block (vLLM's `KVCacheSpec`).
+//! Contents of a block, by layer (vLLM's `KVCacheSpec`).
 
 use super::KvKind;
 use crate::error::ModelError;

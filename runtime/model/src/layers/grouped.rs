@@ -33,7 +33,7 @@ fn divided(fields: Fields<'_>, name: &str, value: u64, by_name: &str, by: u64) -
     Err(fields.wrong(name, &value.into(), &format!("a multiple of `{by_name}` ({by})")))
 }
 
-/// What follows attention in layer `index`.
+/// Feed-forward network of layer `index`.
 pub(super) fn feed_forward(fields: Fields<'_>, index: u64) -> Result<FeedForward, ModelError> {
     let Some(count) = fields.count(&["num_local_experts", "num_experts", "n_routed_experts"])? else {
         return Ok(FeedForward::Dense(fields.required(&["intermediate_size"])?));

@@ -5,7 +5,7 @@ mod grouped;
 mod hybrid;
 mod latent;
 
-/// Which tokens an attention layer looks at.
+/// Tokens that an attention layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// All.
@@ -85,7 +85,7 @@ pub enum State {
     },
 }
 
-/// What mixes tokens in a layer.
+/// Token mixer of a layer: attention, or a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixer {
     /// Attention with keys and values.
@@ -115,7 +115,7 @@ pub struct Experts {
     pub dense_intermediate_size: u64,
 }
 
-/// What follows the mixer.
+/// Feed-forward part of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
     /// Nothing.
@@ -129,8 +129,8 @@ pub enum FeedForward {
 /// A layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// What mixes tokens.
+    /// Token mixer.
     pub mixer: Mixer,
-    /// What follows it.
+    /// Feed-forward part.
     pub feed_forward: FeedForward,
 }

@@ -50,7 +50,7 @@ impl Active {
     }
 }
 
-/// What waits for a peer.
+/// Action that waits for a peer.
 enum Waiting {
     Start(Transfer, Instant),
     Notice(Peer, Vec<u8>),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a policy has said so far, by slot; nothing twice in a call.
+/// Preferences of a policy so far, by slot; none twice in a call.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) admission: BTreeMap<u32, i64>,

@@ -1,4 +1,4 @@
-//! What is written down.
+//! Contents of captures.
 
 use serde_json::json;
 use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};

@@ -139,7 +139,7 @@ impl Chain {
         self.frontend.send(client, rank, request, &[], RULES()).expect("it is sent");
     }
 
-    /// What an engine is asked next.
+    /// The next request to an engine.
     fn asked(&mut self, rank: usize) -> Received {
         self.engines[rank].inputs.receive(PATIENCE).expect("it works").expect("something comes")
     }

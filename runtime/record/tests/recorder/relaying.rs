@@ -1,4 +1,4 @@
-//! What passes, passes unchanged.
+//! Messages pass unchanged.
 
 use vcr_wire::{Integer, Source, StartDpWave, UtilityCall};
 

@@ -67,7 +67,7 @@ impl Bound {
         self.settings().iter().find_map(|&name| Some((name, settings.get(name)?.as_u64()?)))
     }
 
-    /// What lifts it, in words.
+    /// Change that lifts it, in words.
     pub(super) fn lift(self, settings: &Map<String, Value>) -> String {
         let raise = match self.setting(settings) {
             // The option of vLLM's engines has another name than the key of their logs.
@@ -94,7 +94,7 @@ pub struct BoundShare {
     /// Share of the time.
     #[serde(flatten)]
     pub share: Share,
-    /// What lifts it; absent if it never bound, or if that is unknown.
+    /// Change that lifts it; absent if it never bound, or if that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lift: Option<String>,
 }

@@ -17,7 +17,7 @@ use crate::timeline::Timeline;
 const NAME: &str = "replay";
 const NO_CAPACITY: &str = "the report has totals only: replay with --capacity";
 
-/// What `--capacity` adds to a report.
+/// Additions of `--capacity` to a report.
 #[derive(Deserialize)]
 struct Capacity {
     pools: Vec<Pool>,

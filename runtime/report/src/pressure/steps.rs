@@ -1,4 +1,4 @@
-//! What a folder's `steps.jsonl` says of admission: why it stopped, for how long.
+//! Reasons and durations of stopped admission in a folder's `steps.jsonl`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What is asked of a comparison: `"ttft p50 error < 10%"`, `"ttft p50 reference"`.
+//! Conditions on a comparison: `"ttft p50 error < 10%"`, `"ttft p50 reference"`.
 
 use vcr_compare::{Compared, Gate, Metric, Statistic, Subject};
 
@@ -16,7 +16,7 @@ pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
     if gate.subject() == Subject::Outside { Err(malformed()) } else { Ok(gate) }
 }
 
-/// What a comparison is asked for.
+/// Subject of a condition on a comparison.
 pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     let known = text.parse().ok().filter(|subject| *subject != Subject::Outside);
     known.ok_or_else(|| Malformed {

@@ -1,4 +1,4 @@
-//! What is asked of a gate: `"decision == promote"`.
+//! Conditions on a gate: `"decision == promote"`.
 
 use vcr_gate::Decision;
 

@@ -1,4 +1,4 @@
-//! What assertions know of a run that was simulated again with drawn coefficients.
+//! Assertions on a run that was simulated again with drawn coefficients.
 //!
 //! A drawn run is kept without its requests and samples, so that thousands of them have
 //! room. What its report does not list is asked for while it is whole: the script says

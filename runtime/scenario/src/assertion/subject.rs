@@ -1,4 +1,4 @@
-//! What an assertion is about: a metric, of the whole run or of one workload.
+//! Subject of an assertion: a metric, of the whole run or of one workload.
 
 use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
 use vcr_cluster::{MetricsReport, Report, TrendReport};
@@ -13,7 +13,7 @@ use crate::script::suggestion::{did_you_mean, nearest};
 pub(crate) struct Subject {
     metric: Metric,
     workload: Option<String>,
-    /// What [`Metric::Goodput`] is about.
+    /// Subject of [`Metric::Goodput`].
     goodput: GoodputOf,
 }
 

@@ -23,7 +23,7 @@ pub enum OutFile {
     Trace,
     /// Log lines of guests; absent without any.
     Guests,
-    /// What the charts of the page draw.
+    /// Data of the page's charts.
     Charts,
     /// The page with charts.
     Html,

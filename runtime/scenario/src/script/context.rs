@@ -37,7 +37,7 @@ pub(crate) struct Context {
     pub(crate) is_check: bool,
     /// Whether the script reads engines over time, which cost a little.
     pub(crate) asks_series: bool,
-    /// What this and other executions of the script have loaded.
+    /// Files loaded by this and other executions of the script.
     pub(crate) loaded: Arc<Loaded>,
     state: Mutex<State>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct State {
     pub(crate) assertions: Vec<AssertionResult>,
     pub(crate) comparisons: Vec<Arc<Compared>>,
     pub(crate) gates: Vec<Arc<vcr_gate::Report>>,
-    /// What assertions in the script may ask of drawn runs.
+    /// Values of drawn runs that assertions in the script may need.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
     /// The captures that runs write, once there is one.
@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,
-    /// What the searches under way try now, the innermost last, as names of runs say it.
+    /// Current values of the searches under way, the innermost last, as in names of runs.
     pub(crate) probes: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// Who is to blame for an error; decides the exit code.
+/// Origin of an error; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The script, a file it names, or an argument.
@@ -20,7 +20,7 @@ pub enum Blame {
 }
 
 impl Blame {
-    /// Who is to blame for a failed run, and what to do about it, if known.
+    /// Origin of a failed run, and the next step, if known.
     #[must_use]
     pub fn of(error: &SimError) -> (Self, Option<&'static str>) {
         match error {
@@ -43,15 +43,15 @@ impl Blame {
 /// A failed scenario.
 #[derive(Clone, Debug)]
 pub struct ScenarioError {
-    /// Who is to blame.
+    /// Origin of the error.
     pub blame: Blame,
     /// The script's name.
     pub file: String,
     /// Line and column (from 1) in the script, where known.
     pub at: Option<(usize, usize)>,
-    /// What failed; one problem per line.
+    /// The errors; one per line.
     pub message: String,
-    /// What to do.
+    /// The next step.
     pub hint: Option<String>,
 }
 

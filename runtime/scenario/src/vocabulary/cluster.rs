@@ -154,7 +154,7 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
     Ok(LinkSpec(config))
 }
 
-/// What moves bytes where engines are live.
+/// Data plane between live engines.
 fn live_plane(options: &mut Options<'_>) -> Option<KvPlane> {
     let times =
         [("real", KvPlaneTime::Real), ("modelled", KvPlaneTime::Modelled), ("slower-of", KvPlaneTime::SlowerOf)];

@@ -31,7 +31,7 @@ use crate::vocabulary::cluster::drawn::redrawn;
 use plan::{PlannedRun, plan};
 use watcher::{DrawWatcher, Watcher};
 
-/// What is wrong with a run that is to be drawn and cannot be.
+/// Error of a run that cannot be drawn.
 pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools knows how uncertain its coefficients are";
 
 /// Share of the step time outside of a fitted range that is warned of.

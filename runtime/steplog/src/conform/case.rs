@@ -312,7 +312,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     }
 }
 
-/// What a scheduler over groups of layers derives from them.
+/// Settings that a scheduler over groups of layers derives from them.
 fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static str); 4] {
     let coordinator = match (config.enable_prefix_caching, config.kv_cache_groups.len()) {
         (false, _) => "KVCacheCoordinatorNoPrefixCache",

@@ -30,7 +30,7 @@ pub struct ReplayedLine {
     pub line: u64,
     /// As it was recorded.
     pub recorded: StepLine,
-    /// What the core did in its place. It says `why`, which vLLM does not.
+    /// The core's line instead. It has `why`, which vLLM's has not.
     pub ours: StepLine,
 }
 

@@ -122,7 +122,7 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     Ok(())
 }
 
-/// What a live engine's events say of the layers whose blocks they are about.
+/// Layers that a live engine's events are about.
 pub(super) struct EventScope<'a> {
     pub(super) kind: Option<&'a str>,
     pub(super) group: Option<u32>,

@@ -238,8 +238,7 @@ fn what_the_prefix_cache_announces() {
     noticed("ev", |events| events.as_array_mut().is_some_and(|events| events.len() > 1 && events.pop().is_some()));
 }
 
-/// What is done to the engine is no decision, but it cannot be changed without
-/// one being different.
+/// Commands to the engine are not decisions, but changing one changes a decision.
 #[test]
 fn what_was_done_to_the_engine() {
     let copy = CaseCopy::of(WITH_ABORTS);

@@ -1,4 +1,4 @@
-//! What the core does not do is refused by name.
+//! Settings that the core does not follow are refused by name.
 
 use serde_json::{Value, json};
 use vcr_steplog::LogError;
@@ -225,8 +225,8 @@ fn hashes_of_requests_with_adapters() {
     assert!(report.notes.iter().any(|note| note.contains("adapters")), "{:?}", report.notes);
 }
 
-/// What the caller did not keep is unknown, not guessed: a stop is taken from
-/// the step in which it happened.
+/// Data that the caller did not keep is unknown, not guessed: a stop is taken from the step in
+/// which it happened.
 #[test]
 fn captures_without_tokens() {
     let copy = CaseCopy::of(LIVE);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What is said for a structural tag, for many seeds.
+/// Outputs for a structural tag, for many seeds.
 fn texts(tag: &Value) -> Vec<String> {
     let wanted = json!({ "structural_tag": tag }).to_string();
     (0..50)

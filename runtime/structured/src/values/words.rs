@@ -2,8 +2,7 @@ use vcr_guest_sdk::Rng;
 
 use crate::values::draw::below;
 
-/// What texts are made of: lower-case letters only, so that JSON needs no
-/// escapes.
+/// Words of texts: lower-case letters only, so that JSON needs no escapes.
 pub(crate) const WORDS: &[&str] = &[
     "amber", "anchor", "apple", "arrow", "basin", "beacon", "birch", "bridge", "candle", "canyon", "cedar", "circle",
     "cloud", "copper", "coral", "cotton", "delta", "desert", "drift", "ember", "fable", "falcon", "fern", "field",

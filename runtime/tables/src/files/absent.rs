@@ -1,4 +1,4 @@
-//! What stands in for the reader in builds without the feature `parquet`.
+//! Replacement for the reader in builds without the feature `parquet`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What is in a table's file, for people.
+//! Contents of a table's file, for people.
 
 use crate::error::TablesError;
 use crate::files::frame::Values;

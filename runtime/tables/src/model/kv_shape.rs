@@ -1,4 +1,4 @@
-//! What a model keeps of each token, from its `config.json`.
+//! KV of a token, from the model's `config.json`.
 
 use std::path::Path;
 

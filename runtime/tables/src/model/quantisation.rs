@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::TablesError;
 use crate::model::Dtypes;
 
-/// What a checkpoint leaves unquantised.
+/// Parts that a checkpoint leaves unquantised.
 #[derive(Default)]
 struct Excluded {
     attention: bool,
@@ -81,7 +81,7 @@ pub(super) fn dtypes(
     })
 }
 
-/// What the files of a checkpoint say of its quantisation: those of the model, and a file of its own.
+/// Quantisation sections in the files of a checkpoint: those of the model, and a file of its own.
 pub(super) fn sections<'a>(
     config: &'a Map<String, Value>,
     text: &'a Map<String, Value>,

@@ -12,13 +12,13 @@ use crate::interpolation::nested::Node;
 use crate::limits::{self, Heads};
 use crate::system::System;
 
-/// What to look for in a table of grouped attention.
+/// Key of a row in a table of grouped attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grouped {
     /// On one GPU.
     pub(crate) heads: u32,
     pub(crate) shape: Heads,
-    /// What prefills compute with.
+    /// Data type that prefills compute with.
     pub(crate) compute: Dtype,
 }
 

@@ -14,7 +14,7 @@ use crate::system::System;
 /// Bytes of a value that is sent.
 const BYTES: f64 = 2.0;
 
-/// What is sent.
+/// Message of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collective {
     /// vLLM's own all-reduce.

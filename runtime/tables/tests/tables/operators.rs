@@ -1,4 +1,4 @@
-//! What each operator is priced by, within its rows and beyond them.
+//! Price of each operator, within its rows and beyond them.
 
 use vcr_core::latency::StepShape;
 use vcr_tables::{Priced, Source, Tables, TablesInput};

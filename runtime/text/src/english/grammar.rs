@@ -107,7 +107,7 @@ impl Part {
         matches!(self.word.as_str(), "." | ",")
     }
 
-    /// What may stand here.
+    /// Words allowed in this place.
     pub(super) fn texts(&self) -> Vec<String> {
         let is_article = self.begins && self.word == "A";
         let class = WORDS.iter().find(|(name, _)| *name == self.word && !is_article);

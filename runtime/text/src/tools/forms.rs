@@ -13,15 +13,14 @@ pub enum CallForm {
     Python(PythonForm),
 }
 
-/// What stands around a call, which is a JSON object of the tool's name and its
-/// arguments.
+/// Marks around a call, which is a JSON object of the tool's name and its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JsonForm {
     /// Begins a call, or a list of calls.
     pub start: &'static str,
     /// Whether an answer that begins with an object is a call without the start.
     pub may_lack_start: bool,
-    /// What belongs to the start right before it.
+    /// Text right before the start.
     pub before_start: &'static str,
     /// Ends it; nothing where the object does.
     pub end: &'static str,
@@ -33,7 +32,7 @@ pub struct JsonForm {
     pub argument_keys: &'static [&'static str],
 }
 
-/// What stands around the calls of a section, and in them.
+/// Marks around the calls of a section, and in them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SectionForm {
     /// Begins the section.
@@ -53,7 +52,7 @@ pub struct SectionForm {
     pub is_numbered: bool,
 }
 
-/// What stands around a call, and around its arguments.
+/// Marks around a call, and around its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct XmlForm {
     /// Begins a call.
@@ -78,12 +77,12 @@ pub struct XmlForm {
     pub style: &'static str,
 }
 
-/// What may stand around a list of calls of functions in Python, with keyword arguments.
+/// Marks around a list of calls of functions in Python, with keyword arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PythonForm {
-    /// What may begin an answer with calls; it is not written.
+    /// Optional start of an answer with calls; it is not written.
     pub start: &'static str,
-    /// What may end it.
+    /// Optional end of it.
     pub end: &'static str,
 }
 

@@ -39,7 +39,7 @@ struct Parameter {
     deviation: f64,
 }
 
-/// What of a model a parameter is.
+/// Part of the model that a parameter belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Term(usize),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What is wrong with one array of measured points.
+/// Error of one array of measured points.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PointsFault {
     /// Too few values to draw a line through.
@@ -20,7 +20,7 @@ pub enum PointsFault {
         count: usize,
         /// How many there should be.
         expected: usize,
-        /// What they must agree with.
+        /// Name of the array that they must agree with.
         why: String,
     },
     /// A value that is not a finite number of at least 0.
@@ -60,7 +60,7 @@ pub enum PointsFault {
 pub struct PointsProblem {
     /// The array's name as the file has it.
     pub array: String,
-    /// What is wrong.
+    /// The error.
     pub fault: PointsFault,
 }
 
@@ -130,7 +130,7 @@ pub enum ProfileError {
         array: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// What was expected.
+        /// The expected value.
         expected: &'static str,
     },
     /// The file holds several deployments and none, or none of them, was named.
@@ -140,9 +140,9 @@ pub enum ProfileError {
         path: String,
         /// How many.
         rows: usize,
-        /// What tells them apart.
+        /// Their distinguishing names.
         names: String,
-        /// What to do.
+        /// The next step.
         advice: String,
     },
     /// The points cannot be interpolated.

@@ -5,7 +5,7 @@ use super::error::{PointsFault, PointsProblem};
 /// A named list of numbers, before it is checked.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// What to call it in a problem.
+    /// Its name in errors.
     pub name: String,
     /// The numbers.
     pub values: Vec<f64>,

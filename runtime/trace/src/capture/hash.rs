@@ -1,5 +1,4 @@
-//! What a prompt is known by: one chained hash for each of its full blocks,
-//! and one for the whole of it.
+//! Identity of a prompt: one chained hash for each of its full blocks, and one for the whole of it.
 //!
 //! A hash covers every token before the end of its block, so equal hashes mean
 //! equal prefixes, whatever names a frontend chose. Adapters, cache salts and

@@ -1,4 +1,4 @@
-//! What is wrong with a line, and what becomes of it.
+//! Errors in lines, and their consequences.
 
 use tempfile::TempDir;
 use vcr_trace::capture::{CaptureError, CaptureLine, CaptureReader};

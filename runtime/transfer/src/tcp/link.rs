@@ -71,7 +71,7 @@ impl LinkError {
     }
 }
 
-/// What the bytes of pages turned out to be.
+/// Result of checking the bytes of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// Written to the arena.

@@ -17,7 +17,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// What to wait for before a call that wanted to wait for `wanted` is tried again.
+    /// Events to wait for before a call is tried again that wanted to wait for `wanted`.
     pub(super) fn interest(&self, wanted: PollFlags) -> PollFlags {
         match self {
             Self::Plain(_) => wanted,

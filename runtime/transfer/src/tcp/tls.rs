@@ -43,7 +43,7 @@ pub struct TcpTls {
     latest: Arc<Mutex<Latest>>,
 }
 
-/// What was read last.
+/// Certificates last read.
 #[derive(Debug)]
 struct Latest {
     configs: Configs,

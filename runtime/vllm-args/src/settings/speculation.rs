@@ -24,7 +24,7 @@ const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
 /// Text of the row of an argument that is about the drafter.
 pub(super) const RESULT: &str = "the drafter; how many of its drafts are accepted is yours to say: `acceptance_rates`";
 
-/// What the arguments say of it.
+/// Speculation settings in the arguments.
 #[derive(Default)]
 pub(super) struct Speculation {
     pub(super) method: Option<String>,

@@ -45,7 +45,7 @@ pub enum LinkError {
     /// The other end said something else.
     #[error("{from} does not speak this protocol")]
     Decode {
-        /// Who.
+        /// Name of the sender.
         from: String,
         /// The problem.
         source: Box<DecodeError>,

@@ -276,8 +276,7 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// What to watch for ends of connections and, if they are wanted, for
-    /// messages.
+    /// Descriptors to watch for ends of connections and, if they are wanted, for messages.
     pub(super) fn inlets(&mut self, messages: bool) -> impl Iterator<Item = &mut Inlet> {
         let coordinator = self.coordinator.as_mut().filter(move |_| messages);
         let clients = self.clients.iter_mut();

@@ -9,7 +9,7 @@ use crate::handshake::ReadyResponse;
 use crate::link::wait::waker::Waker;
 use crate::request::Request;
 
-/// What an engine says to the frontend of its process.
+/// Event of an engine for the frontend of its process.
 #[derive(Clone, Debug)]
 pub enum LocalEvent<'a> {
     /// It serves, with these settings. Again after each restart.
@@ -23,7 +23,7 @@ pub enum LocalEvent<'a> {
     Lost,
 }
 
-/// What a fault does to a message within a process.
+/// Effect of a fault on a message within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDamage {
     /// It is lost.
@@ -266,7 +266,7 @@ mod tests {
         assert!(link.post(add("c")).expect("there is room").is_none(), "it looks by itself");
     }
 
-    /// What is held back must end the wait as soon as messages are wanted again.
+    /// Requests that were held back must end the wait as soon as messages are wanted again.
     #[test]
     fn a_mailbox_has_a_limit_and_keeps_what_is_held_back() {
         let (link, waiter, _) = link(1);

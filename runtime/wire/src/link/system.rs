@@ -1,5 +1,5 @@
-//! What waiting needs of the operating system: an alarm with nanoseconds, a bell for other
-//! threads, and the descriptors among many that are ready.
+//! The operating system's part in waiting: an alarm with nanoseconds, a wake-up by other threads,
+//! and the ready descriptors among many.
 //!
 //! Linux has calls for each, in `linux`. `portable` does the same with sockets, a thread and
 //! poll(2), for every other Unix; the feature `portable` chooses it on Linux, too, where the same
@@ -18,7 +18,7 @@ use portable as chosen;
 pub use chosen::Timer;
 pub(super) use chosen::{Bell, Poller};
 
-/// What a descriptor is watched for.
+/// Events that a descriptor is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
     pub(super) read: bool,

@@ -56,7 +56,7 @@ fn a_stranger_is_named() {
     answering.join().expect("no panic");
 }
 
-/// What a relay noticed.
+/// Notices of a relay.
 #[derive(Default)]
 struct Notices(Vec<RelayNotice>);
 
@@ -118,8 +118,7 @@ fn a_port_in_use_is_named() {
     assert_eq!(error.to_string(), format!("the address {address} is in use by another process"));
 }
 
-/// What the frontend says of an engine that it does not expect, and what the
-/// real one would say, too.
+/// The frontend's error about an unexpected engine, which the real one reports, too.
 #[test]
 fn a_wrong_identity_is_named() {
     let transport = Transport::new();

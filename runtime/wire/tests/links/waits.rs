@@ -1,4 +1,4 @@
-//! What ends the waiting of an engine, and what does not.
+//! Events that end the waiting of an engine, and events that do not.
 
 use vcr_wire::*;
 

@@ -1,4 +1,4 @@
-//! What is written is read back, whatever it says.
+//! Written messages are read back unchanged.
 
 use proptest::collection::vec;
 use proptest::option::of;

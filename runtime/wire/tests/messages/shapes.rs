@@ -93,7 +93,7 @@ fn parameters_are_found_where_frontends_put_them() {
     assert_eq!(params.stop, Some(StopStrings(vec!["x".to_owned()])));
 }
 
-/// What a relay does to INIT: other addresses, and nothing else.
+/// A relay changes the addresses of INIT and nothing else.
 #[test]
 fn init_keeps_all_but_its_addresses() {
     let init = |input: &str| {

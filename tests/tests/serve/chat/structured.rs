@@ -83,7 +83,7 @@ fn text_completions_and_other_apis_have_them_too() {
     assert!(text.as_str().is_some_and(|text| text.starts_with("only")), "{text}");
 }
 
-/// What vLLM takes and this engine cannot follow is an error that names it.
+/// Forms that vLLM takes and this engine cannot follow are an error that names them.
 #[test]
 fn what_cannot_be_followed_is_refused_by_name() {
     let serve = Serve::start(&[]);

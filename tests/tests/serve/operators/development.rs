@@ -1,4 +1,4 @@
-//! What vLLM serves in development mode, and what is not simulated.
+//! Routes of vLLM's development mode, and features that are not simulated.
 
 use std::io::Read;
 

@@ -27,7 +27,7 @@ fn assert_serves(serve: &Serve) {
     assert_eq!((reply.status, &reply.body["usage"]["completion_tokens"]), (200, &json!(3)), "{reply:?}");
 }
 
-/// What a client does not read waits in the server, with a few bytes a token.
+/// Unread answers wait in the server, with a few bytes a token.
 #[test]
 fn clients_that_never_read_take_little_memory() {
     const CLIENTS: u32 = 8;
@@ -192,7 +192,7 @@ fn a_closed_connection_costs_one_step_at_most() {
     assert!((2..=3).contains(&tokens), "{line}");
 }
 
-/// What fails inside is told with an id, by which the log is searched.
+/// An internal failure is reported with an id, by which the log is searched.
 #[test]
 fn a_failure_has_an_id_that_the_log_has() {
     let serve = Serve::start(&["--fault", "error"]);

@@ -1,4 +1,4 @@
-//! What operators set, change and look at.
+//! Options and routes for operators.
 
 mod config;
 mod development;

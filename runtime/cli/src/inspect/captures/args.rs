@@ -91,7 +91,7 @@ pub(crate) struct InputArgs {
 }
 
 impl InputArgs {
-    /// What is read besides the inputs themselves.
+    /// Files that are read besides the inputs themselves.
     pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.tokenizer.iter().chain(&self.workload)
     }
@@ -136,7 +136,7 @@ pub(crate) struct SummarizeArgs {
 /// Options of `vcr inspect convert`.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// What to convert: a file, or the folder of a run of LLMServingSim.
+    /// Input to convert: a file, or the folder of a run of LLMServingSim.
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) file: PathBuf,
 
@@ -148,8 +148,8 @@ pub(crate) struct ConvertArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// What to write [default: by the suffix csv or parquet, else capture] [known: capture, vllm-vcr,
-    /// mooncake, csv, parquet].
+    /// Format of the output [default: by the suffix csv or parquet, else capture] [known: capture,
+    /// vllm-vcr, mooncake, csv, parquet].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<Target>,
 

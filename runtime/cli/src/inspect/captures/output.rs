@@ -34,7 +34,7 @@ pub(super) fn open<'a>(
 }
 
 impl Output {
-    /// What to write to.
+    /// The file to write to.
     pub(super) fn handle(&self) -> Result<File, OutputError> {
         match &self.file {
             Some(file) => file.handle(),

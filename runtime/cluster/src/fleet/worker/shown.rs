@@ -14,7 +14,7 @@ pub struct TokenRange {
 /// A token with its request and its place in the output.
 pub(crate) type ShownToken = (u64, u32, u32);
 
-/// What an engine has generated since it was asked last.
+/// Tokens that an engine has generated since the last call.
 pub(crate) struct ShownTokens {
     range: TokenRange,
     tokens: Vec<ShownToken>,

@@ -161,8 +161,7 @@ impl Cluster {
         self.tokens.append(&mut later.split_off(&(request + 1, 0)));
     }
 
-    /// What is added to the time of a request's output on the way to its client: of the first
-    /// token, and of others.
+    /// Delays of a request's outputs on the way to its client: of the first token, and of others.
     #[must_use]
     pub fn way_ns(&self) -> [u64; 2] {
         [self.simulation.overheads.answer_ns(1), self.simulation.overheads.output_ns]

@@ -93,7 +93,7 @@ impl<'a> Arrivals<'a> {
         self.engine.check(turn.prompt.len_tokens(), turn.max_tokens)
     }
 
-    /// What the router is asked.
+    /// The router's input for an arrival.
     pub(super) fn route_request<'b>(&'b self, arrival: &'b Arrival) -> RouteRequest<'b> {
         let Arrival { at_ns, tag, workload, turn } = arrival;
         RouteRequest {

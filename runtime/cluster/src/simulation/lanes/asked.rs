@@ -34,7 +34,7 @@ const REQUESTS_PER_LOOK: u64 = 256;
 /// Of these, requests at which this thread may have to wait long for another.
 const MOST_LATE: u64 = REQUESTS_PER_LOOK / 8;
 
-/// What a group is to do.
+/// Work of a group.
 #[derive(Clone)]
 enum Task {
     /// To go on to this instant, and to look up these blocks there, if the router minds.

@@ -27,7 +27,7 @@ const BLOCKS_PER_BATCH: usize = 1 << 18;
 /// How long to wait for other threads between two looks at the observer.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a lane is to do.
+/// Work of a lane.
 #[expect(clippy::large_enum_variant, reason = "nearly all tasks of a batch are requests")]
 enum Task {
     /// Let a request arrive.
@@ -245,7 +245,7 @@ pub(super) fn run(
     Ok((done, places.into_iter().map(|place| place.lane).collect()))
 }
 
-/// What the lanes are to do in one round.
+/// Work of the lanes in one round.
 struct Batch {
     /// By lane.
     tasks: Vec<Vec<Task>>,

@@ -24,7 +24,7 @@ use crate::traffic::Traffic;
 /// Instants between two looks whether the run is to stop.
 const INSTANTS_PER_LOOK: u64 = 64;
 
-/// What becomes of a request that has arrived.
+/// Result of placing a request that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placement {
     /// It goes to this rank of the lane's engine.
@@ -35,7 +35,7 @@ pub(super) enum Placement {
     Shed,
 }
 
-/// What lanes are asked for besides their results.
+/// Data that lanes return besides their results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneOptions {
     pub(super) keeps_step_digests: bool,

@@ -1,4 +1,4 @@
-//! What all answers of text have in common: gathering them, and their ends.
+//! Shared by all answers of text: collecting them, and their ends.
 
 pub(super) mod logprobs;
 pub(super) mod sse;
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// What stopped an answer, as JSON.
+/// The stop reason, as JSON.
 pub(super) fn stop_reason(finish: &Finish) -> Option<Value> {
     finish.stop.as_ref().map(|stop| match stop {
         StopCause::Token(token) => json!(token),

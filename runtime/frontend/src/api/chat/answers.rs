@@ -14,7 +14,7 @@ use crate::parse::Parser;
 use crate::server::Counted;
 use crate::server::error::ApiError;
 
-/// What the answers look like.
+/// Form of the answers.
 pub(in crate::api) struct Form {
     pub(in crate::api) id: String,
     pub(in crate::api) created: u64,

@@ -108,7 +108,7 @@ pub(in crate::api) fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Re
     Ok(messages.into_iter().map(|Checked(message)| message).collect())
 }
 
-/// What must follow the last message.
+/// The generation prompt behind the last message.
 ///
 /// # Errors
 /// When the request asks for both a new answer and a longer last message, or there is none to

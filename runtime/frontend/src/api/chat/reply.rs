@@ -152,7 +152,7 @@ pub(in crate::api) struct Progress {
     has_calls: bool,
 }
 
-/// What an update of an answer adds to its message.
+/// Additions of an update to an answer's message.
 pub(in crate::api) struct Update {
     pub(in crate::api) deltas: Vec<Delta>,
     /// Whether the tokens of the update may be shown.

@@ -74,7 +74,7 @@ pub(in crate::api) struct FunctionChoice {
     name: String,
 }
 
-/// Which calls a request wants.
+/// The calls that a request allows or requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Choice {
     None,

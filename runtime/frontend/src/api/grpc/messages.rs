@@ -198,7 +198,7 @@ pub(super) struct GenerateComplete {
     pub(super) kv_transfer_params_json: Option<String>,
 }
 
-/// What stopped an output.
+/// The stop string or token that ended an output.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum MatchedStop {
     #[prost(uint32, tag = "10")]

@@ -28,7 +28,7 @@ use crate::server::error::ApiError;
 use crate::server::routes::Routes;
 use crate::server::{App, unix_s};
 
-/// What calls share.
+/// State shared by calls.
 struct Service {
     app: Arc<App>,
     aborts: Aborts,

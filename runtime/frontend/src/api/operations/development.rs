@@ -1,5 +1,5 @@
-//! What vLLM serves in development mode, what only its Python frontend serves, and the
-//! lookup of engines by rank.
+//! Routes of vLLM's development mode, routes that only its Python frontend has, and the lookup of
+//! engines by rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What requests for embeddings, pooling, classes and scores have in common.
+//! Shared by requests for embeddings, pooling, classes and scores.
 
 pub(super) mod classify;
 pub(super) mod cohere;

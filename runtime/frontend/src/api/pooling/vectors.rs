@@ -29,7 +29,7 @@ pub(in crate::api) enum Encoded {
 }
 
 impl Encoding {
-    /// What the request asks for.
+    /// The parameters of the request.
     pub(in crate::api) fn of(request: &PoolRequest) -> Result<Self, ApiError> {
         let asked = request.embed_dtype.as_deref();
         let dtype = EmbedDtype::named(asked).map_err(|names| {

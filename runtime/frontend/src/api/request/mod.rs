@@ -39,7 +39,7 @@ impl StreamOptions {
     }
 }
 
-/// What a request has besides its prompt and its sampling.
+/// Properties of a request besides its prompt and its sampling.
 #[derive(Clone, Debug)]
 pub(super) struct Carried {
     pub(super) stream: bool,
@@ -134,7 +134,7 @@ macro_rules! text_request {
         }
 
         impl $name {
-            /// What all requests refuse, in the order of vLLM.
+            /// Checks that all requests pass, in the order of vLLM.
             fn check_shared(&self) -> Result<(), $crate::server::error::ApiError> {
                 super::request::check_shared(&super::request::Shared {
                     cache_salt: self.cache_salt.as_deref(),
@@ -188,7 +188,7 @@ macro_rules! text_request {
                 }
             }
 
-            /// What a rendered request has besides its prompt and its sampling.
+            /// Properties of a rendered request besides its prompt and its sampling.
             fn carried(&self, headers: &axum::http::HeaderMap) -> super::request::Carried {
                 super::request::Carried {
                     stream: self.stream,
@@ -219,7 +219,7 @@ macro_rules! text_request {
 }
 pub(super) use text_request;
 
-/// What [`check_shared`] looks at.
+/// Inputs of [`check_shared`].
 pub(super) struct Shared<'a> {
     pub(super) cache_salt: Option<&'a str>,
     pub(super) stream: bool,

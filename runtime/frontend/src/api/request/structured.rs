@@ -11,7 +11,7 @@ use crate::server::error::ApiError;
 
 /// Objects and lists in a schema may be nested this deep.
 const NESTING_MAX: usize = 64;
-/// What a structural tag may have around its schemas.
+/// Depth of a structural tag around its schemas, at most.
 const TAG_NESTING: usize = 16;
 
 /// The `response_format` of a request.

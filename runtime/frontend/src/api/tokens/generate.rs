@@ -81,7 +81,7 @@ pub(in crate::api) struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// What it refuses, in the order of vLLM.
+    /// Checks the request, in the order of vLLM.
     fn check(&self) -> Result<(), ApiError> {
         let of_params = |message| Err(ApiError::invalid_param("sampling_params", message));
         let params = &self.sampling_params.inner;

@@ -54,7 +54,7 @@ pub fn render_body(api: RenderedApi, body: &[u8], model: &Model, chats: &ChatOpt
     }
 }
 
-/// What names of chats begin with.
+/// Prefix of the ids of chats.
 const CHAT_PREFIX: &str = "chatcmpl";
 
 fn rendered_messages(request: &Value, with: Rendering<'_>, headers: &HeaderMap) -> Result<Rendered, ApiError> {

@@ -15,7 +15,7 @@ use crate::server::chats::ChatOptions;
 use crate::server::ids::RequestIds;
 use crate::server::model::Model;
 
-/// What requests are rendered with: a server, but for its engines.
+/// Inputs of rendering: a server without its engines.
 #[derive(Clone, Copy)]
 pub(in crate::api) struct Rendering<'a> {
     pub(in crate::api) model: &'a Model,

@@ -10,7 +10,7 @@ use crate::api::answer::sse::{Events, Source};
 use crate::dialects::{ChatDelta, Event, InvalidRequest};
 use crate::server::error::ApiError;
 
-/// What turns chunks of a chat into events of another API.
+/// Translation of the chunks of a chat into events of another API.
 pub(super) trait Translation: Send + Sync + 'static {
     /// Appends the events of a chunk.
     fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ChatAnswer, Usage, copy, given};
 
-/// What a response has of its request and of the server.
+/// Fields of a response from its request and from the server.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
     /// Its id, which begins with `resp_`.

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {

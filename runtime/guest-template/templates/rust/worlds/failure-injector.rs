@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use vcr_guest_sdk::{FaultAction, FaultBatch, FaultEvent, FaultGuest, Rng, export_failure_injector};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {

@@ -7,15 +7,15 @@ extern crate alloc;
 use alloc::string::String;
 use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// What every step costs.
+    /// Cost of every step.
     ns_per_step: f64,
-    /// What each new token adds.
+    /// Cost of each new token.
     ns_per_token: f64,
-    /// What each request adds.
+    /// Cost of each request.
     #[serde(default)]
     ns_per_request: f64,
 }

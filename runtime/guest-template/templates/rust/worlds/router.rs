@@ -8,11 +8,11 @@ extern crate alloc;
 use alloc::string::String;
 use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoad, Workers, export_router};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// What a block in the cache is worth, in blocks of load.
+    /// Value of a cached block, in blocks of load.
     cached_block_weight: u32,
     /// A request is refused where every engine has more waiting than this.
     max_waiting: Option<u32>,
@@ -21,7 +21,7 @@ struct Config {
 struct Router(Config);
 
 impl Router {
-    /// What the engine would have to do: the lower, the better.
+    /// Work of the engine: the lower, the better.
     fn cost(&self, load: &WorkerLoad) -> i64 {
         let cached = i64::from(load.overlap_blocks) * i64::from(self.0.cached_block_weight);
         i64::from(load.active_blocks) - cached

@@ -9,11 +9,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use vcr_guest_sdk::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, export_scheduler_policy};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// What a second of waiting is worth, in tokens of prompt.
+    /// Value of a second of waiting, in prompt tokens.
     #[serde(default)]
     tokens_per_second: u32,
 }

@@ -8,7 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source};
 
-/// What the user writes; `config.json` has an example.
+/// The user's settings; `config.json` has an example.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
@@ -21,10 +21,10 @@ struct Config {
 
 struct Source(Config);
 
-/// What is kept of a request while it runs.
+/// State of a running request.
 struct Echo {
     output: Vec<u32>,
-    /// What follows behind the output: the end, where the request has one.
+    /// Tokens behind the output: the end, where the request has one.
     end: u32,
 }
 

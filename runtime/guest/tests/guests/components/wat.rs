@@ -211,8 +211,8 @@ pub(crate) fn answer_number(number: &str) -> String {
     format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
 }
 
-/// What every call but `configure` begins with: the allocator starts anew, as
-/// what it gave to the call before is of no use any more.
+/// Start of every call but `configure`: the allocator starts anew, as memory of the call before is
+/// no longer used.
 const BEGIN_CALL: &str = "(global.set $free (i32.const 8192))
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))";
 

@@ -12,7 +12,7 @@ const USUAL_BLOCK_TOKENS: u32 = 16;
 /// The largest block that is looked for.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// What a row says of its prompt's content.
+/// Content of a prompt, as its row states it.
 #[derive(Debug)]
 pub(super) enum PromptBlocks {
     /// Nothing.

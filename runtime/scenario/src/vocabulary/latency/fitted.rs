@@ -43,7 +43,7 @@ fn spec(model: &ModelFile, has_noise: bool) -> LatencySpec {
     }
 }
 
-/// What a model says of the time outside of steps.
+/// A model's times outside of steps.
 #[must_use]
 pub fn overheads(model: &ModelFile) -> Overheads {
     let vcr_fitted::Overheads {

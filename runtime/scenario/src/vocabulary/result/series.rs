@@ -18,14 +18,14 @@ use crate::vocabulary::run::RunResult;
 /// Length of an interval unless the script asks for another.
 const DEFAULT_EVERY_NS: u64 = 1_000_000_000;
 
-/// What a series is of.
+/// Quantity of a series.
 #[derive(Clone, Copy)]
 enum Quantity {
     /// The mean of a state of engines, summed over them.
     Sum(fn(&EngineSample) -> f64),
     /// The mean of a state of engines, and over them.
     Mean(fn(&EngineSample) -> f64),
-    /// What a total of engines grows by in a second.
+    /// Growth of a total of engines in a second.
     Growth(fn(&EngineSample) -> u64),
     /// How many requests do something in a second.
     Requests(fn(&RequestRecord) -> Option<u64>),
@@ -42,7 +42,7 @@ const QUANTITIES: &[(&str, Quantity)] = &[
     ("completed_per_s", Quantity::Requests(|request| request.end_ns.filter(|_| request.outcome == Outcome::Completed))),
 ];
 
-/// What the script asks for.
+/// Arguments of the script.
 struct Asked {
     quantity: Quantity,
     every_ns: u64,

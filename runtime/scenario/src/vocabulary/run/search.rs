@@ -129,7 +129,7 @@ fn scripted(value: f64, range: SearchRange) -> Dynamic {
     if range.is_whole() { Dynamic::from(value as i64) } else { Dynamic::from(value) }
 }
 
-/// What the script gets.
+/// Result for the script.
 fn as_map(report: &SearchReport, range: SearchRange) -> Map {
     let value = |value: Option<f64>| value.map_or(Dynamic::UNIT, |value| scripted(value, range));
     let probes: Array = report

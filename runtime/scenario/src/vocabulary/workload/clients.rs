@@ -38,7 +38,7 @@ pub(super) fn whose(kind: &str, options: &mut Options<'_>) -> Whose {
     }
 }
 
-/// What is promised to the requests called `name`.
+/// SLO of the requests called `name`.
 pub(super) fn slo(name: &str, options: &mut Options<'_>) -> Option<Slo> {
     options.nested("slo", "#{ ttft: \"1s\", tpot: \"50ms\" }", |slo| {
         let class = slo.name("class").unwrap_or_else(|| name.to_owned());

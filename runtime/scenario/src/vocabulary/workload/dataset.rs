@@ -175,7 +175,7 @@ struct Message {
     content: Option<Content>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Content {

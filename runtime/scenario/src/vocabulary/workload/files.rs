@@ -1,7 +1,7 @@
 //! `workload_file`: workloads as files of other tools describe them.
 //!
-//! What a file asks for and a run cannot do is named in a warning; what would make the
-//! workload another one is an error.
+//! Settings of a file that a run cannot follow are named in a warning; those that would make it
+//! another workload are errors.
 
 mod blis;
 mod fields;

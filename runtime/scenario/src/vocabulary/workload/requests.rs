@@ -1,4 +1,4 @@
-//! What the requests of synthetic workloads ask for: lengths, turns, documents, adapters.
+//! Properties of the requests of synthetic workloads: lengths, turns, documents, adapters.
 
 use std::sync::Arc;
 

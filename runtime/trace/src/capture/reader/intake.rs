@@ -1,5 +1,4 @@
-//! What is kept in mind from line to line: how far the capture is, who is under
-//! way, and what was noticed.
+//! State of the reader between lines: its place in the capture, the requests under way, and the warnings.
 
 use std::collections::HashMap;
 

@@ -53,7 +53,7 @@ pub enum DecodeError {
     /// A length beyond its limit.
     #[error("{what} of {value} exceeds the limit of {limit}")]
     Limit {
-        /// What it is the length of.
+        /// Name of the field with this length.
         what: &'static str,
         /// The length.
         value: u64,
@@ -77,7 +77,7 @@ pub struct Introduction {
     pub generation: u64,
     /// Its sizes.
     pub geometry: Geometry,
-    /// What both must agree on; see [`Geometry::layout_hash`].
+    /// Layout that both must agree on; see [`Geometry::layout_hash`].
     pub layout_hash: u64,
 }
 

@@ -112,7 +112,7 @@ impl KvEventPublisher {
         }
     }
 
-    /// What to watch for those who ask for batches again.
+    /// Socket to watch for subscribers that ask for batches again.
     pub(in crate::link) fn socket(&self) -> Option<&Socket> {
         self.replay.as_ref()
     }

@@ -61,7 +61,7 @@ struct Side {
     stream: Stream,
     /// Bytes from the other side that could not be written yet.
     pending: Vec<u8>,
-    /// What it is watched for.
+    /// Events it is watched for.
     interest: Interest,
     /// Follows what comes from here.
     messages: Option<(RelayPath, Zmtp)>,

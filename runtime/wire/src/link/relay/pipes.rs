@@ -77,7 +77,7 @@ impl Pipes {
         })
     }
 
-    /// What shows that something can be moved.
+    /// Poll items that show whether something can be moved.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         self.poller.items()
     }

@@ -97,7 +97,7 @@ impl Poller {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// What shows that something is ready.
+    /// Poll items that show whether something is ready.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         vec![zmq::PollItem::from_fd(self.0.as_raw_fd(), zmq::POLLIN)]
     }
@@ -114,7 +114,7 @@ impl Poller {
         Ok(epoll::delete(&self.0, what)?)
     }
 
-    /// What was watched under a key is about to be closed. The system forgets it by itself.
+    /// A descriptor watched under a key is about to be closed. The system forgets it by itself.
     pub(in crate::link) fn forget(&mut self, _key: u64) {}
 
     /// The keys of descriptors that are ready now, `most` of them.

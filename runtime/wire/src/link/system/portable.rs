@@ -169,7 +169,7 @@ impl Poller {
         Ok(Self { watched: BTreeMap::new() })
     }
 
-    /// What shows that something is ready.
+    /// Poll items that show whether something is ready.
     pub(in crate::link) fn items(&self) -> Vec<zmq::PollItem<'static>> {
         let events = |interest: Interest| match (interest.read, interest.write) {
             (true, true) => zmq::POLLIN | zmq::POLLOUT,
@@ -194,7 +194,7 @@ impl Poller {
         Ok(())
     }
 
-    /// What was watched under a key is about to be closed.
+    /// A descriptor watched under a key is about to be closed.
     pub(in crate::link) fn forget(&mut self, key: u64) {
         self.watched.remove(&key);
     }

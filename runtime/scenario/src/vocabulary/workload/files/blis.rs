@@ -9,7 +9,7 @@ use super::{Fields, normal, open_loop, synthetic};
 
 const NS_PER_US: u64 = 1000;
 
-/// What all clients of a file share.
+/// Settings shared by all clients of a file.
 struct Whole {
     rate_per_s: f64,
     num_requests: Option<u64>,
