@@ -18,7 +18,7 @@ check("sane", value(r, "ttft", "mean") <= value(r, "ttft", "max"));
 "#;
 
 #[test]
-fn the_summary_shows_promises_then_metrics_then_the_fingerprint() {
+fn the_summary_shows_assertions_then_metrics_then_the_fingerprint() {
     let said = Folder::with(SCENARIO).run(&[]).ended(0);
     let lines: Vec<&str> = said.stdout.lines().map(str::trim).collect();
     let at = |start: &str| {

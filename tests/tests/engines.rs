@@ -40,7 +40,7 @@ fn every_kind_of_engine_ends_what_it_was_given() {
 }
 
 #[test]
-fn who_promises_blocks_preempts_nobody_and_others_do() {
+fn an_engine_that_reserves_all_blocks_never_preempts_and_others_do() {
     assert!(preemptions(&counters(VLLM)) > 0);
     assert!(preemptions(&counters(SGLANG)) > 0);
     assert_eq!(preemptions(&counters(TRTLLM)), 0);

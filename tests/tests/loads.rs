@@ -83,7 +83,7 @@ fn clients_give_up_and_try_again_and_what_they_waste_is_reported() {
 }
 
 #[test]
-fn promises_are_counted_by_class_and_tenant() {
+fn slos_are_counted_by_class_and_tenant() {
     let scenario = on_one_engine(
         r#"[
         poisson(#{ name: "a", tenant: 1, rate: 5, count: 50, classes: [

@@ -92,7 +92,7 @@ fn overload_sheds_the_less_urgent_first_and_loses_nothing() {
 }
 
 #[test]
-fn shed_requests_are_a_metric_that_promises_know_even_where_there_are_none() {
+fn shed_requests_are_a_metric_for_assertions_even_where_there_are_none() {
     let assertions = |script: String, condition: &str| {
         let script =
             script.replace("run(#{ name", "let r = run(#{ name") + "expect(r, \"shed\", \"" + condition + "\");\n";

@@ -60,7 +60,7 @@ pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
 
 /// Prints a line to standard error.
 pub(crate) fn tell(line: fmt::Arguments<'_>) {
-    // A standard error that takes nothing leaves nobody to tell so.
+    // If standard error cannot be written, there is nowhere to report it.
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! A co-simulation in which somebody else's clock drives: a network of clients that goes on in
+//! A co-simulation in which an external clock drives: a network of clients that goes on in
 //! ticks of 5 ms, and sends a request whenever an answer has crossed it.
 
 use vcr_cluster::{Cluster, ClusterOutput, ClusterRequest, PoolConfig, RunConfig, Topology};

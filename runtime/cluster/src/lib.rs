@@ -52,8 +52,8 @@ pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, record
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport, MeasuredFacts,
-    MetricsReport, PoolReport, PromiseReport, Promises, Report, RequestNames, ScalingEvent, Selection, SloClassReport,
-    SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, quantile,
+    MetricsReport, PoolReport, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloCounts, SloMetric,
+    TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
 };
 pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest, Threads,

@@ -110,7 +110,7 @@ pub enum Prompts {
     Auto,
     /// As token ids.
     TokenIds,
-    /// As texts of exactly so many tokens.
+    /// As texts of exactly the given number of tokens.
     Text,
 }
 

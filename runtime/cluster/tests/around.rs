@@ -48,7 +48,7 @@ impl<F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scrip
     }
 
     fn ended(&mut self, request: &EndedRequest) {
-        self.log.lock().expect("nobody panics").push(*request);
+        self.log.lock().expect("no holder panicked").push(*request);
     }
 }
 
@@ -75,7 +75,7 @@ fn shed_requests_are_counted_apart_and_nothing_is_lost() {
     let shed = report.requests.iter().filter(|record| record.outcome == Outcome::Shed);
     assert!(shed.clone().all(|record| record.prefill_worker.is_none() && record.end_ns == Some(record.arrival_ns)));
     assert_eq!(shed.count(), 10);
-    let log = log.lock().expect("nobody panics");
+    let log = log.lock().expect("no holder panicked");
     assert_eq!(log.len(), 30, "the router is not notified of requests that it refused");
     assert!(log.iter().all(|ended| ended.worker == 1 && ended.output_tokens == 20 && !ended.failed));
 }
@@ -99,7 +99,7 @@ fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() 
     let report = run(&config(topology(decode), vec![burst("work", 10, 64, 20)]));
     assert_conserved(&report);
     let workers =
-        |log: &EndedLog| log.lock().expect("nobody panics").iter().map(|ended| ended.worker).collect::<Vec<_>>();
+        |log: &EndedLog| log.lock().expect("no holder panicked").iter().map(|ended| ended.worker).collect::<Vec<_>>();
     assert_eq!(workers(&told_prefill), [0; 10]);
     let mut of_decode = workers(&told_decode);
     of_decode.sort_unstable();
@@ -316,7 +316,7 @@ fn a_token_source_decides_how_long_outputs_are() {
     assert!(expected.iter().all(|length| (1..=10).contains(length)), "{expected:?}");
     assert!(expected.iter().any(|length| *length != expected[0]), "prompts differ");
     assert_eq!(lengths(linear_in_batches(), false), expected);
-    assert_eq!(lengths(linear(), true), expected, "steps decided in advance give nobody more");
+    assert_eq!(lengths(linear(), true), expected, "steps decided in advance give no request more");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn request(cluster: &Cluster, content: u64, prompt_tokens: u32, max_tokens: u32)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whoever lets the time pass, and in whatever steps, requests do the same.
+    /// Requests do the same whatever the caller's steps of time.
     #[test]
     fn a_cluster_that_is_stepped_does_what_a_run_does(
         seed in any::<u64>(),

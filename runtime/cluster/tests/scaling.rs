@@ -23,7 +23,7 @@ struct Planned {
 
 impl Autoscaler for Planned {
     fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
-        let mut views = self.views.lock().expect("nobody panicked with it");
+        let mut views = self.views.lock().expect("no holder panicked");
         let wanted = self.plan[views.len().min(self.plan.len() - 1)];
         views.push(*view);
         Ok(wanted)
@@ -79,7 +79,7 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
     assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
     let busy_ns = report.engines[1].utilisation * (last_end_ns - 100 * MS) as f64;
     assert!((busy_ns - (last_end_ns - 250 * MS) as f64).abs() < 20.0 * MS as f64, "{busy_ns}");
-    let views = views.lock().expect("nobody panicked with it");
+    let views = views.lock().expect("no holder panicked");
     let states: Vec<_> = views[..6].iter().map(|v| (v.up_engines, v.starting_engines, v.draining_engines)).collect();
     assert_eq!(states, [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 0, 0), (2, 0, 0), (1, 0, 1)]);
 }
@@ -89,7 +89,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     let (policy, views) = planned(&[1]);
     // Requests at 0, 50, 100, ... ms; each ends 202 ms and 100 us later.
     let report = run(&work(20, 1000, scaled(1, 0, policy)));
-    let views = views.lock().expect("nobody panicked with it");
+    let views = views.lock().expect("no holder panicked");
     let first = views[0];
     assert_eq!((first.now_ns, first.arrived_requests, first.completed_requests), (100 * MS, 3, 0));
     assert_eq!((first.arrived_prompt_tokens, first.arrived_output_tokens), (30, 303));
@@ -116,7 +116,7 @@ fn start_ups_are_called_off_before_engines_drain() {
     let report = run(&work(100, 1000, scaled(4, 1_000_000, policy)));
     assert_conserved(&report);
     assert_eq!(changes(&report)[..4], [(100, 1, 4), (200, 4, 2), (300, 2, 1), (400, 1, 3)]);
-    let views = views.lock().expect("nobody panicked with it");
+    let views = views.lock().expect("no holder panicked");
     let starting: Vec<_> = views[..5].iter().map(|v| (v.up_engines, v.starting_engines)).collect();
     assert_eq!(starting, [(1, 0), (1, 3), (1, 1), (1, 0), (1, 2)]);
     // The newest were called off first, and the places used again.
@@ -148,7 +148,7 @@ fn engines_come_and_go_with_all_of_their_ranks() {
             report.engines.iter().map(|e| (e.engine, e.rank)).collect::<Vec<_>>(),
             [(0, Some(0)), (0, Some(1)), (1, Some(0)), (1, Some(1))]
         );
-        let views = views.lock().expect("nobody panicked with it");
+        let views = views.lock().expect("no holder panicked");
         let states: Vec<_> =
             views[..5].iter().map(|v| (v.up_engines, v.starting_engines, v.draining_engines)).collect();
         assert_eq!(states, [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 0, 0), (1, 0, 1)]);
@@ -178,7 +178,7 @@ fn an_engine_that_died_for_good_is_replaced_and_requests_wait_for_that() {
     assert_eq!(changes(&report), [(200, 0, 1)]);
     let retried = || report.requests.iter().filter(|request| request.retries > 0);
     assert!(retried().count() > 0 && retried().all(|request| request.first_token_ns > Some(230 * MS)));
-    // Its place was nobody's from 150 to 200 ms.
+    // Its place was free from 150 to 200 ms.
     let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
     assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns - 50 * MS));
 }

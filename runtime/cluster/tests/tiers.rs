@@ -104,7 +104,7 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
             // and the disk had not brought back: its first and its last block.
             device_to_host_bytes: (6 + 7 + 2) * BLOCK_BYTES,
             host_to_device_bytes: 4 * BLOCK_BYTES,
-            // Four for the second prompt, three for what came from the disk, two
+            // Four for the second prompt, three for blocks from the disk, two
             // for the two.
             host_to_disk_bytes: 9 * BLOCK_BYTES,
             disk_to_host_bytes: 3 * BLOCK_BYTES,

@@ -13,7 +13,7 @@ use crate::request::{Request, Requests};
 /// Statistics that are listed of each metric.
 const LISTED: [Statistic; 5] = [Statistic::Mean, Statistic::P50, Statistic::P90, Statistic::P95, Statistic::P99];
 
-/// Pairs that are drawn for the intervals of one metric at most, if nobody says how often to resample.
+/// Pairs that are drawn for the intervals of one metric at most, unless the number of resamples is set.
 const MAX_DRAWN: usize = 20_000_000;
 
 /// How sides are compared.

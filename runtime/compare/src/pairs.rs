@@ -54,7 +54,7 @@ impl Pairs {
 }
 
 /// Times below this are compared by their difference: an empty queue is left within the
-/// hundredth of a millisecond, and nobody feels whether it was two.
+/// hundredth of a millisecond, and two of them make no difference to a user.
 pub const NEAR_ZERO_MS: f64 = 0.5;
 
 /// One statistic of a metric on both sides.

@@ -106,7 +106,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// An engine without a frontend is well: it waits for one, which nobody
+    /// An engine without a frontend is healthy: it waits for one, which no probe
     /// mends by starting the engine again.
     pub(crate) fn of(snapshots: &[Snapshot]) -> Self {
         let is_well = |state| matches!(state, EngineState::Serving | EngineState::Connecting);

@@ -69,7 +69,7 @@ pub fn of_text(text: &str) -> u64 {
     hash.0
 }
 
-/// Of a fingerprint that somebody else made.
+/// Of a fingerprint made by another tool.
 pub(crate) fn of_explicit(fingerprint: &str) -> u64 {
     let mut hash = Fnv::of_kind(b'x', fingerprint.len());
     hash.add(fingerprint.as_bytes());

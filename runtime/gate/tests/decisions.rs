@@ -37,7 +37,7 @@ fn rolls_back(decided: &Decided, signal: Signal) {
 #[test]
 fn equal_sides_are_promoted() {
     promotes(&case("", &lines(20), &lines(20)));
-    // Whatever the order of lines is, and whoever was faster.
+    // Whatever the order of lines, and whichever side was faster.
     promotes(&case("", &lines(20), &lines(20).into_iter().rev().collect::<Vec<_>>()));
     promotes(&case("", &lines(20), &same(20, |line| line.latency_ns /= 2)));
 }

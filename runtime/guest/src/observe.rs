@@ -257,7 +257,7 @@ mod tests {
 
     impl NoteSink for Kept {
         fn note(&self, note: Note<'_>) {
-            self.0.lock().expect("nobody panicked").push(format!("{note:?}"));
+            self.0.lock().expect("no holder panicked").push(format!("{note:?}"));
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn dropped(kept: &Kept) -> usize {
-        kept.0.lock().expect("nobody panicked").iter().filter(|note| *note == "Dropped").count()
+        kept.0.lock().expect("no holder panicked").iter().filter(|note| *note == "Dropped").count()
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         teller.gauge("g", 3, 3.0).expect("few calls");
         teller.log("a line that does not fit").expect("few calls");
         teller.annotate(3, "neither").expect("few calls");
-        let notes = kept.0.lock().expect("nobody panicked").clone();
+        let notes = kept.0.lock().expect("no holder panicked").clone();
         assert!(notes[1].contains("in_course: true") && notes[2].contains("in_course: false"), "{notes:?}");
         assert_eq!(notes[3..], ["Dropped", "Dropped"]);
     }

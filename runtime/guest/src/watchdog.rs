@@ -33,7 +33,7 @@ pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::
             engine.increment_epoch();
         }
     };
-    // One ticker, whoever asks: with two, deadlines would come too soon.
+    // One ticker for all: with two, deadlines would come too soon.
     let mut is_watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_watched {
         std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demonstration_is_a_capture_with_all_that_it_promises() {
+    fn a_demonstration_is_a_capture_with_all_its_parts() {
         let lines = lines(&options(1));
         let text: String = lines.iter().map(|line| serde_json::to_string(line).expect("JSON") + "\n").collect();
         let mut reader =

@@ -89,7 +89,7 @@ impl OutputError {
         }
     }
 
-    /// Whether whoever reads the output has gone away, such as `head`.
+    /// Whether the reader of the output has gone away, such as `head`.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)

@@ -101,7 +101,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
     });
     assert_eq!(failed.map_err(|error| error.to_string()), Err(format!("cannot write `{}`: full", path.display())));
     assert_eq!(names(path.parent().expect("a parent")), [""; 0]);
-    // Somebody else is faster.
+    // Another process is faster.
     let late = Outputs::new(false).create(&path).expect("it is new");
     write(&path, "theirs");
     assert!(matches!(late.commit(), Err(OutputError::Exists { .. })));

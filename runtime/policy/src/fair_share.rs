@@ -131,7 +131,7 @@ struct Tenant {
 /// Each tenant has a virtual time, which each token moves on by the inverse of
 /// its weight. The tenant that is furthest behind goes first; one that comes
 /// back after it wanted nothing starts where those are that were served last,
-/// so nobody saves up (the counters of Sheng et al., "Fairness in serving large
+/// so that no tenant saves up (the counters of Sheng et al., "Fairness in serving large
 /// language models", 2024, are lifted likewise). Within a tenant, who came first
 /// goes first. Where blocks run out a request of the tenant furthest ahead gives
 /// way.

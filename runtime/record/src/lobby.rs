@@ -203,10 +203,10 @@ mod tests {
     #[test]
     fn it_gives_up_in_time() {
         let lobby = Lobby::new("tcp://no-such-host.invalid:1", "tcp://e:1", Some(Duration::from_millis(10)));
-        let error = lobby.watch().expect_err("nobody comes").to_string();
+        let error = lobby.watch().expect_err("no frontend connects").to_string();
         assert_eq!(error, "no engine has connected to tcp://e:1 within 0.01 s");
         lobby.noticed(3, &RelayNotice::Hello { again: false });
-        let error = lobby.watch().expect_err("nobody answers").to_string();
+        let error = lobby.watch().expect_err("no engine answers").to_string();
         assert!(error.contains("has not answered engine 3 within 0.01 s: the host `no-such-host.invalid`"), "{error}");
         lobby.close();
         lobby.watch().expect("it is over");

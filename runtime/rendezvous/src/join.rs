@@ -27,10 +27,10 @@ pub(crate) async fn meet(
     let place = match shared.settings.protocol {
         Protocol::Dynamo => Place { host: meeting.host.clone(), port: meeting.port },
         Protocol::Sglang => {
-            ask_until(limit, &format!("nobody leads to {meeting}"), || sglang::find(shared, desk, meeting)).await?
+            ask_until(limit, &format!("no peer answers for {meeting}"), || sglang::find(shared, desk, meeting)).await?
         }
         Protocol::Mooncake => {
-            ask_until(limit, &format!("nobody leads to {meeting}"), || mooncake::find(desk, meeting)).await?
+            ask_until(limit, &format!("no peer answers for {meeting}"), || mooncake::find(desk, meeting)).await?
         }
     };
     place.wait(&meeting.room, limit).await

@@ -12,12 +12,12 @@
 //! At the port of rooms all speak [`wire`]. What a decode engine gets there is a [`vcr_transfer::Description`]; the planes
 //! of `vcr-transfer` move the KV. The engines of a process share their rooms, and one thread for all of this.
 //!
-//! # Promises
+//! # Guarantees
 //!
 //! * Whatever peers send is read within limits of bytes and time; their claims about ranks and sizes are compared with
 //!   what is known, and hosts that they name are contacted only if the engine allows them.
 //! * A decode engine that waits gets its prompt, or the reason with the peer's name at the timeout at the latest. A prompt
-//!   that nobody comes for leaves its room after the same time.
+//!   that is not fetched leaves its room after the same time.
 
 mod ask;
 mod http;

@@ -100,7 +100,7 @@ impl Rooms {
                     table.rooms.remove(room);
                     return Ok((None, None));
                 }
-                // Whoever waited has gone.
+                // The waiting side has gone.
                 Err(Ok(prompt)) => prompt,
                 Err(Err(_)) => return Ok((None, None)),
             },
@@ -205,7 +205,7 @@ mod tests {
         drop(first);
         assert!(matches!(rooms.enter(&room), Ok(Entered::Waiting(_))), "the place of the first is free");
         let (number, _) = rooms.complete(&room, prompt("a")).expect("there is room");
-        let number = number.expect("nobody waits");
+        let number = number.expect("no side waits");
         assert!(rooms.expire(&room, number + 1).is_none(), "another use of the room");
         assert_eq!(rooms.expire(&room, number).expect("it is there").description.request, "a");
         assert!(is_empty(&rooms));
@@ -222,7 +222,7 @@ mod tests {
         assert!(is_empty(&rooms));
         let (number, _) = rooms.complete(&room, prompt("a")).expect("there is room");
         rooms.close(&room);
-        assert!(rooms.expire(&room, number.expect("nobody waits")).is_some(), "a finished prompt stays");
+        assert!(rooms.expire(&room, number.expect("no side waits")).is_some(), "a finished prompt stays");
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Rendezvous for Seat {
         for event in self.desk.take() {
             match &event {
                 RendezvousEvent::Met { id, .. } | RendezvousEvent::Missed { id, .. } => {
-                    // Nobody waits any more who has left.
+                    // A side that has left no longer waits.
                     if self.joins.remove(id).is_some() {
                         events.push(event);
                     }

@@ -44,7 +44,7 @@ pub struct RunCharts {
     pub name: String,
     /// Distributions of latencies, for the run and its workloads.
     pub distributions: Vec<Distribution>,
-    /// Engines over time; none where nobody can know them.
+    /// Engines over time; none where they cannot be known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
     /// Changes of engines' health, in order of time.

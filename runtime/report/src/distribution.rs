@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bins of a histogram.
 const BINS: usize = 48;
-/// Values that reach so many times as high as the smallest have bins of equal ratio.
+/// Ratio of the largest to the smallest value from which bins have equal ratios.
 const LOGARITHMIC_FROM: f64 = 20.0;
 
 /// Percentiles of the quantiles: every whole one, and more at the end.

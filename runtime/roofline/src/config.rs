@@ -111,7 +111,7 @@ impl RooflineConfig {
         let pick = |value: Option<f64>, field, get: fn(&GpuSpec) -> f64| {
             value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "gpu" })
         };
-        // One GPU never uses its interconnect, so nobody has to know it.
+        // One GPU never uses its interconnect, so it need not be known.
         let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
         Ok(GpuSpec {
             peak_flops: pick(self.peak_flops, "peak_flops", |spec| spec.peak_flops)?,

@@ -266,7 +266,7 @@ impl Physics {
     }
 
     /// The time of one step in nanoseconds. Finite, but negative where negative
-    /// coefficients make it so: no step is that, and whoever asks has to say so.
+    /// coefficients make it so: no step is that, and the caller must reject it.
     #[must_use]
     #[inline]
     pub fn step_ns(&self, work: &StepWork, requests: u64) -> f64 {

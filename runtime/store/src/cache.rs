@@ -141,7 +141,7 @@ impl Entry {
         fs::create_dir_all(parent)
             .and_then(|()| fs::rename(&partial.place, &place))
             .map_err(StoreError::file(&place))?;
-        // What is left of it matters to nobody.
+        // Its rest is not needed.
         let _ = fs::remove_file(&partial.noted);
         self.stamps.insert(name.to_owned(), stamp);
         self.note()

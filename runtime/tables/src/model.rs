@@ -148,7 +148,7 @@ impl Fields<'_> {
             .ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
     }
 
-    /// KV heads of a model with so many heads.
+    /// KV heads of a model with this many heads.
     fn kv_heads(&self, heads: u32) -> Result<u32, TablesError> {
         let is_shared = |name| self.map.get(name).and_then(Value::as_bool) == Some(true);
         let alone = is_shared("multi_query") && !is_shared("new_decoder_architecture");
@@ -156,7 +156,7 @@ impl Fields<'_> {
         Ok(stated.unwrap_or(if alone { 1 } else { heads }))
     }
 
-    /// Numbers of a head of a model with so many heads.
+    /// Numbers of a head of a model with this many heads.
     fn head_dim(&self, heads: u32) -> Result<u32, TablesError> {
         match self.count(&["head_dim"])? {
             Some(head_dim) => Ok(head_dim),

@@ -34,7 +34,7 @@ pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
     virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned())).chain([wasted]).collect()
 }
 
-/// The same of engines behind somebody else's server, and the files that lack them.
+/// The same of engines behind an external server, and the files that lack them.
 pub(crate) fn absent_behind_server(target: &mut TargetReport) {
     let trends = [Trend::Queue, Trend::Prefill, Trend::Transfer, Trend::StepTime, Trend::BatchSize];
     let counters = [Counter::Rejected, Counter::WastedPromptTokens, Counter::Steps, Counter::Stalls];

@@ -165,7 +165,7 @@ impl ReasoningForm {
     /// All that stands before an answer in this phase, with a few sentences in the
     /// tokens of `english`. Of those there are at most `max_tokens`, whole sentences
     /// where one fits. If more than `budget` tokens would stand between the marks, the
-    /// end comes behind so many, wherever the text is.
+    /// end comes after this many, wherever the text is.
     #[must_use]
     pub fn write(
         &self,

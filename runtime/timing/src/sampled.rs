@@ -95,7 +95,7 @@ impl SampledGrid {
         filled.min_by_key(|at| distance(*at)).map_or(&[], |at| &self.gaps[at])
     }
 
-    /// A first token of so many tokens to compute.
+    /// A first token after this many computed tokens.
     fn first_ns(&self, tokens: u64, share: f64) -> f64 {
         let own = bucket(&PROMPT_EDGES, tokens);
         let filled = (0..PROMPTS).filter(|at| !self.firsts[*at].is_empty());

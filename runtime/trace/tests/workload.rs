@@ -76,7 +76,7 @@ fn named_sessions_wait_for_the_turn_before() {
         request(1, r#","arrival_ns":210,"session":"s""#),
         request(1, r#","arrival_ns":990,"session":"t""#),
     ]);
-    // The request at 180 came before that at 170 was over, and nobody knows when the first of `t` ended: such
+    // The request at 180 came before that at 170 was over, and the end of the first of `t` is unknown: such
     // requests keep their own arrivals.
     let expected = [
         (0, 0, 0, Some(0)),

@@ -33,7 +33,7 @@
 //! are free. Pushed transfers go the other way: the decode engine calls [`Plane::expect`] and sends its
 //! blocks in a notice, and the prefill engine starts a transfer of [`Direction::Write`].
 //!
-//! # Promises of a plane
+//! # Guarantees of a plane
 //!
 //! * Each started transfer ends with one [`PlaneEvent::Finished`], unless it was cancelled: by its deadline at
 //!   the latest.

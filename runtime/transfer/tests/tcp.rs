@@ -48,7 +48,7 @@ impl Engine {
         let bell = Arc::new((Mutex::new(false), Condvar::new()));
         let ring = Arc::clone(&bell);
         let wake: Wake = Arc::new(move || {
-            *ring.0.lock().expect("nobody panics") = true;
+            *ring.0.lock().expect("no holder panicked") = true;
             ring.1.notify_all();
         });
         let (engine_id, arena_of_plane) = (name.to_owned(), Arc::clone(&arena));
@@ -78,13 +78,13 @@ impl Engine {
             if !self.events.is_empty() {
                 return Some(self.events.remove(0));
             }
-            let mut rang = self.bell.0.lock().expect("nobody panics");
+            let mut rang = self.bell.0.lock().expect("no holder panicked");
             while !*rang {
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return None;
                 }
-                rang = self.bell.1.wait_timeout(rang, left).expect("nobody panics").0;
+                rang = self.bell.1.wait_timeout(rang, left).expect("no holder panicked").0;
             }
             *rang = false;
         }

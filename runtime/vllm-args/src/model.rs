@@ -23,7 +23,7 @@ pub struct ServedModel {
 
 impl ServedModel {
     /// KV blocks in the memory of the GPU: that which is stated for them, or what the weights and
-    /// so many other bytes leave of a share of all.
+    /// other bytes leave of a share of all.
     ///
     /// # Errors
     /// If the weights or one sequence do not fit.

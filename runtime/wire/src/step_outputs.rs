@@ -33,7 +33,7 @@ struct Entry<'a> {
 
 #[derive(Debug)]
 enum What {
-    /// So many of the tokens.
+    /// A number of the tokens.
     Tokens(usize),
     Whole(Box<EngineCoreOutput>),
 }

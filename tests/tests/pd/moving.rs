@@ -173,7 +173,7 @@ fn a_host_outside_of_the_list_is_not_contacted() {
     decode.wait_for_metric("vcr_remote_kv_refused_total", 1.0);
     decode.serve.wait_for("192.0.2.1");
     assert_eq!((decode.metric("vcr_kv_loads_total"), decode.metric("vcr_kv_transfers_total")), (0.0, 0.0));
-    let nobody = silent.accept().expect_err("nobody comes");
+    let nobody = silent.accept().expect_err("no frontend connects");
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
     // Nobody has fetched it, and its lease ends.
     prefill.is_whole();

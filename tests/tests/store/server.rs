@@ -47,7 +47,7 @@ impl Server {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        work(&mut self.state.lock().expect("nobody panicked"))
+        work(&mut self.state.lock().expect("no holder panicked"))
     }
 
     pub(crate) fn put(&self, path: &str, contents: &[u8]) {
@@ -72,7 +72,7 @@ impl Server {
 fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
     let mut reader = BufReader::new(stream);
     while let Some((method, path, headers)) = read_head(&mut reader) {
-        let mut state = state.lock().expect("nobody panicked");
+        let mut state = state.lock().expect("no holder panicked");
         state.authorization = headers.get("authorization").cloned();
         let Some(file) = state.files.get(path.split('?').next().unwrap_or_default()).cloned() else {
             let _ = (&mut &*stream).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");

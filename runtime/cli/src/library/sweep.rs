@@ -1,4 +1,4 @@
-//! Sweeps whose points are executed one by one, by whoever asks: threads, or other machines.
+//! Sweeps whose points are executed one by one, by threads or by other machines.
 //!
 //! The results of points are JSON, as the files of shards have them; the table of all of them
 //! has the bytes that the sweep writes in one process.

@@ -97,7 +97,7 @@ impl EngineArgs {
     }
 
     /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
-    /// detected), a model with sequences up to `model_len`, and so many adapters from the
+    /// detected), a model with sequences up to `model_len`, and this many adapters from the
     /// start.
     pub(crate) fn config(
         &self,

@@ -73,7 +73,7 @@ struct Kept {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Sums are whole whoever panicked beside them.
+    // Sums stay consistent if another thread panics.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,7 +131,7 @@ impl LiveGuests {
 
     /// The guest for an engine, whose instance tells what it tells of that one.
     fn at(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> GuestModule {
-        // A trial is nobody's.
+        // A trial belongs to no engine.
         if plugin_context.engine.is_none() {
             module.clone()
         } else {

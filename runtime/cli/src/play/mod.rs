@@ -94,7 +94,7 @@ fn serve(config: vcr_live::LiveConfig, listeners: Listeners, guests: LiveGuests)
         .map_err(LiveError::Thread)
         .inspect_err(|_| engines.handle().shut_down());
     let ended = engines.wait();
-    // Until here whoever asked for the end gets his answer.
+    // The caller that asked for the end gets its answer before this.
     drop(control?);
     ended
 }

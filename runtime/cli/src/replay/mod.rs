@@ -159,7 +159,7 @@ fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_
 /// How a run is carried out.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// In virtual time, on so many threads.
+    /// In virtual time, on this many threads.
     Simulated(Threads),
     /// In real time.
     Live,

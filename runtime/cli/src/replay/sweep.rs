@@ -104,7 +104,7 @@ fn targets(args: &ReplayArgs, axes: &[Axis]) -> Result<Vec<Target>, Refusal> {
     targets.collect()
 }
 
-/// A sweep whose points are run one by one, by whoever asks.
+/// A sweep whose points are run one by one, when they are asked for.
 pub(crate) struct Points {
     args: ReplayArgs,
     trace: Option<Arc<Trace>>,

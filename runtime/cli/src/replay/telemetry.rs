@@ -124,6 +124,6 @@ fn write_line(out: &mut impl Write, places: &[Place], telemetry: &Telemetry<'_>)
     };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")?;
-    // Whoever reads a pipe sees the run as it goes.
+    // The reader of a pipe sees the run as it goes.
     out.flush()
 }

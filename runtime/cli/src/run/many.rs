@@ -63,7 +63,7 @@ impl Job {
     }
 }
 
-/// A file and what came of it; nothing if it was not started.
+/// A file and its result; none if it was not started.
 struct Done {
     file: PathBuf,
     result: Option<Result<Outcome, ScenarioError>>,

@@ -217,7 +217,7 @@ async fn serve_http(
 /// Prints the address, where scripts read it.
 fn announce(line: &str, quiet: bool) {
     let mut out = std::io::stdout().lock();
-    // Nobody may be reading.
+    // The reader may have gone.
     _ = writeln!(out, "{line}").and_then(|()| out.flush());
     if !quiet {
         tracing::info!("{line}");

@@ -81,7 +81,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<io::Result<()>, TablesError> {
     Ok(print())
 }
 
-/// Whether nobody has measured an operator: it is memory traffic alone.
+/// Whether an operator was never measured: it is memory traffic alone.
 fn has_no_table(name: &str) -> bool {
     name == "embedding" || name == "norms" || name.ends_with("activation")
 }

@@ -15,7 +15,7 @@ pub struct ClientConfig {
     pub cancel: Option<CancelConfig>,
     /// Whether and how clients try again.
     pub retry: Option<RetryConfig>,
-    /// An open loop starts no session while so many are in flight: those are dropped.
+    /// An open loop starts no session while this many are in flight: those are dropped.
     pub max_in_flight: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ pub struct RetryConfig {
     pub max_attempts: u32,
     /// Wait before the second attempt.
     pub backoff_ns: u64,
-    /// Each further wait is so many times longer.
+    /// Factor of each further wait.
     pub factor: f64,
     /// The longest wait.
     pub max_backoff_ns: u64,

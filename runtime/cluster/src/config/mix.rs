@@ -194,10 +194,10 @@ pub struct Conversations {
     pub in_order: bool,
 }
 
-/// Latencies that are promised to requests.
+/// Latency objectives of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slo {
-    /// Name of those who have the promise.
+    /// Name of the SLO class.
     pub class: String,
     /// Arrival to first token, at most.
     pub ttft_ns: Option<u64>,

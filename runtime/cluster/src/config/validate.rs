@@ -7,7 +7,7 @@ use super::{
     Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 
-/// Sizes beyond which a run would fill the memory before it began; whoever asks
+/// Sizes beyond which a run would fill the memory before it began; a request
 /// for more has mistyped a number.
 const MAX_ENGINES: u64 = 100_000;
 const MAX_BLOCKS: u64 = 250_000_000;

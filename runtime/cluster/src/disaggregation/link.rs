@@ -39,7 +39,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link of so many bytes per second, which must not be 0.
+    /// A link of this many bytes per second, which must not be 0.
     #[must_use]
     pub fn new(bytes_per_s: u64) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Link {
         self.bytes
     }
 
-    /// A transfer of so many bytes begins.
+    /// A transfer of this many bytes begins.
     pub fn start(&mut self, now_ns: u64, key: TransferKey, bytes: u64) {
         self.advance(now_ns);
         self.version += 1;

@@ -73,8 +73,8 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl RequestRecord {
-    /// The row of request `id`, of the workload called `workload` and of those who are
-    /// promised the latencies of `slo_class`.
+    /// The row of request `id`, of the workload called `workload` and of the
+    /// class `slo_class`.
     #[must_use]
     pub fn row<'a>(
         &self,

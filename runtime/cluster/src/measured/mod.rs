@@ -273,7 +273,7 @@ impl MeasuredRun {
         Ok(())
     }
 
-    /// An engine has begun to compute a request's prompt, of which it had so many tokens.
+    /// An engine has begun to compute a request's prompt, with the number of its cached tokens.
     pub fn admitted(&mut self, tag: u64, at_ns: u64, cached_tokens: u32) {
         if self.is_pending(tag) {
             let at_ns = at_ns.max(self.ledger.record(tag).queued_ns);

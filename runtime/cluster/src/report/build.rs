@@ -8,8 +8,8 @@ use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use super::{
-    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Promises, Report, RequestNames, ScalingEvent,
-    TableCoverage, TrendReport,
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, RequestNames, ScalingEvent,
+    TableCoverage, TrendReport, WorkloadSlos,
 };
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
@@ -96,7 +96,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         token_gaps_ns,
         samples,
         request_names: RequestNames::of(config),
-        promises: Promises::of(config),
+        workload_slos: WorkloadSlos::of(config),
         engine_names,
         step_digests: kept_digests,
         kept,
@@ -105,7 +105,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.fingerprint = fingerprint(&report, step_digests);
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
-    report.slo_classes = report.count_promises();
+    report.slo_classes = report.count_slos();
     // It says how far to trust the times, not what happened.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));

@@ -52,7 +52,7 @@ pub struct Goodput {
 pub struct Selection<'a> {
     /// Name of their workload.
     pub workload: Option<&'a str>,
-    /// Name of those who have been promised the same latencies.
+    /// Name of the SLO class.
     pub slo_class: Option<&'a str>,
     /// Their tenant.
     pub tenant: Option<u64>,
@@ -60,14 +60,14 @@ pub struct Selection<'a> {
 
 /// SLOs of the requests of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Promises {
+pub struct WorkloadSlos {
     /// Their tenant.
     pub tenant: u64,
     /// By class of requests.
     pub slos: Vec<Option<Slo>>,
 }
 
-impl Promises {
+impl WorkloadSlos {
     /// Those of each workload of a run.
     pub(super) fn of(config: &RunConfig) -> Vec<Self> {
         let of_workload = |workload: &crate::config::WorkloadConfig| {
@@ -92,12 +92,12 @@ impl Slo {
     }
 }
 
-/// How many of some requests completed within the latencies promised them.
+/// Requests that met their SLO, of some requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct PromiseReport {
+pub struct SloCounts {
     /// Requests that arrived.
     pub requests: u64,
-    /// Requests that completed within all latencies promised them.
+    /// Requests that met their SLO.
     pub good: u64,
     /// The share of them.
     pub ratio: f64,
@@ -105,7 +105,7 @@ pub struct PromiseReport {
     pub rate_per_s: f64,
 }
 
-impl PromiseReport {
+impl SloCounts {
     fn count(&mut self, is_good: bool) {
         self.requests += 1;
         self.good += u64::from(is_good);
@@ -122,27 +122,27 @@ impl PromiseReport {
 pub struct SloClassReport {
     /// All of them.
     #[serde(flatten)]
-    pub all: PromiseReport,
+    pub all: SloCounts,
     /// By tenant.
-    pub tenants: BTreeMap<u64, PromiseReport>,
+    pub tenants: BTreeMap<u64, SloCounts>,
 }
 
 impl Report {
     /// SLO of a request.
     #[must_use]
     pub fn slo_of(&self, record: &RequestRecord) -> Option<&Slo> {
-        self.promises.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
+        self.workload_slos.get(record.workload as usize)?.slos.get(record.class as usize)?.as_ref()
     }
 
-    /// Sums up how promises were kept, by SLO class.
-    pub(super) fn count_promises(&self) -> BTreeMap<String, SloClassReport> {
+    /// Counts the requests that met their SLO, by SLO class.
+    pub(super) fn count_slos(&self) -> BTreeMap<String, SloClassReport> {
         let mut classes: BTreeMap<String, SloClassReport> = BTreeMap::new();
         for record in &self.requests {
             let Some(slo) = self.slo_of(record) else { continue };
             let is_good = slo.is_kept(record);
             let class = classes.entry(slo.class.clone()).or_default();
             class.all.count(is_good);
-            class.tenants.entry(self.promises[record.workload as usize].tenant).or_default().count(is_good);
+            class.tenants.entry(self.workload_slos[record.workload as usize].tenant).or_default().count(is_good);
         }
         let seconds = self.duration_ms / 1e3;
         for class in classes.values_mut() {
@@ -154,7 +154,7 @@ impl Report {
 
     /// Counts the selected requests that completed and kept every limit as `keeps` says
     /// of a latency in nanoseconds; without limits, those that
-    /// kept what was promised them.
+    /// met their SLO.
     #[must_use]
     pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
         let index = of.workload.map(|name| self.workload_names.iter().position(|known| known == name));
@@ -163,7 +163,7 @@ impl Report {
             let slo = self.slo_of(record);
             let is_asked = index.is_none_or(|index| index == Some(record.workload as usize))
                 && of.slo_class.is_none_or(|class| slo.is_some_and(|slo| slo.class == class))
-                && of.tenant.is_none_or(|tenant| self.promises[record.workload as usize].tenant == tenant)
+                && of.tenant.is_none_or(|tenant| self.workload_slos[record.workload as usize].tenant == tenant)
                 && (!limits.is_empty() || slo.is_some());
             if !is_asked {
                 continue;

@@ -8,7 +8,7 @@ use super::build::{
     FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
 };
 use super::kv_transfers::{KvPeerReport, KvTransfer, by_peer};
-use super::{EngineReport, MetricsReport, Promises, Report, RequestNames, TrendReport};
+use super::{EngineReport, MetricsReport, Report, RequestNames, TrendReport, WorkloadSlos};
 use crate::config::RunConfig;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, Metric, Samples, Summarised, Trend, Unit};
 use crate::ledger::record::ns_to_ms;
@@ -183,7 +183,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         token_gaps_ns,
         samples,
         request_names: RequestNames::of(config),
-        promises: Promises::of(config),
+        workload_slos: WorkloadSlos::of(config),
         engine_names,
         kv_transfers,
         series,
@@ -195,7 +195,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);
     add_generated_tokens(&mut report);
-    report.slo_classes = report.count_promises();
+    report.slo_classes = report.count_slos();
     report
 }
 

@@ -24,7 +24,7 @@ use crate::ledger::row::RequestRow;
 use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
-pub use goodput::{Goodput, PromiseReport, Promises, Selection, SloClassReport, SloMetric};
+pub use goodput::{Goodput, Selection, SloClassReport, SloCounts, SloMetric, WorkloadSlos};
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
 pub use measured::{MeasuredFacts, TargetReport};
@@ -253,11 +253,11 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
     /// How far its metrics lie apart where the latency models are uncertain; only there
-    /// if whoever had it simulated has drawn their coefficients, too.
+    /// if it was simulated with drawn coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
-    /// How the latencies promised to requests were kept, by SLO class; only there if any
-    /// are promised.
+    /// Requests that met their SLO, by SLO class; only there if any
+    /// have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub slo_classes: BTreeMap<String, SloClassReport>,
     /// SHA-256 over every step, every request and all of the above, as hex.
@@ -282,7 +282,7 @@ pub struct Report {
     pub request_names: RequestNames,
     /// SLOs of their requests, by [`RequestRecord::workload`].
     #[serde(skip)]
-    pub promises: Vec<Promises>,
+    pub workload_slos: Vec<WorkloadSlos>,
     /// Names of the engines, by [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub engine_names: Vec<String>,
@@ -303,7 +303,7 @@ impl Report {
     pub fn unmade(config: &RunConfig) -> Self {
         let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
         let mut report = Self::empty(&config.name, config.seed, workloads);
-        for Promises { tenant, slos } in Promises::of(config) {
+        for WorkloadSlos { tenant, slos } in WorkloadSlos::of(config) {
             for slo in slos.into_iter().flatten() {
                 report.slo_classes.entry(slo.class).or_default().tenants.entry(tenant).or_default();
             }
@@ -341,7 +341,7 @@ impl Report {
             series: None,
             workload_names,
             request_names: RequestNames::default(),
-            promises: Vec::new(),
+            workload_slos: Vec::new(),
             engine_names: Vec::new(),
             step_digests: None,
             kv_transfers: Vec::new(),

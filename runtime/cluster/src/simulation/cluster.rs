@@ -1,4 +1,4 @@
-//! A cluster that somebody else steps.
+//! A cluster that its caller steps.
 //!
 //! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs that have a loop
 //! of their own: they submit requests, take them back, let virtual time go on and see what
@@ -98,7 +98,7 @@ pub enum ClusterError {
         /// Its message.
         message: String,
     },
-    /// It was to go where its caller had promised not to go yet, or back.
+    /// A step beyond the announced horizon, or back in time.
     #[error("run `{run}`: invalid step to {to_ms} ms: expected {from_ms} ms to {horizon_ms} ms")]
     OutOfReach {
         /// The name of the run.

@@ -120,7 +120,7 @@ pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report
     simulate_on(Threads::ONE, config, observer)
 }
 
-/// Runs `config` to its end on up to so many threads. The report is the same, to the last
+/// Runs `config` to its end on up to `threads` threads. The report is the same, to the last
 /// byte, on any number.
 ///
 /// # Errors

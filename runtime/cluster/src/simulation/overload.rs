@@ -47,7 +47,7 @@ pub(super) struct OverloadWatch {
 
 impl OverloadWatch {
     /// Whether the queues are to be checked at an instant that is over, before which and in
-    /// which so many requests arrived.
+    /// which this many requests arrived.
     pub(super) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
         let is_new = std::mem::replace(&mut self.seen, arrived) != arrived;
         let (last_ns, before) = self.latest_due;

@@ -12,7 +12,7 @@ use crate::ledger::metrics::Samples;
 use crate::observe::{Observer, Progress};
 use crate::report::{Report, TargetReport};
 
-/// Time between two looks at whoever may end the run.
+/// Interval at which the observer is asked whether to end the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 
 /// A clock that a run waits for.

@@ -43,7 +43,7 @@ pub struct AgentsInput {
     pub tools: Distribution,
     /// Milliseconds that a tool takes.
     pub tool_time_ms: Distribution,
-    /// Tokens that a tool, or an agent, adds to the next prompt of whoever called it.
+    /// Tokens that a tool, or an agent, adds to its caller's next prompt.
     pub result_tokens: Lengths,
     /// The share of tools that are agents themselves, from 0 to 1.
     pub agent_share: f64,

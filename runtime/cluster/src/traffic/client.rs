@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(next(0, timeout, 69), None, "the deadline would have passed");
         assert_eq!(next(0, Outcome::GivenUp(GiveUp::Cancelled), 20), None);
         assert_eq!(next(0, Outcome::Failed(FailReason::EngineCrash), 20), Some(21 * S));
-        // Nobody tries again who has lost interest meanwhile.
+        // A client that has cancelled meanwhile does not retry.
         let cancel =
             CancelConfig { share: 1.0, after_ms: Some(Distribution::Constant { value: 10_500.0 }), after_tokens: None };
         let fickle = ClientConfig { cancel: Some(cancel), ..client.clone() };

@@ -91,7 +91,7 @@ fn enough_tokens_end_an_answer_and_count_as_wasted() {
     assert_eq!((record.outcome, record.output_tokens), (Outcome::GivenUp(GiveUp::Cancelled), 7));
     assert_eq!(record.end_ns, record.last_token_ns);
     assert_eq!((count(&report, Counter::Cancelled), count(&report, Counter::WastedTokens)), (1, 7));
-    // Whoever has the whole answer before does not cancel.
+    // A client that has the whole answer before does not cancel.
     let late = CancelConfig { share: 1.0, after_ms: Some(constant(500.0)), after_tokens: Some(constant(100.0)) };
     let report = one(ClientConfig { cancel: Some(late), ..ClientConfig::default() });
     assert_eq!(report.requests[0].outcome, Outcome::Completed);

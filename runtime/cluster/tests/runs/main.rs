@@ -380,7 +380,7 @@ fn short_prompts_may_stay_with_the_decode_engines() {
         assert_eq!(stayed, record.prompt_tokens <= 200, "{record:?}");
         assert_eq!(stayed, record.decode_worker.is_none(), "{record:?}");
     }
-    // All of them would be little, but then nobody may stay with busy engines.
+    // All of them would be little, but then no request may stay with busy engines.
     let busy = ConditionalConfig { decode_busy_threshold: Some(0.0), ..limit(u32::MAX) };
     let some = staying(Some(busy)).metrics.count(Counter::StayedWithDecode);
     assert!((1..60).contains(&some), "{some}");

@@ -151,7 +151,7 @@ fn random_clusters_keep_their_fingerprints() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With one engine there is nothing to choose, whoever asks.
+    /// With one engine there is nothing to choose, for any router.
     #[test]
     fn a_lone_engine_does_the_same_behind_every_router(seed in any::<u64>(), count in 1..40u64, blocks in 60..400u32) {
         let report = |router: RouterConfig| {

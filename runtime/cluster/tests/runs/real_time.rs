@@ -25,7 +25,7 @@ impl RunClock for MadeUpClock {
     }
 
     fn wait_until(&mut self, at_ns: u64) {
-        assert!(at_ns > self.now_ns, "nobody waits for what has passed");
+        assert!(at_ns > self.now_ns, "no wait for a past time");
         self.now_ns = at_ns + self.late_ns;
     }
 }

@@ -100,5 +100,5 @@ fn a_shutdown_ends_engines_and_then_the_control_plane() {
     assert_eq!(health["reasons"], json!(["engine 0 is stopped", "engine 1 is stopped"]));
     let (agent, admin) = (site.agent.clone(), site.admin);
     site.end();
-    assert!(agent.get(format!("http://{admin}/healthz")).call().is_err(), "nobody listens there any more");
+    assert!(agent.get(format!("http://{admin}/healthz")).call().is_err(), "the listener is closed");
 }

@@ -24,7 +24,7 @@ use vcr_wire::Dtype;
 
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Nobody listens there, so engines wait.
+/// Nothing listens there, so engines wait.
 const UNUSED_ADDRESS: &str = "tcp://127.0.0.1:1";
 
 /// Every step takes this number of nanoseconds.

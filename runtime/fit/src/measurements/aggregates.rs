@@ -36,7 +36,7 @@ pub(crate) struct Point {
 pub(crate) enum Arrivals {
     /// This many at any time: each is followed by the next when it ends.
     Closed(u32),
-    /// At random, on average so many each second.
+    /// At random, at this mean rate per second.
     Open(f64),
 }
 

@@ -95,7 +95,7 @@ fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>,
     let mut before: Option<usize> = None;
     for (index, token_ns) in emitter.token_ns.iter().enumerate() {
         let at = place(*token_ns);
-        // A token missed: nobody knows what came between.
+        // A token was missed: the steps between are unknown.
         let is_missed = before.is_some_and(|before| at > before + 1);
         let message = messages.entry(*token_ns).or_default();
         message.work.sampled_requests += 1;

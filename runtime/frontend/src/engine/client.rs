@@ -38,7 +38,7 @@ impl EngineClient {
         Self::before(ranks, observer, |sink| LiveEngines::start_local(config, sink))
     }
 
-    /// The client of engines that somebody else starts, which speak the protocol: `start` has
+    /// The client of engines that the caller starts, which speak the protocol: `start` has
     /// a link made of each, in order of rank, whose messages go to the sink.
     ///
     /// # Errors

@@ -180,7 +180,7 @@ impl Rank {
     fn answer(&self, number: u64, result: Result<Value, EngineError>) {
         let answer = self.table().calls.remove(&number);
         if let Some(answer) = answer {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             _ = answer.send(result);
         }
     }

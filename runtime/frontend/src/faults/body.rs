@@ -171,7 +171,7 @@ impl Faulty {
     }
 
     /// Whether the fault happens at this event: at the first one, or at the one
-    /// behind so many tokens. A stream that ends before has the fault at its end.
+    /// after this many tokens. A stream that ends before has the fault at its end.
     fn is_due(&mut self, event: &[u8]) -> bool {
         let after_tokens = match &self.kind {
             FaultKind::Reset { after_tokens }

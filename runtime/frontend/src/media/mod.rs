@@ -1,4 +1,4 @@
-//! Images, audio and video in chats. Nobody looks at them: they are accounted as
+//! Images, audio and video in chats. Their contents are not read: they are accounted as
 //! placeholder tokens, and named by their content, so that the prefix cache tells them
 //! apart.
 

@@ -52,7 +52,7 @@ pub struct MediaRules {
 const IMAGE_TOKENS: u32 = 256;
 /// Tokens of a video.
 const VIDEO_TOKENS: u32 = 1024;
-/// An image has a token for each square of so many pixels' width, as Qwen2.5-VL has.
+/// Width in pixels of the square that is one token of an image, as in Qwen2.5-VL.
 const PIXELS: usize = 28;
 /// Tokens of the smallest and the largest image.
 const IMAGE_RANGE: (usize, usize) = (4, 16_384);
@@ -62,7 +62,7 @@ const AUDIO_TOKENS_PER_S: f64 = 25.0;
 const AUDIO_S: f64 = 10.0;
 
 impl MediaRules {
-    /// Tokens of an image of so many pixels.
+    /// Tokens of an image of this many pixels.
     pub(super) fn image(&self, size: Option<(usize, usize)>) -> u32 {
         self.image_tokens.unwrap_or_else(|| match size {
             Some((width, height)) => {

@@ -1,4 +1,4 @@
-//! The span of whoever calls, from the header `traceparent` (W3C Trace Context).
+//! The caller's span, from the header `traceparent` (W3C Trace Context).
 
 use axum::extract::Request;
 use axum::middleware::Next;

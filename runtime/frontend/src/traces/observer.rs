@@ -33,7 +33,7 @@ impl EngineObserver for TracedEngines {
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver> {
         let parent = Parent::current();
         let inner = self.inner.request(start.clone());
-        // Whoever calls decides what is sampled.
+        // The caller decides which requests are sampled.
         if parent.is_some_and(|parent| !parent.is_sampled) {
             return inner;
         }

@@ -53,7 +53,7 @@ impl Stream {
     /// Adds a row: a chunk, or a whole request.
     ///
     /// # Errors
-    /// When it is none, or does not follow what came before.
+    /// When it is invalid, or does not follow the event before it.
     pub(super) fn add_row(&mut self, mut row: Map<String, Value>) -> Result<(), Problem> {
         if let Some(Value::Array(chunks)) = row.remove("chunks") {
             for chunk in chunks {

@@ -1,4 +1,4 @@
-//! Observations: one request each, what came back and when.
+//! Observations: one request each, its response and its times.
 //!
 //! The schema is `docs/schemas/observation.schema.json`. Times are whole nanoseconds since the
 //! request was sent. What is not given is derived: the time to the first token and the token gaps
@@ -24,7 +24,7 @@ const MAX_ID_BYTES: usize = 1024;
 /// The error class of a failure that has none.
 const UNKNOWN_ERROR: &str = "unknown";
 
-/// One request, as somebody has seen it.
+/// One request, as observed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observation<'a> {

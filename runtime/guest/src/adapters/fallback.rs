@@ -226,7 +226,7 @@ mod tests {
     fn failures() -> (FailureSink, Arc<Mutex<Vec<String>>>) {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&heard);
-        (Arc::new(move |reason: &str| kept.lock().expect("nobody panicked").push(reason.to_owned())), heard)
+        (Arc::new(move |reason: &str| kept.lock().expect("no holder panicked").push(reason.to_owned())), heard)
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         model.price(&batch, &mut durations_ns).expect("the fallback goes on");
         assert_eq!(durations_ns, [1, 5, 5, 7, 7, 7, 7]);
         assert!(!model.prefers_batches(), "as its fallback does");
-        assert_eq!(*heard.lock().expect("nobody panicked"), ["latency model `steps` failed: it is tired"]);
+        assert_eq!(*heard.lock().expect("no holder panicked"), ["latency model `steps` failed: it is tired"]);
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         let mut actions = Vec::new();
         injector.decide(&batch, &mut actions).expect("nothing goes wrong");
         assert!(actions.is_empty());
-        assert_eq!(*heard.lock().expect("nobody panicked"), ["no memory"]);
+        assert_eq!(*heard.lock().expect("no holder panicked"), ["no memory"]);
     }
 
     /// Answers the slot and index of each token, and fails at one index.
@@ -346,7 +346,7 @@ mod tests {
             source.step(&[], &[], &want(index), &mut answer).expect("one of them answers");
         }
         assert_eq!((answer.tokens, answer.refusals), (vec![100, 101, 202, 203], vec![]));
-        assert_eq!(heard.lock().expect("nobody panicked").len(), 1);
+        assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
     }
 
     /// As long as the guest is in charge, its refusals count and those of the

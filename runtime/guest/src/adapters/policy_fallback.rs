@@ -1,6 +1,6 @@
 //! The fallback of a failed scheduler policy.
 //!
-//! Preferences last, so whoever takes over has to say all of its own at once,
+//! Preferences last, so a policy that takes over has to state all of its own at once,
 //! and must have heard of every request that is there.
 
 use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
@@ -198,7 +198,8 @@ mod tests {
     fn who_takes_over_undoes_what_the_guest_has_said() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&heard);
-        let failed: FailureSink = Arc::new(move |reason| kept.lock().expect("nobody panics").push(reason.to_owned()));
+        let failed: FailureSink =
+            Arc::new(move |reason| kept.lock().expect("no holder panicked").push(reason.to_owned()));
         let guest: Box<dyn SchedulingPolicy> = Box::new(Tired { calls_left: 1 });
         let mut policy = PolicyWithFallback::new(Ok(guest), Box::new(RanksOfEngine::Priority), failed);
         let first = ask(&mut policy, &[arrived(0, 7), arrived(1, -3)]);
@@ -214,7 +215,7 @@ mod tests {
             ]
         };
         assert_eq!(second, [of(1, -3), of(2, 5)].concat());
-        assert_eq!(heard.lock().expect("nobody panics").len(), 1);
+        assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
         let third = ask(&mut policy, &[arrived(0, 9)]);
         assert_eq!(third, of(0, 9)[..2], "from then on only what changes is said");
         assert_eq!(policy.name(), "priority");

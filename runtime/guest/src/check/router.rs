@@ -108,7 +108,7 @@ impl Driver for Routing {
         } else {
             let chosen =
                 usize::try_from(answer).ok().filter(|index| self.workers.get(*index).is_some_and(|w| !w.is_down));
-            routed.worker = chosen.ok_or_else(|| Trouble::Answer(self.nobody(answer)))?;
+            routed.worker = chosen.ok_or_else(|| Trouble::Answer(self.unknown_engine(answer)))?;
             self.take(routed);
         }
         Ok(Step::Answered(vec![u64::from(answer)]))
@@ -206,7 +206,7 @@ impl Routing {
     }
 
     #[cold]
-    fn nobody(&self, answer: u32) -> String {
+    fn unknown_engine(&self, answer: u32) -> String {
         let up: Vec<String> =
             (0..WORKERS).filter(|index| !self.workers[*index].is_down).map(|index| index.to_string()).collect();
         format!("it chose engine {answer}: expected one of {}", up.join(", "))

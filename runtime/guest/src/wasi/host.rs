@@ -224,7 +224,7 @@ impl Output {
 }
 
 fn lock(output: &Mutex<Output>) -> std::sync::MutexGuard<'_, Output> {
-    // It holds bytes that are whole whoever panicked beside them.
+    // Its bytes stay consistent if another thread panics.
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

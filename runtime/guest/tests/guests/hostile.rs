@@ -16,7 +16,7 @@ pub(crate) fn list_error(body: &str) -> String {
     error_of_all(&Bodies::of_price(body), 2)
 }
 
-/// The error text of pricing so many steps with a guest, whatever version of
+/// The error text of pricing this many steps with a guest, whatever version of
 /// the interface it was made for.
 #[track_caller]
 fn error_of_all(bodies: &Bodies<'_>, steps: usize) -> String {

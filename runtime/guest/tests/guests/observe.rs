@@ -12,7 +12,7 @@ struct Kept(Mutex<(Vec<String>, GuestStats)>);
 
 impl NoteSink for Kept {
     fn note(&self, note: Note<'_>) {
-        let mut kept = self.0.lock().expect("nobody panicked");
+        let mut kept = self.0.lock().expect("no holder panicked");
         kept.0.push(format!("{note:?}"));
         kept.1.add(&note);
     }
@@ -20,7 +20,7 @@ impl NoteSink for Kept {
 
 impl Kept {
     fn stats(&self) -> GuestStats {
-        self.0.lock().expect("nobody panicked").1.clone()
+        self.0.lock().expect("no holder panicked").1.clone()
     }
 }
 
@@ -51,7 +51,7 @@ fn notes_come_in_the_order_in_which_they_were_reported() {
     );
     let (kept, priced) = tell(&body, Limits::default());
     assert_eq!(priced, Ok(vec![5]));
-    let (notes, stats) = kept.0.lock().expect("nobody panicked").clone();
+    let (notes, stats) = kept.0.lock().expect("no holder panicked").clone();
     assert_eq!(
         notes,
         [

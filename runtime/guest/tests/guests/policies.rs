@@ -117,14 +117,14 @@ fn every_kind_of_preference_is_understood() {
 
 #[test]
 fn a_preference_that_cannot_be_fails_and_is_named() {
-    let nobody = "none in that slot has arrived and not ended";
+    let absent = "none in that slot has arrived and not ended";
     let cases: &[(&[u64], &str)] = &[
         (&[0, 3], "it answered 2 words, but a preference has 3"),
         (&[3, 3, 0], "its preference 0, the words [3, 3, 0], has an unknown kind: expected 0 to 2"),
-        (&[0, 2, 1], nobody),
-        (&[0, 5, 1], nobody),
-        (&[1, 1 << 40, 1], nobody),
-        (&[0, u64::MAX, 1], nobody),
+        (&[0, 2, 1], absent),
+        (&[0, 5, 1], absent),
+        (&[1, 1 << 40, 1], absent),
+        (&[0, u64::MAX, 1], absent),
         (&[0, 3, 1, 1, 3, 1, 0, 3, 2], "its preference 2, the words [0, 3, 2], is the second of its kind"),
         (&[2, 3, 0], "the words [2, 3, 0], lets the request compute nothing: a chunk cap is at least 1"),
     ];
@@ -223,7 +223,7 @@ fn the_shipped_guests_decide_as_their_native_twins() {
         let Some(module) = built(name) else { return };
         let mut guest = module.scheduler_policy(config, 1).expect("it configures");
         let expected = decisions(native.as_mut());
-        assert!(expected.iter().any(|&(_, tokens, _)| tokens == 0), "nobody was preempted under {name}");
+        assert!(expected.iter().any(|&(_, tokens, _)| tokens == 0), "no request was preempted under {name}");
         assert_eq!(decisions(guest.as_mut()), expected, "{name}");
         let error = module.scheduler_policy(r#"{"weight": 1}"#, 1).err().expect("no such field").to_string();
         assert!(error.contains("unknown field `weight`"), "{error}");

@@ -115,11 +115,11 @@ fn a_fallback_decides_from_the_first_failure_on() {
     let mut scaler = WithFallback::<dyn Autoscaler>::new(
         Ok::<_, ScaleError>(guest(&body)),
         Box::new(Constant(9)),
-        Arc::new(move |reason: &str| kept.lock().expect("nobody panicked").push(reason.to_owned())),
+        Arc::new(move |reason: &str| kept.lock().expect("no holder panicked").push(reason.to_owned())),
     );
     let answers: Vec<_> = (0..4).map(|_| decide(&mut scaler)).collect();
     assert_eq!(answers, [Ok(3), Ok(9), Ok(9), Ok(9)]);
-    assert_eq!(heard.lock().expect("nobody panicked").len(), 1);
+    assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
 }
 
 #[test]

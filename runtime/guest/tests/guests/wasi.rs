@@ -130,7 +130,7 @@ struct Lines(Mutex<Vec<String>>);
 
 impl NoteSink for Lines {
     fn note(&self, note: Note<'_>) {
-        self.0.lock().expect("nobody panicked").push(format!("{note:?}"));
+        self.0.lock().expect("no holder panicked").push(format!("{note:?}"));
     }
 }
 
@@ -158,7 +158,7 @@ fn what_is_written_to_stdout_is_lines_of_the_log() {
         model.price(&batch, &mut durations_ns).expect("it prices");
         assert_eq!(durations_ns, [0], "the write went well");
         drop(model);
-        lines.0.lock().expect("nobody panicked").clone()
+        lines.0.lock().expect("no holder panicked").clone()
     };
     assert_eq!(heard(1000), [r#"Line { text: "`factor` i" }"#, r#"Line { text: " 0, b" }"#]);
     assert_eq!(heard(10), ["Dropped"]);

@@ -65,7 +65,7 @@ impl EmbeddingSpace {
         }
     }
 
-    /// The first numbers of a vector, if only so many are wanted, brought to length 1
+    /// The first numbers of a vector, if fewer are wanted, brought to length 1
     /// if it is to be normalized, as models with Matryoshka embeddings do it.
     pub(crate) fn shortened(&self, mut vector: Vec<f32>, dimensions: Option<u32>, is_normalized: bool) -> Vec<f32> {
         vector.truncate(dimensions.map_or(usize::MAX, |dimensions| dimensions as usize));

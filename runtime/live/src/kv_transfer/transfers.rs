@@ -56,7 +56,7 @@ pub(crate) struct Transfers {
     meetings: Option<Meetings>,
     leases: LeaseTable<HeldRequest>,
     loads: Loads,
-    /// Transfers that a step has started, and nobody has looked at.
+    /// Transfers that a step has started and that were not looked at yet.
     announced: Vec<RemoteLoad>,
     next_heartbeat_ns: Option<u64>,
     /// Notices for prompts that are not held.
@@ -226,7 +226,7 @@ impl Transfers {
         }
         let held = HeldRequest { core: finished.core, blocks };
         if let Some(before) = self.leases.hold(finished.id, held, now_ns) {
-            // Names are not used twice at once, so nobody else frees them.
+            // Names are not used twice at once, so nothing else frees them.
             self.released.push(Released { core: before.core, is_expired: true });
         }
         let (generation, is_pushed) =
@@ -372,7 +372,7 @@ impl Transfers {
         }
     }
 
-    /// When something must be done although nobody calls.
+    /// Time of the next action that is due without a call.
     pub(crate) fn next_lease_end_ns(&self) -> Option<u64> {
         self.leases.next_end_ns()
     }

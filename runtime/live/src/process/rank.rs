@@ -73,7 +73,7 @@ impl Rank {
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let result = self.serve_frontends();
-        // Whoever waits for an answer must hear that none comes.
+        // A waiting client must be told that no answer comes.
         self.close_local();
         self.state(EngineState::Stopped);
         result

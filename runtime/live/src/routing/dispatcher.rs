@@ -401,7 +401,7 @@ mod tests {
             may_shed: true,
             blocks: &[],
         };
-        assert_eq!(dispatcher.route(query), Ok(None), "nobody serves");
+        assert_eq!(dispatcher.route(query), Ok(None), "no engine serves");
         dispatcher.open(0);
         assert_eq!(dispatcher.route(query), Ok(Some(Decision::Shed)), "an engine serves before it reports its load");
     }

@@ -209,7 +209,7 @@ impl Serving {
         self.gather_shown_cache_events();
     }
 
-    /// The same, where the result of a step has shown them to whoever watches steps.
+    /// The same, where the result of a step has shown them to the observer of steps.
     fn gather_shown_cache_events(&mut self) {
         let Some(log) = self.stepper.cache_events() else { return };
         if let Some(routes) = &self.routes {

@@ -205,7 +205,7 @@ impl Stepper {
         self.engine.pool().events().filter(|log| !log.is_empty())
     }
 
-    /// Shows those changes to whoever watches steps, unless the result of a step has shown them.
+    /// Shows those changes to the observer of steps, unless the result of a step has shown them.
     pub(crate) fn show_cache_events(&self) {
         if self.cache_events().is_some() {
             self.watch.show(|observer, rank| observer.cache_changed(rank, &self.engine));

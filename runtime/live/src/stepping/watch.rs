@@ -1,4 +1,4 @@
-//! Steps of an engine for whoever watches them.
+//! Steps of an engine for an observer.
 
 use std::fmt;
 use std::sync::Arc;

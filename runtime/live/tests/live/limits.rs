@@ -22,7 +22,7 @@ fn a_message_that_is_none_is_counted_and_others_go_on() {
     assert_eq!(counters.malformed, 7);
 }
 
-/// Whoever sent it waits for an answer.
+/// Its sender waits for an answer.
 #[test]
 fn a_request_that_cannot_be_decoded_is_answered() {
     let bench = Bench::new(config());

@@ -343,7 +343,7 @@ fn several_api_servers_get_their_own() {
     seen.sort();
     let wanted = [(0, "a"), (1, "b")].into_iter().flat_map(|(client, id)| vec![(client, id.to_owned()); 3]);
     assert_eq!(seen, wanted.collect::<Vec<_>>());
-    // Nobody has this number; the engine goes on.
+    // No request has this number; the engine goes on.
     bench.send_to(0, of_client("c", 0));
     bench.collect(&["c"]);
 }
@@ -376,7 +376,7 @@ fn each_step_tells_what_it_did_and_what_is_left() {
 }
 
 /// Images stand as placeholder tokens in the prompt; their tensors come in
-/// frames of their own, and nobody looks at them.
+/// frames of their own, and they are not read.
 #[test]
 fn prompts_with_different_images_share_what_stands_before_them() {
     let bench = Bench::new(config());

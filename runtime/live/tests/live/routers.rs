@@ -22,7 +22,7 @@ struct Scripted<F> {
 impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
     fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let query = RouteQuery { blocks: &[], ..*query };
-        self.seen.lock().expect("nobody panics").queries.push((query, workers.to_vec()));
+        self.seen.lock().expect("no holder panicked").queries.push((query, workers.to_vec()));
         Ok((self.choose)(workers))
     }
 
@@ -35,7 +35,7 @@ impl<F: FnMut(&[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
     }
 
     fn ended(&mut self, request: &EndedRequest) {
-        self.seen.lock().expect("nobody panics").ended.push(*request);
+        self.seen.lock().expect("no holder panicked").ended.push(*request);
     }
 }
 
@@ -56,7 +56,7 @@ fn routed(choose: fn(&[WorkerLoad]) -> Choice) -> (LiveConfig, Arc<Mutex<Seen>>)
 
 /// The engines that the router saw when it was asked last.
 fn workers_seen(seen: &Mutex<Seen>) -> Vec<u32> {
-    let seen = seen.lock().expect("nobody panics");
+    let seen = seen.lock().expect("no holder panicked");
     seen.queries.last().expect("it was asked").1.iter().map(|load| load.worker).collect()
 }
 
@@ -108,7 +108,7 @@ fn another_engine_computes_and_streams_by_the_one_that_was_asked() {
     };
     assert_eq!((counts(&snapshots[0]), counts(&snapshots[1])), ((0, 0, 0, 1), (2, 7, 2, 0)));
     let numbers: Vec<u64> =
-        seen.lock().expect("nobody panics").queries.iter().map(|(query, _)| query.request).collect();
+        seen.lock().expect("no holder panicked").queries.iter().map(|(query, _)| query.request).collect();
     assert_eq!(numbers, [1, 2]);
 }
 
@@ -150,7 +150,7 @@ fn an_abort_follows_the_request() {
     bench.add("a", &prompt(20), 3);
     let again = bench.collect(&["a"]).remove(0);
     assert_eq!(again.finish, Some(FinishReason::Length), "the name is free again");
-    let seen = seen.lock().expect("nobody panics");
+    let seen = seen.lock().expect("no holder panicked");
     let ended = seen.ended.first().expect("the router is notified");
     assert_eq!((ended.request, ended.worker, ended.failed), (1, 1, true));
 }
@@ -164,7 +164,7 @@ fn a_second_request_of_a_name_that_is_away_is_dropped() {
     bench.add("a", &prompt(20), 10);
     assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 10);
     bench.wait_for("it was counted", |snapshot| snapshot.counters.malformed == 1);
-    assert_eq!(seen.lock().expect("nobody panics").queries.len(), 1, "the router is not asked twice");
+    assert_eq!(seen.lock().expect("no holder panicked").queries.len(), 1, "the router is not asked twice");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn the_router_knows_caches_and_loads() {
     let (config, seen) = routed(last);
     let bench = Bench::serving(config, false);
     let overlaps = || -> Vec<u32> {
-        let seen = seen.lock().expect("nobody panics");
+        let seen = seen.lock().expect("no holder panicked");
         seen.queries.last().expect("it was asked").1.iter().map(|load| load.overlap_blocks).collect()
     };
     bench.run("a", &prompt(100), 1);
@@ -206,7 +206,7 @@ fn the_router_knows_caches_and_loads() {
     assert_eq!(bench.answer(), Ok(true.into()));
     bench.run("d", &prompt(100), 1);
     assert_eq!(overlaps(), [0, 0]);
-    let seen = seen.lock().expect("nobody panics");
+    let seen = seen.lock().expect("no holder panicked");
     let (query, loads) = &seen.queries[1];
     assert_eq!((query.prompt_tokens, query.max_tokens, query.block_size_tokens), (100, 1, 16));
     assert_eq!((loads[0].max_num_seqs, loads[1].worker), (256, 1));
@@ -221,7 +221,7 @@ fn requests_on_their_way_count_as_waiting() {
         bench.add(id, &prompt(20), 1);
     }
     bench.collect(&ids);
-    let seen = seen.lock().expect("nobody panics");
+    let seen = seen.lock().expect("no holder panicked");
     let requests: Vec<u32> =
         seen.queries.iter().map(|(_, loads)| loads[1].running_requests + loads[1].waiting_requests).collect();
     assert_eq!(requests, [0, 1, 2, 3]);
@@ -271,7 +271,7 @@ fn where_all_are_paused_requests_wait_where_they_came_to() {
     bench.wait_for("it waits", |snapshot| snapshot.num_waiting == 1);
     bench.handle().command(None, &Command::SetPaused(false));
     assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 2);
-    assert!(seen.lock().expect("nobody panics").queries.is_empty());
+    assert!(seen.lock().expect("no holder panicked").queries.is_empty());
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn a_request_of_the_tenant_furthest_ahead_gives_way() {
     assert_eq!(said.eviction[&2], 0);
     policy.ended(3, 1_000);
     said.decide(&mut policy);
-    assert_eq!(said.eviction[&0], 0, "alone nobody is ahead");
+    assert_eq!(said.eviction[&0], 0, "alone no tenant is ahead");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn calls() {
     assert_eq!((summary.steps, summary.undecodable), (0, 0));
 }
 
-/// Nobody can tell from what passed that messages of other protocols are among
+/// A capture does not show that messages of other protocols were among
 /// it; the capture says that there were some.
 #[test]
 fn garbage_passes_unchanged_and_is_counted() {

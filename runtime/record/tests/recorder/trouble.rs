@@ -17,7 +17,7 @@ fn serve(chain: &mut Chain, requests: u64) {
 }
 
 /// A recorder without room for even one message loses all of them, and says so;
-/// nobody else notices.
+/// no other part notices.
 #[test]
 fn a_full_queue_holds_up_nobody() {
     let mut chain = chain_with(ONE, |config| config.queue_bytes = 1);

@@ -65,11 +65,11 @@ impl Server {
 
     /// Gives something else for what has this in its path.
     pub(crate) fn lie_about(&self, part: &'static str) {
-        *self.state.lies.lock().expect("nobody panicked") = Some(part);
+        *self.state.lies.lock().expect("no holder panicked") = Some(part);
     }
 
     pub(crate) fn put_manifest(&self, path: &str, bytes: Vec<u8>) {
-        self.state.contents.lock().expect("nobody panicked").insert(path.to_owned(), bytes);
+        self.state.contents.lock().expect("no holder panicked").insert(path.to_owned(), bytes);
     }
 }
 
@@ -101,7 +101,7 @@ impl State {
                 return ("401 Unauthorized", challenge, Vec::new());
             }
         }
-        let mut contents = self.contents.lock().expect("nobody panicked");
+        let mut contents = self.contents.lock().expect("no holder panicked");
         let path = request.path.as_str();
         match request.method.as_str() {
             "GET" | "HEAD" if path == "/v2/" => ("200 OK", String::new(), Vec::new()),
@@ -109,7 +109,7 @@ impl State {
                 let Some(bytes) = contents.get(path) else { return ("404 Not Found", String::new(), Vec::new()) };
                 let digest = digest(bytes);
                 let mut bytes = bytes.clone();
-                if self.lies.lock().expect("nobody panicked").is_some_and(|part| path.contains(part)) {
+                if self.lies.lock().expect("no holder panicked").is_some_and(|part| path.contains(part)) {
                     bytes[1] ^= 1;
                 }
                 let kind = if path.contains("/manifests/") { MANIFEST } else { "application/octet-stream" };

@@ -32,10 +32,10 @@ pub(crate) struct Slo {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GoodputOf {
     pub(crate) workload: Option<String>,
-    /// Those who have been promised the same latencies.
+    /// Name of the SLO class.
     pub(crate) class: Option<String>,
     pub(crate) tenant: Option<u64>,
-    /// None for what was promised.
+    /// None for the SLO of the workload.
     slos: Vec<Slo>,
 }
 
@@ -72,8 +72,8 @@ pub(crate) fn parse(text: &str, rest: &str) -> Result<GoodputOf, Malformed> {
             _ => of.slos.push(slo(part)?),
         }
     }
-    let has_promise = of.class.is_some() || of.tenant.is_some();
-    if of.slos.is_empty() && !has_promise { Err(without_limits()) } else { Ok(of) }
+    let has_slo = of.class.is_some() || of.tenant.is_some();
+    if of.slos.is_empty() && !has_slo { Err(without_limits()) } else { Ok(of) }
 }
 
 /// The error of a goodput without limits.
@@ -83,7 +83,7 @@ pub(crate) fn without_limits() -> Malformed {
 
 fn form() -> String {
     "write the limits as in \"goodput{ttft<1s,tpot<50ms}\", for one workload \"goodput{workload:chat,ttft<1s}\", \
-     for what was promised to an SLO class \"goodput{class:interactive}\""
+     for the SLO class \"goodput{class:interactive}\""
         .to_owned()
 }
 
@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(parsed("goodput{ttft<1s,itl<=50ms}"), Ok(all));
         let of_chat = GoodputOf { workload: Some("chat".to_owned()), slos: vec![itl], ..GoodputOf::default() };
         assert_eq!(parsed("goodput{ itl <= 50ms, workload: chat }"), Ok(of_chat));
-        let promised = GoodputOf { class: Some("gold".to_owned()), tenant: Some(3), ..GoodputOf::default() };
-        assert_eq!(parsed("goodput{class:gold, tenant: 3}"), Ok(promised));
+        let of_class = GoodputOf { class: Some("gold".to_owned()), tenant: Some(3), ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{class:gold, tenant: 3}"), Ok(of_class));
     }
 
     #[test]

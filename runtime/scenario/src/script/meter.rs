@@ -102,7 +102,7 @@ impl Meter {
         1 + self.operations.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The reason to end the script after so many operations, if there is one.
+    /// The reason to end the script after this many operations, if there is one.
     pub(crate) fn end_of_script(&self, operations: u64) -> Option<Dynamic> {
         if operations > MAX_SCRIPT_OPERATIONS {
             let message = format!("the script did not end within {MAX_SCRIPT_OPERATIONS} operations");

@@ -256,7 +256,7 @@ fn carry_out(
 
 /// Simulates draw number `draw` of a run.
 fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usize) -> Result<Report, Thrown> {
-    // No run can be called so: what guests tell in draws is nobody's.
+    // No run has this name: telemetry of guests in draws belongs to no run.
     let name = format!("{}\tdraw {draw}", run.name);
     let result =
         simulate(RunConfig { name: name.clone(), keeps_requests: false, ..drawn }, &mut DrawWatcher { context });

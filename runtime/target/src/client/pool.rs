@@ -175,7 +175,7 @@ impl Pool {
         let shaken = Builder::new().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| ClientError::Lost(with_causes(&error)))?;
         tokio::task::spawn_local(async move {
-            // Whoever uses the connection hears of its end.
+            // The user of the connection is told of its end.
             _ = connection.await;
         });
         Ok(sender)

@@ -1,4 +1,4 @@
-//! Prompts as texts of exactly so many tokens.
+//! Prompts as texts of an exact number of tokens.
 //!
 //! A text is words, each of which is one token wherever it stands: the pre-tokenizers of
 //! today's models cut texts at spaces. Which words those are, the model's tokenizer says.

@@ -20,7 +20,7 @@ use vcr_cluster::{Due, Ending, IssuedRequest, MeasuredRun, RunConfig, TargetErro
 
 use clock::{Alarm, Clock};
 
-/// Time between two looks at whoever may end the run.
+/// Interval at which the observer is asked whether to end the run.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// Pause before a request is sent again that was lost before its first token: its server may
 /// be about to come back.
@@ -114,7 +114,7 @@ impl Heard {
             if self.shared.next_release_ns() == Some(self.due_ns) {
                 self.shared.changed.notify_one();
             }
-            // The run ends where nobody releases it.
+            // The run ends if it is never released.
             _ = released.await;
         }
         let delay_ns = self.shared.clock.now_ns().saturating_sub(self.due_ns);
@@ -138,7 +138,7 @@ impl Heard {
         self.shared.run.borrow_mut().admitted(self.tag, at_ns, cached_tokens);
     }
 
-    /// So many tokens of the prompt were cached.
+    /// Number of cached tokens of the prompt.
     pub(crate) fn cached(&self, cached_tokens: u32) {
         self.shared.run.borrow_mut().cached(self.tag, cached_tokens);
     }

@@ -25,7 +25,7 @@ enum ChangeKind {
     Crash {
         restart_after_ns: Option<u64>,
     },
-    /// Steps take so many times as long.
+    /// Steps take this many times as long.
     Slow(f64),
 }
 

@@ -124,7 +124,7 @@ fn engine_error(error: LiveError) -> TargetError {
     TargetError::Failed(crate::client::pool::with_causes(&error))
 }
 
-/// The first of so many ports in a row that are free now; another program may take one before
+/// The first of N consecutive ports that are free now; another program may take one before
 /// it is used.
 fn free_ports(count: u16) -> Result<u16, TargetError> {
     let failed = |error: std::io::Error| TargetError::Failed(format!("no free ports for KV transfers: {error}"));

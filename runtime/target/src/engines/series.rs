@@ -4,7 +4,7 @@ use vcr_cluster::PoolRole;
 use vcr_cluster::observe::{EngineSample, Incident, RunSeries};
 use vcr_live::{EnginesHandle, Snapshot};
 
-/// Samples of all engines of a run, where somebody wants them. They are as old as engines'
+/// Samples of all engines of a run, if requested. They are as old as engines'
 /// snapshots, some milliseconds.
 pub(crate) struct EngineSeries {
     pools: Vec<(PoolRole, EnginesHandle)>,

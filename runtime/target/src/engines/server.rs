@@ -52,7 +52,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What it still does is for nobody.
+        // The result is no longer needed.
         self.threads.take().into_iter().for_each(ServerThreads::shut_down);
     }
 }

@@ -31,7 +31,7 @@ struct Counted {
 }
 
 impl RunSteps {
-    /// Those of a run that has not begun. Whoever wants to see them has a sink.
+    /// Steps of a run that has not begun; shown to the sink of a caller that wants them.
     pub(crate) fn new(sink: Option<Arc<dyn StepSink>>) -> Self {
         Self(Arc::new(Shared { clock: OnceLock::new(), counted: Mutex::default(), sink }))
     }

@@ -43,7 +43,7 @@ pub enum Received {
         request_id: Option<String>,
     },
     /// The connection to an API server ended. The library tries to connect
-    /// again, but whoever listens there then does not know this engine.
+    /// again, but a new listener there does not know this engine.
     FrontendLost {
         /// The API server.
         client: usize,

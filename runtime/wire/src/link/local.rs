@@ -214,7 +214,7 @@ mod tests {
                 LocalEvent::Damaged(frame, damage) => format!("{rank} {damage:?} {}", String::from_utf8_lossy(frame)),
                 LocalEvent::Lost => format!("{rank} lost"),
             };
-            of_sink.lock().expect("nobody panicked").push(text);
+            of_sink.lock().expect("no holder panicked").push(text);
         });
         let waiter = Waiter::new().expect("there are descriptors");
         (LocalLink::new(3, waiter.waker(), max_waiting, sink), waiter, heard)
@@ -248,7 +248,7 @@ mod tests {
         assert!(engine.outputs.send(1, b"out").is_err());
         link.close();
         link.close();
-        assert_eq!(*heard.lock().expect("nobody panicked"), ["3 ready", "3 out", "3 Lost out", "3 lost"]);
+        assert_eq!(*heard.lock().expect("no holder panicked"), ["3 ready", "3 out", "3 Lost out", "3 lost"]);
     }
 
     /// Requests behind the first one cost no wake-up, and none is lost.
@@ -258,7 +258,7 @@ mod tests {
         let engine = EngineLink::local(&link, &ReadyResponse::default());
         assert!(engine.inputs.await_messages());
         let wake_up = link.post(add("a")).expect("there is room").expect("the engine waits");
-        assert!(link.post(add("b")).expect("there is room").is_none(), "somebody wakes it already");
+        assert!(link.post(add("b")).expect("there is room").is_none(), "it is being woken already");
         assert!(!waiter.waker().take_call());
         drop(wake_up);
         assert!(waiter.waker().take_call());
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(link.send(add("b")), Err(LocalLinkError::Full));
         link.send(Request::Abort(vec!["a".to_owned()])).expect("aborts have no limit");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("it was woken");
-        // Nothing is taken, and nobody calls again.
+        // Nothing is taken, and no further wake-up comes.
         waiter.wait(&mut engine.inputs, false, None, None, Some(monotonic_ns() + 1_000_000)).expect("the time passes");
         waiter.wait(&mut engine.inputs, true, None, None, None).expect("there is something");
         assert!(engine.inputs.try_receive_message().expect("it is there").is_some());

@@ -128,7 +128,7 @@ fn a_wrong_identity_is_named() {
     let Err(error) = listener.accept(PATIENCE) else { panic!("there is no engine 300") };
     let expected = "invalid engine identity 2c01: expected 0 to 1, as 2 bytes little-endian";
     assert_eq!(error.to_string(), expected);
-    engine.join().expect("no panic").expect_err("nobody answers it");
+    engine.join().expect("no panic").expect_err("it gets no answer");
 }
 
 #[test]
@@ -160,15 +160,15 @@ fn a_dead_frontend_is_noticed() {
     }
     lost.sort_unstable();
     assert_eq!(lost, [0, 1]);
-    // Neither blocks nor fails, whoever is gone.
-    engine.outputs.send(0, b"to nobody").expect("it waits");
+    // Neither blocks nor fails, whichever side is gone.
+    engine.outputs.send(0, b"without a reader").expect("it waits");
     let error = engine.outputs.send(2, b"").expect_err("there are two");
     assert_eq!(error.to_string(), "unknown API server 2: the frontend has 2");
     let error = engine.outputs.send_to_coordinator(b"").expect_err("there is none");
     assert_eq!(error.to_string(), "the frontend has no coordinator");
 }
 
-/// A message that is none concerns nobody else.
+/// An invalid message affects its sender only.
 #[test]
 fn garbage_is_reported_and_passed_over() {
     let (frontend, mut engines) = linked(over_tcp(1, 1));

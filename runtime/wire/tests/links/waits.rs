@@ -30,7 +30,7 @@ fn messages_end_it_if_they_are_wanted() {
     let until_ns = in_a_moment();
     assert!(!waiter.wait(&mut engine.inputs, false, None, None, until_ns).expect("it works"));
     assert!(Some(monotonic_ns()) >= until_ns, "something ended the waiting early");
-    assert_eq!(next_id(engine), None, "nobody looked for messages");
+    assert_eq!(next_id(engine), None, "no call looked for messages");
 
     // Without a limit: it would hang if they did not end it.
     waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");

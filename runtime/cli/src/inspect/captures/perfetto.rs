@@ -33,7 +33,7 @@ pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let finished = export.finish().map_err(|error| output.error(error));
     match finished.and_then(|unplaced| output.commit().map(|()| unplaced)) {
         Ok(0) => {}
-        Ok(unplaced) => tell(format_args!("note: not shown: {unplaced} requests whose arrival nobody knows")),
+        Ok(unplaced) => tell(format_args!("note: not shown: {unplaced} requests of unknown arrival")),
         Err(error) => return not_written(&error),
     }
     let shown = args.output.display();

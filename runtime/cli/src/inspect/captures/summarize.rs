@@ -104,7 +104,7 @@ fn write_head(out: &mut dyn Write, path: &Path, imported: &Imported, summary: &S
         (holds.kv_events || summary.kv_batches > 0, "KV events"),
     ];
     let kept: Vec<&str> = parts.iter().filter(|(is_kept, _)| *is_kept).map(|(_, what)| *what).collect();
-    let kind = if summary.is_workload { "a workload, which nobody has answered" } else { "requests and their answers" };
+    let kind = if summary.is_workload { "a workload without answers" } else { "requests and their answers" };
     let with = if kept.is_empty() { String::new() } else { format!(", with {}", kept.join(", ")) };
     writeln!(out, "  {kind}{with}")
 }

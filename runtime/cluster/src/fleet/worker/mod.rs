@@ -60,7 +60,7 @@ pub(crate) struct Worker {
     injector: Option<Box<Injector>>,
     /// Chooses output tokens, where they are not drawn.
     tokens: Option<Box<ChosenTokens>>,
-    /// Shows output tokens, where somebody serves them.
+    /// Shows output tokens, where they are served.
     shown: Option<Box<ShownTokens>>,
     /// When a load from its tiers is to be looked at next, if one is.
     tiers_wake_ns: Option<u64>,

@@ -118,7 +118,7 @@ impl Worker {
     }
 }
 
-/// Applies a step with the tokens of a source, which are shown if somebody serves them.
+/// Applies a step with the tokens of a source, which are shown if they are served.
 fn apply(engine: &mut AnyEngine, mut source: impl TokenSource, are_drawn: bool, shown: Option<&mut ShownTokens>) {
     match shown {
         None => engine.update(&mut source),

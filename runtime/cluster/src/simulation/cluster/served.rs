@@ -53,7 +53,7 @@ impl RequestOrigin {
 /// A request that a server has received.
 #[derive(Clone, Debug)]
 pub struct ServedRequest {
-    /// Its number where it comes from, for whoever sees steps; none if it has none there.
+    /// Its number at its source, for observers of steps; none if it has none there.
     pub number: Option<u64>,
     /// Where it comes from.
     pub origin: RequestOrigin,

@@ -97,7 +97,7 @@ struct State<S> {
 }
 
 impl<S: Source> State<S> {
-    /// Waits for events, and takes what is ready with them: so many tokens of a fast
+    /// Waits for events, and takes what is ready with them: many tokens of a fast
     /// engine become one packet.
     async fn fill(&mut self) {
         while !self.is_over && self.events.0.len() < BATCH_BYTES {

@@ -142,7 +142,7 @@ impl std::fmt::Debug for Printed<'_> {
     }
 }
 
-/// Refuses what is of the right shape, but that nobody answers.
+/// Refuses messages of the right shape that cannot be answered.
 pub(in crate::api) fn check(messages: &[Templated]) -> Result<(), ApiError> {
     let refused = |what: &str| {
         let value = Printed(messages);

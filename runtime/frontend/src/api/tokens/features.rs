@@ -13,7 +13,7 @@ use crate::server::error::ApiError;
 pub(in crate::api) struct Features {
     mm_hashes: BTreeMap<String, Vec<String>>,
     mm_placeholders: BTreeMap<String, Vec<Place>>,
-    /// Tensors, which nobody looks at.
+    /// Tensors, which are not read.
     #[serde(default)]
     kwargs_data: Option<Value>,
 }
@@ -36,7 +36,7 @@ impl Features {
         all
     }
 
-    /// As engines take them, for a prompt of so many tokens.
+    /// As engines take them, for a prompt of this many tokens.
     ///
     /// # Errors
     /// When hashes and places do not belong together, or a place is not in the prompt.

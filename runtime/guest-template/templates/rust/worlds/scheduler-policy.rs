@@ -1,4 +1,4 @@
-//! Serves short prompts first, but nobody waits for ever: the longer a request is
+//! Serves short prompts first, but no request waits for ever: the longer one is
 //! there, the shorter it counts.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]

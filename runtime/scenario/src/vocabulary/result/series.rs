@@ -115,7 +115,7 @@ fn read(report: &Report, asked: &Asked) -> Result<Vec<f64>, Thrown> {
     let samples = report.series.as_ref().ok_or_else(|| {
         if let Some(target) = report.target.as_ref().filter(|target| target.name == "http") {
             let message = format!("the engines of the run `{}` are not known over time", report.name);
-            return Thrown::input(format!("{message}: the target `{}` is somebody else's server", target.name))
+            return Thrown::input(format!("{message}: the target `{}` is an external server", target.name))
                 .hint("`arrived_per_s` and `completed_per_s` are known of every run");
         }
         Thrown::input(format!("the run `{}` was not observed over time", report.name))

@@ -1,4 +1,4 @@
-//! Options that all workloads have: whose they are, what is promised them, what their
+//! Options that all workloads have: their tenant, their SLO, what their
 //! clients do.
 
 use vcr_cluster::{CancelConfig, ClientConfig, RetryConfig, Slo, WorkloadConfig, WorkloadSource};

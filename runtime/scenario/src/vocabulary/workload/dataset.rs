@@ -48,7 +48,7 @@ impl Said {
 
 /// How the tokens of texts are known.
 enum Counting {
-    /// So many characters are a token.
+    /// Characters of a token.
     Characters(f64),
     /// By a tokenizer, whose tokens are kept or only counted.
     Tokens { tokenize: Box<Tokenize>, keeps: bool },
@@ -68,7 +68,7 @@ impl Counting {
     }
 }
 
-/// Whoever speaks for the model.
+/// Role of the model's messages.
 const MODEL_ROLES: &[&str] = &["assistant", "gpt", "chatgpt", "bing", "bard", "model"];
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<Conversations>> {

@@ -85,7 +85,7 @@ impl Gateway {
                     let EngineLink { inputs, outputs, .. } = EngineLink::local(&of_thread, &ready());
                     Serving::new(cluster, outputs, register, of_begin).run(inputs, &waiter, &of_stop)
                 });
-                // Whoever waits for an answer must hear that none comes.
+                // A waiting client must be told that no answer comes.
                 of_thread.close();
                 served
             };
@@ -265,7 +265,7 @@ impl Serving {
             }
             ClusterOutput::Ended { request, record } => {
                 self.cluster.forget_tokens(request);
-                // Whoever has taken it back hears no more of it.
+                // A caller that has cancelled it gets no more events.
                 let Some(under_way) = self.under_way.remove(&request) else { return };
                 self.numbers.remove(&under_way.id);
                 let at_ns = under_way.last_ns.max(record.end_ns.unwrap_or(0));

@@ -111,7 +111,7 @@ impl From<Meta> for CaptureMeta {
             vllm_version: meta.vllm_version,
             block_size_tokens: meta.block_size,
             hash: meta.hash.unwrap_or(HashScheme::Fnv1a),
-            // They do not say; whoever asks what a trace discloses must expect them.
+            // They do not say; a check of what a trace discloses must assume them.
             holds: Holds { output_tokens: true, ..Holds::default() },
             fingerprint: meta.config_hash,
             other: meta.other,

@@ -217,7 +217,7 @@ mod tests {
         (theirs, Stream::Unix(ours))
     }
 
-    /// Whoever reads slowly gets everything, also what was sent just before the
+    /// A slow reader gets everything, also messages that were sent just before the
     /// other end closed; and little of it waits here.
     #[test]
     fn a_slow_reader_gets_all() {
@@ -227,7 +227,7 @@ mod tests {
         pipe.watch(&mut poller, 0).expect("both can be watched");
         let bytes: Vec<u8> = (0..8_u32 << 20).map(|index| (index % 251) as u8).collect();
         let sent = bytes.clone();
-        let sending = thread::spawn(move || engine.write_all(&sent).expect("somebody reads"));
+        let sending = thread::spawn(move || engine.write_all(&sent).expect("there is a reader"));
         let reading = thread::spawn(move || {
             let (mut all, mut part) = (Vec::new(), [0; 10_000]);
             loop {

@@ -72,7 +72,7 @@ pub enum RelayNotice {
     },
 }
 
-/// Hears what passes a [`crate::Relay`], on its thread: whoever is slow here makes the
+/// Observes the messages of a [`crate::Relay`], on its thread: a slow observer makes the
 /// relay slow.
 pub trait RelayTap {
     /// A message was handed on.

@@ -153,7 +153,7 @@ impl Bell {
     }
 
     pub(in crate::link) fn ring(&self) {
-        // Fails where there is no room for another one, which nobody needs.
+        // Fails where there is no room for another one, which is not needed.
         _ = (&self.rung).write(&[1]);
     }
 }

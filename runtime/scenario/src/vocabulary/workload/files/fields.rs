@@ -1,4 +1,4 @@
-//! The fields of a file of another tool, and which of them nobody has asked for.
+//! The fields of a file of another tool, and those that were never read.
 
 use serde_json::{Map, Value};
 

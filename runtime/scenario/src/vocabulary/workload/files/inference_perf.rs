@@ -52,7 +52,7 @@ fn mix(data: &mut Fields, ignored: &mut Vec<String>) -> Result<RequestMix, Strin
                     None => fields.number("std_dev")?.unwrap_or(0.0),
                 };
                 let (min, max) = (fields.number("min")?, fields.number("max")?);
-                // Lengths are drawn for each request, not out of so many.
+                // Lengths are drawn for each request, not from a list.
                 fields.take("total_count");
                 fields.finish(ignored);
                 normal(mean, std, min, max)
