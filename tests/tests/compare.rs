@@ -88,7 +88,7 @@ fn a_comparison_that_makes_no_sense_is_refused() {
         &["is not a condition on a comparison", "hint: write a metric"],
     );
     refused(r#"expect(compare(sim, real), "outside < 10%");"#, &["is not a condition on a comparison"]);
-    refused(r#"value(compare(sim, real), "speed p50 error");"#, &["is nothing that comparisons know"]);
+    refused(r#"value(compare(sim, real), "speed p50 error");"#, &["is not a metric of comparisons"]);
     refused(r#"interval(compare(sim, real), "ttft mape");"#, &["has no interval", "hint: intervals are of"]);
     refused("compare(sim, 3);", &["takes results of runs and captures, not the number 3"]);
     refused(r#"compare(sim, real, #{ workload: "chat" });"#, &["has no workload `chat`", "it has capture"]);
@@ -103,7 +103,7 @@ fn a_comparison_that_makes_no_sense_is_refused() {
     let end = r#"{"kind":"end","at_ns":9,"requests":1,"unfinished":0}"#;
     folder.write("timeless.jsonl", format!("{head}\n{row}\n{end}\n"));
     refused(r#"compare(sim, capture("timeless.jsonl"));"#, &["timeless.jsonl has no times to compare"]);
-    refused(r#"playback(capture("timeless.jsonl"));"#, &["does not say when its answers came"]);
+    refused(r#"playback(capture("timeless.jsonl"));"#, &["has no times of its answers"]);
     let aborted = row.replace("stop", "abort");
     folder.write("aborted.jsonl", format!("{head}\n{aborted}\n{end}\n"));
     refused(r#"compare(sim, capture("aborted.jsonl"));"#, &["no request was answered whole in both"]);

@@ -67,7 +67,7 @@ fn a_check_without_a_config_says_what_to_give() {
     );
     let with = |config: &str| folder.vcr(&[&play[..], &["--latency-config", config]].concat());
     with("@none.json").failed(2, &["cannot read the config `none.json`"]);
-    with("@config.json").failed(2, &["the config `config.json` is no JSON", "line 1 column 11"]);
+    with("@config.json").failed(2, &["the config `config.json` is not JSON", "line 1 column 11"]);
     with("@/dev/zero").failed(2, &["cannot read the config `/dev/zero`: it is a character device"]);
 }
 

@@ -240,8 +240,8 @@ fn what_cannot_be_checked_is_bad_input() {
     let check = |args: &[&str]| folder.vcr(&[&["guest", "check"], args].concat());
     check(&["missing.wasm"]).failed(2, &["cannot read guest `missing.wasm`"]);
     check(&["text.wasm"]).failed(2, &["it is not a WebAssembly file"]);
-    check(&["text.wasm", "--config", "{"]).failed(2, &["`--config` is no JSON"]);
-    check(&["text.wasm", "--config", "no.json"]).failed(2, &["the config `no.json` is no JSON"]);
+    check(&["text.wasm", "--config", "{"]).failed(2, &["`--config` is not JSON"]);
+    check(&["text.wasm", "--config", "no.json"]).failed(2, &["the config `no.json` is not JSON"]);
     check(&["text.wasm", "--config", "none.json"]).failed(2, &["cannot read the config `none.json`"]);
     let Some(path) = hostile_guest() else { return };
     let path = path.to_str().expect("a path in UTF-8");

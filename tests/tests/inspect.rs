@@ -312,7 +312,7 @@ fn one_step_in_full() {
         "prefixes 2 prompts looked up, 0 of 11 tokens found",
         "KV events stored 0",
         "why",
-        "the prompt of 1 was cut after 2 tokens: the budget was used up; it goes on in step 1",
+        "the prompt of 1 was cut after 2 tokens: the budget was used up; it continues in step 1",
         "1 request waits: the step's budget of tokens (8) was used up",
     ];
     has_lines(&said.stdout, &lines);
@@ -321,10 +321,7 @@ fn one_step_in_full() {
         ["finished 0 (length)", "KV events stored 2 after 0", "1 request waits: as many requests ran as may (2)"];
     has_lines(&said.stdout, &lines);
     let said = folder.vcr(&["inspect", "steps", "all/a", "--step", "4"]).ended(0);
-    has_lines(
-        &said.stdout,
-        &["flushed 2", "no request got any tokens: it only tells the workers which requests have ended"],
-    );
+    has_lines(&said.stdout, &["flushed 2", "no request got any tokens: it only informs the workers of ended requests"]);
 
     let step = folder.vcr(&["inspect", "steps", "all/a", "--step", "3", "--json"]).ended(0).json();
     assert_eq!(step["schedule"]["sched"], serde_json::json!([[2, 2, 4, "n", [1, 4]]]));

@@ -142,5 +142,5 @@ fn blocks_are_worked_out_from_the_memory() {
     on(model, r#"num_gpu_blocks: "many""#).run(&[]).failed(2, &["`num_gpu_blocks` must be a whole number"]);
     let fixed = r#"let e = engine(#{ num_gpu_blocks: "auto" });
 pool(#{ engine: e, latency: fixed(#{ step: "1ms" }) });"#;
-    Folder::with(fixed).run(&[]).failed(2, &["needs a latency model that knows the model and the memory of the GPU"]);
+    Folder::with(fixed).run(&[]).failed(2, &["needs a latency model with the model and the memory of the GPU"]);
 }

@@ -184,7 +184,7 @@ impl Client {
         };
         match message.decode()? {
             EngineMessage::Outputs(outputs) => Ok(Arrival { at_ns, outputs }),
-            EngineMessage::Dead => Err("the engine says that it is dead".into()),
+            EngineMessage::Dead => Err("the engine reports that it is dead".into()),
         }
     }
 

@@ -97,7 +97,7 @@ impl<S: Sync, T: Wanted> FromRequest<S> for Asked<T> {
         }
         let hint = || format!("send {}", T::EXAMPLE);
         if let Some(query) = request.uri().query() {
-            let refusal = Refusal::bad(format!("`?{query}` means nothing here; what is wanted goes into the body"));
+            let refusal = Refusal::bad(format!("`?{query}` has no effect here; settings go into the body"));
             return Err(refusal.hint(hint()));
         }
         let bytes = read(request.into_body()).await?;

@@ -70,15 +70,15 @@ impl Collector for GuestCollector {
             GuestValue::Counter(name, total) => Some((Some(name.clone()), *total)),
             _ => None,
         };
-        guest_counter(&mut encoder, "guest_metric", "A counter that a guest tells.", &samples, whole)?;
+        guest_counter(&mut encoder, "guest_metric", "A counter that a guest reports.", &samples, whole)?;
         let mut metric =
-            encoder.encode_descriptor("guest_gauge", "A gauge that a guest tells.", None, MetricType::Gauge)?;
+            encoder.encode_descriptor("guest_gauge", "A gauge that a guest reports.", None, MetricType::Gauge)?;
         for sample in &samples {
             if let GuestValue::Gauge(name, value) = &sample.value {
                 metric.encode_family(&guest_labels(sample, Some(name.clone())))?.encode_gauge(value)?;
             }
         }
-        let help = "Notes of a guest that were dropped, because it tells too much.";
+        let help = "Notes of a guest that were dropped, because it reports too much.";
         let dropped = |sample: &GuestSample| match sample.value {
             GuestValue::Dropped(total) => Some((None, total)),
             _ => None,

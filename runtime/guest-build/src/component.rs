@@ -113,7 +113,7 @@ mod tests {
         expected.extend_from_slice(b"vcr:example-config{\"a\": 1}");
         assert_eq!(bytes, expected);
         fs::write(folder.path().join(EXAMPLE_FILE), "{a: 1}").expect("it is writable");
-        let error = add_example(&mut bytes, folder.path()).expect_err("it is no JSON").to_string();
+        let error = add_example(&mut bytes, folder.path()).expect_err("it is not JSON").to_string();
         assert!(error.contains("config.json") && error.contains("line 1"), "{error}");
     }
 

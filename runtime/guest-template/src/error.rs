@@ -52,7 +52,7 @@ impl NewError {
                 let (similarity, world) = near.max_by(|a, b| a.0.total_cmp(&b.0))?;
                 (similarity > 0.8).then(|| format!("perhaps you mean `{world}`"))
             }
-            Self::Exists { .. } => Some("give another place by `--path`, or move what is there away".into()),
+            Self::Exists { .. } => Some("give another place by `--path`, or move the existing files away".into()),
             Self::Write { .. } => None,
         }
     }

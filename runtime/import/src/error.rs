@@ -54,7 +54,7 @@ pub enum ImportError {
         output: VcrOutput,
     },
     /// The file is of another format than was said.
-    #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or say --from requests")]
+    #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or pass --from requests")]
     OtherFormat {
         /// The file, as the caller named it.
         name: String,

@@ -51,10 +51,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     let Tokenizer(read) = Tokenizer::open(tokenizer)?;
     let decoder = serde_json::to_value(read.get_decoder()).map_err(|error| refused(error.to_string()))?;
     let spelling = spelling_of(&decoder).ok_or_else(|| {
-        refused(
-            "its pieces are neither byte-level nor those of SentencePiece, so they do not say what text they are"
-                .into(),
-        )
+        refused("its pieces are neither byte-level nor those of SentencePiece, so their text is unknown".into())
     })?;
     let special = read.get_added_vocabulary();
     // By token: the order of a hash map is another in every run.

@@ -69,7 +69,7 @@ fn guidellm_errors_name_the_request_and_the_field() {
     let read = of_text(&text, Format::Guidellm, &lenient()).expect("the other one");
     assert_eq!((read.account.requests, read.account.skipped), (1, 1));
     assert!(read.account.first_skipped.as_deref().is_some_and(|first| first.starts_with(expected)));
-    assert!(read.account.notes[0].what.contains("strategy `poisson` does not tell"));
+    assert!(read.account.notes[0].what.contains("strategy `poisson` does not report"));
     let negative = GOOD.replace("1.5", "-1.5");
     let error = refused(&report("{}", &format!(r#""successful":[{negative}]"#)), Format::Guidellm);
     assert!(error.contains("field `time_to_first_token_ms`: invalid duration -1.5"), "{error}");

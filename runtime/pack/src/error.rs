@@ -45,7 +45,7 @@ pub enum PackError {
         expected: String,
     },
     /// An entry has another size.
-    #[error("`{path}` in the pack has {found} bytes: its manifest says {expected}")]
+    #[error("`{path}` in the pack has {found} bytes: its manifest has {expected}")]
     Size {
         /// The entry.
         path: String,
@@ -55,7 +55,7 @@ pub enum PackError {
         expected: u64,
     },
     /// An entry has another digest.
-    #[error("`{path}` in the pack has the SHA-256 {found}: its manifest says {expected}")]
+    #[error("`{path}` in the pack has the SHA-256 {found}: its manifest has {expected}")]
     Digest {
         /// The entry.
         path: String,

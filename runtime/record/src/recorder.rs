@@ -236,7 +236,7 @@ fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), 
         let mut things = batch.iter();
         let noted = things.try_for_each(|(item, frames)| writer.note(item, frames)).and_then(|()| writer.flush());
         if let Err(error) = noted {
-            tracing::error!("the capture ends here, but relaying goes on: {error}");
+            tracing::error!("the capture ends here, but relaying continues: {error}");
             counts.lost_messages.add(1 + things.map(|(item, _)| item.messages()).sum::<u64>());
             while goes_on {
                 goes_on = queue.take(&mut batch, PAUSE);

@@ -251,7 +251,7 @@ impl Writer {
     fn notice(&mut self, item: &Item, notice: &RelayNotice) -> Result<(), RecordError> {
         let rank = item.rank;
         match notice {
-            RelayNotice::Hello { again: false } => tracing::info!(rank, "an engine says HELLO"),
+            RelayNotice::Hello { again: false } => tracing::info!(rank, "an engine sends HELLO"),
             RelayNotice::Hello { again: true } => {
                 self.engine(rank).record = None;
                 self.interrupted(item, "the engine came again", |_| true)?;
@@ -282,7 +282,7 @@ impl Writer {
         if std::mem::replace(&mut self.engine(item.rank).is_dead, true) {
             return Ok(());
         }
-        self.interrupted(item, "the engine says that it is dead", |_| true)
+        self.interrupted(item, "the engine reports that it is dead", |_| true)
     }
 
     /// Traffic of one engine broke off, as far as `is_meant` says of its

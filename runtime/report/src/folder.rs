@@ -32,7 +32,7 @@ pub struct Folder {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// It has no report.
-    #[error("`{}` is no folder of a run: it has no report.json", .0.display())]
+    #[error("`{}` is not the folder of a run: it has no report.json", .0.display())]
     NoReport(PathBuf),
     /// A file cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]

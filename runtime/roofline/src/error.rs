@@ -54,13 +54,13 @@ impl fmt::Display for RooflineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownPreset { field, name, known } => {
-                write!(f, "`{field}` is \"{name}\", which is no preset; use one of {known}")
+                write!(f, "`{field}` is \"{name}\", which is not a preset; use one of {known}")
             }
             Self::Missing { field, preset } => {
                 write!(f, "`{field}` has no value; set it, or name a preset in `{preset}`")
             }
             Self::MissingOfExperts { field } => {
-                write!(f, "`{field}` has no value, but `moe_layers` says that there are experts")
+                write!(f, "`{field}` has no value, but `moe_layers` needs experts")
             }
             Self::NoMoeLayers { field } => {
                 write!(f, "`{field}` is set, but no layer has experts: set `moe_layers`")

@@ -402,7 +402,7 @@ mod tests {
         let error = error_text(only(|_| ()), PhysicsConfig { layers: None, ..tiny() });
         assert_eq!(error, "`layers` has no value; set it, or name a preset in `model`");
         let error = error_text(only(|_| ()), PhysicsConfig { moe_layers: Some(1), ..tiny() });
-        assert_eq!(error, "`experts` has no value, but `moe_layers` says that there are experts");
+        assert_eq!(error, "`experts` has no value, but `moe_layers` needs experts");
         let error = error_text(only(|_| ()), PhysicsConfig { experts: Some(8), ..tiny() });
         assert_eq!(error, "`experts` is set, but no layer has experts: set `moe_layers`");
     }

@@ -164,7 +164,7 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
     if word == ADAPTERS {
         return format!("the adapters of those that wait would have been too many (at most {})", settings.max_loras);
     }
-    format!("the log says \"{word}\"")
+    format!("the log has \"{word}\"")
 }
 
 /// Explains a step, given by its index.
@@ -195,7 +195,7 @@ fn of_emptiness(step: &Step<'_>) -> Option<String> {
     }
     let reason = match (line.pre.is_empty(), line.flush.is_empty(), step.num_running) {
         (false, ..) => "the preemptions made room for the next step",
-        (true, false, 0) => "it only tells the workers which requests have ended",
+        (true, false, 0) => "it only informs the workers of ended requests",
         (true, true, 0) => "no request could run",
         (true, _, _) => "all that run wait for results that are in flight",
     };
@@ -233,7 +233,7 @@ fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> 
     } else if settings.is_async {
         "their last tokens are in flight"
     } else {
-        "the log does not tell why"
+        "the log does not have the reason"
     };
     let who = named(idle.iter().copied());
     Some(format!("{who} {} but got no tokens: {reason}", if idle.len() == 1 { "runs" } else { "run" }))
@@ -259,7 +259,7 @@ fn of_cut_prompts(steps: &Steps<'_>, index: usize, settings: &Settings<'_>) -> V
         goes_on.then(|| {
             let reason = cut_reason(row, step, settings);
             let tokens = count(u64::from(row.tokens), "token");
-            format!("the prompt of {} was cut after {tokens}: {reason}; it goes on in step {number}", row.request)
+            format!("the prompt of {} was cut after {tokens}: {reason}; it continues in step {number}", row.request)
         })
     };
     silent.filter_map(sentence).collect()
@@ -276,7 +276,7 @@ fn cut_reason(row: &Scheduled, step: &Step<'_>, settings: &Settings<'_>) -> Stri
     if said || (settings.budget.is_some() && settings.budget == line.tot.map(u64::from)) {
         return "the budget was used up".to_owned();
     }
-    "the log does not tell why".to_owned()
+    "the log does not have the reason".to_owned()
 }
 
 fn of_admission(step: &Step<'_>, settings: &Settings<'_>, admission: &Admission) -> Option<String> {
@@ -284,9 +284,9 @@ fn of_admission(step: &Step<'_>, settings: &Settings<'_>, admission: &Admission)
     let verb = if waiting == 1 { "waits" } else { "wait" };
     let clauses: Vec<String> = admission.stops.iter().map(|word| clause(word, settings, Some(step))).collect();
     let reason = match (&clauses[..], admission.source) {
-        ([], _) => "the log does not tell why, and the engine's settings are not known".to_owned(),
+        ([], _) => "the log does not have the reason, and the engine's settings are not known".to_owned(),
         ([one], _) => one.clone(),
-        (several, _) => format!("either {}; the log does not tell which", several.join(", or ")),
+        (several, _) => format!("either {}; the log does not have which", several.join(", or ")),
     };
     Some(format!("{} {verb}: {reason}", count(waiting, "request")))
 }
@@ -392,14 +392,14 @@ mod tests {
             r#"{"s":0,"sched":[[0,500,0,"n",[1]],[4,12,0,"n",[2]]],"tot":512,"run":[0,4],"wait":2,"free":3,"u":0,"out":[[0,1]]}"#,
             r#"{"s":1,"sched":[[0,1,500,"r",[]],[4,88,12,"r",[]]],"tot":89,"run":[0,4],"wait":0,"free":3}"#,
         ];
-        let cut = "the prompt of 4 was cut after 12 tokens: the budget was used up; it goes on in step 1";
+        let cut = "the prompt of 4 was cut after 12 tokens: the budget was used up; it continues in step 1";
         sentences(
             settings(json!({})),
             &lines,
             &[cut, "2 requests wait: the step's budget of tokens (512) was used up"],
         );
         let cut = "the prompt of 4 was cut after 12 tokens: a request among others gets no more of a long prompt at once \
-                   (threshold 12); it goes on in step 1";
+                   (threshold 12); it continues in step 1";
         let waiting = "2 requests wait: the step's budget of tokens (512) was used up";
         sentences(settings(json!({ "long_prefill_token_threshold": 12 })), &lines, &[cut, waiting]);
     }
@@ -418,7 +418,7 @@ mod tests {
         let idle = "request 1 runs but got no tokens: the budget was used up before the end of the running list";
         sentences(settings(json!({})), &[line], &[idle]);
         let line = r#"{"s":0,"sched":[],"tot":0,"flush":[3],"run":[],"wait":0,"free":9}"#;
-        let empty = "no request got any tokens: it only tells the workers which requests have ended";
+        let empty = "no request got any tokens: it only informs the workers of ended requests";
         sentences(settings(json!({})), &[line], &[empty]);
         let line = r#"{"s":0,"sched":[[0,1,9,"r",[5]]],"tot":1,"run":[0],"wait":0,"free":9}"#;
         sentences(settings(json!({})), &[line], &["every request got all the tokens it could use"]);
@@ -428,7 +428,7 @@ mod tests {
     fn words_have_clauses_without_settings() {
         let log = log(&[r#"{"s":0,"sched":[],"tot":0,"wait":1,"why":"moonlight"}"#]);
         let explanation = explain(&Steps::of(&log), 0);
-        assert!(explanation.sentences.contains(&"1 request waits: the log says \"moonlight\"".to_owned()));
+        assert!(explanation.sentences.contains(&"1 request waits: the log has \"moonlight\"".to_owned()));
         assert_eq!(stop_clause("budget"), "the step's budget of tokens was used up");
         assert_eq!(stop_clause("cap"), "as many requests ran as may");
         assert_eq!(stop_clause("paused"), "the scheduler was paused");

@@ -200,7 +200,7 @@ impl Reader<'_> {
             let name = self.name().ok_or("a rule is expected, written `name ::= ...`")?;
             self.skip();
             if !self.take("::=") {
-                return Err(format!("`{name}` is no rule: rules are written `name ::= ...`"));
+                return Err(format!("`{name}` is not a rule: rules are written `name ::= ...`"));
             }
             if rules.iter().any(|(known, _)| *known == name) {
                 return Err(format!("there are two rules `{name}`"));
@@ -378,5 +378,5 @@ fn escaped(chars: &mut impl Iterator<Item = (usize, char)>) -> Result<char, Stri
 fn by_number(chars: &mut impl Iterator<Item = (usize, char)>, digits: usize) -> Result<char, String> {
     let hex: String = chars.take(digits).map(|(_, char)| char).collect();
     let value = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits);
-    value.and_then(char::from_u32).ok_or_else(|| format!("`{hex}` is no number of a character"))
+    value.and_then(char::from_u32).ok_or_else(|| format!("`{hex}` is not the number of a character"))
 }

@@ -66,7 +66,7 @@ fn keyword(key: &str, value: &Value) -> Result<String, String> {
     let is_name = key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_');
     if !is_name {
-        return Err(format!("the argument `{key}` is no name that Python allows"));
+        return Err(format!("the argument `{key}` is not a valid name in Python"));
     }
     Ok(format!("{key}={}", python::literal(value)))
 }

@@ -206,7 +206,7 @@ fn what_cannot_be_followed_is_named() {
         (r#"{"regex": "a{70000}"}"#, "more than 2048 bytes"),
         (r#"{"grammar": "root ::= (((((\"\"*)*)*)*)*)* \"a\"{9000}"}"#, "more than 8192 bytes"),
         (r#"{"grammar": "root ::= 1 2"}"#, "there is no rule `1`"),
-        (r#"{"grammar": "start: \"a\""}"#, "line 1: `start` is no rule: rules are written `name ::= ...`"),
+        (r#"{"grammar": "start: \"a\""}"#, "line 1: `start` is not a rule: rules are written `name ::= ...`"),
         (r#"{"grammar": "x ::= \"a\""}"#, "it has no rule `root`"),
         (r#"{"grammar": "root ::= \"a\" root"}"#, "no text of the rule `root` ever ends"),
         (r#"{"grammar": "root ::= . \"a\""}"#, "`.` is not supported"),

@@ -7,10 +7,10 @@ use vcr_cluster::metrics::{Counter, Gauge, Trend};
 
 use crate::client::scraper::Scraped;
 
-const OF_SERVER: &str = "only the server knows it, and does not tell";
-const OF_FILE: &str = "only the server knows the steps of its engines, and does not tell";
+const OF_SERVER: &str = "known to the server only, which does not report it";
+const OF_FILE: &str = "known to the server only, which does not report the steps of its engines";
 const VIRTUAL: &str = "it exists in virtual time only";
-const OF_PROMPTS: &str = "engines tell nothing of a prompt before its first token";
+const OF_PROMPTS: &str = "engines report nothing about a prompt before its first token";
 
 /// Metrics of virtual time only.
 fn virtual_only() -> Vec<&'static str> {

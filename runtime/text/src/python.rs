@@ -148,7 +148,7 @@ impl Style {
                 })?;
             }
             ValueKind::Undefined => return refused("tojson: the value is undefined".to_owned()),
-            other => return refused(format!("tojson: a value of type {other} is no JSON")),
+            other => return refused(format!("tojson: a value of type {other} is not JSON")),
         }
         Ok(())
     }

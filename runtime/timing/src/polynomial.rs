@@ -142,7 +142,7 @@ fn plain_decode_ns(context_tokens: u64, total_kv_tokens: u64) -> Option<u64> {
 fn no_cache() -> LatencyError {
     LatencyError {
         model: MODEL.to_owned(),
-        reason: "the engine reports a KV cache of 0 tokens, so its occupancy means nothing; give it blocks".to_owned(),
+        reason: "the engine reports a KV cache of 0 tokens, so it has no occupancy; give it blocks".to_owned(),
     }
 }
 

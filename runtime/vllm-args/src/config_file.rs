@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         for (words, wanted) in [
-            (&["--config"][..], "invalid `--config`: expected a value behind it"),
+            (&["--config"][..], "invalid `--config`: expected a value after it"),
             (&["--config", "c.json"], "expected a file whose name ends in .yaml or .yml"),
             (&["--config", "none.yaml"], "invalid `--config none.yaml`: "),
             (&["--config", "c.yaml", "--config", "c.yaml"], "expected one file"),

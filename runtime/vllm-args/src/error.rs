@@ -63,7 +63,7 @@ pub enum ArgumentError {
         since: String,
     },
     /// An argument without its value.
-    #[error("invalid `{name}`: expected a value behind it")]
+    #[error("invalid `{name}`: expected a value after it")]
     NoValue {
         /// The argument.
         name: String,

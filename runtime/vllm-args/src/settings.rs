@@ -146,7 +146,7 @@ impl Settings {
                 if count(word, 1)? > 1 {
                     return Err(not_simulated(
                         word,
-                        "an engine is scheduled as one stage; the latency model says how fast it is",
+                        "an engine is scheduled as one stage; the latency model determines its speed",
                     ));
                 }
                 "one stage".to_owned()
@@ -196,7 +196,7 @@ impl Settings {
             }
             "--max-model-len" => {
                 if matches!(word.text().as_str(), "-1" | "auto") {
-                    return Err(invalid(word, "a number: `vcr inspect model` says how many tokens fit".to_owned()));
+                    return Err(invalid(word, "a number: `vcr inspect model` prints how many tokens fit".to_owned()));
                 }
                 let tokens = readable(word, 1)?;
                 input.max_model_len = Some(tokens);

@@ -179,7 +179,7 @@ fn mistakes_are_all_named() {
              --max-num-scheduled-tokens, --max-num-queued-reqs, --max-num-queued-tokens",
             "invalid `--enable-lora=yes`: expected `--enable-lora` or `--no-enable-lora` alone",
             "invalid argument `other`: expected one model, here `m`, and arguments that begin with `-`",
-            "invalid `--seed`: expected a value behind it",
+            "invalid `--seed`: expected a value after it",
             "invalid `--block-size x`: expected a whole number from 1 to 4294967295",
             "invalid `--watermark 2`: expected a share from 0 to below 1",
         ]

@@ -35,7 +35,7 @@ Nothing is compiled or run: `vcr guest check` does that.
 
 Exit codes:
   0  the file is a component, whether or not this build can run it
-  2  bad usage, or a file that cannot be read or is no component";
+  2  bad usage, or a file that cannot be read or is not a component";
 
 pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   vcr guest check guests/dist/roofline.wasm              # with the example config inside
@@ -50,7 +50,7 @@ must answer alike, alone, in turns, and however the host puts its work into call
 Exit codes:
   0  every check passed
   1  a check failed
-  2  bad usage, a file that is no guest of this build, or a config that the guest refuses
+  2  bad usage, a file that is not a guest of this build, or a config that the guest refuses
   3  the guest failed (it trapped, used up a limit, or answered an error), or this machine refused memory";
 
 pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(

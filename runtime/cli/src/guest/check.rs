@@ -107,11 +107,11 @@ impl Config {
 fn config(text: &str) -> Result<String, String> {
     let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
     if text.trim_start().starts_with('{') {
-        return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is no JSON: {error}"));
+        return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is not JSON: {error}"));
     }
     let name = text.strip_prefix('@').unwrap_or(text);
     let read = read_config(name)?;
-    is_json(&read).map_err(|error| format!("the config `{name}` is no JSON: {error}"))?;
+    is_json(&read).map_err(|error| format!("the config `{name}` is not JSON: {error}"))?;
     Ok(read)
 }
 

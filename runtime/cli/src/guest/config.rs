@@ -10,7 +10,7 @@ pub(crate) fn guest_config(text: &str) -> Result<String, String> {
         Some(name) => {
             let read = read_config(name)?;
             let checked = serde_json::from_str::<serde_json::Value>(&read);
-            checked.map(|_| read).map_err(|error| format!("the config `{name}` is no JSON: {error}"))
+            checked.map(|_| read).map_err(|error| format!("the config `{name}` is not JSON: {error}"))
         }
         None => Ok(text.to_owned()),
     }
@@ -31,7 +31,7 @@ mod tests {
         assert_eq!(guest_config("{\"a\": 1}"), Ok("{\"a\": 1}".to_owned()));
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let error = guest_config(&format!("@{manifest}")).expect_err("it is TOML");
-        assert!(error.contains("is no JSON"), "{error}");
+        assert!(error.contains("is not JSON"), "{error}");
         let error = guest_config("@no-such-file").expect_err("it is not there");
         assert!(error.starts_with("cannot read the config `no-such-file`"), "{error}");
         let error = guest_config("@/dev/zero").expect_err("it never ends");

@@ -94,7 +94,7 @@ fn write(out: &mut dyn Write, sides: &Sides<'_>, found: &LogDiff) -> io::Result<
         writeln!(out, "  only {} has the engine {name}", name_of(sides, *side))?;
     }
     for (field, side) in &found.not_compared {
-        writeln!(out, "  {DIM}not compared: `{field}`, which only {} tells{DIM:#}", name_of(sides, *side))?;
+        writeln!(out, "  {DIM}not compared: `{field}`, which only {} has{DIM:#}", name_of(sides, *side))?;
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ fn write_facts(out: &mut dyn Write, step: &Step<'_>) -> io::Result<()> {
 
 fn write_result(out: &mut dyn Write, step: &Step<'_>) -> io::Result<()> {
     let Some(result) = step.result else {
-        return writeln!(out, "  {DIM}the log does not tell its result{DIM:#}");
+        return writeln!(out, "  {DIM}the log does not have its result{DIM:#}");
     };
     if let Some(emitted) = &result.out {
         let tokens: u64 = emitted.iter().map(|(_, tokens)| u64::from(*tokens)).sum();

@@ -146,7 +146,7 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
     let Some(next) = rest.first() else { return Ok(()) };
     let more = text::count(rest.len() as u64, "more step");
     match of_one_engine {
-        true => writeln!(out, "{DIM}  {more}: --from {} goes on, --limit shows more at once{DIM:#}", next.number),
+        true => writeln!(out, "{DIM}  {more}: --from {} continues, --limit shows more at once{DIM:#}", next.number),
         false => writeln!(out, "{DIM}  {more}: --limit shows more, --from starts later, --engine picks one{DIM:#}"),
     }
 }

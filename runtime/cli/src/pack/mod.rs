@@ -262,7 +262,7 @@ fn show(out: &mut dyn Write, manifest: &Manifest) -> io::Result<()> {
             printable(&input.path)
         )?;
     }
-    writeln!(out, "\n  files, each as its SHA-256 says:")?;
+    writeln!(out, "\n  files, with their SHA-256:")?;
     for file in &manifest.files {
         let size = format_bytes(file.bytes as f64);
         writeln!(out, "  {}  {size:>10}  {}", &file.sha256.get(..16).unwrap_or(&file.sha256), printable(&file.path))?;

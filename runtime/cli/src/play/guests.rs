@@ -143,7 +143,7 @@ impl LiveGuests {
         let notes = self.plugin_context(module, plugin_context);
         Arc::new(move |reason| {
             lock(&notes.kept).failures += 1;
-            tracing::error!("{} failed, its fallback goes on: {reason}", notes.name());
+            tracing::error!("{} failed, its fallback continues: {reason}", notes.name());
         })
     }
 

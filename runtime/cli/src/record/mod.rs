@@ -30,7 +30,7 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
             let refused = summary.refused_inits;
             let message =
                 format!("{refused} INIT message(s) of the frontend could not be relayed, so engines were not recorded");
-            print_error(&message, Some("the log says why; this build reads the messages of vLLM 0.27 to 0.33"));
+            print_error(&message, Some("the log has the reason; this build reads the messages of vLLM 0.27 to 0.33"));
             printed(written, Exit::Fault)
         }
         Err(Failed { error, was_serving }) => {

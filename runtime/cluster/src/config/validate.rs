@@ -98,7 +98,7 @@ impl RunConfig {
         {
             problem(
                 "cluster".to_owned(),
-                "two pools have the same `name`; faults and reports could not tell them apart",
+                "two pools have the same `name`; faults and reports could not distinguish them",
             );
         }
         if let Topology::Disaggregated { link, .. } = &self.topology

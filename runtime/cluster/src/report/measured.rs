@@ -153,7 +153,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
         // All that happened happened to its requests.
         own.replace_counters(&counters, seconds);
     } else {
-        let reason = "the target tells it of all requests together";
+        let reason = "the target reports it for all requests together";
         target.absent_of_workloads.extend(counters.keys().map(|name| (*name, reason.to_owned())));
     }
     if counters.contains_key(Counter::CachedTokens.info().name) && workload_names.len() > 1 {

@@ -18,7 +18,7 @@ impl RouterConfig {
             Self::LeastLoaded => Box::new(LeastLoaded),
             Self::KvAware(config) => Box::new(KvAware { config: *config }),
             Self::Kv(_) => {
-                let reason = "it sees more than what other routers are asked with, so it cannot stand in for one";
+                let reason = "it needs more than the inputs of other routers, so it cannot replace one";
                 return Err(RouteError { router: "kv_router".to_owned(), reason: reason.to_owned() });
             }
             Self::PrefixAffinity(config) => Box::new(Affine::new(*config, plugin_context.seed)?),

@@ -73,7 +73,7 @@ impl AgentsInput {
             return Err("`count` must be at least 1".to_owned());
         }
         if self.rate_per_s.is_some() == self.concurrency.is_some() {
-            return Err("exactly one of `rate` and `concurrency` says when agents start".to_owned());
+            return Err("exactly one of `rate` and `concurrency` is needed".to_owned());
         }
         if self.rate_per_s.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
             return Err("`rate` must be positive and finite".to_owned());

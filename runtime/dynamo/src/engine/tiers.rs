@@ -97,7 +97,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
                 keys.problem("scope", text);
             }
             None if keys.has_problem("scope") => {}
-            None => keys.problem("scope", "is missing; say \"worker_local\""),
+            None => keys.problem("scope", "is missing; expected \"worker_local\""),
         }
         tiers.disk_blocks = required_blocks(&mut keys, "num_g3_blocks");
         let latency_ms = keys.between("latency_to_first_byte_ms", 0.0, 1e9).unwrap_or(DISK_LATENCY_MS);

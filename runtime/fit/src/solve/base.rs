@@ -56,7 +56,7 @@ impl Base {
         weak.spread = weak.spread.map(|spread| spread * WEAK);
         let observations: Vec<Observation> = priced.iter().map(|(shape, ns)| observation(shape, *ns)).collect();
         let estimate = solve(&observations, &weak, &weak.mean)
-            .ok_or_else(|| failed("its prices are no sum of the terms of a fit".to_owned()))?;
+            .ok_or_else(|| failed("its prices are not a sum of the terms of a fit".to_owned()))?;
         let deviations = observations.iter().map(|each| {
             let sum: f64 = each.row.iter().zip(&estimate.values).map(|(amount, value)| amount * value).sum();
             (sum / each.measured_ns - 1.0).abs()

@@ -107,7 +107,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("ssl-keyfile", Rule::Same("--ssl-keyfile")),
     ("self-signed-certs", Rule::Missing("certificates are not made; give --ssl-certfile and --ssl-keyfile")),
     ("fake-metrics", Rule::Json("--fake-metrics")),
-    ("fake-metrics-refresh-interval", Rule::Ignored("made-up metrics are computed when they are asked for")),
+    ("fake-metrics-refresh-interval", Rule::Ignored("made-up metrics are computed when they are scraped")),
     ("mm-processor-kwargs", Rule::Ignored("it has no effect there either")),
     ("ec-transfer-config", Rule::Ignored("it has no effect there either")),
     ("enforce-eager", Rule::Ignored("it has no effect there either")),

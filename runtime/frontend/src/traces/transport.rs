@@ -144,6 +144,6 @@ fn exchange(mut stream: impl Read + Write, endpoint: &Endpoint, body: &[u8]) -> 
     match status {
         Some(200..=299) => Ok(()),
         Some(status) => Err(io::Error::other(format!("the collector answered with status {status}"))),
-        None => Err(io::Error::other("the collector's answer is no HTTP")),
+        None => Err(io::Error::other("the collector's answer is not HTTP")),
     }
 }

@@ -138,7 +138,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::NumericDrift,
         name: "numeric_drift",
-        reason: "a tolerance already says how far numbers may lie apart",
+        reason: "a tolerance already limits how far numbers may lie apart",
         owner: "model-quality",
         action: "take the candidate back, then check kernels, precision and quantization of the candidate",
         ..ROLLBACK
@@ -218,7 +218,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::Route,
         name: "route",
-        reason: "only routers that report routes can be asked for them",
+        reason: "only routers that report routes have them",
         owner: "routing",
         action: "record the route of each request on the candidate",
         ..REQUIRED
@@ -226,7 +226,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
     SignalInfo {
         signal: Signal::Scheduler,
         name: "scheduler",
-        reason: "only engines that report their policy can be asked for it",
+        reason: "only engines that report their policy have it",
         owner: "scheduling",
         action: "record the scheduling policy of each request on the candidate",
         ..REQUIRED

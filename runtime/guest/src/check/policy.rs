@@ -159,12 +159,12 @@ impl Scheduling {
             match kind {
                 0 => request.wait_rank = value.cast_signed(),
                 1 => request.give_way_rank = value.cast_signed(),
-                2 if value == 0 => return Err(wrong("lets a request compute nothing; say at least 1 token")),
+                2 if value == 0 => return Err(wrong("lets a request compute nothing; expected at least 1 token")),
                 2 => request.cap_tokens = value,
                 _ => return Err(wrong("has an unknown kind: expected 0 to 2")),
             }
             if !said.insert((kind, slot)) {
-                return Err(wrong("is said twice in one answer"));
+                return Err(wrong("stands twice in one answer"));
             }
         }
         Ok(())

@@ -185,7 +185,7 @@ pub enum CallFault {
         request: u64,
     },
     /// An autoscaler wants too many engines.
-    #[error("it wants {desired} engines, but at most {DESIRED_ENGINES_MAX} can be wanted")]
+    #[error("it asks for {desired} engines, but at most {DESIRED_ENGINES_MAX} are allowed")]
     TooManyEngines {
         /// The number that it answered.
         desired: u32,
@@ -247,8 +247,8 @@ impl CallFault {
             Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its `memory`",
             Self::Table { .. } => "tables hold functions and references: have fewer of them",
             Self::StackOverflow => "look for a recursion that does not end",
-            Self::Panicked => "run the guest's own tests natively; to say why it fails, return an error",
-            Self::AnswerTooLarge { .. } => "answer what was asked for and no more",
+            Self::Panicked => "run the guest's own tests natively; to report why it fails, return an error",
+            Self::AnswerTooLarge { .. } => "answer the request and no more",
             Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
                 "answer one duration for each step that starts before the horizon, and at least one"
             }

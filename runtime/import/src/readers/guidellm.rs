@@ -222,7 +222,8 @@ impl<'de> Visitor<'de> for Benchmark<'_, '_> {
         let requests = &mut self.0.requests[first..];
         let concurrency = strategy.concurrency();
         if concurrency.is_none() && !requests.is_empty() {
-            let what = format!("requests without a concurrency, which the strategy `{}` does not tell", strategy.type_);
+            let what =
+                format!("requests without a concurrency, which the strategy `{}` does not report", strategy.type_);
             self.0.tally.notes_of(&what, requests.len() as u64);
         }
         requests.iter_mut().for_each(|timed| timed.record.concurrency = concurrency);

@@ -230,7 +230,7 @@ fn add_prompt(
     };
     if prompt.tokens != record.prompt_tokens {
         let text = format!(
-            "{} prompt tokens, but `{workload}` says {}; name the run's own workload",
+            "{} prompt tokens, but `{workload}` has {}; name the run's own workload",
             record.prompt_tokens, prompt.tokens
         );
         return Err(Problem::new("input_toks", text));

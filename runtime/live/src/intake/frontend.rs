@@ -339,7 +339,7 @@ impl Intake {
             });
         }
         if request.prompt_embeds.is_some() {
-            return Err(Refusal::invalid("prompt embeddings cannot be simulated: they say nothing about tokens"));
+            return Err(Refusal::invalid("prompt embeddings cannot be simulated: they have no tokens"));
         }
         if request.resumable {
             return Err(Refusal::invalid("streaming input (resumable requests) is not simulated"));

@@ -41,7 +41,7 @@ impl FrontendVersion {
         if evidence.is_newer() {
             tracing::warn!(
                 rank,
-                "the frontend is newer than vLLM 0.33: its requests have {} elements; what they say beyond 22 is passed over",
+                "the frontend is newer than vLLM 0.33: its requests have {} elements; elements beyond 22 are ignored",
                 evidence.request_len
             );
         }
@@ -49,7 +49,7 @@ impl FrontendVersion {
             if evidence.pick(version) != version {
                 tracing::warn!(
                     rank,
-                    "the frontend's requests look like those of vLLM {} to {}, but --vllm-minor says {version}",
+                    "the frontend's requests look like those of vLLM {} to {}, but --vllm-minor is {version}",
                     evidence.oldest,
                     evidence.newest
                 );

@@ -218,7 +218,7 @@ impl Mover {
         let Some(blocks) = pushed_pairs(&registration.groups, held) else {
             // The reader's deadline ends it.
             let request = &registration.request;
-            tracing::warn!(request, "a decode engine wants blocks that the prompt does not have");
+            tracing::warn!(request, "a decode engine asks for blocks that the prompt does not have");
             return;
         };
         let (id, timeout) = (self.next_id(), self.timeout);

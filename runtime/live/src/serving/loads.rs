@@ -63,7 +63,8 @@ impl Serving {
             }
             Ok(None) if self.transfers.moves_bytes() => error(
                 ErrorKind::Mismatch,
-                "the prefill worker does not say where its KV is; only --kv-transfer none does without that".to_owned(),
+                "the prefill worker does not report the address of its KV; only --kv-transfer none needs none"
+                    .to_owned(),
             ),
             other => other,
         };

@@ -149,7 +149,7 @@ impl Bench {
         while Instant::now() < end {
             let Some(message) = self.frontend.receive(PATIENCE).expect("it works") else { break };
             let EngineMessage::Outputs(outputs) = message.decode().expect("it is a message") else {
-                panic!("the engine says that it is dead");
+                panic!("the engine reports that it is dead");
             };
             if !outputs.outputs.is_empty() || outputs.utility_output.is_some() {
                 return *outputs;

@@ -23,7 +23,7 @@ impl Worker {
                     let Active { transfer, request, place, .. } = self.active.swap_remove(index);
                     drop(request);
                     self.links.forget(&place, &mut self.agent);
-                    let message = format!("KV peer {} is lost: NIXL says {error}", name_of(&place));
+                    let message = format!("KV peer {} is lost: NIXL reports {error}", name_of(&place));
                     self.fail(&transfer, TransferError::new(ErrorKind::PeerLost, message));
                 }
             }

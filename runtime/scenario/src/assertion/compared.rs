@@ -20,7 +20,7 @@ pub(crate) fn gate(text: &str) -> Result<Gate, Malformed> {
 pub(crate) fn subject(text: &str) -> Result<Subject, Malformed> {
     let known = text.parse().ok().filter(|subject| *subject != Subject::Outside);
     known.ok_or_else(|| Malformed {
-        message: format!("`{text}` is nothing that comparisons know"),
+        message: format!("`{text}` is not a metric of comparisons"),
         hint: Some(
             "write it as in \"ttft p50 error\", \"ttft p50 reference\", \"itl ks\" or \"throughput\"".to_owned(),
         ),

@@ -71,7 +71,7 @@ impl Statistic {
             return Ok(());
         }
         let message = format!("`{}` has no `{}`", metric.name, self.name());
-        Err(Malformed { message, hint: Some(format!("it can be asked for {wanted}")) })
+        Err(Malformed { message, hint: Some(format!("it has {wanted}")) })
     }
 
     pub(crate) fn name(self) -> String {

@@ -74,7 +74,7 @@ fn workload(context: &Context, capture: &CaptureSpec, answers: Answers) -> Resul
     let paths = [capture.path.clone()];
     let trace = open_trace(context, &paths, &read).map_err(|error| Thrown::input(error.to_string()))?;
     if is_recorded && trace.answer_times.iter().all(Option::is_none) {
-        return Err(Thrown::input(format!("{} does not say when its answers came", capture.path)));
+        return Err(Thrown::input(format!("{} has no times of its answers", capture.path)));
     }
     let pacing = TracePacing::Recorded { speedup: 1.0 };
     let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers };

@@ -58,8 +58,7 @@ impl EngineSpec {
         model.map(|model| model.available_bytes(&self.memory)).transpose()?;
         let Some(input) = self.auto_blocks else { return Ok(self) };
         let Some(model) = model else {
-            let needs =
-                "`num_gpu_blocks: \"auto\"` needs a latency model that knows the model and the memory of the GPU";
+            let needs = "`num_gpu_blocks: \"auto\"` needs a latency model with the model and the memory of the GPU";
             return Err(format!(
                 "{needs}: `tables`, or `roofline` or `trained_physics` with a `gpu` or with \
                          `gpu_memory`; else state the number"

@@ -32,7 +32,7 @@ use plan::{PlannedRun, plan};
 use watcher::{DrawWatcher, Watcher};
 
 /// Error of a run that cannot be drawn.
-pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools knows how uncertain its coefficients are";
+pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools has uncertain coefficients";
 
 /// Share of the step time outside of a fitted range that is warned of.
 const MAX_OUTSIDE_RANGE: f64 = 0.05;

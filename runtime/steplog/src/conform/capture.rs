@@ -56,7 +56,7 @@ impl Capture {
         let rules = match &file.vllm {
             Some(version) => rules_of(version).map_err(refuse)?,
             None => {
-                report.notes.push("`engine.json` does not say which `vllm` it was: taken for 0.32".to_owned());
+                report.notes.push("`engine.json` has no version of `vllm`: 0.32 is assumed".to_owned());
                 SchedulerRules::V0_32
             }
         };

@@ -261,7 +261,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let budget = "the token budget of a step is `max_num_batched_tokens`";
     let drafting = config.drafting();
     let of_drafter = "it follows from the drafter";
-    let as_asked = "the scheduler held another value than was asked for";
+    let as_asked = "the scheduler held another value than requested";
     let policy = match config.policy {
         Policy::Fcfs => "fcfs",
         Policy::Priority => "priority",

@@ -253,7 +253,7 @@ impl EventCheck {
             report.notes.push(format!("batches of KV events missing from the capture: {} ({why})", self.not_captured));
         }
         if !self.with_adapter.is_empty() && self.hashes.is_some() {
-            let why = "an adapter's path is hashed too, and the capture does not tell it";
+            let why = "an adapter's path is hashed too, and the capture does not have it";
             report.notes.push(format!("hashes of requests with adapters are not compared: {why}"));
         }
         Ok(())

@@ -112,7 +112,7 @@ impl Text {
             HirKind::Empty => Ok(()),
             HirKind::Literal(literal) => {
                 let text = core::str::from_utf8(&literal.0)
-                    .map_err(|_| String::from("a pattern matches bytes that are no text"))?;
+                    .map_err(|_| String::from("a pattern matches bytes that are not text"))?;
                 self.push(text)
             }
             HirKind::Class(class) => {
@@ -155,7 +155,7 @@ impl Text {
             return Ok(());
         }
         if self.has_ended {
-            return Err("a pattern goes on behind its end `$`".into());
+            return Err("a pattern continues behind its end `$`".into());
         }
         self.written += text;
         if self.written.len() > TEXT_BYTES_MAX {

@@ -231,16 +231,13 @@ impl Completions {
             heard.note(
                 "output tokens",
                 format!(
-                    "some answers do not have the tokens that were asked for, such as {tokens} instead of {}",
+                    "some answers do not have the requested number of tokens, such as {tokens} instead of {}",
                     request.max_tokens
                 ),
             );
         }
         if request.needs_answer && answer.ids.len() != tokens as usize {
-            heard.note(
-                "answers",
-                "the server does not tell the tokens of answers, so that later turns repeat drawn ones instead",
-            );
+            heard.note("answers", "the server does not report the tokens of answers, so later turns repeat drawn ones");
         }
         Ok(answer.ids)
     }
@@ -317,7 +314,7 @@ impl Answer {
         }
         let event: Event<'_> = serde_json::from_slice(data).map_err(|error| {
             let shown = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
-            ClientError::Garbage(format!("an event is no completion: `{shown}` ({error})"))
+            ClientError::Garbage(format!("invalid event: expected a completion, got `{shown}` ({error})"))
         })?;
         if let Some(error) = event.error {
             return Err(ClientError::Server(message_of(error.get().as_bytes())));
@@ -342,7 +339,7 @@ impl Answer {
         self.counted += tokens;
         if self.counted > self.max_tokens.saturating_add(TOKENS_TOO_MANY) {
             return Err(ClientError::Garbage(format!(
-                "{} tokens where {} were asked for, and no end",
+                "{} tokens where {} were requested, and no end",
                 self.counted, self.max_tokens
             )));
         }
@@ -381,8 +378,8 @@ mod tests {
     fn errors_and_garbage_end_an_answer() {
         let error = |events: &[&str]| taken(events).map(|_| ()).unwrap_err().to_string();
         assert!(error(&[r#"{"error":{"message":"the engine is gone"}}"#]).ends_with("the engine is gone"));
-        assert!(error(&["<html>"]).contains("an event is no completion: `<html>`"));
+        assert!(error(&["<html>"]).contains("invalid event: expected a completion, got `<html>`"));
         let many = vec![r#"{"choices":[{"text":"a"}]}"#; 4 + TOKENS_TOO_MANY as usize + 1];
-        assert!(error(&many).contains("69 tokens where 4 were asked for"));
+        assert!(error(&many).contains("69 tokens where 4 were requested"));
     }
 }

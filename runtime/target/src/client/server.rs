@@ -104,7 +104,8 @@ pub(crate) async fn ask(pool: &Pool, target: &HttpTarget, adapters: &BTreeSet<u3
     let models = get(pool, "/v1/models").await;
     let cards = match models {
         Ok(bytes) => serde_json::from_slice::<Models>(&bytes).map(|models| models.data).map_err(|error| {
-            let what = format!("{} is no server of OpenAI's API: its /v1/models is no list of models", pool.address);
+            let what =
+                format!("{} is not a server of OpenAI's API: its /v1/models is not a list of models", pool.address);
             TargetError::unusable(format!("{what} ({error})"))
         })?,
         // Some gateways have no list.

@@ -50,7 +50,7 @@ pub enum PointsFault {
         active_kv_tokens: f64,
     },
     /// No context length has two points.
-    #[error("has no context length that was measured at two loads, so nothing tells how time grows with load")]
+    #[error("has no context length that was measured at two loads, so the growth of time with load is unknown")]
     NoSeries,
 }
 

@@ -115,7 +115,7 @@ fn probe(
     let assertions: Vec<AssertionResult> = context.state().assertions.drain(first..).collect();
     let answer = answer.as_bool().ok();
     if answer.is_none() && assertions.is_empty() {
-        let message = format!("the function for \"{name}\" does not say whether {value} is good");
+        let message = format!("the function for \"{name}\" does not return whether {value} is good");
         let hint = "end it with true or false, or have it make an assertion: expect(result, \"ttft\", \"p99 < 1s\")";
         return Err(Thrown::input(message).hint(hint).at(call.call_position()));
     }

@@ -109,7 +109,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
         "live" => Ok(Target::Live),
         "serve" => Ok(Target::Serve),
         "frontend" => Err((
-            "needs to know the program and the model of a frontend".to_owned(),
+            "needs the program and the model of a frontend".to_owned(),
             Some("frontend(#{ binary: \"path/of/vllm-rs\", model: \"path/of/the/model\" })".to_owned()),
         )),
         "http" => Err((

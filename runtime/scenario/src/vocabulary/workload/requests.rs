@@ -63,7 +63,7 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
     let conversations = options.made::<Arc<Conversations>>("dataset", "made by dataset(#{ ... })");
     if conversations.is_some() {
         for name in ["prompt_tokens", "output_tokens", "turns"] {
-            options.refuse(name, "the data set says how long prompts and answers are, and how many turns");
+            options.refuse(name, "the data set determines the lengths of prompts and answers, and the number of turns");
         }
     }
     let prompt_tokens = options.lengths("prompt_tokens");
@@ -113,7 +113,7 @@ fn adapters(options: &mut Options<'_>) -> Option<Adapters> {
         popularity: popularity(adapters),
     });
     if one.is_some() && several.is_some() {
-        options.problem("adapter", "`adapter` and `adapters` both say which adapters there are; give one of them");
+        options.problem("adapter", "`adapter` and `adapters` both list the adapters; give one of them");
     }
     one.or(several)
 }

@@ -90,9 +90,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     })?;
     if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
         let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
-        return Err(Thrown::input(format!("{} does not say when its answers came", paths.join(", ")))
-            .hint(hint)
-            .at(call));
+        return Err(Thrown::input(format!("{} has no times of its answers", paths.join(", "))).hint(hint).at(call));
     }
     let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
     Ok(of.workload(start_ns, source))

@@ -206,7 +206,7 @@ impl<'a> Stream<'a> {
         let problem = match answer {
             Message::Data { batch, bytes } if batch == asked.number && direction == Direction::Read => {
                 if bytes != asked.pages.bytes() {
-                    return Err(LinkError::Unexpected("Data of another length than was asked for"));
+                    return Err(LinkError::Unexpected("Data of another length than requested"));
                 }
                 if is_over {
                     connection.link.discard_pages(bytes, patience)?;

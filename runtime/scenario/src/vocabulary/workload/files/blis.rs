@@ -183,8 +183,9 @@ fn lengths(fields: &mut Fields, key: &str, ignored: &mut Vec<String>) -> Result<
         "empirical" => {
             let place = spec.place("params");
             let ranges = params.into_numbers()?.into_iter().map(|(length, share)| {
-                let length =
-                    length.parse::<u32>().map_err(|_| format!("{place}: `{length}` is no number of tokens"))?;
+                let length = length
+                    .parse::<u32>()
+                    .map_err(|_| format!("{place}: invalid length `{length}`: expected a number of tokens"))?;
                 Ok((length, length, share))
             });
             let ranges = ranges.collect::<Result<Vec<_>, String>>()?;
