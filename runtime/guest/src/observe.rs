@@ -119,7 +119,7 @@ fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce(
 }
 
 /// Telemetry of one instance so far, as its limits count it.
-pub(crate) struct Teller {
+pub(crate) struct TelemetryMeter {
     sink: Option<Arc<dyn NoteSink>>,
     names: BTreeMap<String, Kind>,
     names_max: usize,
@@ -136,7 +136,7 @@ enum Kind {
     Gauge(u64),
 }
 
-impl Teller {
+impl TelemetryMeter {
     pub(crate) fn new(limits: &Limits, sink: Option<Arc<dyn NoteSink>>) -> Self {
         Self {
             sink,
@@ -261,9 +261,9 @@ mod tests {
         }
     }
 
-    fn teller(limits: Limits) -> (Teller, Arc<Kept>) {
+    fn telemetry(limits: Limits) -> (TelemetryMeter, Arc<Kept>) {
         let kept = Arc::new(Kept::default());
-        (Teller::new(&limits, Some(kept.clone())), kept)
+        (TelemetryMeter::new(&limits, Some(kept.clone())), kept)
     }
 
     fn dropped(kept: &Kept) -> usize {
@@ -282,29 +282,29 @@ mod tests {
 
     #[test]
     fn a_name_is_of_one_kind_and_names_are_few() {
-        let (mut teller, kept) = teller(Limits { observe_names: 2, ..Limits::default() });
-        teller.count("a", 1).expect("few calls");
-        teller.gauge("a", 0, 1.0).expect("few calls");
+        let (mut telemetry, kept) = telemetry(Limits { observe_names: 2, ..Limits::default() });
+        telemetry.count("a", 1).expect("few calls");
+        telemetry.gauge("a", 0, 1.0).expect("few calls");
         assert_eq!(dropped(&kept), 1, "it is a counter");
-        teller.gauge("b", 5, 1.0).expect("few calls");
-        teller.gauge("b", 4, 1.0).expect("few calls");
+        telemetry.gauge("b", 5, 1.0).expect("few calls");
+        telemetry.gauge("b", 4, 1.0).expect("few calls");
         assert_eq!(dropped(&kept), 2, "time went backwards");
-        teller.gauge("b", 6, f64::NAN).expect("few calls");
+        telemetry.gauge("b", 6, f64::NAN).expect("few calls");
         assert_eq!(dropped(&kept), 3, "it is not finite");
-        teller.count("c", 1).expect("few calls");
+        telemetry.count("c", 1).expect("few calls");
         assert_eq!(dropped(&kept), 4, "there are two names already");
-        teller.count("a", 1).expect("few calls");
+        telemetry.count("a", 1).expect("few calls");
         assert_eq!(dropped(&kept), 4);
     }
 
     #[test]
     fn beyond_its_bytes_only_sums_are_heard() {
-        let (mut teller, kept) = teller(Limits { observe_bytes: 40, ..Limits::default() });
-        teller.gauge("g", 1, 1.0).expect("few calls");
-        teller.gauge("g", 2, 2.0).expect("few calls");
-        teller.gauge("g", 3, 3.0).expect("few calls");
-        teller.log("a line that does not fit").expect("few calls");
-        teller.annotate(3, "neither").expect("few calls");
+        let (mut telemetry, kept) = telemetry(Limits { observe_bytes: 40, ..Limits::default() });
+        telemetry.gauge("g", 1, 1.0).expect("few calls");
+        telemetry.gauge("g", 2, 2.0).expect("few calls");
+        telemetry.gauge("g", 3, 3.0).expect("few calls");
+        telemetry.log("a line that does not fit").expect("few calls");
+        telemetry.annotate(3, "neither").expect("few calls");
         let notes = kept.0.lock().expect("no holder panicked").clone();
         assert!(notes[1].contains("in_course: true") && notes[2].contains("in_course: false"), "{notes:?}");
         assert_eq!(notes[3..], ["Dropped", "Dropped"]);
@@ -312,12 +312,12 @@ mod tests {
 
     #[test]
     fn too_many_calls_in_one_call_are_a_fault_and_the_next_call_starts_anew() {
-        let (mut teller, _) = teller(Limits { observe_calls_per_call: 2, ..Limits::default() });
+        let (mut telemetry, _) = telemetry(Limits { observe_calls_per_call: 2, ..Limits::default() });
         for _ in 0..2 {
-            teller.begin_call();
-            teller.count("a", 1).expect("the first");
-            teller.log("b").expect("the second");
-            assert_eq!(teller.count("a", 1), Err(CallFault::TooManyObservations { limit: 2 }));
+            telemetry.begin_call();
+            telemetry.count("a", 1).expect("the first");
+            telemetry.log("b").expect("the second");
+            assert_eq!(telemetry.count("a", 1), Err(CallFault::TooManyObservations { limit: 2 }));
         }
     }
 

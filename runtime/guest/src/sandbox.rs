@@ -8,7 +8,7 @@ use wasmtime::{Config, Engine, OptLevel, OutOfMemory, ResourceLimiter, Store, Tr
 use crate::address_space::AddressSpace;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
-use crate::observe::{NoteSink, Teller};
+use crate::observe::{NoteSink, TelemetryMeter};
 use crate::refusals::Refusals;
 use crate::wasi::{self, WasiState};
 use crate::watchdog;
@@ -68,7 +68,7 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
 pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
-    pub(crate) teller: Teller,
+    pub(crate) telemetry: TelemetryMeter,
     pub(crate) refusals: Refusals,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
@@ -81,7 +81,7 @@ impl HostState {
 }
 
 /// The parts of a fresh instance beside its limits.
-pub(crate) struct Endowment {
+pub(crate) struct InstanceInputs {
     /// Source of the randomness that is granted.
     pub(crate) seed: u64,
     /// The receiver of its telemetry.
@@ -89,13 +89,13 @@ pub(crate) struct Endowment {
 }
 
 /// A store with the limits in force and nothing allotted to a call yet.
-pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> Store<HostState> {
-    let Endowment { seed, sink } = endowment;
+pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) -> Store<HostState> {
+    let InstanceInputs { seed, sink } = inputs;
     let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
     // The interfaces of `wit/` have no resources.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
-    let (teller, refusals) = (Teller::new(limits, sink), Refusals::new(limits));
-    let state = HostState { limits: *limits, memory_bytes: 0, teller, refusals, wasi };
+    let (telemetry, refusals) = (TelemetryMeter::new(limits, sink), Refusals::new(limits));
+    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, refusals, wasi };
     let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);
@@ -106,7 +106,7 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> S
 /// Lets the next call use so much.
 pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
     store.set_hostcall_fuel(budget.answer_bytes);
-    store.data_mut().teller.begin_call();
+    store.data_mut().telemetry.begin_call();
     if let Some(limit) = budget.wall_time {
         store.set_epoch_deadline(watchdog::ticks(limit));
     }

@@ -68,7 +68,7 @@ pub(crate) struct Links {
 }
 
 /// State of an engine that outlives its frontends.
-pub(crate) struct Lasting {
+pub(crate) struct PersistentState {
     pub(crate) kv_events: Option<KvEvents>,
     pub(crate) faults: Faults,
     pub(crate) counters: Counters,
@@ -99,10 +99,10 @@ pub(crate) struct Server {
 
 impl Server {
     /// An engine without requests.
-    pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: Lasting) -> Self {
+    pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: PersistentState) -> Self {
         let Plugins { latency, tokens, policy, injector } = plugins;
         let Links { outputs, transport, peer_transport, shared, dispatcher, routes, waves, mover, meetings } = links;
-        let Lasting { kv_events, faults, counters: base } = lasting;
+        let PersistentState { kv_events, faults, counters: base } = lasting;
         let config = Arc::clone(&context.config);
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
         let needs_overlap = dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.needs_overlap());
@@ -305,13 +305,13 @@ impl Server {
 
     /// Publishes a last snapshot. Returns the state for the next frontend, and
     /// the links, which stay open until they are dropped.
-    pub(crate) fn finish(mut self) -> (Lasting, OpenLinks) {
+    pub(crate) fn finish(mut self) -> (PersistentState, OpenLinks) {
         self.publish_snapshot(monotonic_ns());
         self.serving.stepper.close();
         let counters = self.admin.all_counters(&self.serving);
         let block_size = self.serving.context.config.engine.block_size;
         let (outputs, kv_events) = self.serving.egress.into_parts(block_size);
         let links = OpenLinks { outputs, _transfers: self.serving.transfers };
-        (Lasting { kv_events, faults: self.serving.faults, counters }, links)
+        (PersistentState { kv_events, faults: self.serving.faults, counters }, links)
     }
 }

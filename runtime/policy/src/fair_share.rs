@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::error::checked_chunk;
-use crate::{Algorithm, Arrival, InvalidConfig, Say};
+use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 
 /// Virtual time of a token at weight 1. Fine enough for weights up to
 /// [`WEIGHTS`], coarse enough for a trillion tokens at the least of them.
@@ -227,7 +227,7 @@ impl FairShare {
     }
 
     /// Says where the first requests of a tenant wait.
-    fn rank(&mut self, index: u32, say: &mut impl Say) {
+    fn rank(&mut self, index: u32, say: &mut impl PreferenceSink) {
         let Self { tenants, requests, .. } = self;
         let Tenant { virtual_per_token, served, waiting, window, .. } = &mut tenants[index as usize];
         for &slot in &*window {
@@ -261,7 +261,7 @@ impl FairShare {
     }
 
     /// Reports the preemption victims, where they have changed.
-    fn rank_evictions(&mut self, say: &mut impl Say) {
+    fn rank_evictions(&mut self, say: &mut impl PreferenceSink) {
         let leader = self.furthest_ahead();
         let former = core::mem::replace(&mut self.leader, leader);
         let Self { tenants, requests, admitted, .. } = self;
@@ -351,7 +351,7 @@ impl Algorithm for FairShare {
         }
     }
 
-    fn decide(&mut self, say: &mut impl Say) {
+    fn decide(&mut self, say: &mut impl PreferenceSink) {
         let mut changed = core::mem::take(&mut self.changed);
         for index in changed.drain(..) {
             self.tenants[index as usize].is_changed = false;
@@ -376,7 +376,7 @@ impl Algorithm for FairShare {
     }
 }
 
-fn say_admission(request: &mut Request, slot: u32, rank: i64, say: &mut impl Say) {
+fn say_admission(request: &mut Request, slot: u32, rank: i64, say: &mut impl PreferenceSink) {
     if request.admission_rank != Some(rank) {
         request.admission_rank = Some(rank);
         say.admission_rank(slot, rank);

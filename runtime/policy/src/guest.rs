@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use vcr_guest_sdk::{PolicyBatch, PolicyEvent, Preference};
 
-use crate::{Algorithm, Arrival, Say};
+use crate::{Algorithm, Arrival, PreferenceSink};
 
 /// Has an [`Algorithm`] decide upon a guest's input.
 pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) {
@@ -26,7 +26,7 @@ pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferenc
 
 struct List<'a>(&'a mut Vec<Preference>);
 
-impl Say for List<'_> {
+impl PreferenceSink for List<'_> {
     fn admission_rank(&mut self, slot: u32, rank: i64) {
         self.0.push(Preference::AdmissionRank { slot, rank });
     }

@@ -45,7 +45,7 @@ pub struct Arrival {
 }
 
 /// Takes what a policy prefers; a kind may be said of a slot once in a call.
-pub trait Say {
+pub trait PreferenceSink {
     /// The lowest rank is admitted first; of equal ones the one that arrived
     /// first.
     fn admission_rank(&mut self, slot: u32, rank: i64);
@@ -82,5 +82,5 @@ pub trait Algorithm {
     fn progressed(&mut self, slot: u32, output_tokens: u32);
 
     /// Says what it prefers from now on.
-    fn decide(&mut self, say: &mut impl Say);
+    fn decide(&mut self, say: &mut impl PreferenceSink);
 }

@@ -2,7 +2,7 @@ use alloc::vec::Vec;
 
 use vcr_core::policy::{PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
-use crate::{Algorithm, Arrival, Say};
+use crate::{Algorithm, Arrival, PreferenceSink};
 
 /// A policy of the engine core that decides as an [`Algorithm`].
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl<A: Algorithm + Send> SchedulingPolicy for Native<A> {
 
 struct List<'a>(&'a mut Vec<Preference>);
 
-impl Say for List<'_> {
+impl PreferenceSink for List<'_> {
     fn admission_rank(&mut self, slot: u32, rank: i64) {
         self.0.push(Preference::AdmissionRank { slot, rank });
     }

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::error::checked_chunk;
-use crate::{Algorithm, Arrival, InvalidConfig, Say};
+use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 
 /// Ranks are thousandths of tokens, so that slow ageing counts, too.
 const RANKS_PER_TOKEN: u32 = 1_000;
@@ -91,7 +91,7 @@ impl Algorithm for ShortestPromptFirst {
 
     fn progressed(&mut self, _slot: u32, _output_tokens: u32) {}
 
-    fn decide(&mut self, say: &mut impl Say) {
+    fn decide(&mut self, say: &mut impl PreferenceSink) {
         for (slot, rank) in self.arrived.drain(..) {
             say.admission_rank(slot, rank);
             say.eviction_rank(slot, rank);

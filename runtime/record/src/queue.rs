@@ -18,11 +18,11 @@ pub(crate) struct Item {
     /// When, on the system's monotonic clock.
     pub(crate) at_ns: u64,
     pub(crate) rank: u32,
-    pub(crate) what: What,
+    pub(crate) what: ItemKind,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum ItemKind {
     /// A message, whose first two frames are so long.
     Passed { path: RelayPath, lengths: [usize; 2] },
     /// Something about connections.
@@ -38,9 +38,9 @@ impl Item {
     /// The number of messages that it stands for.
     pub(crate) fn messages(&self) -> u64 {
         match self.what {
-            What::Passed { .. } | What::Kv { .. } => 1,
-            What::Lost { messages, .. } => messages,
-            What::Noticed(_) => 0,
+            ItemKind::Passed { .. } | ItemKind::Kv { .. } => 1,
+            ItemKind::Lost { messages, .. } => messages,
+            ItemKind::Noticed(_) => 0,
         }
     }
 }
@@ -58,9 +58,9 @@ impl Batch {
         let mut rest = self.bytes.as_slice();
         self.items.iter().map(move |item| {
             let lengths = match item.what {
-                What::Passed { lengths, .. } => lengths,
-                What::Kv { length, .. } => [length, 0],
-                What::Noticed(_) | What::Lost { .. } => [0, 0],
+                ItemKind::Passed { lengths, .. } => lengths,
+                ItemKind::Kv { length, .. } => [length, 0],
+                ItemKind::Noticed(_) | ItemKind::Lost { .. } => [0, 0],
             };
             let mut take = |length| rest.split_off(..length).expect("all frames were copied");
             (item, [take(lengths[0]), take(lengths[1])])
@@ -125,7 +125,7 @@ impl Queue {
         std::mem::swap(&mut state.waiting, batch);
         let lost = std::mem::take(&mut state.lost);
         if lost.messages > 0 {
-            let what = What::Lost { messages: lost.messages, bytes: lost.bytes };
+            let what = ItemKind::Lost { messages: lost.messages, bytes: lost.bytes };
             batch.items.push(Item { at_ns: lost.at_ns, rank: lost.rank, what });
         }
         state.taken_bytes = batch.size_bytes();
@@ -165,7 +165,7 @@ impl Queue {
 
     /// A batch of KV events has come.
     pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
-        self.push(Item { at_ns, rank, what: What::Kv { sequence, length: payload.len() } }, [payload, &[]]);
+        self.push(Item { at_ns, rank, what: ItemKind::Kv { sequence, length: payload.len() } }, [payload, &[]]);
     }
 }
 
@@ -176,16 +176,16 @@ impl RelayTap for Tap<'_> {
     fn passed(&mut self, message: Passed<'_>) {
         let Passed { at_ns, rank, path, mut head, .. } = message;
         match path {
-            // What follows the first frame is not needed to understand it.
+            // Data after the first frame is not needed to understand it.
             RelayPath::Outputs { .. } | RelayPath::Registration { .. } => head[1] = &[],
             RelayPath::Request { .. } => {}
         }
         let lengths = head.map(<[u8]>::len);
-        self.0.push(Item { at_ns, rank, what: What::Passed { path, lengths } }, head);
+        self.0.push(Item { at_ns, rank, what: ItemKind::Passed { path, lengths } }, head);
     }
 
     fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice) {
-        self.0.push(Item { at_ns, rank, what: What::Noticed(notice) }, [&[], &[]]);
+        self.0.push(Item { at_ns, rank, what: ItemKind::Noticed(notice) }, [&[], &[]]);
     }
 }
 
@@ -223,14 +223,17 @@ mod tests {
         assert!(queue.take(&mut batch, Duration::from_secs(60)), "it does not sleep when much waits");
         let items: Vec<_> = batch.iter().map(|(item, _)| item.clone()).collect();
         assert_eq!(items.len(), 4);
-        assert!(matches!(items[3], Item { at_ns: 9, what: What::Lost { messages: 7, bytes: 70 }, .. }), "{items:?}");
+        assert!(
+            matches!(items[3], Item { at_ns: 9, what: ItemKind::Lost { messages: 7, bytes: 70 }, .. }),
+            "{items:?}"
+        );
 
         // While the recorder is at those, they still count.
         pass(&queue, 10, [b"", &[0; 10]]);
         assert!(queue.take(&mut batch, Duration::from_secs(60)));
-        assert!(matches!(batch.iter().next(), Some((Item { what: What::Lost { messages: 1, .. }, .. }, _))));
+        assert!(matches!(batch.iter().next(), Some((Item { what: ItemKind::Lost { messages: 1, .. }, .. }, _))));
         pass(&queue, 11, [b"", &[0; 10]]);
         assert!(queue.take(&mut batch, Duration::ZERO));
-        assert!(matches!(batch.iter().next(), Some((Item { what: What::Passed { .. }, at_ns: 11, .. }, _))));
+        assert!(matches!(batch.iter().next(), Some((Item { what: ItemKind::Passed { .. }, at_ns: 11, .. }, _))));
     }
 }

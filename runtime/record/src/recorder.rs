@@ -17,8 +17,8 @@ use vcr_wire::{
 use crate::counts::{Counts, RecordSummary};
 use crate::error::RecordError;
 use crate::kv::subscribe;
-use crate::lobby::{Greeter, Lobby};
 use crate::parts::{Parts, Rotation};
+use crate::peers::{PeerWatch, PeerWatchTap};
 use crate::queue::{Batch, Queue, Tap};
 use crate::request::Detail;
 use crate::writer::Writer;
@@ -111,7 +111,7 @@ pub struct Recorder {
     relay: JoinHandle<Result<(), RecordError>>,
     writer: JoinHandle<Result<(), RecordError>>,
     subscribers: Vec<JoinHandle<()>>,
-    lobby: Arc<Lobby>,
+    peers: Arc<PeerWatch>,
     watcher: JoinHandle<Result<(), RecordError>>,
     queue: Arc<Queue>,
     handle: RecorderHandle,
@@ -178,15 +178,15 @@ impl Recorder {
         for (endpoint, rank) in config.kv_events.iter().zip(0..) {
             subscribers.push(subscribe(&transport, endpoint, rank, Arc::clone(&queue), Arc::clone(&handle.stop))?);
         }
-        let lobby = Arc::new(Lobby::new(&config.frontend_handshake, &engine_handshake, config.connect_timeout));
-        let (watched, stopping) = (Arc::clone(&lobby), handle.clone());
-        let watcher = spawn("lobby", move || watched.watch().inspect_err(|_| stopping.stop()))?;
-        let (tapped, greeted, stop) = (Arc::clone(&queue), Arc::clone(&lobby), Arc::clone(&handle.stop));
+        let peers = Arc::new(PeerWatch::new(&config.frontend_handshake, &engine_handshake, config.connect_timeout));
+        let (watched, stopping) = (Arc::clone(&peers), handle.clone());
+        let watcher = spawn("peers", move || watched.watch().inspect_err(|_| stopping.stop()))?;
+        let (tapped, greeted, stop) = (Arc::clone(&queue), Arc::clone(&peers), Arc::clone(&handle.stop));
         let relay = spawn("relay", move || {
-            let mut greeter = Greeter { tap: Tap(&tapped), lobby: &greeted };
+            let mut greeter = PeerWatchTap { tap: Tap(&tapped), peers: &greeted };
             Ok(relay.run(&mut greeter, &stop)?)
         })?;
-        Ok(Self { relay, writer, subscribers, lobby, watcher, queue, handle, engine_handshake, _folder: folder })
+        Ok(Self { relay, writer, subscribers, peers, watcher, queue, handle, engine_handshake, _folder: folder })
     }
 
     /// The handshake address for engines, with the actual port.
@@ -209,8 +209,8 @@ impl Recorder {
     pub fn wait(self) -> Result<RecordSummary, RecordError> {
         let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));
         self.handle.stop();
-        self.lobby.close();
-        let came = self.watcher.join().unwrap_or(Err(RecordError::Panicked("lobby")));
+        self.peers.close();
+        let came = self.watcher.join().unwrap_or(Err(RecordError::Panicked("peers")));
         for subscriber in self.subscribers {
             subscriber.join().map_err(|_| RecordError::Panicked("subscriber"))?;
         }

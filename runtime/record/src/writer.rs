@@ -15,7 +15,7 @@ use crate::engines::{Engine, engine_record};
 use crate::error::RecordError;
 use crate::kv::kv_events;
 use crate::parts::Parts;
-use crate::queue::{Item, What};
+use crate::queue::{Item, ItemKind};
 use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
@@ -52,12 +52,12 @@ impl Writer {
     /// Writes down what follows from one thing that happened.
     pub(crate) fn note(&mut self, item: &Item, frames: [&[u8]; 2]) -> Result<(), RecordError> {
         match &item.what {
-            What::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
-            What::Passed { path: RelayPath::Outputs { client }, .. } => self.outputs(item, *client, frames[0])?,
-            What::Passed { path: RelayPath::Registration { .. }, .. } => self.registration(item, frames[0])?,
-            What::Noticed(notice) => self.notice(item, notice)?,
-            What::Kv { sequence, .. } => self.kv(item, *sequence, frames[0])?,
-            What::Lost { messages, bytes } => self.lost(item.at_ns, *messages, *bytes)?,
+            ItemKind::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
+            ItemKind::Passed { path: RelayPath::Outputs { client }, .. } => self.outputs(item, *client, frames[0])?,
+            ItemKind::Passed { path: RelayPath::Registration { .. }, .. } => self.registration(item, frames[0])?,
+            ItemKind::Noticed(notice) => self.notice(item, notice)?,
+            ItemKind::Kv { sequence, .. } => self.kv(item, *sequence, frames[0])?,
+            ItemKind::Lost { messages, bytes } => self.lost(item.at_ns, *messages, *bytes)?,
         }
         if self.parts.is_full() {
             let (at_ns, open) = (self.since_start_ns(item.at_ns), self.requests.open().into());

@@ -10,7 +10,7 @@ use vcr_transfer::{ErrorKind, TransferError};
 
 use crate::http::accept_http;
 use crate::listen::accept_rooms;
-use crate::shared::{Desk, Shared};
+use crate::shared::{Inbox, Shared};
 use crate::{Protocol, RendezvousSettings, mooncake, sglang};
 
 /// The engines' common part.
@@ -74,8 +74,8 @@ impl Hub {
     }
 
     /// An engine serves from now on.
-    pub(crate) fn add(&self, rank: u16, engine_id: &str, desk: Arc<Desk>) {
-        self.shared.add(rank, desk);
+    pub(crate) fn add(&self, rank: u16, engine_id: &str, inbox: Arc<Inbox>) {
+        self.shared.add(rank, inbox);
         let Some(port) = self.ports.get(&rank) else { return };
         match self.shared.settings.protocol {
             Protocol::Dynamo => {}
@@ -85,8 +85,8 @@ impl Hub {
     }
 
     /// An engine serves no longer.
-    pub(crate) fn remove(&self, rank: u16, desk: &Arc<Desk>) {
-        self.shared.remove(rank, desk);
+    pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
+        self.shared.remove(rank, inbox);
     }
 }
 

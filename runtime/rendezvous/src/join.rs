@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use vcr_transfer::{Description, ErrorKind, Meeting, Room, TransferError};
 
 use crate::ask::{Place, ask_until};
-use crate::shared::{Desk, Shared};
+use crate::shared::{Inbox, Shared};
 use crate::wire::{self, WireError};
 use crate::{Protocol, mooncake, sglang};
 
@@ -19,7 +19,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// Goes to the room of a request, and returns where its KV is, if the prefill engine says so.
 pub(crate) async fn meet(
     shared: &Shared,
-    desk: &Desk,
+    inbox: &Inbox,
     meeting: &Meeting,
 ) -> Result<Option<Description>, TransferError> {
     let timeout = shared.settings.timeout;
@@ -27,10 +27,10 @@ pub(crate) async fn meet(
     let place = match shared.settings.protocol {
         Protocol::Dynamo => Place { host: meeting.host.clone(), port: meeting.port },
         Protocol::Sglang => {
-            ask_until(limit, &format!("no peer answers for {meeting}"), || sglang::find(shared, desk, meeting)).await?
+            ask_until(limit, &format!("no peer answers for {meeting}"), || sglang::find(shared, inbox, meeting)).await?
         }
         Protocol::Mooncake => {
-            ask_until(limit, &format!("no peer answers for {meeting}"), || mooncake::find(desk, meeting)).await?
+            ask_until(limit, &format!("no peer answers for {meeting}"), || mooncake::find(inbox, meeting)).await?
         }
     };
     place.wait(&meeting.room, limit).await

@@ -20,6 +20,7 @@
 //!   that is not fetched leaves its room after the same time.
 
 mod ask;
+mod engine;
 mod http;
 mod hub;
 mod join;
@@ -27,7 +28,6 @@ mod listen;
 mod mooncake;
 pub mod ranks;
 mod rooms;
-mod seat;
 mod sglang;
 mod shared;
 pub mod wire;
@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use vcr_transfer::{RendezvousFactory, TransferError};
 
+use crate::engine::EngineRendezvous;
 use crate::hub::Hub;
-use crate::seat::Seat;
 use crate::wire::RoomKind;
 
 /// How engines find each other.
@@ -105,5 +105,5 @@ pub struct RendezvousSettings {
 /// When a port is in use, or the system has no more threads.
 pub fn start(settings: RendezvousSettings) -> Result<RendezvousFactory, TransferError> {
     let hub = Arc::new(Hub::start(settings)?);
-    Ok(Arc::new(move |context| Ok(Box::new(Seat::new(Arc::clone(&hub), context)))))
+    Ok(Arc::new(move |context| Ok(Box::new(EngineRendezvous::new(Arc::clone(&hub), context)))))
 }

@@ -20,7 +20,7 @@ use vcr_transfer::{ErrorKind, Meeting, TransferError};
 
 use crate::ask::{Asked, Place};
 use crate::http::ask;
-use crate::shared::{Desk, Shared};
+use crate::shared::{Inbox, Shared};
 use crate::workers::{Registration, SCHEME, Table, decode_engines, place_of};
 
 impl Shared {
@@ -77,7 +77,7 @@ async fn query(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Asks a bootstrap server for the port of a room.
-pub(crate) async fn find(desk: &Desk, meeting: &Meeting) -> Asked<Place> {
+pub(crate) async fn find(inbox: &Inbox, meeting: &Meeting) -> Asked<Place> {
     let server = Place { host: meeting.host.clone(), port: meeting.port };
     let never = |kind, what: String| {
         Asked::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {server}: {what}")))
@@ -100,7 +100,7 @@ pub(crate) async fn find(desk: &Desk, meeting: &Meeting) -> Asked<Place> {
         return Asked::NotYet(format!("the first worker of engine `{wanted}` has not registered there"));
     };
     match place_of(address) {
-        Ok(place) if !desk.allows(&place.host) => {
+        Ok(place) if !inbox.allows(&place.host) => {
             let host = place.host;
             let what = format!(
                 "its engine `{wanted}` is at `{host}`, which is not an allowed KV peer (see --allow-remote-kv)"

@@ -26,7 +26,7 @@ use vcr_transfer::{ErrorKind, Meeting, Room, TransferError};
 use crate::ask::{Asked, Place};
 use crate::http::ask;
 use crate::ranks::{OwnRank, QUERY_KEYS, RankAddress, Registration, Table, WorkerInfo, decode_query};
-use crate::shared::{Desk, Shared};
+use crate::shared::{Inbox, Shared};
 
 impl Shared {
     /// Registers an engine of this process, whose rooms are at this port.
@@ -147,7 +147,7 @@ async fn query_dp_ranks(State(shared): State<Arc<Shared>>, body: Bytes) -> Respo
 }
 
 /// Asks a bootstrap server for the port of a room.
-pub(crate) async fn find(shared: &Shared, desk: &Desk, meeting: &Meeting) -> Asked<Place> {
+pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> Asked<Place> {
     let Room::Number(room) = meeting.room else {
         let message = format!("KV rendezvous: {meeting}: expected a room with a number");
         return Asked::Never(TransferError::new(ErrorKind::Protocol, message));
@@ -193,7 +193,7 @@ pub(crate) async fn find(shared: &Shared, desk: &Desk, meeting: &Meeting) -> Ask
     };
     match ask(&server, Method::GET, &route([dp_rank.into(), 0, 0, 0]), None).await {
         Asked::Answer(body) => match RankAddress::decode(&body) {
-            Ok(address) if !desk.allows(&address.rank_ip) => {
+            Ok(address) if !inbox.allows(&address.rank_ip) => {
                 let host = address.rank_ip;
                 let what = format!(
                     "its rank {dp_rank} is at `{host}`, which is not an allowed KV peer (see --allow-remote-kv)"

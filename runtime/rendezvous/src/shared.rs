@@ -11,13 +11,13 @@ use crate::rooms::{Prompt, Rooms};
 use crate::workers;
 
 /// Where one engine gets its news.
-pub(crate) struct Desk {
+pub(crate) struct Inbox {
     events: Mutex<Vec<RendezvousEvent>>,
     allows: HostFilter,
     wake: Wake,
 }
 
-impl Desk {
+impl Inbox {
     pub(crate) fn new(allows: HostFilter, wake: Wake) -> Self {
         Self { events: Mutex::default(), allows, wake }
     }
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     /// Workers that have registered by that of the Mooncake connector.
     pub(crate) mooncake: Mutex<workers::Table>,
     /// The engines that serve, by their numbers.
-    desks: Mutex<HashMap<u16, Arc<Desk>>>,
+    inboxes: Mutex<HashMap<u16, Arc<Inbox>>>,
 }
 
 impl Shared {
@@ -60,37 +60,37 @@ impl Shared {
             rooms: Rooms::default(),
             sglang: Mutex::default(),
             mooncake: Mutex::default(),
-            desks: Mutex::default(),
+            inboxes: Mutex::default(),
         }
     }
 
     /// Whether engines may connect to this host: that of any, as they have the same settings.
     pub(crate) fn allows(&self, host: &str) -> bool {
-        self.desks().values().next().is_some_and(|desk| desk.allows(host))
+        self.inboxes().values().next().is_some_and(|inbox| inbox.allows(host))
     }
 
     /// An engine serves from now on.
-    pub(crate) fn add(&self, rank: u16, desk: Arc<Desk>) {
-        self.desks().insert(rank, desk);
+    pub(crate) fn add(&self, rank: u16, inbox: Arc<Inbox>) {
+        self.inboxes().insert(rank, inbox);
     }
 
     /// An engine serves no longer.
-    pub(crate) fn remove(&self, rank: u16, desk: &Arc<Desk>) {
-        let mut desks = self.desks();
-        if desks.get(&rank).is_some_and(|other| Arc::ptr_eq(other, desk)) {
-            desks.remove(&rank);
+    pub(crate) fn remove(&self, rank: u16, inbox: &Arc<Inbox>) {
+        let mut inboxes = self.inboxes();
+        if inboxes.get(&rank).is_some_and(|other| Arc::ptr_eq(other, inbox)) {
+            inboxes.remove(&rank);
         }
     }
 
-    fn desks(&self) -> MutexGuard<'_, HashMap<u16, Arc<Desk>>> {
-        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inboxes(&self) -> MutexGuard<'_, HashMap<u16, Arc<Inbox>>> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells an engine something about a prompt that it holds.
     pub(crate) fn tell(&self, rank: u16, event: RendezvousEvent) {
-        let desk = self.desks().get(&rank).cloned();
-        if let Some(desk) = desk {
-            desk.push(event);
+        let inbox = self.inboxes().get(&rank).cloned();
+        if let Some(inbox) = inbox {
+            inbox.push(event);
         }
     }
 

@@ -21,7 +21,7 @@ use crate::client::scraper::{Scraped, Scraper};
 use crate::client::server::{self, PromptForm};
 use crate::drive::vocabulary::Vocabulary;
 use crate::drive::{Driven, NoPlan, Plan, drive};
-use crate::engines::book::{Book, Told};
+use crate::engines::book::{Book, CountedOutputs};
 use crate::engines::cluster;
 use crate::engines::config::{beyond_servers, check_frontend, cluster_parts};
 use crate::engines::direct::Direct;
@@ -209,7 +209,7 @@ async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Re
             return Err(TargetError::Failed("the cluster ended before it was ready".to_owned()));
         }
         let server = embedded::serve(client, metrics, ANY_MODEL_LEN, &adapters)?;
-        let Client { service, target, .. } = Client::connect(&server.target(), &run, None, Told::All).await?;
+        let Client { service, target, .. } = Client::connect(&server.target(), &run, None, CountedOutputs::All).await?;
         let service = ToCluster { server: service, register };
         Ok((drive(run, true, service, observer, &mut plan).await?, target))
     }
@@ -231,7 +231,8 @@ async fn measure_servers(
     observer: &mut dyn Observer,
     plan: &mut dyn Plan,
 ) -> Result<(Driven, TargetReport), TargetError> {
-    let parts: &[Told] = if servers.len() == 1 { &[Told::All] } else { &[Told::Prompt, Told::Output] };
+    let parts: &[CountedOutputs] =
+        if servers.len() == 1 { &[CountedOutputs::All] } else { &[CountedOutputs::Prompt, CountedOutputs::Output] };
     let mut clients = Vec::new();
     for ((http, book), told) in servers.iter().zip(books).zip(parts) {
         clients.push(Client::connect(http, &run, Some(book), *told).await?);
@@ -321,7 +322,7 @@ struct Measured {
 
 /// Asks a server what it is, and carries out a run on it.
 async fn measure(http: &HttpTarget, run: RunConfig, observer: &mut dyn Observer) -> Result<Measured, TargetError> {
-    let Client { service, target, tells_cached } = Client::connect(http, &run, None, Told::All).await?;
+    let Client { service, target, tells_cached } = Client::connect(http, &run, None, CountedOutputs::All).await?;
     let scraper = Scraper::begin(&service.pool).await;
     let driven = drive(run, false, service, observer, &mut NoPlan).await?;
     let scraped = scraper.end().await;
@@ -337,7 +338,12 @@ struct Client {
 
 impl Client {
     /// Asks a server what it is; `book` has what its engines say, and `told` what of it counts.
-    async fn connect(http: &HttpTarget, run: &RunConfig, book: Option<Book>, told: Told) -> Result<Self, TargetError> {
+    async fn connect(
+        http: &HttpTarget,
+        run: &RunConfig,
+        book: Option<Book>,
+        told: CountedOutputs,
+    ) -> Result<Self, TargetError> {
         let pool = Rc::new(server::pool(http)?);
         let server = server::ask(&pool, http, &run.adapters()).await?;
         let prompts = match &server.prompts {

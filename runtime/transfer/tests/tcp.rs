@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use vcr_transfer::tcp::frame::{Introduction, Message, PREFACE_BYTES, decode_all, preface};
+use vcr_transfer::tcp::frame::{Message, PREFACE_BYTES, PeerInfo, decode_all, preface};
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
 use vcr_transfer::*;
 
@@ -305,9 +305,9 @@ fn impostor(answer: Vec<u8>) -> u16 {
 fn peers_that_lie_fail_the_transfer_and_not_the_engine() {
     let mut decode = Engine::new("d", geometry(2));
     let layout_hash = geometry(2).layout_hash();
-    let introduction = Introduction { engine_id: "p".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
+    let peer_info = PeerInfo { engine_id: "p".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
     let welcome = |rest: &[Message]| {
-        let messages = [Message::Welcome(introduction.clone())];
+        let messages = [Message::Welcome(peer_info.clone())];
         let frames: Vec<u8> = messages.iter().chain(rest).flat_map(Message::encode).collect();
         [&preface()[..], &frames].concat()
     };
@@ -346,8 +346,8 @@ fn requests_that_lie_are_refused_and_others_served() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
     prefill.hold("r", &[5]);
     let layout_hash = geometry(2).layout_hash();
-    let introduction = Introduction { engine_id: "x".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
-    let hello = [&preface()[..], &Message::Hello(introduction).encode()].concat();
+    let peer_info = PeerInfo { engine_id: "x".to_owned(), generation: 1, geometry: geometry(2), layout_hash };
+    let hello = [&preface()[..], &Message::Hello(peer_info).encode()].concat();
     let page = geometry(2).page_bytes();
     let span = Span { rank: 0, region: 0, block: 5, offset: 0, bytes: page };
     for (span, text) in [

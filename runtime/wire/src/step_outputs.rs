@@ -28,11 +28,11 @@ pub enum StepOutput<'a> {
 #[derive(Debug)]
 struct Entry<'a> {
     request_id: &'a str,
-    what: What,
+    kind: EntryKind,
 }
 
 #[derive(Debug)]
-enum What {
+enum EntryKind {
     /// A number of the tokens.
     Tokens(usize),
     Whole(Box<EngineCoreOutput>),
@@ -96,7 +96,7 @@ impl<'a> StepOutputs<'a> {
             }
         }
         *reader = ahead;
-        Some(Entry { request_id, what: What::Tokens(count) })
+        Some(Entry { request_id, kind: EntryKind::Tokens(count) })
     }
 
     fn entire(reader: &mut Reader<'a>) -> Result<Entry<'a>, DecodeError> {
@@ -104,16 +104,16 @@ impl<'a> StepOutputs<'a> {
         let output = Box::new(EngineCoreOutput::read(reader)?);
         // A name that is nil is empty.
         let request_id = ahead.array().and_then(|_| ahead.str()).unwrap_or_default();
-        Ok(Entry { request_id, what: What::Whole(output) })
+        Ok(Entry { request_id, kind: EntryKind::Whole(output) })
     }
 
     /// Hands the outputs on, each with the name of its request, in their order.
     pub fn for_each(self, mut take: impl FnMut(&'a str, StepOutput<'_>)) {
         let mut tokens = self.tokens.as_slice();
-        for Entry { request_id, what } in self.outputs {
-            match what {
-                What::Whole(output) => take(request_id, StepOutput::Whole(output)),
-                What::Tokens(count) => {
+        for Entry { request_id, kind } in self.outputs {
+            match kind {
+                EntryKind::Whole(output) => take(request_id, StepOutput::Whole(output)),
+                EntryKind::Tokens(count) => {
                     let (own, rest) = tokens.split_at(count);
                     tokens = rest;
                     take(request_id, StepOutput::Tokens(own));

@@ -156,7 +156,7 @@ impl VersionEvidence {
     ///
     /// When the bytes are not an array as of ADD.
     pub fn from_add(payload: &[u8]) -> Result<Self, DecodeError> {
-        let mut tell_tales = TellTales::default();
+        let mut tell_tales = VersionMarks::default();
         whole("ADD", payload, |reader| {
             tell_tales.len = reader.array()?;
             for index in 0..tell_tales.len {
@@ -225,7 +225,7 @@ impl VersionEvidence {
 
 /// The differences of an ADD between versions.
 #[derive(Default)]
-struct TellTales {
+struct VersionMarks {
     len: usize,
     lora_len: usize,
     /// vllm-rs writes it from 0.30 on, the Python server when it is set.
@@ -238,7 +238,7 @@ struct TellTales {
     is_rust: bool,
 }
 
-impl TellTales {
+impl VersionMarks {
     fn evidence(&self) -> VersionEvidence {
         use VllmMinor::{V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33};
         let (oldest, newest) = match self.len {

@@ -12,7 +12,7 @@ use vcr_units::format_ns;
 
 use crate::exit::tell;
 use crate::stop::{self, Cause, InOrder};
-use crate::terminal::sparkline::Course;
+use crate::terminal::sparkline::ProgressHistory;
 use crate::terminal::text::printable;
 
 /// Shows runs on standard error, if that is a terminal.
@@ -23,7 +23,7 @@ pub(crate) struct TerminalReporter {
     /// Files that the scenario has read.
     sources: Mutex<Vec<SourceFile>>,
     /// By run.
-    courses: Mutex<BTreeMap<String, Course>>,
+    courses: Mutex<BTreeMap<String, ProgressHistory>>,
     /// From the first run on there are results that a signal must not lose.
     in_order: OnceLock<InOrder>,
 }

@@ -15,7 +15,7 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 
 /// The latest points of a run.
 #[derive(Default)]
-pub(crate) struct Course {
+pub(crate) struct ProgressHistory {
     first: Option<(Instant, Progress)>,
     last: Option<(Instant, Progress)>,
     arrived_per_s: VecDeque<f64>,
@@ -23,7 +23,7 @@ pub(crate) struct Course {
     ended_per_s: VecDeque<f64>,
 }
 
-impl Course {
+impl ProgressHistory {
     /// Notes how far the run is; does nothing where it has hardly changed.
     pub(crate) fn note(&mut self, progress: &Progress, now: Instant) {
         let Some((at, before)) = self.last else {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_virtual_time() {
-        let (mut course, start) = (Course::default(), Instant::now());
+        let (mut course, start) = (ProgressHistory::default(), Instant::now());
         for step in 0..=20_u64 {
             let at = |seconds: u64| start + Duration::from_millis(100 * seconds);
             let progress = Progress {

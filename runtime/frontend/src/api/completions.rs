@@ -14,7 +14,7 @@ use super::request::{StreamOptions, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
-use crate::api::request::body::{Body, Quick, json};
+use crate::api::request::body::{Body, FastJson, json};
 use crate::api::request::prompt::{Prompt, Tokenized};
 use crate::api::request::structured::{checked_wire, late_format, structure};
 use crate::api::tokens::rendered::{Rendered, Rendering};
@@ -110,7 +110,7 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Body<Box<CompletionRequest>>,
 ) -> Result<Response, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let counted = app.count();
     let Started { form, merged, stream, usages } = start(&app, &headers, request)?;
     if stream {

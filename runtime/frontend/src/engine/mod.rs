@@ -1,6 +1,5 @@
 //! The engines of this process, as the server uses them.
 
-mod bell;
 mod client;
 mod collector;
 mod connection;
@@ -8,6 +7,7 @@ mod observer;
 mod rank;
 mod stream;
 mod utilities;
+mod wake_ups;
 
 pub use client::EngineClient;
 pub(crate) use connection::with_connection;

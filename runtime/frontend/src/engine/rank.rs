@@ -13,10 +13,10 @@ use vcr_wire::{
 };
 
 use super::EngineError;
-use super::bell::Bell;
 use super::collector::Collector;
 use super::connection;
 use super::observer::{EngineObserver, RequestObserver};
+use super::wake_ups::WakeUps;
 use crate::http::ConnectionControl;
 
 /// A request under way.
@@ -45,7 +45,7 @@ pub(super) struct Rank {
     link: OnceLock<LocalLink>,
     table: Mutex<Table>,
     load: AtomicUsize,
-    bell: Bell,
+    wake_ups: WakeUps,
 }
 
 pub(super) fn now_s() -> f64 {
@@ -59,7 +59,7 @@ impl Rank {
             link: OnceLock::new(),
             table: Mutex::default(),
             load: AtomicUsize::new(0),
-            bell: Bell::default(),
+            wake_ups: WakeUps::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Rank {
         match self.post(request) {
             // An engine with nothing else to do begins at once.
             Ok(wake_up) if is_only => drop(wake_up),
-            Ok(wake_up) => self.bell.posted(wake_up),
+            Ok(wake_up) => self.wake_ups.posted(wake_up),
             Err(error) => {
                 self.end(id, FinishReason::Error);
                 return Err(error);

@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
 use serde::Deserialize;
 
-use super::rule::{CountedPer, Occasions};
+use super::rule::{CountedPer, FaultConditions};
 
 /// Paths that rules leave alone unless they name a path: what orchestrators ask.
 const UNTOUCHED: &[&str] = &["/health", "/metrics", "/ping", "/ready", "/load", "/version"];
@@ -67,7 +67,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Whether it is one of a rule's occasions, but for their number and time.
-    pub(super) fn fits(&self, when: &Occasions) -> bool {
+    pub(super) fn fits(&self, when: &FaultConditions) -> bool {
         let is_path = match &when.path {
             Some(start) => self.path.starts_with(start),
             None => !UNTOUCHED.contains(&self.path),

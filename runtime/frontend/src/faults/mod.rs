@@ -18,4 +18,4 @@ pub use injector::ClientFaults;
 pub use keys::ClientFaultError;
 pub use kind::FaultKind;
 pub use layer::FaultLayer;
-pub use rule::{ClientFault, CountedPer, Occasions};
+pub use rule::{ClientFault, CountedPer, FaultConditions};

@@ -17,14 +17,14 @@ pub struct ClientFault {
     /// The fault.
     pub kind: FaultKind,
     /// The calls that it may hit.
-    pub when: Occasions,
+    pub when: FaultConditions,
     /// The user's text.
     text: String,
 }
 
 /// The calls that a rule may hit. All conditions must hold.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Occasions {
+pub struct FaultConditions {
     /// Probability at each.
     pub rate: f64,
     /// Every Nth only.
@@ -93,7 +93,7 @@ impl ClientFault {
     }
 
     fn of_keys(keys: &Keys) -> Result<Self, ClientFaultError> {
-        let fault = Self { kind: kind(keys)?, when: Occasions::read(keys)?, text: keys.rule().to_owned() };
+        let fault = Self { kind: kind(keys)?, when: FaultConditions::read(keys)?, text: keys.rule().to_owned() };
         if fault.kind == FaultKind::Refuse && fault.when.needs_request() {
             return Err(keys.error("a connection is refused before its requests are known; use `reset`"));
         }
@@ -119,8 +119,8 @@ impl fmt::Display for ClientFault {
     }
 }
 
-impl Occasions {
-    fn read(keys: &Keys) -> Result<Occasions, ClientFaultError> {
+impl FaultConditions {
+    fn read(keys: &Keys) -> Result<FaultConditions, ClientFaultError> {
         let at_ns = keys.get("at", units::duration_ns)?;
         let from_ns = keys.get("from", units::duration_ns)?;
         let until_ns = keys.get("until", units::duration_ns)?;
@@ -141,7 +141,7 @@ impl Occasions {
             Some((name, value)) => (name.trim().to_ascii_lowercase(), Some(value.trim().to_owned())),
             None => (text.to_ascii_lowercase(), None),
         });
-        Ok(Occasions {
+        Ok(FaultConditions {
             rate: keys.get("rate", probability)?.unwrap_or(1.0),
             nth: keys.positive("nth")?.unwrap_or(1),
             calls: keys.get("call", calls)?.unwrap_or(1..=u64::MAX),

@@ -62,7 +62,7 @@ pub(crate) struct TextSettings {
     pub(crate) min_tokens: u32,
     /// The token that ends a text, which is no part of it.
     pub(crate) eos_token: Option<u32>,
-    /// Say which token wrote which part of the text.
+    /// Return the token behind each part of the text.
     pub(crate) has_spans: bool,
 }
 

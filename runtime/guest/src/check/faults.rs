@@ -6,7 +6,7 @@ use vcr_core::fault::{FaultAction, FaultEvent};
 
 use crate::adapters::faults;
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::FaultInstance;
 
 /// Engine steps of the workload, and requests that run at most.
@@ -20,7 +20,7 @@ const METHODS: [&str; 4] = ["sleep", "wake_up", "reset_prefix_cache", "add_lora"
 const EVENT_WORDS: usize = 6;
 
 /// The workload of a failure injector.
-pub(super) struct Suffering {
+pub(super) struct FaultWorkload {
     draw: Draw,
     steps: u64,
     now_ns: u64,
@@ -68,7 +68,7 @@ impl SentEvent {
     }
 }
 
-impl Driver for Suffering {
+impl Driver for FaultWorkload {
     type Instance = dyn FaultInstance;
 
     fn new(seed: u64, _split: Split) -> Self {
@@ -86,7 +86,7 @@ impl Driver for Suffering {
         }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn FaultInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn FaultInstance>) -> Result<Step, GuestFailure> {
         if self.steps == STEPS {
             return Ok(Step::Over);
         }
@@ -108,7 +108,7 @@ impl Driver for Suffering {
     }
 }
 
-impl Suffering {
+impl FaultWorkload {
     /// Draws what happens in a step.
     fn happen(&mut self) -> Vec<SentEvent> {
         self.now_ns += self.draw.length(100_000, 40_000_000);

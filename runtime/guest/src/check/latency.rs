@@ -5,7 +5,7 @@ use vcr_core::latency::StepShape;
 
 use crate::adapters::latency;
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::LatencyInstance;
 
 /// Runs of steps that follow each other, with a gap before each.
@@ -47,7 +47,7 @@ impl Driver for Pricing {
         }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, GuestFailure> {
         if self.ahead.is_empty() && !self.begin_run() {
             return Ok(Step::Over);
         }
@@ -84,7 +84,7 @@ impl Pricing {
         true
     }
 
-    fn price_step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+    fn price_step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, GuestFailure> {
         let shape = self.ahead.remove(0);
         let budget = table.limits.price_budget(1);
         let start_ns = self.now_ns;
@@ -97,7 +97,7 @@ impl Pricing {
 
     /// Prices a list. Its horizon may lie among its steps; and behind a horizon
     /// that lets through one step alone, steps may stand that never happen.
-    fn price(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+    fn price(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, GuestFailure> {
         let steps = self.ahead.len().min(table.limits.steps_per_call);
         let start_ns = self.now_ns;
         let mut horizon_ns = u64::MAX;

@@ -50,7 +50,7 @@ pub fn check(
     let findings = match module.open_guest() {
         OpenGuest::Latency(maker) => subject.examine::<latency::Pricing>(maker.as_ref(), clock_ns),
         OpenGuest::Tokens(maker) => subject.examine::<tokens::Emitting>(maker.as_ref(), clock_ns),
-        OpenGuest::Faults(maker) => subject.examine::<faults::Suffering>(maker.as_ref(), clock_ns),
+        OpenGuest::Faults(maker) => subject.examine::<faults::FaultWorkload>(maker.as_ref(), clock_ns),
         OpenGuest::Policy(maker) => subject.examine::<policy::Scheduling>(maker.as_ref(), clock_ns),
         OpenGuest::Router(maker) => subject.examine::<router::Routing>(maker.as_ref(), clock_ns),
         OpenGuest::Scaler(maker) => subject.examine::<scaler::Scaling>(maker.as_ref(), clock_ns),
@@ -78,7 +78,7 @@ trait Driver {
     ///
     /// # Errors
     /// The guest's fault.
-    fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, Trouble>;
+    fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, GuestFailure>;
 
     /// A word of an answer, as people read it.
     fn show(word: u64) -> String {
@@ -110,20 +110,20 @@ enum Step {
 }
 
 /// A guest's fault.
-enum Trouble {
+enum GuestFailure {
     /// It failed, or what it answered cannot be.
     Fault(CallFault),
     /// An invalid answer, with the reason.
     Answer(String),
 }
 
-impl From<CallFault> for Trouble {
+impl From<CallFault> for GuestFailure {
     fn from(fault: CallFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl Trouble {
+impl GuestFailure {
     fn outcome(self, call: &str) -> Outcome {
         match self {
             Self::Answer(reason) => Outcome::Broken { reason: format!("{call}: {reason}") },
@@ -257,7 +257,7 @@ impl Subject<'_> {
     fn player<D: Driver>(&self, maker: &dyn Maker<D::Instance>, seed: u64, split: Split) -> Result<Player<D>, Outcome> {
         let setup = Setup { limits: &self.limits, config_json: self.config_json, seed, sink: None };
         let made = maker.configure(setup);
-        let instance = made.map_err(|fault| Trouble::Fault(fault).outcome("in `configure`"))?;
+        let instance = made.map_err(|fault| GuestFailure::Fault(fault).outcome("in `configure`"))?;
         Ok(Player { driver: D::new(seed, split), instance, steps: 0 })
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::{PolicyCall, PolicyInstance};
 
 /// Requests of the workload.
@@ -70,7 +70,7 @@ impl Driver for Scheduling {
         }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn PolicyInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn PolicyInstance>) -> Result<Step, GuestFailure> {
         // Steps in which nothing happens follow each other without a call.
         while self.events.is_empty() {
             if self.requests == REQUESTS && self.waiting.is_empty() && self.running.is_empty() {
@@ -88,7 +88,7 @@ impl Driver for Scheduling {
         let words = table
             .meter
             .call("decide", count, budget, table.instance, |instance, budget| instance.decide(&call, budget))?;
-        self.prefer(&words).map_err(Trouble::Answer)?;
+        self.prefer(&words).map_err(GuestFailure::Answer)?;
         self.admit();
         self.compute();
         Ok(Step::Answered(words))

@@ -2,7 +2,7 @@
 //! failures and two kinds of pools.
 
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::{RouteCall, RouterInstance};
 
 /// Requests of the workload.
@@ -74,7 +74,7 @@ impl Driver for Routing {
         }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn RouterInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn RouterInstance>) -> Result<Step, GuestFailure> {
         self.happen();
         let mut routed = match self.homeless.pop() {
             Some(mut routed) => {
@@ -100,7 +100,7 @@ impl Driver for Routing {
             .call("route", items, budget, table.instance, |instance, budget| instance.route(&call, budget))?;
         if answer == REFUSED {
             if routed.request[MAY_REFUSE] == 0 {
-                return Err(Trouble::Answer(format!(
+                return Err(GuestFailure::Answer(format!(
                     "it refused request {}, which has been with an engine before and must be taken",
                     routed.request[0]
                 )));
@@ -108,7 +108,7 @@ impl Driver for Routing {
         } else {
             let chosen =
                 usize::try_from(answer).ok().filter(|index| self.workers.get(*index).is_some_and(|w| !w.is_down));
-            routed.worker = chosen.ok_or_else(|| Trouble::Answer(self.unknown_engine(answer)))?;
+            routed.worker = chosen.ok_or_else(|| GuestFailure::Answer(self.unknown_engine(answer)))?;
             self.take(routed);
         }
         Ok(Step::Answered(vec![u64::from(answer)]))

@@ -5,7 +5,7 @@ use vcr_core::scale::ScaleView;
 
 use crate::adapters::scaler::accept;
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::latest::ScalerInstance;
 
 /// Decisions of the workload.
@@ -30,7 +30,7 @@ impl Driver for Scaling {
         Self { draw: Draw::new(seed, "scaling"), decisions: 0, view }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn ScalerInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn ScalerInstance>) -> Result<Step, GuestFailure> {
         if self.decisions == DECISIONS {
             return Ok(Step::Over);
         }

@@ -5,7 +5,7 @@ use vcr_core::tokens::TokenRequest;
 
 use crate::adapters::tokens::check_refusals;
 use crate::check::draw::Draw;
-use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::refusals::{RefusedRequest, RunningSlots};
@@ -87,7 +87,7 @@ impl Driver for Emitting {
         }
     }
 
-    fn step(&mut self, table: &mut Table<'_, '_, dyn TokenInstance>) -> Result<Step, Trouble> {
+    fn step(&mut self, table: &mut Table<'_, '_, dyn TokenInstance>) -> Result<Step, GuestFailure> {
         if self.requests_left == 0 && self.live.is_empty() && self.ended.is_empty() {
             return Ok(Step::Over);
         }
@@ -218,7 +218,7 @@ impl Emitting {
         started: &[Starting],
         ended: &[u32],
         wants: &[[u32; 3]],
-    ) -> Result<Vec<u32>, Trouble> {
+    ) -> Result<Vec<u32>, GuestFailure> {
         let mut call = TokenCall::default();
         ended.iter().for_each(|slot| self.slots.end(*slot));
         for request in started {

@@ -6,7 +6,7 @@ use wasmtime::{Store, Trap};
 use crate::error::CallFault;
 use crate::latest::{Metered, Setup};
 use crate::limits::{Budget, Limits};
-use crate::sandbox::{self, Endowment, HostState};
+use crate::sandbox::{self, HostState, InstanceInputs};
 use crate::versions::OpenError;
 use crate::wasi;
 
@@ -72,7 +72,7 @@ impl<B: Bindings> Module<B> {
         let module = Self { engine, prepared };
         // The types of functions are only checked in an instance.
         let budget = limits.configure_budget(0);
-        let trial = Endowment { seed: 0, sink: None };
+        let trial = InstanceInputs { seed: 0, sink: None };
         module.instantiate(limits, budget, trial).map_err(|error| match sandbox::fault(&error, budget) {
             CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
             fault => OpenError::Fault(fault),
@@ -80,8 +80,8 @@ impl<B: Bindings> Module<B> {
         Ok(module)
     }
 
-    fn instantiate(&self, limits: &Limits, budget: Budget, endowment: Endowment) -> wasmtime::Result<Instance<B>> {
-        let mut store = sandbox::store(&self.engine, limits, endowment);
+    fn instantiate(&self, limits: &Limits, budget: Budget, inputs: InstanceInputs) -> wasmtime::Result<Instance<B>> {
+        let mut store = sandbox::store(&self.engine, limits, inputs);
         sandbox::allot(&mut store, budget)?;
         let guest = B::instantiate(&self.prepared, &mut store)?;
         Ok(Instance { store, guest })
@@ -92,7 +92,7 @@ impl<B: Bindings> Module<B> {
         let Setup { limits, config_json, seed, sink } = setup;
         let budget = limits.configure_budget(config_json.len());
         let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
-        let mut instance = self.instantiate(limits, budget, Endowment { seed, sink }).map_err(fault)?;
+        let mut instance = self.instantiate(limits, budget, InstanceInputs { seed, sink }).map_err(fault)?;
         instance
             .guest
             .call_configure(&mut instance.store, config_json, seed)

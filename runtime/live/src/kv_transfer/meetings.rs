@@ -12,7 +12,7 @@ use crate::kv_transfer::peers::AllowedPeers;
 use crate::kv_transfer::settings::MeetingSettings;
 
 /// A request of this engine whose blocks are reserved, and what it waited for.
-pub(crate) struct Met {
+pub(crate) struct MeetingResult {
     pub(crate) load: RemoteLoad,
     /// Where its KV is, if the prefill engine says so.
     pub(crate) outcome: Result<Option<Description>, TransferError>,
@@ -96,7 +96,7 @@ impl Meetings {
     }
 
     /// Takes what has happened since the last call: requests that wait no longer, and news of prompts that are held here.
-    pub(crate) fn poll(&mut self, met: &mut Vec<Met>, of_held: &mut Vec<RendezvousEvent>, now_ns: u64) {
+    pub(crate) fn poll(&mut self, met: &mut Vec<MeetingResult>, of_held: &mut Vec<RendezvousEvent>, now_ns: u64) {
         self.rendezvous.poll(&mut self.events);
         for event in self.events.drain(..) {
             let (id, outcome) = match event {
@@ -110,7 +110,7 @@ impl Meetings {
             let Some(Waiting { load, since_ns }) = self.waiting.remove(&id) else { continue };
             self.counts.missed += u64::from(outcome.is_err());
             self.counts.waited_ns += now_ns.saturating_sub(since_ns);
-            met.push(Met { load, outcome });
+            met.push(MeetingResult { load, outcome });
         }
     }
 }

@@ -15,7 +15,7 @@ use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 use crate::config::TransferSettings;
 use crate::context::Context;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
-use crate::kv_transfer::meetings::{MeetingCounts, Meetings, Met};
+use crate::kv_transfer::meetings::{MeetingCounts, MeetingResult, Meetings};
 use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
 use crate::kv_transfer::pages::held_pages;
 use crate::kv_transfer::params::HeldPrompt;
@@ -65,7 +65,7 @@ pub(crate) struct Transfers {
     released: Vec<Released>,
     news: Vec<MoverEvent>,
     /// Requests that wait in no room any more.
-    met: Vec<Met>,
+    met: Vec<MeetingResult>,
 }
 
 /// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
@@ -170,7 +170,7 @@ impl Transfers {
     }
 
     /// Requests that wait in no room any more, as of the last [`Transfers::receive`].
-    pub(crate) fn take_met(&mut self) -> Vec<Met> {
+    pub(crate) fn take_met(&mut self) -> Vec<MeetingResult> {
         std::mem::take(&mut self.met)
     }
 

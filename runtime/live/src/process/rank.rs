@@ -27,7 +27,7 @@ use crate::lifecycle::End;
 use crate::process::waiting;
 use crate::routing::dispatcher::Dispatcher;
 use crate::routing::routes::Routes;
-use crate::server::{Lasting, Links, Plugins, Server};
+use crate::server::{Links, PersistentState, Plugins, Server};
 use crate::tokens::Tokens;
 
 /// Interval at which a waiting engine checks for a shutdown.
@@ -86,7 +86,7 @@ impl Rank {
     }
 
     fn serve_frontends(&mut self) -> Result<(), LiveError> {
-        let mut lasting = Lasting {
+        let mut lasting = PersistentState {
             kv_events: self.kv_events()?,
             faults: Faults::new(&self.config.faults, derive(self.config.seed, "live.faults", self.number().into())),
             counters: Counters::default(),
@@ -173,7 +173,7 @@ impl Rank {
     }
 
     /// Finds a frontend, and has the router count on this engine; `None` after a shutdown.
-    fn connect(&self, lasting: &mut Lasting) -> Result<Option<(EngineLink, Option<Routes>)>, LiveError> {
+    fn connect(&self, lasting: &mut PersistentState) -> Result<Option<(EngineLink, Option<Routes>)>, LiveError> {
         if let Some(link) = &self.local {
             self.delay_start(lasting);
             if self.is_stopped() {
@@ -230,7 +230,7 @@ impl Rank {
     }
 
     /// Waits as long as a fault says.
-    fn delay_start(&self, lasting: &mut Lasting) {
+    fn delay_start(&self, lasting: &mut PersistentState) {
         let delay_ns = lasting.faults.start_delay_ns();
         if delay_ns > 0 {
             tracing::warn!(rank = self.number(), delay = ?Duration::from_nanos(delay_ns), "a fault slows the start");

@@ -7,7 +7,7 @@ use vcr_wire::{FinishReason, RequestError};
 use crate::config::Placement;
 use crate::error::LiveError;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest};
-use crate::kv_transfer::meetings::Met;
+use crate::kv_transfer::meetings::MeetingResult;
 use crate::kv_transfer::mover::LoadPages;
 use crate::kv_transfer::pages::missing_pages;
 use crate::kv_transfer::settings::LoadFailurePolicy;
@@ -46,8 +46,8 @@ impl Serving {
     }
 
     /// Starts the transfer of a request that was told in its room where its KV is, or ends it with the reason.
-    fn start_met(&mut self, met: Met, now_ns: u64) {
-        let Met { load, outcome } = met;
+    fn start_met(&mut self, met: MeetingResult, now_ns: u64) {
+        let MeetingResult { load, outcome } = met;
         let Some(extras) = self.requests.get_mut(load.tag).and_then(|request| request.extras.as_deref_mut()) else {
             return;
         };

@@ -28,7 +28,7 @@ impl Said {
     }
 }
 
-impl Say for Said {
+impl PreferenceSink for Said {
     fn admission_rank(&mut self, slot: u32, rank: i64) {
         self.once(0, slot);
         self.admission.insert(slot, rank);

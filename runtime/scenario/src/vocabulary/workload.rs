@@ -17,7 +17,7 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
-use clients::whose;
+use clients::common;
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     curves::register(engine, context);
@@ -98,7 +98,7 @@ fn limit(options: &mut Options<'_>) -> Limit {
 }
 
 fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let of = whose(kind, &mut options);
+    let of = common(kind, &mut options);
     let classes = requests::classes(&of.name, &mut options);
     options.finish()?;
     Ok(of.workload(start_ns, WorkloadSource::Synthetic { arrivals, classes }))

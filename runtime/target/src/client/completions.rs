@@ -17,8 +17,8 @@ use super::error::ClientError;
 use super::pool::{Busy, Pool};
 use super::server::{PromptForm, Server, message_of, next_data, whole_body};
 use super::sse::{Event, EventReader, Usage};
-use crate::drive::{Answered, Heard, Service};
-use crate::engines::book::{Book, Told, name_of};
+use crate::drive::{AnswerReporter, Answered, Service};
+use crate::engines::book::{Book, CountedOutputs, name_of};
 
 /// Bytes of an error that are read.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
@@ -38,11 +38,11 @@ pub(crate) struct Completions {
     /// What engines of this process say of requests, if they do.
     pub(crate) book: Option<Book>,
     /// What of it counts.
-    pub(crate) told: Told,
+    pub(crate) told: CountedOutputs,
 }
 
 impl Service for Completions {
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
         match self.exchange(request, Part::Whole, heard).await {
             Ok(answer) => Answered::Whole(answer),
             Err(error) => failed(&error, heard),
@@ -51,7 +51,7 @@ impl Service for Completions {
 }
 
 /// How a request ended that a server did not answer.
-pub(crate) fn failed(error: &ClientError, heard: &Heard) -> Answered {
+pub(crate) fn failed(error: &ClientError, heard: &AnswerReporter) -> Answered {
     if let ClientError::Status { status: 429 | 503, .. } = error {
         return Answered::Shed;
     }
@@ -88,7 +88,7 @@ impl Completions {
         &self,
         request: &IssuedRequest,
         part: Part<'_>,
-        heard: &Heard,
+        heard: &AnswerReporter,
     ) -> Result<Vec<u32>, ClientError> {
         let (mut body, busy) = self.send(request, part, heard).await?;
         let answer = self.stream(request, heard, &mut body).await?;
@@ -97,7 +97,11 @@ impl Completions {
     }
 
     /// Has the prompt of a request computed; its `kv_transfer_params`.
-    pub(crate) async fn prefill(&self, request: &IssuedRequest, heard: &Heard) -> Result<Box<RawValue>, ClientError> {
+    pub(crate) async fn prefill(
+        &self,
+        request: &IssuedRequest,
+        heard: &AnswerReporter,
+    ) -> Result<Box<RawValue>, ClientError> {
         let answer = async {
             let (body, busy) = self.send(request, Part::Prompt, heard).await?;
             let bytes = whole_body(body, MAX_PREFILL_BYTES).await?;
@@ -122,7 +126,7 @@ impl Completions {
         &self,
         request: &IssuedRequest,
         part: Part<'_>,
-        heard: &Heard,
+        heard: &AnswerReporter,
     ) -> Result<(Incoming, Busy), ClientError> {
         let body = Bytes::from(self.body(request, part));
         let id = name_of(request.tag);
@@ -143,11 +147,11 @@ impl Completions {
     }
 
     /// Enters what an engine of this process said of a request.
-    fn note_engine(&self, request: &IssuedRequest, heard: &Heard) {
+    fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
         let Some(book) = &self.book else { return };
         book.report_engine(request.tag, heard, self.told);
         let Some(noted) = book.take(request.tag) else { return };
-        if let Some(at_s) = noted.scheduled_s.filter(|_| self.told != Told::Output) {
+        if let Some(at_s) = noted.scheduled_s.filter(|_| self.told != CountedOutputs::Output) {
             heard.admitted(at_s, noted.cached_tokens);
         }
         (0..noted.preemptions).for_each(|_| heard.preempted());
@@ -157,7 +161,7 @@ impl Completions {
     async fn stream(
         &self,
         request: &IssuedRequest,
-        heard: &Heard,
+        heard: &AnswerReporter,
         body: &mut Incoming,
     ) -> Result<Vec<u32>, ClientError> {
         let mut reader = EventReader::default();
@@ -196,7 +200,7 @@ impl Completions {
     }
 
     /// Checks a whole answer.
-    fn finish(&self, request: &IssuedRequest, heard: &Heard, answer: Answer) -> Result<Vec<u32>, ClientError> {
+    fn finish(&self, request: &IssuedRequest, heard: &AnswerReporter, answer: Answer) -> Result<Vec<u32>, ClientError> {
         if !answer.is_done && !answer.is_finished {
             return Err(ClientError::Lost("the answer ended before its end".to_owned()));
         }

@@ -6,7 +6,7 @@ use vcr_cluster::IssuedRequest;
 
 use super::completions::{Completions, Part, failed};
 use super::error::ClientError;
-use crate::drive::{Answered, Heard, Service};
+use crate::drive::{AnswerReporter, Answered, Service};
 
 /// Sends requests to a prefill server, and then to a decode server.
 pub(crate) struct DisaggregatedServers {
@@ -15,7 +15,7 @@ pub(crate) struct DisaggregatedServers {
 }
 
 impl Service for DisaggregatedServers {
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
         match self.exchange(request, heard).await {
             Ok(answer) => Answered::Whole(answer),
             Err(error) => failed(&error, heard),
@@ -24,7 +24,7 @@ impl Service for DisaggregatedServers {
 }
 
 impl DisaggregatedServers {
-    async fn exchange(&self, request: &IssuedRequest, heard: &Heard) -> Result<Vec<u32>, ClientError> {
+    async fn exchange(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Vec<u32>, ClientError> {
         let params = self.prefill.prefill(request, heard).await?;
         self.decode.exchange(request, Part::Output(&params), heard).await
     }

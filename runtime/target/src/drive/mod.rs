@@ -36,7 +36,7 @@ const MAX_NOTES: usize = 8;
 /// Answers requests: a server, or engines.
 pub(crate) trait Service: 'static {
     /// Sends a request and reports its answer as it comes. Dropped, the request is given up.
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered;
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered;
 }
 
 /// How an answer ended.
@@ -99,13 +99,13 @@ impl Shared {
 }
 
 /// Where a service reports the answer to one request.
-pub(crate) struct Heard {
+pub(crate) struct AnswerReporter {
     shared: Rc<Shared>,
     tag: u64,
     due_ns: u64,
 }
 
-impl Heard {
+impl AnswerReporter {
     /// The request is ready to be sent: waits until it is due.
     pub(crate) async fn sent(&self) {
         if self.shared.clock.now_ns() < self.due_ns {
@@ -324,7 +324,7 @@ async fn issue_all<S: Service>(
 
 /// One request, with its further attempts.
 async fn exchange<S: Service>(shared: Rc<Shared>, service: Rc<S>, request: IssuedRequest) {
-    let heard = Heard { shared, tag: request.tag, due_ns: request.due_ns };
+    let heard = AnswerReporter { shared, tag: request.tag, due_ns: request.due_ns };
     let (ending, answer) = loop {
         match service.answer(&request, &heard).await {
             Answered::Whole(answer) => break (Ending::Completed, answer),

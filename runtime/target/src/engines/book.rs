@@ -8,11 +8,11 @@ use vcr_frontend::engine::{EngineObserver, RequestObserver, RequestStart};
 use vcr_live::Placement;
 use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
-use crate::drive::Heard;
+use crate::drive::AnswerReporter;
 
 /// What of an engine's outputs counts for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CountedOutputs {
     /// All.
     All,
     /// All but its tokens, which clients do not get.
@@ -107,15 +107,15 @@ impl Book {
 
     /// Reports the engine that has a request, and when its KV came there, unless that was done
     /// already.
-    pub(crate) fn report_engine(&self, tag: u64, heard: &Heard, told: Told) {
+    pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, told: CountedOutputs) {
         let received_ns = self.contents().received_ns.remove(&tag);
         if let Some(at_ns) = received_ns {
             heard.transferred(at_ns);
         }
         match (self.take_engine(tag), told) {
             (None, _) => {}
-            (Some(engine), Told::All | Told::Prompt) => heard.served_by(engine),
-            (Some(engine), Told::Output) => heard.decoded_by(engine),
+            (Some(engine), CountedOutputs::All | CountedOutputs::Prompt) => heard.served_by(engine),
+            (Some(engine), CountedOutputs::Output) => heard.decoded_by(engine),
         }
     }
 
@@ -140,12 +140,12 @@ impl Book {
 }
 
 /// Writes a book, and passes all on to another observer.
-pub(crate) struct Booking {
+pub(crate) struct BookObserver {
     pub(crate) book: Book,
     pub(crate) next: Option<Box<dyn EngineObserver>>,
 }
 
-impl EngineObserver for Booking {
+impl EngineObserver for BookObserver {
     fn scheduler(&self, rank: u16, stats: &SchedulerStats) {
         if let Some(next) = &self.next {
             next.scheduler(rank, stats);
@@ -155,7 +155,7 @@ impl EngineObserver for Booking {
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver> {
         let tag = tag_of(&start.id);
         let next = self.next.as_ref().map(|next| next.request(start));
-        Box::new(Booked { book: self.book.clone(), tag, noted: Noted::default(), next })
+        Box::new(BookRequestObserver { book: self.book.clone(), tag, noted: Noted::default(), next })
     }
 
     fn message_ended(&self, rank: u16) {
@@ -165,14 +165,14 @@ impl EngineObserver for Booking {
     }
 }
 
-struct Booked {
+struct BookRequestObserver {
     book: Book,
     tag: Option<u64>,
     noted: Noted,
     next: Option<Box<dyn RequestObserver>>,
 }
 
-impl RequestObserver for Booked {
+impl RequestObserver for BookRequestObserver {
     fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>) {
         if let StepOutput::Whole(output) = output {
             for event in output.events.iter().flatten() {

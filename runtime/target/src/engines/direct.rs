@@ -9,9 +9,9 @@ use vcr_frontend::engine::RequestStream;
 use vcr_frontend::{EngineClient, EngineError};
 use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams};
 
-use super::book::{Book, Told, name_of};
+use super::book::{Book, CountedOutputs, name_of};
 use crate::drive::vocabulary::Vocabulary;
-use crate::drive::{Answered, Heard, Service};
+use crate::drive::{AnswerReporter, Answered, Service};
 
 /// Between two looks for an engine that is up.
 const DOWN_PAUSE: Duration = Duration::from_millis(10);
@@ -29,14 +29,14 @@ pub(crate) struct Direct {
 }
 
 impl Service for Direct {
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
         let made = self.request(request);
         heard.sent().await;
         let mut stream = match self.submit(&made, heard).await {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        self.follow(&mut stream, request, heard, Told::All).await
+        self.follow(&mut stream, request, heard, CountedOutputs::All).await
     }
 }
 
@@ -49,23 +49,23 @@ pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
 }
 
 /// Enters what an output says.
-pub(crate) fn report(output: &EngineCoreOutput, heard: &Heard, told: Told) {
+pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, told: CountedOutputs) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {
         match event.kind {
             EventType::Queued => {}
-            EventType::Scheduled if told == Told::Output => {}
+            EventType::Scheduled if told == CountedOutputs::Output => {}
             EventType::Scheduled => heard.admitted(event.timestamp, cached_tokens),
             EventType::Preempted => heard.preempted(),
         }
     }
-    if !output.new_token_ids.is_empty() && told != Told::Prompt {
+    if !output.new_token_ids.is_empty() && told != CountedOutputs::Prompt {
         heard.tokens(output.new_token_ids.len() as u32);
     }
 }
 
 /// How a request ended that an engine did not answer.
-pub(crate) fn ended(output: &EngineCoreOutput, heard: &Heard) -> Answered {
+pub(crate) fn ended(output: &EngineCoreOutput, heard: &AnswerReporter) -> Answered {
     match &output.error {
         Some(error) if error.code == "overloaded" => Answered::Shed,
         Some(error) if error.code == "kv_load_failed" => {
@@ -88,8 +88,8 @@ impl Direct {
         &self,
         stream: &mut RequestStream,
         request: &IssuedRequest,
-        heard: &Heard,
-        told: Told,
+        heard: &AnswerReporter,
+        told: CountedOutputs,
     ) -> Answered {
         let (mut answer, mut is_first) = (Vec::new(), true);
         loop {
@@ -114,7 +114,11 @@ impl Direct {
     }
 
     /// Gives a request to an engine.
-    pub(crate) async fn submit(&self, request: &EngineCoreRequest, heard: &Heard) -> Result<RequestStream, Answered> {
+    pub(crate) async fn submit(
+        &self,
+        request: &EngineCoreRequest,
+        heard: &AnswerReporter,
+    ) -> Result<RequestStream, Answered> {
         loop {
             return match self.engines.submit(request.clone()) {
                 Ok(stream) => Ok(stream),

@@ -5,9 +5,9 @@ use vcr_cluster::IssuedRequest;
 use vcr_cluster::record::FailReason;
 use vcr_wire::{EngineCoreRequest, SamplingParams, Value};
 
-use super::book::Told;
+use super::book::CountedOutputs;
 use super::direct::{Direct, ended, is_whole, report};
-use crate::drive::{Answered, Heard, Service};
+use crate::drive::{AnswerReporter, Answered, Service};
 
 /// Sends requests to prefill engines, and then to decode engines.
 pub(crate) struct Disaggregated {
@@ -16,7 +16,7 @@ pub(crate) struct Disaggregated {
 }
 
 impl Service for Disaggregated {
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
         heard.sent().await;
         let params = match self.prefilled(request, heard).await {
             Ok(params) => params,
@@ -28,13 +28,13 @@ impl Service for Disaggregated {
             Ok(stream) => stream,
             Err(answered) => return answered,
         };
-        self.decode.follow(&mut stream, request, heard, Told::Output).await
+        self.decode.follow(&mut stream, request, heard, CountedOutputs::Output).await
     }
 }
 
 impl Disaggregated {
     /// Has a prompt computed, whose KV waits then; gives its place.
-    async fn prefilled(&self, request: &IssuedRequest, heard: &Heard) -> Result<Value, Answered> {
+    async fn prefilled(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Result<Value, Answered> {
         let mut first = self.prefill.request(request);
         if let Some(params) = &mut first.sampling_params {
             params.max_tokens = params.max_tokens.map(|tokens| tokens.min(1));
@@ -47,8 +47,8 @@ impl Disaggregated {
                 Ok(Some(output)) => output,
                 Ok(None) | Err(_) => return Err(Answered::Lost(FailReason::EngineCrash)),
             };
-            self.prefill.book.report_engine(request.tag, heard, Told::Prompt);
-            report(&output, heard, Told::Prompt);
+            self.prefill.book.report_engine(request.tag, heard, CountedOutputs::Prompt);
+            report(&output, heard, CountedOutputs::Prompt);
             match is_whole(&output) {
                 None => continue,
                 Some(false) => return Err(ended(&output, heard)),

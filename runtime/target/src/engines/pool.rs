@@ -9,7 +9,7 @@ use vcr_frontend::engine::EngineObserver;
 use vcr_live::{EnginesHandle, LiveEngines, LiveError};
 use vcr_wire::VllmMinor;
 
-use super::book::{Book, Booking};
+use super::book::{Book, BookObserver};
 use super::config::live_config;
 use super::steps::RunSteps;
 use super::totals::Totals;
@@ -41,7 +41,7 @@ impl EnginePool {
     ) -> Result<(Self, EngineClient), TargetError> {
         let Place { config, first_engine, port } = Place::of(run, role)?;
         let book = Book::new(first_engine);
-        let booking = Arc::new(Booking { book: book.clone(), next: observer });
+        let booking = Arc::new(BookObserver { book: book.clone(), next: observer });
         let live = live_config(run, role, vocab_size, port, &book, steps)?;
         let (engines, client) = EngineClient::start(live, Some(booking)).map_err(engine_error)?;
         let pool = Self { role, config, first_engine, engines, book };

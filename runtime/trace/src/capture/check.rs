@@ -4,7 +4,7 @@ use vcr_finish_reason::FinishReason;
 
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
-use super::flaw::Flaw;
+use super::line_problem::LineProblem;
 use super::record::{CaptureMeta, RequestRecord};
 
 /// The relation of hashes and prompts in one capture.
@@ -30,22 +30,22 @@ impl BlockRule {
 }
 
 /// Checks one record.
-pub(super) fn check(record: &RequestRecord, blocks: BlockRule) -> Result<(), Flaw> {
+pub(super) fn check(record: &RequestRecord, blocks: BlockRule) -> Result<(), LineProblem> {
     check_prompt(record, blocks)?;
     check_outputs(record)?;
     check_steps(record)?;
     if let Some(reason) = &record.finish_reason
         && FinishReason::parse(reason).is_none()
     {
-        return Err(Flaw::of("finish_reason", CaptureProblem::UnknownFinishReason { reason: reason.clone() }));
+        return Err(LineProblem::of("finish_reason", CaptureProblem::UnknownFinishReason { reason: reason.clone() }));
     }
     check_times(record)
 }
 
-fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), Flaw> {
+fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), LineProblem> {
     let prompt_tokens = record.prompt_tokens;
     if prompt_tokens == 0 {
-        return Err(Flaw::of("prompt_tokens", CaptureProblem::EmptyPrompt));
+        return Err(LineProblem::of("prompt_tokens", CaptureProblem::EmptyPrompt));
     }
     if let Some(ids) = &record.prompt_token_ids {
         let rule = "one for each of `prompt_tokens`";
@@ -55,7 +55,7 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), Flaw> {
         [("cached_tokens", record.cached_tokens), ("external_cached_tokens", record.external_cached_tokens)]
     {
         if cached_tokens > prompt_tokens {
-            return Err(Flaw::of(field, CaptureProblem::CachedBeyondPrompt { cached_tokens, prompt_tokens }));
+            return Err(LineProblem::of(field, CaptureProblem::CachedBeyondPrompt { cached_tokens, prompt_tokens }));
         }
     }
     if record.block_hashes.is_empty() {
@@ -63,7 +63,7 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), Flaw> {
     }
     match blocks {
         BlockRule::Any => Ok(()),
-        BlockRule::None => Err(Flaw::of("block_hashes", CaptureProblem::NoBlockSize)),
+        BlockRule::None => Err(LineProblem::of("block_hashes", CaptureProblem::NoBlockSize)),
         BlockRule::Of(block_size_tokens) => {
             let full_blocks = u64::from(prompt_tokens / block_size_tokens);
             let rule = "one for each full block of the prompt, by the meta line's `block_size_tokens`";
@@ -74,7 +74,7 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), Flaw> {
 
 /// The outputs and their tokens: each by itself where gaps are known, else only
 /// their sum.
-fn check_outputs(record: &RequestRecord) -> Result<(), Flaw> {
+fn check_outputs(record: &RequestRecord) -> Result<(), LineProblem> {
     let output_tokens = record.output_tokens;
     let gaps = record.gap_ns.len() as u64;
     if let Some(ids) = &record.output_token_ids {
@@ -83,33 +83,33 @@ fn check_outputs(record: &RequestRecord) -> Result<(), Flaw> {
     if let Some(tokens) = &record.gap_tokens {
         check_length("gap_tokens", tokens.len(), gaps, "one for each of `gap_ns`")?;
         if let Some(index) = tokens.iter().position(|tokens| *tokens == 0) {
-            return Err(Flaw::of(&format!("gap_tokens[{index}]"), CaptureProblem::EmptyChunk));
+            return Err(LineProblem::of(&format!("gap_tokens[{index}]"), CaptureProblem::EmptyChunk));
         }
     }
     if record.first_tokens == Some(0) {
-        return Err(Flaw::of("first_tokens", CaptureProblem::EmptyChunk));
+        return Err(LineProblem::of("first_tokens", CaptureProblem::EmptyChunk));
     }
     let first_tokens = u64::from(record.first_tokens.unwrap_or(1));
     if let Some(summary) = record.gap_summary {
         if gaps > 0 {
-            return Err(Flaw::of("gap_summary", CaptureProblem::GapsTwice));
+            return Err(LineProblem::of("gap_summary", CaptureProblem::GapsTwice));
         }
         let count = summary.count;
         if u64::from(count) + first_tokens > u64::from(output_tokens) {
-            return Err(Flaw::of("gap_summary.count", CaptureProblem::TooManyGaps { count, output_tokens }));
+            return Err(LineProblem::of("gap_summary.count", CaptureProblem::TooManyGaps { count, output_tokens }));
         }
     } else if gaps > 0 || record.first_tokens.is_some() {
         let later_tokens =
             record.gap_tokens.as_ref().map_or(gaps, |tokens| tokens.iter().copied().map(u64::from).sum());
         let given = first_tokens + later_tokens;
         if given != u64::from(output_tokens) {
-            return Err(Flaw::of("output_tokens", CaptureProblem::OutputsDoNotAddUp { output_tokens, given }));
+            return Err(LineProblem::of("output_tokens", CaptureProblem::OutputsDoNotAddUp { output_tokens, given }));
         }
     }
     Ok(())
 }
 
-fn check_steps(record: &RequestRecord) -> Result<(), Flaw> {
+fn check_steps(record: &RequestRecord) -> Result<(), LineProblem> {
     let Some(steps) = &record.steps else { return Ok(()) };
     let outputs = if record.output_tokens == 0 { 0 } else { record.gap_ns.len() as u64 + 1 };
     let lists = [
@@ -126,8 +126,8 @@ fn check_steps(record: &RequestRecord) -> Result<(), Flaw> {
 }
 
 /// Sums of a record's times must not overflow.
-fn check_times(record: &RequestRecord) -> Result<(), Flaw> {
-    let overflow = |field: &str| Flaw::of(field, CaptureProblem::TimesOverflow);
+fn check_times(record: &RequestRecord) -> Result<(), LineProblem> {
+    let overflow = |field: &str| LineProblem::of(field, CaptureProblem::TimesOverflow);
     let add = |sum_ns: u64, more_ns: Option<u64>, field| {
         sum_ns.checked_add(more_ns.unwrap_or(0)).ok_or_else(|| overflow(field))
     };
@@ -145,10 +145,10 @@ fn check_times(record: &RequestRecord) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn check_length(field: &str, given: usize, expected: u64, rule: &'static str) -> Result<(), Flaw> {
+fn check_length(field: &str, given: usize, expected: u64, rule: &'static str) -> Result<(), LineProblem> {
     let given = given as u64;
     if given == expected {
         return Ok(());
     }
-    Err(Flaw::of(field, CaptureProblem::WrongLength { given, expected, rule }))
+    Err(LineProblem::of(field, CaptureProblem::WrongLength { given, expected, rule }))
 }

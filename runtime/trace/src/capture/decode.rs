@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::CaptureProblem;
-use super::flaw::Flaw;
+use super::line_problem::LineProblem;
 use super::missing::missing_field;
 use super::record::CaptureLine;
 use super::vllm_vcr;
@@ -50,7 +50,7 @@ pub(super) fn is_cut_off(row: &[u8]) -> bool {
 }
 
 /// Decodes a line.
-pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, Flaw> {
+pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, LineProblem> {
     match format {
         CaptureFormat::Capture => decode_own(row),
         CaptureFormat::VllmVcr => vllm_vcr::decode(row),
@@ -59,7 +59,7 @@ pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, F
 
 /// The kind is looked at first: serde would otherwise hold the whole line in a
 /// form without types, at several times the cost.
-fn decode_own(row: &[u8]) -> Result<CaptureLine, Flaw> {
+fn decode_own(row: &[u8]) -> Result<CaptureLine, LineProblem> {
     Ok(match &*kind_of(row)? {
         "meta" => CaptureLine::Meta(typed(row)?),
         "engine" => CaptureLine::Engine(typed(row)?),
@@ -69,11 +69,11 @@ fn decode_own(row: &[u8]) -> Result<CaptureLine, Flaw> {
         "kv" => CaptureLine::Kv(typed(row)?),
         "break" => CaptureLine::Break(typed(row)?),
         "end" => CaptureLine::End(typed(row)?),
-        kind => return Err(Flaw::of("kind", CaptureProblem::UnknownKind { kind: kind.to_owned() })),
+        kind => return Err(LineProblem::of("kind", CaptureProblem::UnknownKind { kind: kind.to_owned() })),
     })
 }
 
-fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, Flaw> {
+fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, LineProblem> {
     #[derive(Deserialize)]
     struct KindOnly<'a> {
         #[serde(borrow)]
@@ -95,28 +95,28 @@ fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, Flaw> {
 }
 
 /// Decodes a line as `T`; what is wrong is only looked for when something is.
-pub(super) fn typed<T: DeserializeOwned>(row: &[u8]) -> Result<T, Flaw> {
+pub(super) fn typed<T: DeserializeOwned>(row: &[u8]) -> Result<T, LineProblem> {
     serde_json::from_slice(row).map_err(|_| explain::<T>(row))
 }
 
-fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> Flaw {
+fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> LineProblem {
     let mut decoder = serde_json::Deserializer::from_slice(row);
     let (path, error) = match serde_path_to_error::deserialize::<_, T>(&mut decoder) {
         Err(error) => (error.path().to_string(), error.into_inner()),
         Ok(_) => match decoder.end() {
             Err(error) => (String::from("."), error),
-            Ok(()) => return Flaw::of_line(CaptureProblem::Malformed("not a line of a capture".to_owned())),
+            Ok(()) => return LineProblem::of_line(CaptureProblem::Malformed("not a line of a capture".to_owned())),
         },
     };
     let text = describe(&error);
     if error.is_eof() {
-        return Flaw::of_line(CaptureProblem::CutOff(text));
+        return LineProblem::of_line(CaptureProblem::CutOff(text));
     }
     if let field @ Some(_) = missing_field::<T>(row) {
-        return Flaw { field, problem: CaptureProblem::Missing };
+        return LineProblem { field, problem: CaptureProblem::Missing };
     }
     let field = (path != "." && path != "?").then_some(path);
-    Flaw { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
+    LineProblem { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
 }
 
 /// Names the ranges that Rust's types stand for.

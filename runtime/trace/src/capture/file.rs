@@ -13,8 +13,8 @@ use vcr_input::{MAX_LINE_BYTES, Unpacked, is_regular};
 use super::check::{BlockRule, check};
 use super::decode::{CaptureFormat, decode};
 use super::error::{CaptureError, CaptureProblem};
-use super::flaw::Flaw;
 use super::hash::BlockHash;
+use super::line_problem::LineProblem;
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
@@ -157,7 +157,7 @@ impl CaptureFile {
         let mut row = vec![0; position.len_bytes as usize];
         let read = part.file.read_exact_at(&mut row, position.offset_bytes);
         read.map_err(|source| CaptureError::Io { name: part.name.clone(), source })?;
-        let of_line = |Flaw { field, problem }| CaptureError::Line {
+        let of_line = |LineProblem { field, problem }| CaptureError::Line {
             name: part.name.clone(),
             line: position.line,
             field,
@@ -170,7 +170,7 @@ impl CaptureFile {
             }
             _ => {
                 let text = "a request line was here when the capture was opened, but is not now".to_owned();
-                Err(of_line(Flaw::of_line(CaptureProblem::Malformed(text))))
+                Err(of_line(LineProblem::of_line(CaptureProblem::Malformed(text))))
             }
         }
     }

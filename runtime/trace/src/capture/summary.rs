@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::error::CaptureProblem;
-use super::flaw::Flaw;
+use super::line_problem::LineProblem;
 
 /// The summary of a capture that was read to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,8 +122,8 @@ impl Warnings {
     }
 
     /// Counts a line that was skipped.
-    pub(super) fn skipped(&mut self, name: &str, line: u32, flaw: Flaw) {
-        let Flaw { field, problem } = flaw;
+    pub(super) fn skipped(&mut self, name: &str, line: u32, line_problem: LineProblem) {
+        let LineProblem { field, problem } = line_problem;
         let is_same = |kind: &CaptureWarningKind| match kind {
             CaptureWarningKind::Skipped { field: its, problem: known } => {
                 let is_same_kind = std::mem::discriminant(known) == std::mem::discriminant(&problem);

@@ -146,7 +146,7 @@ impl Connection<'_> {
             return self.link.open(&Message::Refused { kind: ErrorKind::Refused, message }, until);
         }
         self.peer = if hello.engine_id.is_empty() { "unnamed".to_owned() } else { hello.engine_id };
-        self.link.open(&Message::Welcome(self.shared.introduction.clone()), until)?;
+        self.link.open(&Message::Welcome(self.shared.peer_info.clone()), until)?;
         loop {
             if !self.link.wait_for_frame(Instant::now() + IDLE_TIMEOUT)? {
                 return Ok(());

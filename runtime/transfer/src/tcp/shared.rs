@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, TransferError};
 use crate::plane::{Expected, Held, Hold, PlaneContext, PlaneEvent, Wake};
 use crate::statistics::{Direction, Moved, Statistics};
 use crate::tcp::TcpSettings;
-use crate::tcp::frame::Introduction;
+use crate::tcp::frame::PeerInfo;
 
 /// Notices that wait to be polled; more are dropped, and their leases end by time.
 const MAX_WAITING_NOTICES: usize = 65_536;
@@ -64,7 +64,7 @@ struct Transfers {
 }
 
 #[derive(Default)]
-struct Chores {
+struct BackgroundWork {
     /// Holds whose pattern is to be written.
     holds: VecDeque<Arc<HoldState>>,
     has_news: bool,
@@ -73,7 +73,7 @@ struct Chores {
 pub(super) struct Shared {
     pub(super) arena: Arc<Arena>,
     pub(super) settings: TcpSettings,
-    pub(super) introduction: Introduction,
+    pub(super) peer_info: PeerInfo,
     pub(super) stop: Arc<AtomicBool>,
     wake: Wake,
     events: Mutex<VecDeque<PlaneEvent>>,
@@ -81,8 +81,8 @@ pub(super) struct Shared {
     expected: Mutex<HashMap<String, Arc<ExpectedState>>>,
     transfers: Mutex<Transfers>,
     statistics: Mutex<Statistics>,
-    chores: Mutex<Chores>,
-    has_chores: Condvar,
+    background_work: Mutex<BackgroundWork>,
+    has_background_work: Condvar,
 }
 
 /// Nothing here is left half changed by a panic.
@@ -96,7 +96,7 @@ impl Shared {
         Self {
             arena: context.arena,
             settings,
-            introduction: Introduction {
+            peer_info: PeerInfo {
                 engine_id: context.engine_id,
                 generation: context.generation,
                 geometry,
@@ -109,8 +109,8 @@ impl Shared {
             expected: Mutex::default(),
             transfers: Mutex::default(),
             statistics: Mutex::default(),
-            chores: Mutex::default(),
-            has_chores: Condvar::new(),
+            background_work: Mutex::default(),
+            has_background_work: Condvar::new(),
         }
     }
 
@@ -120,8 +120,8 @@ impl Shared {
 
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        lock(&self.chores).has_news = true;
-        self.has_chores.notify_all();
+        lock(&self.background_work).has_news = true;
+        self.has_background_work.notify_all();
     }
 
     pub(super) fn statistics(&self) -> MutexGuard<'_, Statistics> {
@@ -154,10 +154,10 @@ impl Shared {
         if let Some(before) = lock(&self.holds).insert(hold.request, Arc::clone(&state)) {
             before.is_over.store(true, Ordering::Release);
         }
-        let mut chores = lock(&self.chores);
-        chores.holds.push_back(state);
-        chores.has_news = true;
-        self.has_chores.notify_one();
+        let mut background_work = lock(&self.background_work);
+        background_work.holds.push_back(state);
+        background_work.has_news = true;
+        self.has_background_work.notify_one();
     }
 
     pub(super) fn release(&self, request: &str) {
@@ -198,8 +198,8 @@ impl Shared {
             is_next
         };
         if is_next {
-            lock(&self.chores).has_news = true;
-            self.has_chores.notify_one();
+            lock(&self.background_work).has_news = true;
+            self.has_background_work.notify_one();
         }
         is_over
     }
@@ -318,14 +318,14 @@ impl Shared {
             let now = Instant::now();
             let next = self.expire(now);
             let hold = {
-                let mut chores = lock(&self.chores);
-                if chores.holds.is_empty() && !chores.has_news {
+                let mut background_work = lock(&self.background_work);
+                if background_work.holds.is_empty() && !background_work.has_news {
                     let wait = next.map_or(Duration::from_secs(3600), |next| next.saturating_duration_since(now));
-                    let waited = self.has_chores.wait_timeout(chores, wait);
-                    chores = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    let waited = self.has_background_work.wait_timeout(background_work, wait);
+                    background_work = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                chores.has_news = false;
-                chores.holds.pop_front()
+                background_work.has_news = false;
+                background_work.holds.pop_front()
             };
             if let Some(hold) = hold {
                 let mut blocks: Vec<u32> = hold.blocks.keys().copied().collect();

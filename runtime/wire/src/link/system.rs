@@ -16,7 +16,7 @@ use linux as chosen;
 use portable as chosen;
 
 pub use chosen::Timer;
-pub(super) use chosen::{Bell, Poller};
+pub(super) use chosen::{Poller, WakeEvent};
 
 /// Events that a descriptor is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,15 +78,15 @@ mod tests {
 
     #[test]
     fn a_bell_rings_until_it_is_heard() {
-        let bell = Bell::new().expect("the system has one");
-        assert!(!bell.take_ring());
+        let event = WakeEvent::new().expect("the system has one");
+        assert!(!event.take_signal());
         // More often than any buffer has room for.
         for _ in 0..1_000_000 {
-            bell.ring();
+            event.signal();
         }
-        assert!(is_readable(bell.fd(), false));
-        assert!(bell.take_ring());
-        assert!(!bell.take_ring() && !is_readable(bell.fd(), false));
+        assert!(is_readable(event.fd(), false));
+        assert!(event.take_signal());
+        assert!(!event.take_signal() && !is_readable(event.fd(), false));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Makes the timer and the bell.
+    /// Makes the timer and the wake-up event.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
 use super::request::{StreamOptions, request_id, submit, text_request};
 use crate::api::answer::sse::{self, Source};
-use crate::api::request::body::{Body, Quick, json};
+use crate::api::request::body::{Body, FastJson, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
 use crate::api::request::structured::{ResponseFormat, checked_wire, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
@@ -335,7 +335,7 @@ pub(super) async fn chat_completions(
     headers: HeaderMap,
     body: Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let is_streamed = request.stream;
     let chat = Chat::start(&app, &headers, request)?;
     if is_streamed {

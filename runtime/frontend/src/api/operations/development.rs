@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use vcr_wire::{KvEventsConfig, ReadyResponse, Value as WireValue};
 
 use super::admin::{Params, call_error};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::generate::{json_of, wire_of};
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -175,7 +175,7 @@ pub(in crate::api) async fn abort_requests(
     State(app): State<Arc<App>>,
     body: Body<AbortRequest>,
 ) -> Result<StatusCode, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     app.engines.abort(&request.request_ids.unwrap_or_default());
     Ok(StatusCode::OK)
 }
@@ -193,7 +193,7 @@ struct RpcRequest {
 
 /// Calls a function of all workers; each gives nothing.
 async fn collective_rpc(State(app): State<Arc<App>>, body: Body<RpcRequest>) -> Result<Json<Value>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let Some(method) = request.method else {
         return Err(ApiError::invalid_param("method", "Missing 'method' in request body"));
     };
@@ -241,7 +241,7 @@ async fn update_weight_version(
     State(app): State<Arc<App>>,
     body: Body<VersionRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let Quick(VersionRequest { new_version }) = body?;
+    let FastJson(VersionRequest { new_version }) = body?;
     set_weight_version(&app, &new_version).await?;
     Ok(Json(json!({"success": true, "new_version": new_version})))
 }

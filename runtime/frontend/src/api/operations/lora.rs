@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde::Deserialize;
 
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::adapters::NewAdapter;
 use crate::server::error::ApiError;
@@ -23,7 +23,7 @@ pub(in crate::api) struct LoadRequest {
 
 /// Loads an adapter.
 pub(in crate::api) async fn load(State(app): State<Arc<App>>, body: Body<LoadRequest>) -> Result<String, ApiError> {
-    let Quick(LoadRequest { lora_name: name, lora_path: path, load_inplace, is_3d_lora_weight: is_3d }) = body?;
+    let FastJson(LoadRequest { lora_name: name, lora_path: path, load_inplace, is_3d_lora_weight: is_3d }) = body?;
     let done = format!("Success: LoRA adapter '{name}' added successfully.");
     let adapter = NewAdapter { name, path, load_inplace, is_3d };
     app.model.adapters.load(&app.engines, &app.model.names, adapter).await?;
@@ -39,7 +39,7 @@ pub(in crate::api) struct UnloadRequest {
 
 /// Unloads an adapter.
 pub(in crate::api) async fn unload(State(app): State<Arc<App>>, body: Body<UnloadRequest>) -> Result<String, ApiError> {
-    let Quick(UnloadRequest { lora_name: name, lora_int_id }) = body?;
+    let FastJson(UnloadRequest { lora_name: name, lora_int_id }) = body?;
     if name.is_empty() {
         let message = "'lora_name' needs to be provided to unload a LoRA adapter.";
         return Err(ApiError::invalid_param("lora_name", message));

@@ -12,7 +12,7 @@ use serde::Serialize;
 use vcr_random::Stream;
 
 use super::{PoolRequest, PoolUsage};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 
@@ -45,7 +45,7 @@ pub(in crate::api) async fn classify(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Json<Classes>, ApiError> {
-    let Quick(mut request) = body?;
+    let FastJson(mut request) = body?;
     // The activation is that of the classes, not of the embedding.
     let has_softmax = request.options.use_activation.take().unwrap_or(true);
     let answer = request.vectors(&app, &headers, "classify", None).await?;

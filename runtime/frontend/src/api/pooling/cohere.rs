@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::PoolRequest;
 use super::embeddings::dimensions;
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 
@@ -160,7 +160,7 @@ pub(in crate::api) async fn embed(
     headers: HeaderMap,
     body: Body<EmbedRequest>,
 ) -> Result<Json<Embedded>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let dimensions = dimensions(&app.model, request.output_dimension)?;
     let answer = request.translated()?.vectors(&app, &headers, "embd", dimensions).await?;
     let has_image = |input: &Input| input.content.iter().any(|part| matches!(part, Content::ImageUrl { .. }));

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::vectors::{Encoded, Encoding};
 use super::{PoolRequest, PoolUsage};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
@@ -56,7 +56,7 @@ pub(in crate::api) async fn embeddings(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Response, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let dimensions = dimensions(&app.model, request.dimensions)?;
     let encoding = Encoding::of(&request)?;
     let answer = request.vectors(&app, &headers, "embd", dimensions).await?;
@@ -81,7 +81,7 @@ pub(in crate::api) async fn pooling(
     headers: HeaderMap,
     body: Body<PoolRequest>,
 ) -> Result<Response, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     if request.dimensions.is_some() {
         return Err(ApiError::invalid_param("dimensions", "dimensions is currently not supported"));
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{PoolOptions, PoolUsage, Vectors};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::media::MediaPrompt;
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -175,7 +175,7 @@ pub(in crate::api) async fn score(
     headers: HeaderMap,
     body: Body<ScoreRequest>,
 ) -> Result<Json<Scores>, ApiError> {
-    let Quick(ScoreRequest { options, queries, documents }) = body?;
+    let FastJson(ScoreRequest { options, queries, documents }) = body?;
     let (queries, documents) = (texts(queries, "queries")?, texts(documents, "documents")?);
     let answer = options.vectors(&app, &headers, &queries, &documents).await?;
     let score = |(index, score)| Score { index, object: "score", score };
@@ -195,7 +195,7 @@ pub(in crate::api) async fn rerank(
     headers: HeaderMap,
     body: Body<RerankRequest>,
 ) -> Result<Json<Ranks>, ApiError> {
-    let Quick(RerankRequest { options, query, documents, top_n }) = body?;
+    let FastJson(RerankRequest { options, query, documents, top_n }) = body?;
     if query.is_array() {
         return Err(ApiError::malformed("query: expected a text"));
     }

@@ -17,14 +17,14 @@ use crate::server::error::ApiError;
 const MAX_VALUES: usize = 4 << 20;
 
 /// The body of a request, or why it is none.
-pub(in crate::api) type Body<T> = Result<Quick<T>, ApiError>;
+pub(in crate::api) type Body<T> = Result<FastJson<T>, ApiError>;
 
 /// The body of a request, read as [`Json`] reads it, with its errors. Where it is
 /// valid that takes half the time: nothing is noted down of the path to an error.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct Quick<T>(pub(in crate::api) T);
+pub(in crate::api) struct FastJson<T>(pub(in crate::api) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for FastJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {

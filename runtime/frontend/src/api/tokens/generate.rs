@@ -17,7 +17,7 @@ use crate::api::answer::logprobs::{prompt_logprobs, token_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
 use crate::api::answer::{Answer, failure, gather, stop_reason};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::api::request::structured;
 use crate::api::request::{MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
@@ -188,7 +188,7 @@ pub(in crate::api) async fn generate(
     headers: HeaderMap,
     body: Body<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let Quick(mut request) = body?;
+    let FastJson(mut request) = body?;
     let counted = app.count();
     check_named(request.model.as_deref())?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::rendered::{Rendered, Rendering};
 use crate::api::chat::ChatRequest;
 use crate::api::completions::CompletionRequest;
-use crate::api::request::body::{Body, Quick, read};
+use crate::api::request::body::{Body, FastJson, read};
 use crate::api::translated;
 use crate::dialects::{anthropic, responses};
 use crate::server::App;
@@ -75,7 +75,7 @@ pub(in crate::api) async fn chat(
     headers: HeaderMap,
     body: Body<ChatRequest>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     request.rendered(Rendering::of(&app), &headers, CHAT_PREFIX).map(Json)
 }
 
@@ -85,7 +85,7 @@ pub(in crate::api) async fn completions(
     headers: HeaderMap,
     body: Body<CompletionRequest>,
 ) -> Result<Json<Vec<Rendered>>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     request.rendered(Rendering::of(&app), &headers).map(Json)
 }
 
@@ -95,7 +95,7 @@ pub(in crate::api) async fn messages(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     rendered_messages(&request, Rendering::of(&app), &headers).map(Json)
 }
 
@@ -105,6 +105,6 @@ pub(in crate::api) async fn responses(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Json<Rendered>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     rendered_response(&request, Rendering::of(&app), &headers).map(Json)
 }

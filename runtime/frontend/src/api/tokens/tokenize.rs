@@ -11,7 +11,7 @@ use vcr_text::Value as Templated;
 
 use crate::api::chat::message;
 use crate::api::chat::render;
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::api::request::{check_named, yes};
 use crate::media::ChatMedia;
 use crate::server::App;
@@ -82,7 +82,7 @@ pub(in crate::api) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Body<TokenizeRequest>,
 ) -> Result<Json<Tokens>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let (model, names) = match &request {
         TokenizeRequest::Chat(chat) => (&chat.model, chat.return_token_strs),
         TokenizeRequest::Text(text) => (&text.model, text.return_token_strs),
@@ -112,7 +112,7 @@ pub(in crate::api) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     check_named(request.model.as_deref())?;
     app.model.resolve(request.model.as_deref())?;
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))

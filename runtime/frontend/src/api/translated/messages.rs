@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Translated, Translation};
 use crate::api::answer::sse;
 use crate::api::chat::{self, Chat};
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::api::translated;
 use crate::dialects::anthropic::{self, MessageStream};
 use crate::dialects::{ChatAnswer, ChatDelta, Event};
@@ -57,7 +57,7 @@ pub(in crate::api) async fn messages(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Response, Refusal> {
-    let Quick(request) = body?;
+    let FastJson(request) = body?;
     let (is_streamed, translated) = (request["stream"] == true, anthropic::chat_request(&request));
     drop(request);
     let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
@@ -73,7 +73,7 @@ pub(in crate::api) async fn messages(
 
 /// Counts the tokens of a prompt.
 pub(in crate::api) async fn count_tokens(State(app): State<Arc<App>>, body: Body<Value>) -> Result<Response, Refusal> {
-    let Quick(mut request) = body?;
+    let FastJson(mut request) = body?;
     // Only requests for an answer must limit it.
     if let Value::Object(fields) = &mut request {
         fields.insert("max_tokens".to_owned(), json!(1));

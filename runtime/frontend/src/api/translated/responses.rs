@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Translated, Translation};
 use crate::api::answer::sse;
 use crate::api::chat::Chat;
-use crate::api::request::body::{Body, Quick};
+use crate::api::request::body::{Body, FastJson};
 use crate::api::translated;
 use crate::dialects::responses::{self, ResponseHead, ResponseStream, input_messages};
 use crate::dialects::{ChatAnswer, ChatDelta, Event};
@@ -20,16 +20,16 @@ use crate::server::responses::StoredResponse;
 use crate::server::{App, unix_s};
 
 /// Where a response is kept when it is complete.
-struct Shelf {
+struct ResponseSlot {
     app: Arc<App>,
     id: String,
     /// The chat that it answers.
     messages: Vec<Value>,
 }
 
-impl Shelf {
+impl ResponseSlot {
     /// Keeps a response; its answer is a part of the chat that goes on from it.
-    fn keep(self, response: &Value) {
+    fn store(self, response: &Value) {
         let mut messages = self.messages;
         // Items of an answer are items of an input.
         messages.extend(input_messages(&json!({ "input": response["output"] })).unwrap_or_default());
@@ -37,21 +37,21 @@ impl Shelf {
     }
 }
 
-/// A streamed response, which is kept in the end if it has a shelf.
-struct Kept {
+/// A streamed response, which is kept in the end if it has a slot.
+struct StoredStream {
     stream: ResponseStream,
-    shelf: Option<Shelf>,
+    slot: Option<ResponseSlot>,
 }
 
-impl Translation for Kept {
+impl Translation for StoredStream {
     fn push(&mut self, chunk: &ChatDelta, out: &mut Vec<Event>) {
         self.stream.push(chunk, out);
     }
 
     fn finish(&mut self, out: &mut Vec<Event>) {
         let response = self.stream.finish(out);
-        if let Some(shelf) = self.shelf.take() {
-            shelf.keep(&response);
+        if let Some(slot) = self.slot.take() {
+            slot.store(&response);
         }
     }
 
@@ -81,7 +81,7 @@ pub(in crate::api) async fn responses(
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Response, ApiError> {
-    let Quick(mut request) = body?;
+    let FastJson(mut request) = body?;
     let mut messages = earlier(&app, &request)?;
     if request["background"] == true {
         return Err(ApiError::invalid_param("background", "background is not supported."));
@@ -95,16 +95,16 @@ pub(in crate::api) async fn responses(
     let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
     let id = format!("resp_{}", chat.own_id());
     let head = ResponseHead::new(id.clone(), unix_s() as u64, chat.model(), &request);
-    let shelf = (request["store"] != false).then(|| Shelf { app: Arc::clone(&app), id, messages });
+    let slot = (request["store"] != false).then(|| ResponseSlot { app: Arc::clone(&app), id, messages });
     if request["stream"] == true {
-        let translation = Kept { stream: ResponseStream::new(head), shelf };
+        let translation = StoredStream { stream: ResponseStream::new(head), slot };
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
     }
     let completion = serde_json::to_value(chat.whole().await?)
         .map_err(|error| ApiError::internal(format!("cannot write the answer: {error}")))?;
     let response = responses::response(&head, &ChatAnswer::read(&completion));
-    if let Some(shelf) = shelf {
-        shelf.keep(&response);
+    if let Some(slot) = slot {
+        slot.store(&response);
     }
     Ok(Json(response).into_response())
 }

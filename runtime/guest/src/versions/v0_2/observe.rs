@@ -31,19 +31,19 @@ pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 impl interface::Host for HostState {
     fn count(&mut self, name: String, by: u64) -> wasmtime::Result<()> {
-        self.teller.count(&name, by).map_err(refused)
+        self.telemetry.count(&name, by).map_err(refused)
     }
 
     fn gauge(&mut self, name: String, at_ns: u64, value: f64) -> wasmtime::Result<()> {
-        self.teller.gauge(&name, at_ns, value).map_err(refused)
+        self.telemetry.gauge(&name, at_ns, value).map_err(refused)
     }
 
     fn annotate(&mut self, at_ns: u64, text: String) -> wasmtime::Result<()> {
-        self.teller.annotate(at_ns, &text).map_err(refused)
+        self.telemetry.annotate(at_ns, &text).map_err(refused)
     }
 
     fn log(&mut self, text: String) -> wasmtime::Result<()> {
-        self.teller.log(&text).map_err(refused)
+        self.telemetry.log(&text).map_err(refused)
     }
 }
 

@@ -5,7 +5,7 @@ use vcr_random::Distribution;
 
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
-use crate::vocabulary::workload::clients::whose;
+use crate::vocabulary::workload::clients::common;
 
 pub(super) fn make(mut options: Options<'_>) -> Scripted<WorkloadConfig> {
     let one = Distribution::Constant { value: 1.0 };
@@ -34,7 +34,7 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<WorkloadConfig> {
         depth: options.u32("depth").unwrap_or(1),
         seed: options.u64("seed").unwrap_or(1),
     };
-    let of = whose("agents", &mut options);
+    let of = common("agents", &mut options);
     let call = options.call_position();
     options.finish()?;
     let source = input.source().map_err(|problem| Thrown::input(format!("`agents`: {problem}")).at(call))?;

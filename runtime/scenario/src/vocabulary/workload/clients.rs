@@ -11,7 +11,7 @@ const BACKOFF_NS: u64 = 1_000_000_000;
 const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 
 /// Options that all workloads have.
-pub(super) struct Whose {
+pub(super) struct CommonOptions {
     pub(super) name: String,
     priority: i32,
     tenant: u64,
@@ -19,7 +19,7 @@ pub(super) struct Whose {
     client: ClientConfig,
 }
 
-impl Whose {
+impl CommonOptions {
     /// The workload from this source.
     pub(super) fn workload(self, start_ns: u64, source: WorkloadSource) -> WorkloadConfig {
         let Self { name, priority, tenant, slo, client } = self;
@@ -27,9 +27,9 @@ impl Whose {
     }
 }
 
-pub(super) fn whose(kind: &str, options: &mut Options<'_>) -> Whose {
+pub(super) fn common(kind: &str, options: &mut Options<'_>) -> CommonOptions {
     let name = options.name("name").unwrap_or_else(|| kind.to_owned());
-    Whose {
+    CommonOptions {
         priority: options.i32("priority").unwrap_or(0),
         tenant: options.u64("tenant").unwrap_or(0),
         slo: slo(&name, options),

@@ -12,7 +12,7 @@ use vcr_trace::{
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
-use crate::vocabulary::workload::clients::whose;
+use crate::vocabulary::workload::clients::common;
 
 /// Traces do not depend on the seed of the run.
 const PREFIX_GROUP_SEED: u64 = 42;
@@ -76,7 +76,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
     let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
-    let of = whose("trace", &mut options);
+    let of = common("trace", &mut options);
     let call = options.call_position();
     options.finish()?;
     for path in &paths {

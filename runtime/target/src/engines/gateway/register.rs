@@ -8,7 +8,7 @@ use vcr_cluster::record::{FailReason, Outcome, RequestRecord};
 use vcr_cluster::{IssuedRequest, RequestOrigin};
 
 use crate::client::completions::{Completions, Part, failed};
-use crate::drive::{Answered, Heard, Service};
+use crate::drive::{AnswerReporter, Answered, Service};
 
 #[derive(Default)]
 struct Contents {
@@ -56,7 +56,7 @@ pub(crate) struct ToCluster {
 }
 
 impl Service for ToCluster {
-    async fn answer(&self, request: &IssuedRequest, heard: &Heard) -> Answered {
+    async fn answer(&self, request: &IssuedRequest, heard: &AnswerReporter) -> Answered {
         self.register.sent(request.tag, request.origin);
         let answered = self.server.exchange(request, Part::Whole, heard).await;
         let record = self.register.take_ended(request.tag);

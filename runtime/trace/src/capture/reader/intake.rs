@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::capture::check::{BlockRule, check};
 use crate::capture::decode::{CaptureFormat, decode, is_cut_off, lacks_meta, typed};
 use crate::capture::error::{CaptureError, CaptureProblem};
-use crate::capture::flaw::Flaw;
+use crate::capture::line_problem::LineProblem;
 use crate::capture::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, RequestRecord};
 use crate::capture::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use crate::capture::vllm_vcr;
@@ -29,7 +29,7 @@ pub(in crate::capture) struct Intake {
     skipped_lines: u64,
     /// The `end` line of the file that is read.
     end: Option<CaptureEnd>,
-    /// The flaw of its last line, if any.
+    /// The problem of its last line, if any.
     half_line: bool,
     broken_off: Option<BrokenOff>,
     warnings: Warnings,
@@ -134,7 +134,7 @@ impl Intake {
         match decode(self.format, row) {
             Ok(CaptureLine::Meta(meta)) => self.checked_meta(line, *meta).map(Some),
             Ok(_) => Err(CaptureError::NoMeta { name: self.name.clone(), line }),
-            Err(flaw) => Err(self.error(line, flaw)),
+            Err(line_problem) => Err(self.error(line, line_problem)),
         }
     }
 
@@ -144,7 +144,7 @@ impl Intake {
         struct Version {
             version: u64,
         }
-        match typed::<Version>(row).map_err(|flaw| self.error(line, flaw))? {
+        match typed::<Version>(row).map_err(|line_problem| self.error(line, line_problem))? {
             Version { version } if version == u64::from(CAPTURE_VERSION) => Ok(()),
             Version { version } => Err(CaptureError::Version { name: self.name.clone(), line, version }),
         }
@@ -156,7 +156,7 @@ impl Intake {
         }
         if meta.block_size_tokens == Some(0) {
             let field = if self.format == CaptureFormat::Capture { "block_size_tokens" } else { "meta.block_size" };
-            return Err(self.error(line, Flaw::of(field, CaptureProblem::EmptyBlock)));
+            return Err(self.error(line, LineProblem::of(field, CaptureProblem::EmptyBlock)));
         }
         Ok(meta)
     }
@@ -168,29 +168,31 @@ impl Intake {
         match taken {
             Ok(content) => Ok(Some(content)),
             // The writer was stopped in its middle.
-            Err(Flaw { problem: CaptureProblem::CutOff(_), .. }) if !row.ends_with(b"\n") && self.end.is_none() => {
+            Err(LineProblem { problem: CaptureProblem::CutOff(_), .. })
+                if !row.ends_with(b"\n") && self.end.is_none() =>
+            {
                 self.half_line = true;
                 Ok(None)
             }
-            Err(flaw) if self.lenient => {
+            Err(line_problem) if self.lenient => {
                 self.skipped_lines += 1;
-                self.warnings.skipped(&self.name, line, flaw);
+                self.warnings.skipped(&self.name, line, line_problem);
                 Ok(None)
             }
-            Err(flaw) => Err(self.error(line, flaw)),
+            Err(line_problem) => Err(self.error(line, line_problem)),
         }
     }
 
-    fn accept(&mut self, line: u32, content: CaptureLine) -> Result<CaptureLine, Flaw> {
+    fn accept(&mut self, line: u32, content: CaptureLine) -> Result<CaptureLine, LineProblem> {
         if self.end.is_some() {
-            return Err(Flaw::of_line(CaptureProblem::AfterEnd));
+            return Err(LineProblem::of_line(CaptureProblem::AfterEnd));
         }
         match &content {
             CaptureLine::Meta(meta) if meta.version != self.meta.version => {
                 let (first, second) = (self.meta.version, meta.version);
-                return Err(Flaw::of("version", CaptureProblem::MixedVersions { first, second }));
+                return Err(LineProblem::of("version", CaptureProblem::MixedVersions { first, second }));
             }
-            CaptureLine::Meta(_) => return Err(Flaw::of_line(CaptureProblem::SecondMeta)),
+            CaptureLine::Meta(_) => return Err(LineProblem::of_line(CaptureProblem::SecondMeta)),
             CaptureLine::Arrival(arrival) => *self.under_way.entry(arrival.id.clone()).or_default() += 1,
             CaptureLine::Request(record) => self.accept_request(line, record)?,
             CaptureLine::End(end) => {
@@ -198,7 +200,7 @@ impl Intake {
                 self.end = Some(end.clone());
                 let is_whole = self.skipped_lines == 0;
                 if is_whole && (held < said || held > said.saturating_add(unfinished)) {
-                    return Err(Flaw::of("requests", CaptureProblem::WrongCount { said, unfinished, held }));
+                    return Err(LineProblem::of("requests", CaptureProblem::WrongCount { said, unfinished, held }));
                 }
             }
             CaptureLine::Engine(_) | CaptureLine::Step(_) | CaptureLine::Kv(_) | CaptureLine::Break(_) => {}
@@ -206,7 +208,7 @@ impl Intake {
         Ok(content)
     }
 
-    fn accept_request(&mut self, line: u32, record: &RequestRecord) -> Result<(), Flaw> {
+    fn accept_request(&mut self, line: u32, record: &RequestRecord) -> Result<(), LineProblem> {
         // Counted before it is checked, so that a bad line is reported once.
         self.requests_in_file += 1;
         if let Some(count) = record.id.as_ref().and_then(|id| self.under_way.get_mut(id)) {
@@ -270,7 +272,7 @@ impl Intake {
         self.warnings.add(&self.name, line, CaptureWarningKind::BrokenOff { how, under_way });
     }
 
-    fn error(&self, line: u32, flaw: Flaw) -> CaptureError {
-        CaptureError::Line { name: self.name.clone(), line, field: flaw.field, problem: flaw.problem }
+    fn error(&self, line: u32, line_problem: LineProblem) -> CaptureError {
+        CaptureError::Line { name: self.name.clone(), line, field: line_problem.field, problem: line_problem.problem }
     }
 }

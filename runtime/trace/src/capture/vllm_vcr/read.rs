@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::capture::decode::typed;
 use crate::capture::error::CaptureProblem;
-use crate::capture::flaw::Flaw;
 use crate::capture::hash::{BlockHash, HashScheme};
+use crate::capture::line_problem::LineProblem;
 use crate::capture::record::{
     CAPTURE_FORMAT, CAPTURE_VERSION, CaptureLine, CaptureMeta, GapSummary, Holds, RequestRecord, StepContext,
 };
@@ -88,7 +88,7 @@ struct Context {
 }
 
 /// Decodes a line: the meta line, or a record.
-pub(in crate::capture) fn decode(row: &[u8]) -> Result<CaptureLine, Flaw> {
+pub(in crate::capture) fn decode(row: &[u8]) -> Result<CaptureLine, LineProblem> {
     #[derive(Deserialize)]
     struct Sniff {
         meta: Option<IgnoredAny>,
@@ -125,17 +125,17 @@ pub(in crate::capture) fn absent_meta() -> CaptureMeta {
     Meta::default().into()
 }
 
-fn record(theirs: Record) -> Result<CaptureLine, Flaw> {
+fn record(theirs: Record) -> Result<CaptureLine, LineProblem> {
     let gap_ns: Vec<u64> = theirs.itl_ms.unwrap_or_default().into_iter().map(|gap| gap.0).collect();
     if let Some(tokens) = &theirs.itl_tokens
         && tokens.len() != gap_ns.len()
     {
         let (given, expected) = (tokens.len() as u64, gap_ns.len() as u64);
         let rule = "one for each of `itl_ms`";
-        return Err(Flaw::of("itl_tokens", CaptureProblem::WrongLength { given, expected, rule }));
+        return Err(LineProblem::of("itl_tokens", CaptureProblem::WrongLength { given, expected, rule }));
     }
     if theirs.output_tokens > 1 && gap_ns.is_empty() && theirs.itl_summary.is_none() {
-        return Err(Flaw::of("itl_ms", CaptureProblem::GapsMissing));
+        return Err(LineProblem::of("itl_ms", CaptureProblem::GapsMissing));
     }
     let first_tokens = first_tokens(theirs.output_tokens, gap_ns.len(), theirs.itl_tokens.as_deref())?;
     let concurrency = theirs.concurrency.unwrap_or(1);
@@ -167,23 +167,25 @@ fn record(theirs: Record) -> Result<CaptureLine, Flaw> {
 
 /// Their first output has what the later ones leave; `None` if unknown
 /// what the later ones have.
-fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, Flaw> {
+fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, LineProblem> {
     if gaps == 0 {
         return Ok(None);
     }
     let later = gap_tokens.map_or(gaps as u64, |tokens| tokens.iter().copied().map(u64::from).sum());
     match u64::from(output_tokens).checked_sub(later) {
         Some(first @ 1..) => Ok(u32::try_from(first).ok()),
-        _ => Err(Flaw::of("output_tokens", CaptureProblem::OutputsDoNotAddUp { output_tokens, given: later + 1 })),
+        _ => {
+            Err(LineProblem::of("output_tokens", CaptureProblem::OutputsDoNotAddUp { output_tokens, given: later + 1 }))
+        }
     }
 }
 
-fn steps(context: Context, gaps: usize, concurrency: u32, own_tokens: u32) -> Result<StepContext, Flaw> {
+fn steps(context: Context, gaps: usize, concurrency: u32, own_tokens: u32) -> Result<StepContext, LineProblem> {
     let lists = [("itl_ctx.num_running", &context.num_running), ("itl_ctx.prefill_tokens", &context.prefill_tokens)];
     for (field, list) in lists {
         if list.len() != gaps {
             let (given, expected) = (list.len() as u64, gaps as u64);
-            return Err(Flaw::of(
+            return Err(LineProblem::of(
                 field,
                 CaptureProblem::WrongLength { given, expected, rule: "one for each of `itl_ms`" },
             ));

@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, TransferError};
 use crate::geometry::{Geometry, Piece};
 use crate::plane::{BlockPair, Transfer};
 use crate::statistics::{Direction, Moved};
-use crate::tcp::frame::Introduction;
+use crate::tcp::frame::PeerInfo;
 use crate::tcp::shared::{Shared, nanoseconds};
 
 /// Bytes of a batch, unless a single page has more.
@@ -127,7 +127,7 @@ impl Active {
     pub(super) fn next_batch(
         &self,
         shared: &Shared,
-        peer: &Introduction,
+        peer: &PeerInfo,
     ) -> Result<Option<(u64, BatchPages, bool)>, TransferError> {
         let mut progress = self.progress();
         let pages = match &progress.pages {
@@ -148,7 +148,7 @@ impl Active {
         Ok(Some((number, pages.batch(number, &self.transfer.blocks), number + 1 == pages.batches())))
     }
 
-    fn check_peer(&self, found: &Introduction) -> Result<(), TransferError> {
+    fn check_peer(&self, found: &PeerInfo) -> Result<(), TransferError> {
         let peer = &self.transfer.peer;
         let error = |message| Err(TransferError::new(ErrorKind::Restarted, message));
         if !peer.engine_id.is_empty() && peer.engine_id != found.engine_id {

@@ -16,7 +16,7 @@ use self::stream::Stream;
 use crate::error::{ErrorKind, TransferError};
 use crate::plane::{Held, Peer, Transfer};
 use crate::statistics::Direction;
-use crate::tcp::frame::{Introduction, MAX_NAME_BYTES, MAX_NOTICE_BYTES};
+use crate::tcp::frame::{MAX_NAME_BYTES, MAX_NOTICE_BYTES, PeerInfo};
 use crate::tcp::shared::Shared;
 use crate::tcp::spawn;
 
@@ -156,7 +156,7 @@ impl PeerQueue {
     }
 
     /// The next job for a stream that is connected to `peer`. Writes are left if `takes_writes` is false.
-    fn take(self: &Arc<Self>, shared: &Arc<Shared>, peer: &Introduction, takes_writes: bool) -> Option<Job> {
+    fn take(self: &Arc<Self>, shared: &Arc<Shared>, peer: &PeerInfo, takes_writes: bool) -> Option<Job> {
         loop {
             let mut state = self.lock();
             if let Some(notice) = state.notices.pop_front() {

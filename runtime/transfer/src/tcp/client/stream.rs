@@ -10,7 +10,7 @@ use super::active::{Active, BatchPages};
 use super::{Job, PeerQueue};
 use crate::error::{ErrorKind, TransferError};
 use crate::statistics::Direction;
-use crate::tcp::frame::{Introduction, Message};
+use crate::tcp::frame::{Message, PeerInfo};
 use crate::tcp::link::{Link, LinkError, Received};
 use crate::tcp::lower_priority;
 use crate::tcp::server::wrong_byte;
@@ -29,7 +29,7 @@ struct Asked {
 /// An open connection.
 struct Connection {
     link: Link,
-    peer: Introduction,
+    peer: PeerInfo,
 }
 
 /// A thread that works on the queue of a peer.
@@ -123,7 +123,7 @@ impl<'a> Stream<'a> {
             if let Some(tls) = &self.shared.settings.tls {
                 link = link.with_tls(tls, Some(host), until)?;
             }
-            let opened = link.open(&Message::Hello(self.shared.introduction.clone()), until);
+            let opened = link.open(&Message::Hello(self.shared.peer_info.clone()), until);
             // A peer that refuses this engine's certificate says so before it closes the connection.
             match (link.read_preface(until), opened) {
                 (Err(error @ LinkError::Tls(_)), _) | (_, Err(error)) | (Err(error), Ok(())) => return Err(error),

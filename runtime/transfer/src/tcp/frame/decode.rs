@@ -1,7 +1,7 @@
 //! Messages of bytes, within the limits.
 
 use super::{
-    DecodeError, Header, Introduction, MAX_BATCH_BYTES, MAX_NAME_BYTES, MAX_NOTICE_BYTES, MAX_SPANS, Message, limit,
+    DecodeError, Header, MAX_BATCH_BYTES, MAX_NAME_BYTES, MAX_NOTICE_BYTES, MAX_SPANS, Message, PeerInfo, limit,
 };
 use crate::arena::Span;
 use crate::error::ErrorKind;
@@ -34,8 +34,8 @@ impl Message {
         };
         let mut body = Body { rest: body, name };
         let message = match header.kind {
-            1 => Self::Hello(body.introduction()?),
-            2 => Self::Welcome(body.introduction()?),
+            1 => Self::Hello(body.peer_info()?),
+            2 => Self::Welcome(body.peer_info()?),
             3 => Self::Refused { kind: body.error_kind()?, message: body.name()? },
             4 => Self::Read { batch: body.u64()?, request: body.name()?, spans: body.spans()? },
             5 => Self::Data { batch: body.u64()?, bytes: body.u64()? },
@@ -124,7 +124,7 @@ impl<'a> Body<'a> {
         Ok(spans)
     }
 
-    fn introduction(&mut self) -> Result<Introduction, DecodeError> {
+    fn peer_info(&mut self) -> Result<PeerInfo, DecodeError> {
         let engine_id = self.name()?;
         let generation = self.u64()?;
         let [layers, kv_heads, slice_bytes, ranks, blocks, block_tokens] =
@@ -143,6 +143,6 @@ impl<'a> Body<'a> {
         if geometry.layout_hash() != layout_hash {
             return Err(self.malformed());
         }
-        Ok(Introduction { engine_id, generation, geometry, layout_hash })
+        Ok(PeerInfo { engine_id, generation, geometry, layout_hash })
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes of messages.
 
-use super::{HEADER_BYTES, Introduction, MAX_NAME_BYTES, Message};
+use super::{HEADER_BYTES, MAX_NAME_BYTES, Message, PeerInfo};
 use crate::arena::Span;
 use crate::geometry::{GeometryInput, HeadOrder, Regions};
 
@@ -26,7 +26,7 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];
         match self {
-            Self::Hello(introduction) | Self::Welcome(introduction) => put_introduction(&mut out, introduction),
+            Self::Hello(peer_info) | Self::Welcome(peer_info) => put_introduction(&mut out, peer_info),
             Self::Refused { kind, message } => {
                 out.push(kind.code());
                 put_bytes(&mut out, clipped(message));
@@ -85,11 +85,11 @@ fn put_spans(out: &mut Vec<u8>, spans: &[Span]) {
     }
 }
 
-fn put_introduction(out: &mut Vec<u8>, introduction: &Introduction) {
-    put_bytes(out, introduction.engine_id.as_bytes());
-    out.extend(introduction.generation.to_le_bytes());
+fn put_introduction(out: &mut Vec<u8>, peer_info: &PeerInfo) {
+    put_bytes(out, peer_info.engine_id.as_bytes());
+    out.extend(peer_info.generation.to_le_bytes());
     let GeometryInput { layers, kv_heads, slice_bytes, ranks, blocks, block_tokens, order, regions } =
-        *introduction.geometry.input();
+        *peer_info.geometry.input();
     for number in [layers, kv_heads, slice_bytes, ranks, blocks, block_tokens] {
         out.extend(number.to_le_bytes());
     }
@@ -99,5 +99,5 @@ fn put_introduction(out: &mut Vec<u8>, introduction: &Introduction) {
         Regions::Latent => 2,
     };
     out.push(u8::from(order == HeadOrder::TokensFirst) | regions << 1);
-    out.extend(introduction.layout_hash.to_le_bytes());
+    out.extend(peer_info.layout_hash.to_le_bytes());
 }

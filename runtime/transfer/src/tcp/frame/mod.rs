@@ -70,7 +70,7 @@ pub enum DecodeError {
 
 /// One side of a connection, as it presents itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Introduction {
+pub struct PeerInfo {
     /// Name of the engine.
     pub engine_id: String,
     /// Its start.
@@ -85,9 +85,9 @@ pub struct Introduction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The side that connects presents itself.
-    Hello(Introduction),
+    Hello(PeerInfo),
     /// The other side presents itself.
-    Welcome(Introduction),
+    Welcome(PeerInfo),
     /// The other side refuses the connection.
     Refused {
         /// The kind.

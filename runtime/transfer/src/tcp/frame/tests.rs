@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::geometry::{GeometryInput, HeadOrder, Regions};
 
-fn introduction(regions: Regions) -> Introduction {
+fn peer_info(regions: Regions) -> PeerInfo {
     let geometry = Geometry::new(GeometryInput {
         layers: 2,
         kv_heads: 4,
@@ -16,16 +16,16 @@ fn introduction(regions: Regions) -> Introduction {
     })
     .expect("the sizes fit");
     let layout_hash = geometry.layout_hash();
-    Introduction { engine_id: "prefill-0".to_owned(), generation: 7, geometry, layout_hash }
+    PeerInfo { engine_id: "prefill-0".to_owned(), generation: 7, geometry, layout_hash }
 }
 
 fn examples() -> Vec<Message> {
     let span = Span { rank: 1, region: 3, block: 99, offset: 32, bytes: 32 };
     let (kind, message) = (ErrorKind::NotHeld, "no such prompt".to_owned());
     vec![
-        Message::Hello(introduction(Regions::Apart)),
-        Message::Hello(introduction(Regions::Latent)),
-        Message::Welcome(introduction(Regions::Together)),
+        Message::Hello(peer_info(Regions::Apart)),
+        Message::Hello(peer_info(Regions::Latent)),
+        Message::Welcome(peer_info(Regions::Together)),
         Message::Refused { kind, message: message.clone() },
         Message::Read { batch: 1, request: "r".to_owned(), spans: vec![span, span] },
         Message::Data { batch: 1, bytes: 64 },
@@ -84,7 +84,7 @@ fn other_protocols_and_versions_are_named() {
 
 #[test]
 fn a_peer_that_lies_about_its_layout_is_found_out() {
-    let lying = Introduction { layout_hash: 1, ..introduction(Regions::Together) };
+    let lying = PeerInfo { layout_hash: 1, ..peer_info(Regions::Together) };
     assert_eq!(read(&Message::Hello(lying).encode()), Err(DecodeError::Malformed("Hello")));
     let many = Span { rank: 0, region: 0, block: 0, offset: 0, bytes: u32::MAX };
     let read = read(&Message::Read { batch: 1, request: String::new(), spans: vec![many; 2] }.encode());

@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut pipes = Pipes::new(Waker::new().expect("a bell")).expect("a poller");
+        let mut pipes = Pipes::new(Waker::new().expect("a waker")).expect("a poller");
         let nowhere = format!("ipc://{}/nowhere", folder.path().display());
         let theirs =
             Addresses { inputs: vec![nowhere.clone()], outputs: vec![nowhere.clone()], ..Addresses::default() };

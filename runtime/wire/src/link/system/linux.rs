@@ -57,11 +57,11 @@ impl AsRawFd for Timer {
     }
 }
 
-/// A descriptor that is readable once it was rung.
+/// A descriptor that is readable once it was signalled.
 #[derive(Debug)]
-pub(in crate::link) struct Bell(OwnedFd);
+pub(in crate::link) struct WakeEvent(OwnedFd);
 
-impl Bell {
+impl WakeEvent {
     pub(in crate::link) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
@@ -70,13 +70,13 @@ impl Bell {
         self.0.as_raw_fd()
     }
 
-    /// Whether it was rung since this was asked last.
-    pub(in crate::link) fn take_ring(&self) -> bool {
+    /// Takes the signal; whether there was one since the last call.
+    pub(in crate::link) fn take_signal(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
-    pub(in crate::link) fn ring(&self) {
-        // Fails only when it was rung 2^64 times without being heard.
+    pub(in crate::link) fn signal(&self) {
+        // Fails only after 2^64 signals that were not taken.
         _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

@@ -130,31 +130,31 @@ impl Drop for Timer {
     }
 }
 
-/// A descriptor that is readable once it was rung.
+/// A descriptor that is readable once it was signalled.
 #[derive(Debug)]
-pub(in crate::link) struct Bell {
-    heard: UnixStream,
-    rung: UnixStream,
+pub(in crate::link) struct WakeEvent {
+    receiver: UnixStream,
+    sender: UnixStream,
 }
 
-impl Bell {
+impl WakeEvent {
     pub(in crate::link) fn new() -> io::Result<Self> {
-        let (heard, rung) = pair()?;
-        Ok(Self { heard, rung })
+        let (receiver, sender) = pair()?;
+        Ok(Self { receiver, sender })
     }
 
     pub(in crate::link) fn fd(&self) -> RawFd {
-        self.heard.as_raw_fd()
+        self.receiver.as_raw_fd()
     }
 
-    /// Whether it was rung since this was asked last.
-    pub(in crate::link) fn take_ring(&self) -> bool {
-        drain(&self.heard).unwrap_or(false)
+    /// Takes the signal; whether there was one since the last call.
+    pub(in crate::link) fn take_signal(&self) -> bool {
+        drain(&self.receiver).unwrap_or(false)
     }
 
-    pub(in crate::link) fn ring(&self) {
+    pub(in crate::link) fn signal(&self) {
         // Fails where there is no room for another one, which is not needed.
-        _ = (&self.rung).write(&[1]);
+        _ = (&self.sender).write(&[1]);
     }
 }
 

@@ -5,16 +5,16 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::link::error::LinkError;
-use crate::link::system::Bell;
+use crate::link::system::WakeEvent;
 
 /// Ends the waiting of a [`Waiter`](super::Waiter), from any thread.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<Bell>);
+pub struct Waker(Arc<WakeEvent>);
 
 impl Waker {
     pub(in crate::link) fn new() -> Result<Self, LinkError> {
-        let bell = Bell::new().map_err(LinkError::system::<io::Error>("make a bell"))?;
-        Ok(Self(Arc::new(bell)))
+        let event = WakeEvent::new().map_err(LinkError::system::<io::Error>("make a wake-up event"))?;
+        Ok(Self(Arc::new(event)))
     }
 
     /// Readable when someone has called.
@@ -24,11 +24,11 @@ impl Waker {
 
     /// Whether someone has called since the last time.
     pub(in crate::link) fn take_call(&self) -> bool {
-        self.0.take_ring()
+        self.0.take_signal()
     }
 
     /// Ends the present waiting, or the next one if there is none.
     pub fn wake(&self) {
-        self.0.ring();
+        self.0.signal();
     }
 }

@@ -11,7 +11,7 @@ const LONGEST_WAIT: Duration = Duration::from_micros(100);
 
 /// Collects requests that come together, so that one wake-up of the engine serves all.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bell(Arc<Mutex<Option<Waiting>>>);
+pub(super) struct WakeUps(Arc<Mutex<Option<Waiting>>>);
 
 #[derive(Debug)]
 struct Waiting {
@@ -20,7 +20,7 @@ struct Waiting {
     _wake_up: WakeUp,
 }
 
-impl Bell {
+impl WakeUps {
     fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -28,24 +28,24 @@ impl Bell {
     /// A request was posted, with what [`vcr_wire::LocalLink::post`] returned. The engine
     /// is woken once this thread has done all other work that is ready.
     pub(super) fn posted(&self, wake_up: Option<WakeUp>) {
-        let Some(wake_up) = wake_up else { return self.ring_if_late() };
+        let Some(wake_up) = wake_up else { return self.wake_if_late() };
         let Ok(runtime) = Handle::try_current() else { return };
         *self.waiting() = Some(Waiting { since: Instant::now(), _wake_up: wake_up });
-        let bell = self.clone();
+        let wake_ups = self.clone();
         runtime.spawn(async move {
             tokio::task::yield_now().await;
-            bell.ring();
+            wake_ups.wake();
         });
     }
 
-    fn ring_if_late(&self) {
+    fn wake_if_late(&self) {
         let mut waiting = self.waiting();
         if waiting.as_ref().is_some_and(|waiting| waiting.since.elapsed() >= LONGEST_WAIT) {
             *waiting = None;
         }
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         self.waiting().take();
     }
 }

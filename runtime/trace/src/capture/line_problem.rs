@@ -3,17 +3,17 @@
 use super::error::CaptureProblem;
 
 /// A field and what is wrong with it.
-pub(super) struct Flaw {
+pub(super) struct LineProblem {
     pub(super) field: Option<String>,
     pub(super) problem: CaptureProblem,
 }
 
-impl Flaw {
+impl LineProblem {
     pub(super) fn of(field: &str, problem: CaptureProblem) -> Self {
-        Flaw { field: Some(field.to_owned()), problem }
+        LineProblem { field: Some(field.to_owned()), problem }
     }
 
     pub(super) fn of_line(problem: CaptureProblem) -> Self {
-        Flaw { field: None, problem }
+        LineProblem { field: None, problem }
     }
 }

@@ -9,26 +9,26 @@ use vcr_transfer::{Description, Meeting, Rendezvous, RendezvousContext, Rendezvo
 use crate::hub::Hub;
 use crate::join::meet;
 use crate::rooms::Prompt;
-use crate::shared::Desk;
+use crate::shared::Inbox;
 
 /// The rendezvous of one engine.
-pub(crate) struct Seat {
+pub(crate) struct EngineRendezvous {
     hub: Arc<Hub>,
     rank: u16,
-    desk: Arc<Desk>,
+    inbox: Arc<Inbox>,
     joins: HashMap<u64, AbortHandle>,
 }
 
-impl Seat {
+impl EngineRendezvous {
     pub(crate) fn new(hub: Arc<Hub>, context: RendezvousContext) -> Self {
         let RendezvousContext { engine_id, rank, allows, wake } = context;
-        let desk = Arc::new(Desk::new(allows, wake));
-        hub.add(rank, &engine_id, Arc::clone(&desk));
-        Self { hub, rank, desk, joins: HashMap::new() }
+        let inbox = Arc::new(Inbox::new(allows, wake));
+        hub.add(rank, &engine_id, Arc::clone(&inbox));
+        Self { hub, rank, inbox, joins: HashMap::new() }
     }
 }
 
-impl Rendezvous for Seat {
+impl Rendezvous for EngineRendezvous {
     fn open(&mut self, room: &Room) {
         if let Err(error) = self.hub.shared.rooms.open(room, self.rank) {
             tracing::warn!(rank = self.rank, "room {room} cannot be opened: {error}");
@@ -55,7 +55,7 @@ impl Rendezvous for Seat {
             }
             Err(error) => {
                 let message = format!("KV rendezvous: the prompt of room {room} cannot wait: {error}");
-                self.desk.push(RendezvousEvent::Expired { request, message });
+                self.inbox.push(RendezvousEvent::Expired { request, message });
             }
         }
     }
@@ -65,13 +65,13 @@ impl Rendezvous for Seat {
     }
 
     fn join(&mut self, id: u64, meeting: Meeting) {
-        let (shared, desk) = (Arc::clone(&self.hub.shared), Arc::clone(&self.desk));
+        let (shared, inbox) = (Arc::clone(&self.hub.shared), Arc::clone(&self.inbox));
         let task = async move {
-            let event = match meet(&shared, &desk, &meeting).await {
+            let event = match meet(&shared, &inbox, &meeting).await {
                 Ok(description) => RendezvousEvent::Met { id, description },
                 Err(error) => RendezvousEvent::Missed { id, error },
             };
-            desk.push(event);
+            inbox.push(event);
         };
         self.joins.insert(id, self.hub.spawn(task));
     }
@@ -83,7 +83,7 @@ impl Rendezvous for Seat {
     }
 
     fn poll(&mut self, events: &mut Vec<RendezvousEvent>) {
-        for event in self.desk.take() {
+        for event in self.inbox.take() {
             match &event {
                 RendezvousEvent::Met { id, .. } | RendezvousEvent::Missed { id, .. } => {
                     // A side that has left no longer waits.
@@ -97,11 +97,11 @@ impl Rendezvous for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for EngineRendezvous {
     fn drop(&mut self) {
         for handle in self.joins.values() {
             handle.abort();
         }
-        self.hub.remove(self.rank, &self.desk);
+        self.hub.remove(self.rank, &self.inbox);
     }
 }

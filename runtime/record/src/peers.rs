@@ -43,7 +43,7 @@ impl State {
 
 /// Knows who has come.
 #[derive(Debug)]
-pub(crate) struct Lobby {
+pub(crate) struct PeerWatch {
     state: Mutex<State>,
     changed: Condvar,
     frontend: String,
@@ -51,7 +51,7 @@ pub(crate) struct Lobby {
     timeout: Option<Duration>,
 }
 
-impl Lobby {
+impl PeerWatch {
     /// Between the frontend and engines at these addresses, before any connection.
     pub(crate) fn new(frontend: &str, engines: &str, timeout: Option<Duration>) -> Self {
         let state = State { engines: BTreeMap::new(), has_had_any: false, is_over: false };
@@ -83,13 +83,13 @@ impl Lobby {
         self.changed.notify_all();
     }
 
-    /// Ends [`Lobby::watch`].
+    /// Ends [`PeerWatch::watch`].
     pub(crate) fn close(&self) {
         self.lock().is_over = true;
         self.changed.notify_all();
     }
 
-    /// Says what is waited for until the lobby is closed.
+    /// Says what is waited for until all peers have connected.
     ///
     /// # Errors
     /// When it took too long.
@@ -160,19 +160,19 @@ impl Lobby {
 }
 
 /// Hears who comes, and passes everything on.
-pub(crate) struct Greeter<'a> {
+pub(crate) struct PeerWatchTap<'a> {
     pub(crate) tap: Tap<'a>,
-    pub(crate) lobby: &'a Lobby,
+    pub(crate) peers: &'a PeerWatch,
 }
 
-impl RelayTap for Greeter<'_> {
+impl RelayTap for PeerWatchTap<'_> {
     #[inline]
     fn passed(&mut self, message: Passed<'_>) {
         self.tap.passed(message);
     }
 
     fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice) {
-        self.lobby.noticed(rank, &notice);
+        self.peers.noticed(rank, &notice);
         self.tap.noticed(rank, at_ns, notice);
     }
 }
@@ -183,32 +183,32 @@ mod tests {
 
     #[test]
     fn it_knows_who_is_missing() {
-        let lobby = Lobby::new("tcp://f:1", "tcp://e:1", None);
-        let waits_for = || lobby.lock().waits_for();
+        let peers = PeerWatch::new("tcp://f:1", "tcp://e:1", None);
+        let waits_for = || peers.lock().waits_for();
         assert_eq!(waits_for(), WaitsFor::Engines { has_had_any: false });
         for rank in [1, 0] {
-            lobby.noticed(rank, &RelayNotice::Hello { again: false });
+            peers.noticed(rank, &RelayNotice::Hello { again: false });
         }
         assert_eq!(waits_for(), WaitsFor::Frontend { rank: 0 });
         for rank in [0, 1] {
-            lobby.noticed(rank, &RelayNotice::Init { clients: 1, coordinator: false });
+            peers.noticed(rank, &RelayNotice::Init { clients: 1, coordinator: false });
         }
         assert_eq!(waits_for(), WaitsFor::Nothing);
         for rank in [0, 1] {
-            lobby.noticed(rank, &RelayNotice::EngineLost);
+            peers.noticed(rank, &RelayNotice::EngineLost);
         }
         assert_eq!(waits_for(), WaitsFor::Engines { has_had_any: true });
     }
 
     #[test]
     fn it_gives_up_in_time() {
-        let lobby = Lobby::new("tcp://no-such-host.invalid:1", "tcp://e:1", Some(Duration::from_millis(10)));
-        let error = lobby.watch().expect_err("no frontend connects").to_string();
+        let peers = PeerWatch::new("tcp://no-such-host.invalid:1", "tcp://e:1", Some(Duration::from_millis(10)));
+        let error = peers.watch().expect_err("no frontend connects").to_string();
         assert_eq!(error, "no engine has connected to tcp://e:1 within 0.01 s");
-        lobby.noticed(3, &RelayNotice::Hello { again: false });
-        let error = lobby.watch().expect_err("no engine answers").to_string();
+        peers.noticed(3, &RelayNotice::Hello { again: false });
+        let error = peers.watch().expect_err("no engine answers").to_string();
         assert!(error.contains("has not answered engine 3 within 0.01 s: the host `no-such-host.invalid`"), "{error}");
-        lobby.close();
-        lobby.watch().expect("it is over");
+        peers.close();
+        peers.watch().expect("it is over");
     }
 }
