@@ -1,4 +1,4 @@
-//! Sources: how they lie in folders, how long they are, and that no two need each other.
+//! Sources: their folders, lengths, comments, and that no two need each other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,4 +70,28 @@ fn no_source_is_longer_than_one_reads_in_one_go() {
     let long: Vec<_> =
         sources().into_iter().map(|file| (lines(&file), file)).filter(|(lines, _)| *lines > MOST_LINES).collect();
     assert!(long.is_empty(), "more than {MOST_LINES} lines; split them by subject: {long:#?}");
+}
+
+/// A comment that opens with a question word describes a term instead of naming it.
+#[test]
+fn comments_open_with_a_noun() {
+    let opens_with_a_question = |line: &str| {
+        let text = line.trim_start();
+        let comment = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"));
+        comment.is_some_and(|comment| [" What ", " Who ", " Which "].iter().any(|word| comment.starts_with(word)))
+    };
+    let mut found = Vec::new();
+    for file in sources() {
+        let text = std::fs::read_to_string(root().join(&file)).expect("a source is text");
+        let mut is_open = false;
+        for (number, line) in text.lines().enumerate() {
+            // A paragraph may go on with any word.
+            if opens_with_a_question(line) && !is_open {
+                found.push(format!("{}:{}: {}", file.display(), number + 1, line.trim()));
+            }
+            let line = line.trim_start();
+            is_open = ["///", "//!"].iter().any(|mark| line.strip_prefix(mark).is_some_and(|rest| rest.len() > 1));
+        }
+    }
+    assert!(found.is_empty(), "name what is described, such as \"Step outputs.\":\n{}", found.join("\n"));
 }
