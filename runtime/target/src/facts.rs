@@ -1,4 +1,4 @@
-//! What targets cannot know, with the reasons.
+//! Metrics that targets lack, with the reasons.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn virtual_only() -> Vec<&'static str> {
     counters.map(|counter| counter.info().name).into_iter().chain([Trend::KvLoad.info().name]).collect()
 }
 
-/// What is not known of engines in this process.
+/// Metrics that engines in this process lack.
 pub(crate) fn absent_live() -> BTreeMap<&'static str, String> {
     let wasted = (Counter::WastedPromptTokens.info().name, OF_PROMPTS.to_owned());
     virtual_only().into_iter().map(|name| (name, VIRTUAL.to_owned())).chain([wasted]).collect()
@@ -43,8 +43,8 @@ pub(crate) fn absent_behind_server(target: &mut TargetReport) {
     target.absent_files.insert("steps.jsonl", OF_FILE.to_owned());
 }
 
-/// What is not known of a server's metrics. `tells_cached`: whether its answers say how much
-/// of their prompts was cached.
+/// Marks the metrics that a server lacks. `tells_cached`: whether its answers report the cached
+/// tokens of their prompts.
 pub(crate) fn absent_without_metrics(target: &mut TargetReport, scraped: &Scraped, tells_cached: bool) {
     let reason = "the server has no metric `vllm:";
     let mut add = |name: &'static str, metric: &str| _ = target.absent.insert(name, format!("{reason}{metric}`"));

@@ -40,7 +40,7 @@ use crate::facts::{absent_behind_server, absent_live, absent_without_metrics};
 
 /// Longest wait for tokens of an answer unless the script says.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// What a cluster's server takes: the cluster itself says what is too long for its engines.
+/// Limits of a cluster's server: the cluster itself refuses prompts that are too long for its engines.
 const ANY_MODEL_LEN: u32 = i32::MAX as u32;
 /// Tasks that the driver goes on with between two looks at what has come.
 const TASKS_BETWEEN_LOOKS: u32 = 16;

@@ -35,9 +35,9 @@ pub(crate) struct Completions {
     pub(crate) idle_timeout: Duration,
     /// Whether answers have said how much of their prompt was cached.
     pub(crate) tells_cached: Rc<Cell<bool>>,
-    /// What engines of this process say of requests, if they do.
+    /// Observations of the engines of this process, if it has them.
     pub(crate) book: Option<Book>,
-    /// What of it counts.
+    /// The outputs that count.
     pub(crate) told: CountedOutputs,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Part<'a> {
     Output(&'a RawValue),
 }
 
-/// What vLLM's P/D proxies say to a prefill server.
+/// Parameters that vLLM's P/D proxies send to a prefill server.
 const DECODE_ELSEWHERE: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
 
 /// A prefill server's answer, as far as it is looked at.
@@ -296,7 +296,7 @@ impl Completions {
     }
 }
 
-/// What has come of an answer.
+/// Contents of an answer.
 #[derive(Default)]
 struct Answer {
     wants_ids: bool,

@@ -23,7 +23,7 @@ pub(crate) struct Scraper {
     task: Option<JoinHandle<()>>,
 }
 
-/// What metrics said of a run.
+/// Metrics of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Scraped {
     pub(crate) preemptions: Option<u64>,

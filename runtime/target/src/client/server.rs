@@ -1,4 +1,4 @@
-//! What a server is: asked before the first request of a run.
+//! Kind and model of a server: asked before the first request of a run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer to a question that is looked at.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// What is shown of an error that a server tells.
+/// Characters shown of a server's error.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 /// How prompts are written.
@@ -36,11 +36,11 @@ pub(crate) enum PromptForm {
     Text(Words),
 }
 
-/// What is known of a server.
+/// Facts of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) model: String,
-    /// What it says it is.
+    /// Its own description.
     pub(crate) version: Option<String>,
     /// Whether it takes what vLLM adds to OpenAI's API.
     pub(crate) is_vllm: bool,
@@ -287,7 +287,7 @@ pub(crate) async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Clie
     }
 }
 
-/// What an error says, in OpenAI's form or in any other.
+/// Message of an error, in OpenAI's form or in any other.
 pub(crate) fn message_of(bytes: &[u8]) -> String {
     let value: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
     let text = value.as_ref().and_then(|value| {

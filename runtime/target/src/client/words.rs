@@ -35,7 +35,7 @@ pub(crate) struct Words {
     special: u32,
 }
 
-/// What a tokenizer says of texts.
+/// Counts of a tokenizer for texts.
 pub(crate) const FEWEST_WORDS: usize = 64;
 
 impl Words {

@@ -172,7 +172,7 @@ impl AnswerReporter {
         self.shared.run.borrow_mut().served_by(self.tag, engine);
     }
 
-    /// What the engines of a cluster know of the request, which has ended there.
+    /// Facts of a cluster's engines about the request, which has ended there.
     pub(crate) fn adopt(&self, engines: &RequestRecord) {
         self.shared.run.borrow_mut().adopt(self.tag, engines);
     }

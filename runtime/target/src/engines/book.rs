@@ -1,4 +1,4 @@
-//! What engines of this process say of requests and of their caches, for the report.
+//! Observations of the engines of this process about requests and caches, for the report.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use vcr_wire::{EventType, FinishReason, SchedulerStats, StepOutput};
 
 use crate::drive::AnswerReporter;
 
-/// What of an engine's outputs counts for a request.
+/// The outputs of an engine that count for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedOutputs {
     /// All.
@@ -21,7 +21,7 @@ pub(crate) enum CountedOutputs {
     Output,
 }
 
-/// What an engine said of a request.
+/// An engine's observations of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Noted {
     /// When it was admitted, in seconds on the system's monotonic clock.

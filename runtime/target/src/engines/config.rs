@@ -18,7 +18,7 @@ use super::link::shared_link;
 use super::plane::plane;
 use super::steps::RunSteps;
 
-/// What to do with a run that has parts which engines behind vLLM's frontend lack.
+/// Hint for a run with parts that engines behind vLLM's frontend lack.
 const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or in virtual time: `--target serve`, `--target live`, `--target virtual`";
 /// Reasons why a frontend cannot have a part.
 const OTHER_ENGINES: &str = "it speaks to engines of vLLM alone";
@@ -120,7 +120,7 @@ fn overheads(run: &RunConfig, role: PoolRole) -> Overheads {
     }
 }
 
-/// What a pool has that live engines lack, with the reasons.
+/// Features of a pool that live engines lack, with the reasons.
 fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
     let has_barrier = pool.data_parallel.barrier && pool.data_parallel.size > 1;
     let parts = [

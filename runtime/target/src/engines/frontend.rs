@@ -99,7 +99,7 @@ impl Drop for Frontend {
     }
 }
 
-/// What makes a frontend know LoRA adapters, if there are any.
+/// Registers LoRA adapters with a frontend, if there are any.
 fn adapter_args(adapters: &BTreeSet<u32>) -> Vec<String> {
     let names = AdapterNames::default();
     let modules = adapters.iter().filter_map(|number| names.name(*number)).map(|name| format!("{name}={name}"));

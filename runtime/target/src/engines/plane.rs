@@ -9,7 +9,7 @@ use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
 
 use super::book::Book;
 
-/// What moves KV to or from the engines of the pool in `role`, if anything does. Transfers to them are entered in `book`.
+/// The data plane to or from the engines of the pool in `role`, if there is one. Transfers to them are entered in `book`.
 ///
 /// # Errors
 /// When the sizes do not fit together.

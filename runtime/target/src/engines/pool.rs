@@ -77,7 +77,7 @@ impl EnginePool {
         &self.book
     }
 
-    /// What the engines have done, which must have been idle for a while.
+    /// Totals of the engines, which must have been idle for a while.
     pub(crate) fn totals(&self, steps: &RunSteps, faults: &[FaultConfig], duration_ns: u64) -> Totals {
         let faults: Vec<_> = faults.iter().filter(|fault| fault.pool == self.role).cloned().collect();
         let mut totals = Totals::of(&self.engines.handle(), &self.config, (&self.book, steps), &faults, duration_ns);

@@ -13,7 +13,7 @@ use super::steps::RunSteps;
 /// Snapshots of engines are at most so old.
 pub(crate) const SNAPSHOT_AGE: Duration = Duration::from_millis(60);
 
-/// What engines have done in all.
+/// Totals of engines.
 pub(crate) struct Totals {
     pub(crate) engines: Vec<EngineReport>,
     pub(crate) engine_names: Vec<String>,

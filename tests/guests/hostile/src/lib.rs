@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model, observe, serde};
 
-/// What an honest step takes.
+/// Duration of a valid step.
 const HONEST_NS: f64 = 10_000_000.0;
 
 #[derive(Clone, Copy, serde::Deserialize)]

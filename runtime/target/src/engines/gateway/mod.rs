@@ -95,7 +95,7 @@ impl Gateway {
         })
     }
 
-    /// What has the cluster begin with its run.
+    /// Signal for the cluster to begin its run.
     pub(crate) fn plan(&self) -> Begin {
         Begin { begun: Arc::clone(&self.begun), waker: self.waker.clone() }
     }
@@ -113,7 +113,7 @@ impl Gateway {
     }
 }
 
-/// What a cluster says of itself: nothing of its engines, which are its own business.
+/// Settings that a cluster reports, without its engines.
 fn ready() -> ReadyResponse {
     ReadyResponse { vllm_version: format!("{}.0", VllmMinor::V0_33), supports_lora: true, ..ReadyResponse::default() }
 }

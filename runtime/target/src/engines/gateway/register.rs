@@ -1,5 +1,5 @@
-//! What a run's clients and the cluster behind their server know of requests besides what HTTP
-//! carries: where they come from, and how they ended.
+//! Facts of requests that HTTP does not carry between a run's clients and the cluster behind their
+//! server: their origin, and how they ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
