@@ -18,6 +18,7 @@ mod quantisation;
 mod serving;
 mod table;
 mod weights;
+mod work;
 
 pub use error::ModelError;
 pub use kv::{KvGroup, KvKind, KvPlan};
@@ -26,3 +27,4 @@ pub use model::Model;
 pub use quantisation::WeightFormat;
 pub use serving::Serving;
 pub use table::names;
+pub use work::ModelWork;

@@ -121,6 +121,11 @@ impl Formats {
         Ok(formats)
     }
 
+    /// Formats in which a weight counts 1, for numbers of weights instead of bytes.
+    pub(crate) fn numbers() -> Self {
+        Self::all(WeightFormat::Plain(1), WeightFormat::Plain(1))
+    }
+
     fn all(plain: WeightFormat, format: WeightFormat) -> Self {
         Self {
             plain,

@@ -32,8 +32,29 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     let tables = if sizes.is_tied { 1.0 } else { 2.0 };
     let tensor = serving.tensor_parallel as f64;
     let embeddings = tables * product(rows, sizes.hidden) * formats.plain.bytes() / tensor;
-    let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving) };
+    let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts: ExpertsCounted::All };
     embeddings + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
+}
+
+/// Bytes of the weights of a step of many tokens, on one GPU: the matrices of all layers and the output head.
+pub(crate) fn bytes_of_step(sizes: Sizes, layers: &[Layer], formats: Formats) -> f64 {
+    of_step(sizes, layers, formats, ExpertsCounted::All)
+}
+
+/// The same, as a number of weights.
+pub(crate) fn weights_of_step(sizes: Sizes, layers: &[Layer]) -> f64 {
+    of_step(sizes, layers, Formats::numbers(), ExpertsCounted::All)
+}
+
+/// Weights that one token is multiplied with: as above, but with the experts of one token, and as a number.
+pub(crate) fn weights_of_token(sizes: Sizes, layers: &[Layer]) -> f64 {
+    of_step(sizes, layers, Formats::numbers(), ExpertsCounted::OfToken)
+}
+
+fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, experts: ExpertsCounted) -> f64 {
+    let head = product(sizes.vocabulary, sizes.hidden) * formats.plain.bytes();
+    let count = Count { sizes, formats, tensor: 1.0, expert_ranks: 1.0, experts };
+    head + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
 }
 
 /// GPUs over which the experts of a layer are spread.
@@ -46,11 +67,20 @@ fn product(left: u64, right: u64) -> f64 {
     left as f64 * right as f64
 }
 
+/// Experts of a layer that count.
+#[derive(Clone, Copy, Debug)]
+enum ExpertsCounted {
+    All,
+    /// Those that compute one token.
+    OfToken,
+}
+
 struct Count {
     sizes: Sizes,
     formats: Formats,
     tensor: f64,
     expert_ranks: f64,
+    experts: ExpertsCounted,
 }
 
 impl Count {
@@ -128,7 +158,11 @@ impl Count {
     fn experts(&self, experts: Experts) -> f64 {
         let inputs = experts.latent_size.unwrap_or(self.sizes.hidden);
         let expert = self.sizes.matrices as f64 * product(inputs, experts.intermediate_size);
-        let routed = experts.count as f64 * expert / self.expert_ranks * self.formats.experts.bytes();
+        let count = match self.experts {
+            ExpertsCounted::All => experts.count,
+            ExpertsCounted::OfToken => experts.per_token,
+        };
+        let routed = count as f64 * expert / self.expert_ranks * self.formats.experts.bytes();
         let shared = self.network(experts.shared_intermediate_size) * self.formats.shared.bytes();
         let dense = self.network(experts.dense_intermediate_size) * self.formats.dense.bytes();
         let to_latent = experts.latent_size.map_or(0.0, |latent| 2.0 * product(self.sizes.hidden, latent));

@@ -99,7 +99,7 @@ fn engines_that_cannot_have_served_the_requests_are_refused() {
     refused(&folder, &[], &["the engine is not known", "--engine 'num_gpu_blocks: 27_000"]);
     let three = ["--engine", ENGINE, "--engine", ENGINE, "--engine", ENGINE];
     refused(&folder, &three, &["3 engines for 1 inputs: expected one, or one for each"]);
-    refused(&folder, &["--engine", ENGINE, "--shape", "llama-9"], &["invalid model shape", "llama-3.1-8b"]);
+    refused(&folder, &["--engine", ENGINE, "--shape", "llama-9"], &["invalid model shape", "Llama-3.1-8B"]);
     refused(&folder, &["--engine", ENGINE, "--base", "fixed(#{ step: \"0ns\" })"], &["invalid base", "costs nothing"]);
     refused(&folder, &["--engine", ENGINE, "--base", "roofline("], &["--base"]);
     refused(&folder, &["--engine", ENGINE, "--infer", "speed"], &["expected num_gpu_blocks or max_num_seqs"]);

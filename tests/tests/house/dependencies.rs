@@ -82,6 +82,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-fitted",
             "vcr-import",
             "vcr-input",
+            "vcr-model",
             "vcr-random",
             "vcr-roofline",
             "vcr-scenario",

@@ -77,7 +77,7 @@ pub(crate) struct MeasurementArgs {
 /// Prior knowledge of a model.
 #[derive(Debug, Args)]
 pub(crate) struct PriorArgs {
-    /// The shape of the model: a preset such as llama-3.1-8b, or its config.json.
+    /// Model whose shape is the prior: a published name such as llama-3.1-8b, or its config.json.
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]
     pub(crate) shape: Option<String>,
 

@@ -1,8 +1,6 @@
 //! The shape of a model, as far as prices depend on it.
 
-use std::path::Path;
-
-use serde_json::Value;
+use vcr_model::{Model, ModelWork};
 use vcr_roofline::{TransformerSpec, presets};
 
 use crate::error::FitError;
@@ -23,26 +21,25 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A preset by name, or a `config.json` as models are published with.
+    /// A model of the table by name, a preset, or a `config.json` as models are published with.
     ///
     /// # Errors
-    /// When there is neither, or the file lacks a size.
+    /// When there is none, or the file lacks a size.
     pub fn read(text: &str) -> Result<Self, FitError> {
-        if let Some(spec) = presets::model(text) {
-            return Ok(Self::of_dense(&spec));
-        }
-        let path = Path::new(text);
         let invalid = |what: String| FitError::data(text, format!("invalid model shape: {what}"));
-        if !path.exists() {
-            let known: Vec<&str> = presets::MODELS.iter().map(|(name, _)| *name).collect();
-            return Err(invalid(format!("expected the path of a config.json or one of {}", known.join(", "))));
+        if let Some(model) = Model::find_any(text).map_err(|error| invalid(error.to_string()))? {
+            return Ok(Self::of(model.work()));
         }
-        let source = std::fs::read_to_string(path);
-        let source = source.map_err(|source| FitError::Read { path: path.to_owned(), source })?;
-        let config: Value = serde_json::from_str(&source).map_err(|error| invalid(error.to_string()))?;
-        // Models with images keep their language part apart.
-        let config = config.get("text_config").unwrap_or(&config);
-        Self::of_config(config).map_err(invalid)
+        presets::model(text).map(|spec| Self::of_dense(&spec)).ok_or_else(|| {
+            let presets = presets::MODELS.iter().map(|(name, _)| *name);
+            let known: Vec<&str> = vcr_model::names().chain(presets).collect();
+            invalid(format!("expected the path of a config.json or one of {}", known.join(", ")))
+        })
+    }
+
+    fn of(work: ModelWork) -> Self {
+        let ModelWork { weight_bytes, weights_per_token, kv_bytes_per_token, flops_per_pair, bytes_per_weight } = work;
+        Self { weight_bytes, weights_per_token, kv_bytes_per_token, flops_per_pair, bytes_per_weight }
     }
 
     fn of_dense(spec: &TransformerSpec) -> Self {
@@ -56,75 +53,32 @@ impl Shape {
             bytes_per_weight: spec.weight_bytes,
         }
     }
-
-    fn of_config(config: &Value) -> Result<Self, String> {
-        let count = |names: &[&str]| names.iter().find_map(|name| config.get(*name)?.as_f64()).filter(|n| *n > 0.0);
-        let needed = |names: &[&str]| count(names).ok_or_else(|| format!("expected a number `{}`", names[0]));
-        let layers = needed(&["num_hidden_layers", "n_layer"])?;
-        let hidden = needed(&["hidden_size", "n_embd"])?;
-        let heads = needed(&["num_attention_heads", "n_head"])?;
-        let vocabulary = needed(&["vocab_size"])?;
-        let kv_heads = count(&["num_key_value_heads"]).unwrap_or(heads);
-        let head_dim = count(&["head_dim"]).unwrap_or(hidden / heads);
-        let experts = count(&["num_local_experts", "num_experts", "n_routed_experts"]).unwrap_or(0.0);
-        let intermediate = count(&["intermediate_size"]).unwrap_or(4.0 * hidden);
-        let bytes_per_weight = bytes_per_weight(config);
-        let attention = hidden * head_dim * (2.0 * heads + 2.0 * kv_heads);
-        let (mlp, mlp_per_token) = if experts > 0.0 {
-            let of_expert = 3.0 * hidden * count(&["moe_intermediate_size"]).unwrap_or(intermediate);
-            let chosen = count(&["num_experts_per_tok", "num_experts_per_token"]).unwrap_or(2.0);
-            let shared = count(&["n_shared_experts", "num_shared_experts"]).unwrap_or(0.0);
-            (of_expert * (experts + shared), of_expert * (chosen + shared))
-        } else {
-            (3.0 * hidden * intermediate, 3.0 * hidden * intermediate)
-        };
-        let head = vocabulary * hidden;
-        let kv_values = match count(&["kv_lora_rank"]) {
-            Some(rank) => rank + count(&["qk_rope_head_dim"]).unwrap_or(64.0),
-            None => 2.0 * kv_heads * head_dim,
-        };
-        Ok(Self {
-            weight_bytes: (layers * (attention + mlp) + head) * bytes_per_weight,
-            weights_per_token: layers * (attention + mlp_per_token) + head,
-            kv_bytes_per_token: 2.0 * layers * kv_values,
-            flops_per_pair: 4.0 * layers * heads * head_dim,
-            bytes_per_weight,
-        })
-    }
-}
-
-/// By the quantisation of a config; bf16 without one.
-fn bytes_per_weight(config: &Value) -> f64 {
-    let Some(quantization) = config.get("quantization_config") else { return 2.0 };
-    let bits = quantization.get("bits").and_then(Value::as_f64);
-    match (bits, quantization.get("quant_method").and_then(Value::as_str)) {
-        (Some(bits), _) => bits / 8.0,
-        (None, Some("mxfp4" | "nvfp4")) => 0.5,
-        (None, Some(_)) => 1.0,
-        (None, None) => 2.0,
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn published_configs_give_the_sizes_of_their_models() {
-        let preset = Shape::read("llama-3.1-8b").expect("a preset");
-        let config = json!({"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256});
-        assert_eq!(Shape::of_config(&config).expect("whole"), preset);
-        assert_eq!(preset.kv_bytes_per_token, 131_072.0);
-        let moe = json!({"num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32, "head_dim": 128,
-            "num_key_value_heads": 4, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
-            "num_experts_per_tok": 8, "vocab_size": 151936, "quantization_config": {"quant_method": "fp8"}});
-        let moe = Shape::of_config(&moe).expect("whole");
-        assert!((29e9..31e9).contains(&moe.weight_bytes), "{moe:?}");
+    fn published_models_have_the_sizes_that_their_names_say() {
+        let shape = |name: &str| Shape::read(name).expect("it is known");
+        let preset = presets::model("llama-3.1-8b").expect("a preset");
+        assert_eq!(shape("llama-3.1-8b"), Shape::of_dense(&preset), "the table and the preset agree");
+        assert_eq!(shape("llama-3.1-8b").kv_bytes_per_token, 131_072.0);
+        let moe = shape("Qwen/Qwen3-30B-A3B-FP8");
+        assert!((29e9..32e9).contains(&moe.weight_bytes), "{moe:?}");
         assert!((2.5e9..3.5e9).contains(&moe.weights_per_token), "{moe:?}");
-        let error = Shape::of_config(&json!({})).expect_err("nothing is given");
-        assert_eq!(error, "expected a number `num_hidden_layers`");
-        assert!(Shape::read("llama-9").expect_err("unknown").to_string().contains("llama-3.1-8b"));
+        let latent = shape("deepseek-ai/DeepSeek-V3");
+        assert!((36e9..38e9).contains(&latent.weights_per_token), "{latent:?}");
+        assert_eq!(latent.kv_bytes_per_token, 61.0 * 576.0 * 2.0);
+        // Half of the layers have a window, whose context does not grow.
+        assert_eq!(shape("openai/gpt-oss-120b").kv_bytes_per_token, 18.0 * 2.0 * 8.0 * 64.0 * 2.0);
+        assert_eq!(shape("mistral-7b").bytes_per_weight, 2.0, "presets that are not in the table");
+    }
+
+    #[test]
+    fn unknown_models_are_refused_with_the_known_names() {
+        let error = Shape::read("llama-9").expect_err("unknown").to_string();
+        assert!(error.contains("invalid model shape") && error.contains("Llama-3.1-8B"), "{error}");
     }
 }
