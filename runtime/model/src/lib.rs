@@ -27,4 +27,4 @@ pub use model::Model;
 pub use quantisation::WeightFormat;
 pub use serving::Serving;
 pub use table::names;
-pub use work::ModelWork;
+pub use work::{AttentionWork, ExpertWork, ModelWork};

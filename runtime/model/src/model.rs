@@ -147,7 +147,7 @@ impl Model {
         Ok(if has_experts { formats.experts } else { formats.dense })
     }
 
-    fn shape(&self) -> Shape<'_> {
+    pub(crate) fn shape(&self) -> Shape<'_> {
         Shape {
             name: &self.name,
             layers: &self.layers,
@@ -157,7 +157,7 @@ impl Model {
         }
     }
 
-    fn formats(&self, serving: &Serving) -> Result<Formats, ModelError> {
+    pub(crate) fn formats(&self, serving: &Serving) -> Result<Formats, ModelError> {
         match &serving.quantization {
             Some(method) => self.formats.quantised(method),
             None => Ok(self.formats),

@@ -36,25 +36,31 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     embeddings + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
 }
 
-/// Bytes of the weights of a step of many tokens, on one GPU: the matrices of all layers and the output head.
-pub(crate) fn bytes_of_step(sizes: Sizes, layers: &[Layer], formats: Formats) -> f64 {
-    of_step(sizes, layers, formats, ExpertsCounted::All)
+/// Weights of a step on one GPU, as numbers and as bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepWeights {
+    /// Matrices of all layers but routed experts.
+    pub(crate) shared: [f64; 2],
+    /// One routed expert of each layer.
+    pub(crate) expert: [f64; 2],
+    /// The output head.
+    pub(crate) head: [f64; 2],
 }
 
-/// The same, as a number of weights.
-pub(crate) fn weights_of_step(sizes: Sizes, layers: &[Layer]) -> f64 {
-    of_step(sizes, layers, Formats::numbers(), ExpertsCounted::All)
-}
-
-/// Weights that one token is multiplied with: as above, but with the experts of one token, and as a number.
-pub(crate) fn weights_of_token(sizes: Sizes, layers: &[Layer]) -> f64 {
-    of_step(sizes, layers, Formats::numbers(), ExpertsCounted::OfToken)
-}
-
-fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, experts: ExpertsCounted) -> f64 {
-    let head = product(sizes.vocabulary, sizes.hidden) * formats.plain.bytes();
-    let count = Count { sizes, formats, tensor: 1.0, expert_ranks: 1.0, experts };
-    head + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
+pub(crate) fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> StepWeights {
+    let tensor = serving.tensor_parallel as f64;
+    let sum = |formats: Formats, experts: ExpertsCounted| {
+        let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts };
+        layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
+    };
+    let both = |experts: ExpertsCounted| [sum(Formats::numbers(), experts), sum(formats, experts)];
+    let (shared, with_one) = (both(ExpertsCounted::None), both(ExpertsCounted::One));
+    let head = product(sizes.vocabulary, sizes.hidden) / tensor;
+    StepWeights {
+        shared,
+        expert: [with_one[0] - shared[0], with_one[1] - shared[1]],
+        head: [head, head * formats.plain.bytes()],
+    }
 }
 
 /// GPUs over which the experts of a layer are spread.
@@ -67,12 +73,12 @@ fn product(left: u64, right: u64) -> f64 {
     left as f64 * right as f64
 }
 
-/// Experts of a layer that count.
+/// Routed experts of a layer that count.
 #[derive(Clone, Copy, Debug)]
 enum ExpertsCounted {
     All,
-    /// Those that compute one token.
-    OfToken,
+    One,
+    None,
 }
 
 struct Count {
@@ -160,7 +166,8 @@ impl Count {
         let expert = self.sizes.matrices as f64 * product(inputs, experts.intermediate_size);
         let count = match self.experts {
             ExpertsCounted::All => experts.count,
-            ExpertsCounted::OfToken => experts.per_token,
+            ExpertsCounted::One => 1,
+            ExpertsCounted::None => 0,
         };
         let routed = count as f64 * expert / self.expert_ranks * self.formats.experts.bytes();
         let shared = self.network(experts.shared_intermediate_size) * self.formats.shared.bytes();

@@ -1,55 +1,156 @@
 //! Work of an engine's steps, as far as the model determines it.
 
-use crate::layers::{Layer, Mixer, Reach};
+use std::collections::BTreeMap;
+
+use crate::error::ModelError;
+use crate::kv::spec;
+use crate::layers::{FeedForward, Layer, Mixer, Reach};
 use crate::model::Model;
+use crate::serving::Serving;
 use crate::weights;
 
-/// Bytes and operations of a model, over all layers and without parallelism.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Bytes and operations of a model's steps on one GPU, over all layers.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelWork {
-    /// Bytes of all weights that a step of many tokens reads.
-    pub weight_bytes: f64,
-    /// Weights that one token is multiplied with.
-    pub weights_per_token: f64,
-    /// Bytes of KV cache of one token in layers that attend to the whole context.
-    pub kv_bytes_per_token: f64,
-    /// Floating-point operations of one query-key pair in these layers.
-    pub flops_per_pair: f64,
-    /// Bytes of one weight, on average.
-    pub bytes_per_weight: f64,
+    /// Layers.
+    pub layers: u64,
+    /// Numbers of a token between layers.
+    pub hidden_size: u64,
+    /// Weights that every token is multiplied with: all but routed experts and the output head.
+    pub shared_weights: f64,
+    /// Bytes of these.
+    pub shared_bytes: f64,
+    /// Routed experts, if there are some.
+    pub experts: Option<ExpertWork>,
+    /// Weights of the output head.
+    pub head_weights: f64,
+    /// Bytes of these.
+    pub head_bytes: f64,
+    /// Attention, in one part for each reach.
+    pub attention: Vec<AttentionWork>,
+    /// Bytes of the states of a request (Mamba and linear attention), which each step reads and writes.
+    pub state_bytes: f64,
 }
 
-impl Model {
-    /// Work of its steps. The KV cache has the type of the weights before quantisation.
+/// Routed experts of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertWork {
+    /// Experts of a layer.
+    pub count: u64,
+    /// Experts of a token.
+    pub per_token: u64,
+    /// Weights of one expert in all layers: this GPU's share.
+    pub weights: f64,
+    /// Bytes of these.
+    pub bytes: f64,
+    /// Ranks whose tokens use the experts of this GPU.
+    pub ranks: u64,
+}
+
+/// Attention of the layers with one reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionWork {
+    /// Tokens that a query attends to at most; none for the whole context.
+    pub window_tokens: Option<u64>,
+    /// Bytes of KV cache of one token.
+    pub kv_bytes_per_token: f64,
+    /// Floating-point operations of one query-key pair.
+    pub flops_per_pair: f64,
+}
+
+impl ModelWork {
+    /// Weights of all matrices, experts and output head included.
     #[must_use]
-    pub fn work(&self) -> ModelWork {
-        let weight_bytes = weights::bytes_of_step(self.sizes, &self.layers, self.formats);
-        let weights = weights::weights_of_step(self.sizes, &self.layers);
-        let (values, flops) =
-            self.layers.iter().map(of_layer).fold((0, 0), |sums, layer| (sums.0 + layer.0, sums.1 + layer.1));
-        ModelWork {
-            weight_bytes,
-            weights_per_token: weights::weights_of_token(self.sizes, &self.layers),
-            kv_bytes_per_token: (values * self.plain_bytes) as f64,
-            flops_per_pair: flops as f64,
-            bytes_per_weight: weight_bytes / weights,
-        }
+    pub fn weights(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.weights);
+        self.shared_weights + experts + self.head_weights
+    }
+
+    /// Bytes of these.
+    #[must_use]
+    pub fn weight_bytes(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.count as f64 * experts.bytes);
+        self.shared_bytes + experts + self.head_bytes
+    }
+
+    /// Weights of the layers that one token is multiplied with.
+    #[must_use]
+    pub fn weights_per_token(&self) -> f64 {
+        let experts = self.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
+        self.shared_weights + experts
     }
 }
 
-/// Cached numbers of a token, and operations of a query-key pair. Layers with windows or chunks have
-/// none: their context does not grow.
-fn of_layer(layer: &Layer) -> (u64, u64) {
-    match layer.mixer {
-        Mixer::Attention(attention) if attention.reach == Reach::Full => {
-            let width = attention.head_dim + attention.value_head_dim;
-            (attention.kv_heads * width, 2 * attention.heads * width)
+impl Model {
+    /// Work of its steps on each GPU.
+    ///
+    /// # Errors
+    /// If it cannot be served so.
+    pub fn work(&self, serving: &Serving) -> Result<ModelWork, ModelError> {
+        let shape = self.shape();
+        serving.check(shape)?;
+        let kv_bytes = serving.kv_bytes(shape)?;
+        let weights = weights::of_step(self.sizes, &self.layers, self.formats(serving)?, serving);
+        let experts = self.layers.iter().find_map(|layer| match layer.feed_forward {
+            FeedForward::Experts(experts) => Some(experts),
+            FeedForward::None | FeedForward::Dense(_) => None,
+        });
+        let mut attention: BTreeMap<Option<u64>, (u64, f64)> = BTreeMap::new();
+        for layer in &self.layers {
+            let Some((window, bytes, flops)) = of_layer(layer, serving, kv_bytes) else { continue };
+            let sums = attention.entry(window).or_default();
+            *sums = (sums.0 + bytes, sums.1 + flops);
         }
-        // Prompts are computed with keys and values of heads.
+        let state_bytes = self.layers.iter().map(|layer| match layer.mixer {
+            Mixer::State(state) => spec::state_bytes(state, serving, self.plain_bytes),
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => 0,
+        });
+        Ok(ModelWork {
+            layers: self.layers.len() as u64,
+            hidden_size: self.hidden_size,
+            shared_weights: weights.shared[0],
+            shared_bytes: weights.shared[1],
+            experts: experts.map(|experts| ExpertWork {
+                count: experts.count,
+                per_token: experts.per_token,
+                weights: weights.expert[0],
+                bytes: weights.expert[1],
+                ranks: if serving.expert_parallel { serving.data_parallel } else { 1 },
+            }),
+            head_weights: weights.head[0],
+            head_bytes: weights.head[1],
+            attention: attention
+                .into_iter()
+                .map(|(window_tokens, (bytes, flops_per_pair))| AttentionWork {
+                    window_tokens,
+                    kv_bytes_per_token: bytes as f64,
+                    flops_per_pair,
+                })
+                .collect(),
+            state_bytes: state_bytes.sum::<u64>() as f64,
+        })
+    }
+}
+
+/// Reach, bytes of a cached token and operations of a query-key pair of one layer.
+fn of_layer(layer: &Layer, serving: &Serving, kv_bytes: u64) -> Option<(Option<u64>, u64, f64)> {
+    let tensor = serving.tensor_parallel;
+    match layer.mixer {
+        Mixer::Attention(attention) => {
+            let window = match attention.reach {
+                Reach::Full => None,
+                Reach::Window(tokens) | Reach::Chunk(tokens) => Some(tokens),
+            };
+            let width = attention.head_dim + attention.value_head_dim;
+            let flops = 2.0 * (attention.heads * width) as f64 / tensor as f64;
+            Some((window, spec::token_bytes(attention, tensor, kv_bytes), flops))
+        }
+        // Prompts are computed with keys and values of heads; the cache is on every GPU.
         Mixer::Latent(latent) => {
             let width = latent.nope_head_dim + latent.rope_head_dim + latent.value_head_dim;
-            (latent.kv_rank + latent.rope_head_dim, 2 * latent.heads * width)
+            let cached = spec::latent_bytes(latent, latent.kv_rank + latent.rope_head_dim, kv_bytes);
+            Some((None, cached, 2.0 * (latent.heads * width) as f64 / tensor as f64))
         }
-        Mixer::Attention(_) | Mixer::State(_) | Mixer::None => (0, 0),
+        Mixer::State(_) | Mixer::None => None,
     }
 }

@@ -1,33 +1,15 @@
 use crate::{Deployment, GpuSpec, RooflineError, TransformerSpec};
 
-/// Checks every number of a roofline, so that no price can be NaN or infinite.
-pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<(), RooflineError> {
-    let counts = [
-        ("layers", model.layers),
-        ("hidden_size", model.hidden_size),
-        ("intermediate_size", model.intermediate_size),
-        ("attention_heads", model.attention_heads),
-        ("kv_heads", model.kv_heads),
-        ("head_dim", model.head_dim),
-        ("vocab_size", model.vocab_size),
-        ("tensor_parallel", deployment.tensor_parallel),
-    ];
-    for (field, value) in counts {
-        // The upper end keeps every product of them finite.
-        in_range(field, value as f64, (1.0..=1e9).contains(&(value as f64)), "1 to 1e9")?;
-    }
-
-    let quantities = [
-        ("weight_bytes", model.weight_bytes),
-        ("kv_bytes", model.kv_bytes),
+/// Checks the numbers of the hardware and of the deployment, so that no price can be NaN or infinite.
+pub(crate) fn check_hardware(gpu: &GpuSpec, deployment: &Deployment) -> Result<(), RooflineError> {
+    count("tensor_parallel", deployment.tensor_parallel)?;
+    for (field, value) in [
         ("peak_flops", gpu.peak_flops),
         ("memory_bytes_per_s", gpu.memory_bytes_per_s),
         ("interconnect_bytes_per_s", gpu.interconnect_bytes_per_s),
-    ];
-    for (field, value) in quantities {
-        in_range(field, value, (1e-3..=1e24).contains(&value), "0.001 to 1e24")?;
+    ] {
+        quantity(field, value)?;
     }
-
     for (field, value) in [
         ("compute_efficiency", deployment.compute_efficiency),
         ("bandwidth_efficiency", deployment.bandwidth_efficiency),
@@ -39,6 +21,26 @@ pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deploym
     {
         in_range(field, value, (0.0..=1e18).contains(&value), "0 to 1e18")?;
     }
+    Ok(())
+}
+
+/// Checks every number of a roofline.
+pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<(), RooflineError> {
+    for (field, value) in [
+        ("layers", model.layers),
+        ("hidden_size", model.hidden_size),
+        ("intermediate_size", model.intermediate_size),
+        ("attention_heads", model.attention_heads),
+        ("kv_heads", model.kv_heads),
+        ("head_dim", model.head_dim),
+        ("vocab_size", model.vocab_size),
+    ] {
+        count(field, value)?;
+    }
+    for (field, value) in [("weight_bytes", model.weight_bytes), ("kv_bytes", model.kv_bytes)] {
+        quantity(field, value)?;
+    }
+    check_hardware(gpu, deployment)?;
 
     let gpus = deployment.tensor_parallel;
     let heads = model.attention_heads;
@@ -49,6 +51,15 @@ pub(crate) fn check(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deploym
         return Err(RooflineError::UnevenSplit { field: "kv_heads", heads: model.kv_heads, tensor_parallel: gpus });
     }
     Ok(())
+}
+
+fn count(field: &'static str, value: u64) -> Result<(), RooflineError> {
+    // The upper end keeps every product of them finite.
+    in_range(field, value as f64, (1.0..=1e9).contains(&(value as f64)), "1 to 1e9")
+}
+
+fn quantity(field: &'static str, value: f64) -> Result<(), RooflineError> {
+    in_range(field, value, (1e-3..=1e24).contains(&value), "0.001 to 1e24")
 }
 
 fn in_range(field: &'static str, value: f64, holds: bool, expected: &'static str) -> Result<(), RooflineError> {

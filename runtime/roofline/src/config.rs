@@ -96,7 +96,11 @@ impl RooflineConfig {
         })
     }
 
-    pub(crate) fn gpu(&self) -> Result<GpuSpec, RooflineError> {
+    /// The GPU, from its preset and the overrides.
+    ///
+    /// # Errors
+    /// When the preset does not exist, or a quantity is missing.
+    pub fn gpu(&self) -> Result<GpuSpec, RooflineError> {
         let preset = self
             .gpu
             .as_deref()
@@ -123,7 +127,9 @@ impl RooflineConfig {
         })
     }
 
-    pub(crate) fn deployment(&self) -> Deployment {
+    /// The deployment, from defaults and overrides.
+    #[must_use]
+    pub fn deployment(&self) -> Deployment {
         let default = Deployment::default();
         Deployment {
             tensor_parallel: self.tensor_parallel.unwrap_or(default.tensor_parallel),

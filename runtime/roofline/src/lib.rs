@@ -1,4 +1,4 @@
-//! A roofline latency model of a dense decoder-only transformer on GPUs.
+//! A roofline latency model of a decoder-only transformer on GPUs.
 //!
 //! A kernel takes as long as the slower of its arithmetic and its memory
 //! traffic (Williams, Waterman and Patterson, "Roofline: an insightful visual
@@ -24,9 +24,10 @@
 //!   ring that moves `2 (t - 1) / t` of the message per GPU (Patarasuk and Yuan,
 //!   "Bandwidth optimal all-reduce algorithms", 2009).
 //!
-//! Not modelled: activation traffic, mixture of experts, pipeline parallelism,
-//! sliding windows, tile quantisation, overlap of kernels. The two efficiencies
-//! and the overhead stand in for these and are meant to be fitted.
+//! Not modelled: activation traffic, pipeline parallelism, tile quantisation, overlap of
+//! kernels. The two efficiencies and the overhead stand in for these and are meant to be
+//! fitted. [`LayeredRoofline`] has the same formulas for models with other layers: routed
+//! experts, latent attention, windows, states.
 //!
 //! Beside it stands a model of the same physics whose terms are weighted by
 //! coefficients that were fitted: [`Physics`].
@@ -42,6 +43,7 @@ mod check;
 mod config;
 mod cost;
 mod error;
+mod layered;
 mod memory;
 mod physics;
 pub mod presets;
@@ -50,6 +52,7 @@ mod spec;
 pub use config::RooflineConfig;
 pub use cost::{Roofline, StepCost, StepWork};
 pub use error::RooflineError;
+pub use layered::{AttentionSpec, ExpertsSpec, LayeredRoofline, LayeredSpec};
 pub use memory::MemoryNeed;
 pub use physics::{Coefficients, Physics, PhysicsConfig};
 pub use spec::{Deployment, GpuSpec, TransformerSpec};

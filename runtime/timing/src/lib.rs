@@ -9,7 +9,7 @@
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
 //! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
-//! | [`Roofline`] | compute and memory limits of a transformer on a GPU |
+//! | [`Roofline`], [`LayeredRoofline`] | compute and memory limits of a transformer on a GPU |
 //! | [`Sampled`] | what a capture recorded of steps like it |
 //!
 //! Each has a raw input with public fields and a checked model that cannot be
@@ -45,6 +45,6 @@ pub use physics::Physics;
 pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};
 pub use profile::{Deployment, Profile, ProfileInput};
-pub use roofline::Roofline;
+pub use roofline::{LayeredRoofline, Roofline};
 pub use sampled::{Sampled, SampledAnswer, SampledGrid};
 pub use speed::SpeedInput;

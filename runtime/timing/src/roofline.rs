@@ -28,6 +28,28 @@ impl LatencyModel for Roofline {
     }
 }
 
+/// The roofline of a model with any layers, ready to price steps.
+#[derive(Clone, Debug)]
+pub struct LayeredRoofline {
+    formulas: vcr_roofline::LayeredRoofline,
+}
+
+impl LayeredRoofline {
+    /// A model that prices with checked `formulas`.
+    #[must_use]
+    pub fn new(formulas: vcr_roofline::LayeredRoofline) -> Self {
+        Self { formulas }
+    }
+}
+
+impl LatencyModel for LayeredRoofline {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            rounded_ns("roofline", self.formulas.step_ns(&work(shape), shape.prefill_requests))
+        })
+    }
+}
+
 /// Inputs of the formulas.
 pub(crate) fn work(shape: &StepShape) -> StepWork {
     StepWork {

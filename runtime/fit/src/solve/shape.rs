@@ -1,6 +1,6 @@
 //! The shape of a model, as far as prices depend on it.
 
-use vcr_model::{Model, ModelWork};
+use vcr_model::{AttentionWork, Model, ModelWork, Serving};
 use vcr_roofline::{TransformerSpec, presets};
 
 use crate::error::FitError;
@@ -28,7 +28,8 @@ impl Shape {
     pub fn read(text: &str) -> Result<Self, FitError> {
         let invalid = |what: String| FitError::data(text, format!("invalid model shape: {what}"));
         if let Some(model) = Model::find_any(text).map_err(|error| invalid(error.to_string()))? {
-            return Ok(Self::of(model.work()));
+            let work = model.work(&Serving::default()).map_err(|error| invalid(error.to_string()))?;
+            return Ok(Self::of(&work));
         }
         presets::model(text).map(|spec| Self::of_dense(&spec)).ok_or_else(|| {
             let presets = presets::MODELS.iter().map(|(name, _)| *name);
@@ -37,9 +38,17 @@ impl Shape {
         })
     }
 
-    fn of(work: ModelWork) -> Self {
-        let ModelWork { weight_bytes, weights_per_token, kv_bytes_per_token, flops_per_pair, bytes_per_weight } = work;
-        Self { weight_bytes, weights_per_token, kv_bytes_per_token, flops_per_pair, bytes_per_weight }
+    /// Layers with windows have no part in the price of context: their own does not grow.
+    fn of(work: &ModelWork) -> Self {
+        let whole = work.attention.iter().filter(|part| part.window_tokens.is_none());
+        let sum = |value: fn(&AttentionWork) -> f64| whole.clone().map(value).sum();
+        Self {
+            weight_bytes: work.weight_bytes(),
+            weights_per_token: work.weights_per_token() + work.head_weights,
+            kv_bytes_per_token: sum(|part| part.kv_bytes_per_token),
+            flops_per_pair: sum(|part| part.flops_per_pair),
+            bytes_per_weight: work.weight_bytes() / work.weights(),
+        }
     }
 
     fn of_dense(spec: &TransformerSpec) -> Self {

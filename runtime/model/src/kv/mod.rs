@@ -1,7 +1,7 @@
 //! KV-cache groups and KV blocks, by the rules of vLLM 0.32.
 
 mod groups;
-mod spec;
+pub(crate) mod spec;
 
 use vcr_core::{KvCacheGroup, KvCacheKind};
 

@@ -89,7 +89,7 @@ fn latent_spec(block_size: u64, token_bytes: u64, width: u64) -> Spec {
     Spec { kind: KvKind::Latent, block_size, page_bytes: block_size * token_bytes, shape: (1, width, 0) }
 }
 
-fn latent_bytes(latent: Latent, width: u64, bytes: u64) -> u64 {
+pub(crate) fn latent_bytes(latent: Latent, width: u64, bytes: u64) -> u64 {
     if latent.is_sparse && bytes == 1 { SPARSE_FP8_BYTES } else { width * bytes }
 }
 
@@ -111,12 +111,12 @@ fn block_size(model: Shape<'_>, served: &Serving) -> Result<u64, ModelError> {
 }
 
 /// Heads of keys on each GPU, which keeps at least one.
-fn kv_heads(attention: Attention, tensor: u64) -> u64 {
+pub(crate) fn kv_heads(attention: Attention, tensor: u64) -> u64 {
     (attention.kv_heads / tensor).max(1)
 }
 
 /// Bytes of a token of attention.
-fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 {
+pub(crate) fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 {
     kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
 }
 
@@ -130,7 +130,7 @@ fn state_kind(state: State, served: &Serving) -> KvKind {
 }
 
 /// Bytes of a state on each GPU: that of the convolution and that of the heads.
-fn state_bytes(state: State, served: &Serving, plain_bytes: u64) -> u64 {
+pub(crate) fn state_bytes(state: State, served: &Serving, plain_bytes: u64) -> u64 {
     let tensor = served.tensor_parallel;
     // The convolution of each draft needs the inputs before it.
     let drafts = served.num_speculative_tokens;

@@ -2,6 +2,7 @@
 
 pub mod fitted;
 mod physics;
+mod roofline;
 mod sampled;
 #[cfg(test)]
 mod spread;
@@ -15,10 +16,9 @@ use vcr_core::factory::copies;
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
-use vcr_roofline::RooflineConfig;
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, PerRequest, Polynomial,
-    PolynomialInput, Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
+    PolynomialInput, Profile, ProfileInput, SpeedInput, WorkerPhases,
 };
 
 use crate::script::context::Context;
@@ -90,7 +90,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "per_request", |_, options| make_per_request(options));
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
-    with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "roofline", |_, options| roofline::make(options));
     with_options(engine, context, "sampled", sampled::make);
     with_options(engine, context, "tables", tables::make);
     with_options(engine, context, "trained_physics", physics::make);
@@ -240,45 +240,5 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
             Err(message) => options.problem("path", message),
         }
     }
-    finish(options, spec)
-}
-
-fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
-    let config = RooflineConfig {
-        model: options.string("model"),
-        gpu: options.string("gpu"),
-        layers: options.u64("layers"),
-        hidden_size: options.u64("hidden_size"),
-        intermediate_size: options.u64("intermediate_size"),
-        attention_heads: options.u64("attention_heads"),
-        kv_heads: options.u64("kv_heads"),
-        head_dim: options.u64("head_dim"),
-        vocab_size: options.u64("vocab_size"),
-        weight_bytes: options.f64("weight_bytes"),
-        kv_bytes: options.f64("kv_bytes"),
-        peak_flops: options.f64("peak_flops"),
-        memory_bytes_per_s: options.f64("memory_bytes_per_s"),
-        interconnect_bytes_per_s: options.f64("interconnect_bytes_per_s"),
-        tensor_parallel: options.u64("tensor_parallel"),
-        compute_efficiency: options.f64("compute_efficiency"),
-        bandwidth_efficiency: options.f64("bandwidth_efficiency"),
-        step_overhead_ns: options.f64("step_overhead_ns"),
-        all_reduce_latency_ns: options.f64("all_reduce_latency_ns"),
-    };
-    let gpu_memory = options.bytes("gpu_memory");
-    let names = [config.model.as_deref(), config.gpu.as_deref()];
-    // Problems of the model itself are found where it is built.
-    let need = config.memory().ok();
-    let memory = need.and_then(|need| ModelMemory::of(&mut options, &need, names, gpu_memory));
-    let spec = match config.build() {
-        Ok(formulas) => {
-            let model = Roofline::new(formulas);
-            Some(LatencySpec { memory, ..LatencySpec::new(copies(model)) })
-        }
-        Err(error) => {
-            options.problem("", format!("`roofline`: {error}"));
-            None
-        }
-    };
     finish(options, spec)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
 use vcr_core::EngineConfigInput;
-use vcr_model::{KvPlan, Model, Serving};
+use vcr_model::{KvPlan, Model, ModelError, ModelWork, Serving};
 use vcr_vllm_args::{GPUS, Gpu};
 
 use crate::script::context::Context;
@@ -20,6 +20,7 @@ const FUNCTION: &str = "model";
 #[derive(Clone)]
 pub(crate) struct ModelSpec {
     model: Arc<Model>,
+    serving: Arc<Serving>,
     kv: Arc<KvPlan>,
     weight_bytes: f64,
     /// If the memory for them is known.
@@ -27,6 +28,19 @@ pub(crate) struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// How it is served.
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.serving
+    }
+
+    /// Work of its steps on each GPU.
+    ///
+    /// # Errors
+    /// If it cannot be served so.
+    pub(crate) fn work(&self) -> Result<ModelWork, ModelError> {
+        self.model.work(&self.serving)
+    }
+
     /// Gives an engine what follows from its model.
     pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
         input.kv_cache_groups = self.kv.engine_groups();
@@ -99,7 +113,13 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
             (None, None) => None,
         };
         let blocks = bytes.map(|bytes| kv.blocks_in(bytes)).transpose().map_err(|error| error.to_string())?;
-        Ok(ModelSpec { model: Arc::new(model), kv: Arc::new(kv), weight_bytes, num_gpu_blocks: blocks })
+        Ok(ModelSpec {
+            model: Arc::new(model),
+            serving: Arc::new(serving),
+            kv: Arc::new(kv),
+            weight_bytes,
+            num_gpu_blocks: blocks,
+        })
     });
     if let Err(problem) = &found {
         options.problem_at(options.call_position(), problem.clone());

@@ -1,0 +1,243 @@
+//! The roofline of a model with any layers: routed experts, latent attention, windows, states.
+
+use alloc::vec::Vec;
+
+use crate::check::check_hardware;
+use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
+use crate::{Deployment, GpuSpec, RooflineError, StepCost, StepWork};
+
+/// A model as one GPU has it, summed over all layers. No number is negative.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayeredSpec {
+    /// Layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Weights that every token is multiplied with: all but routed experts and the output head.
+    pub shared_weights: f64,
+    /// Bytes of these.
+    pub shared_bytes: f64,
+    /// Routed experts, if there are some.
+    pub experts: Option<ExpertsSpec>,
+    /// Weights of the output head.
+    pub head_weights: f64,
+    /// Bytes of these.
+    pub head_bytes: f64,
+    /// Attention, in one part for each reach.
+    pub attention: Vec<AttentionSpec>,
+    /// Bytes of a request's states, which each of its steps reads and writes.
+    pub state_bytes: f64,
+}
+
+/// Routed experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// Experts of a layer.
+    pub count: u64,
+    /// Experts of a token.
+    pub per_token: u64,
+    /// Weights of one expert in all layers.
+    pub weights: f64,
+    /// Bytes of these.
+    pub bytes: f64,
+    /// Ranks with steps of the same size whose tokens use these experts.
+    pub ranks: u64,
+}
+
+/// Attention of the layers with one reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Tokens that a query attends to at most; none for the whole context.
+    pub window_tokens: Option<u64>,
+    /// Bytes of KV cache of one token.
+    pub kv_bytes_per_token: f64,
+    /// Floating-point operations of one query-key pair.
+    pub flops_per_pair: f64,
+}
+
+/// A model of any layers on its GPUs, ready to price steps.
+///
+/// The formulas are those of [`Roofline`](crate::Roofline). Of routed experts a step reads those that
+/// at least one of its tokens uses, if each token uses `k` of `n` at random: `n (1 - (1 - k / n)^tokens)`
+/// on average. A window limits context and pairs by the averages of the step's requests, since a step is
+/// known by its sums.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayeredRoofline {
+    spec: LayeredSpec,
+    ns_per_flop: f64,
+    ns_per_byte: f64,
+    weights_per_token: f64,
+    all_reduce_ns_per_token: f64,
+    all_reduce_fixed_ns: f64,
+    step_overhead_ns: f64,
+}
+
+impl LayeredRoofline {
+    /// Checks the numbers of the hardware and derives the coefficients.
+    ///
+    /// # Errors
+    /// When a quantity is out of range.
+    pub fn new(spec: LayeredSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
+        check_hardware(gpu, deployment)?;
+        let gpus = deployment.tensor_parallel as f64;
+        let layers = spec.layers as f64;
+        let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
+        let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * spec.hidden_size as f64 * ACTIVATION_BYTES;
+        let routed = spec.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
+        Ok(Self {
+            ns_per_flop: NS_PER_S / (gpu.peak_flops * deployment.compute_efficiency),
+            ns_per_byte: NS_PER_S / (gpu.memory_bytes_per_s * deployment.bandwidth_efficiency),
+            weights_per_token: spec.shared_weights + routed,
+            all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
+            all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
+            step_overhead_ns: deployment.step_overhead_ns,
+            spec,
+        })
+    }
+
+    /// The time of one step in nanoseconds, finite and not negative. `prefill_requests`: prefill chunks.
+    #[must_use]
+    pub fn step_ns(&self, work: &StepWork, prefill_requests: u64) -> f64 {
+        self.step_cost(work, prefill_requests).total_ns()
+    }
+
+    /// The time of one step, split into its parts.
+    #[must_use]
+    pub fn step_cost(&self, work: &StepWork, prefill_requests: u64) -> StepCost {
+        let mut cost = StepCost { overhead_ns: self.step_overhead_ns, ..StepCost::default() };
+        let step_tokens = work.prefill_tokens.saturating_add(work.decode_tokens);
+        if step_tokens > 0 {
+            let tokens = count(step_tokens);
+            let experts = self.spec.experts.map_or(0.0, |experts| {
+                experts.bytes * used_experts(&experts, step_tokens.saturating_mul(experts.ranks))
+            });
+            let states = 2.0 * self.spec.state_bytes * count(prefill_requests.saturating_add(work.decode_requests));
+            let bytes = self.spec.shared_bytes + experts + states;
+            cost.gemm_ns = larger(2.0 * self.weights_per_token * tokens * self.ns_per_flop, bytes * self.ns_per_byte);
+            cost.all_reduce_ns = self.all_reduce_ns_per_token * tokens + self.all_reduce_fixed_ns;
+            for part in &self.spec.attention {
+                let (pairs, kv_tokens) = reached(work, prefill_requests, part.window_tokens);
+                cost.attention_ns += larger(
+                    part.flops_per_pair * pairs * self.ns_per_flop,
+                    part.kv_bytes_per_token * kv_tokens * self.ns_per_byte,
+                );
+            }
+        }
+        if work.sampled_requests > 0 {
+            let requests = count(work.sampled_requests);
+            let arithmetic = 2.0 * self.spec.head_weights * requests * self.ns_per_flop;
+            cost.head_ns = larger(arithmetic, self.spec.head_bytes * self.ns_per_byte);
+        }
+        cost
+    }
+}
+
+/// Query-key pairs and cached tokens of a step in layers with this window.
+fn reached(work: &StepWork, prefill_requests: u64, window: Option<u64>) -> (f64, f64) {
+    let decoded = decode_pairs(work);
+    let prefilled = count(work.prefill_attention_pairs);
+    let contexts = count(work.prefill_context_tokens);
+    let read = count(work.decode_context_tokens);
+    let new = count(work.prefill_tokens);
+    let Some(window) = window else { return (prefilled + decoded, contexts + new + read) };
+    let window = count(window);
+    let decoded = smaller(decoded, window * count(work.decode_tokens));
+    let prefilled = smaller(prefilled, window * new);
+    let contexts = smaller(contexts, window * count(prefill_requests));
+    let read = smaller(read, window * count(work.decode_requests));
+    (prefilled + decoded, contexts + new + read)
+}
+
+/// Experts that at least one of `tokens` uses, on average.
+fn used_experts(experts: &ExpertsSpec, tokens: u64) -> f64 {
+    let all = experts.count as f64;
+    if experts.per_token >= experts.count {
+        return all;
+    }
+    all * (1.0 - power(1.0 - experts.per_token as f64 / all, tokens))
+}
+
+/// By squares: the same bits on every machine, without a mathematics library.
+fn power(base: f64, mut exponent: u64) -> f64 {
+    let (mut result, mut square) = (1.0, base);
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            result *= square;
+        }
+        square *= square;
+        exponent /= 2;
+    }
+    result
+}
+
+fn smaller(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    /// One FLOP takes 1 ns, and so does one byte.
+    fn layered(spec: LayeredSpec) -> LayeredRoofline {
+        let gpu = GpuSpec { peak_flops: 2e9, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
+        let deployment = Deployment {
+            tensor_parallel: 1,
+            compute_efficiency: 0.5,
+            bandwidth_efficiency: 0.25,
+            step_overhead_ns: 7.0,
+            all_reduce_latency_ns: 5.0,
+        };
+        LayeredRoofline::new(spec, &gpu, &deployment).expect("the numbers are valid")
+    }
+
+    fn decodes(requests: u64, context: u64) -> StepWork {
+        StepWork {
+            decode_requests: requests,
+            decode_tokens: requests,
+            decode_context_tokens: requests * context,
+            ..StepWork::default()
+        }
+    }
+
+    #[test]
+    fn a_step_reads_the_experts_that_its_tokens_use() {
+        let experts = ExpertsSpec { count: 8, per_token: 2, weights: 10.0, bytes: 1_000.0, ranks: 1 };
+        let spec = LayeredSpec { experts: Some(experts), shared_bytes: 100.0, ..LayeredSpec::default() };
+        let cost = |tokens| layered(spec.clone()).step_cost(&decodes(tokens, 0), 0).gemm_ns;
+        assert_eq!(cost(1), 100.0 + 2_000.0);
+        // 8 (1 - 0.75^2) = 3.5 experts.
+        assert_eq!(cost(2), 100.0 + 3_500.0);
+        assert!((cost(100) - 8_100.0).abs() < 1e-6, "all of them: {}", cost(100));
+        let of_two_ranks = LayeredSpec { experts: Some(ExpertsSpec { ranks: 2, ..experts }), ..spec.clone() };
+        assert_eq!(layered(of_two_ranks).step_cost(&decodes(1, 0), 0).gemm_ns, cost(2));
+    }
+
+    #[test]
+    fn windows_limit_contexts() {
+        let part = AttentionSpec { window_tokens: Some(100), kv_bytes_per_token: 8.0, flops_per_pair: 4.0 };
+        let cost = |attention: AttentionSpec, work: &StepWork, chunks| {
+            let spec = LayeredSpec { attention: vec![attention], ..LayeredSpec::default() };
+            layered(spec).step_cost(work, chunks).attention_ns
+        };
+        let whole = AttentionSpec { window_tokens: None, ..part };
+        assert_eq!(cost(part, &decodes(3, 40), 0), cost(whole, &decodes(3, 40), 0));
+        assert_eq!(cost(part, &decodes(3, 4_000), 0), 3.0 * 100.0 * 8.0);
+        let chunk = StepWork {
+            prefill_tokens: 1_000,
+            prefill_context_tokens: 5_000,
+            prefill_attention_pairs: 5_500_500,
+            ..StepWork::default()
+        };
+        assert_eq!(cost(part, &chunk, 1), 100.0 * 1_000.0 * 4.0);
+        assert_eq!(cost(whole, &chunk, 1), 5_500_500.0 * 4.0);
+    }
+
+    #[test]
+    fn states_are_read_and_written_by_each_request() {
+        let spec = LayeredSpec { state_bytes: 50.0, ..LayeredSpec::default() };
+        assert_eq!(layered(spec).step_cost(&decodes(4, 1_000), 0).gemm_ns, 4.0 * 2.0 * 50.0);
+    }
+}
