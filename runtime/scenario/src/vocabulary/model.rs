@@ -23,6 +23,8 @@ pub(crate) struct ModelSpec {
     serving: Arc<Serving>,
     kv: Arc<KvPlan>,
     weight_bytes: f64,
+    /// Its GPU's name, if stated.
+    gpu: Option<&'static str>,
     /// If the memory for them is known.
     num_gpu_blocks: Option<u32>,
 }
@@ -31,6 +33,11 @@ impl ModelSpec {
     /// How it is served.
     pub(crate) fn serving(&self) -> &Serving {
         &self.serving
+    }
+
+    /// The GPU, if stated.
+    pub(crate) fn gpu(&self) -> Option<&'static str> {
+        self.gpu
     }
 
     /// Work of its steps on each GPU.
@@ -99,7 +106,7 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
         num_speculative_tokens: options.u64("num_speculative_tokens").unwrap_or(default.num_speculative_tokens),
         disable_hybrid_kv_cache_manager: options.boolean("disable_hybrid_kv_cache_manager").unwrap_or(false),
     };
-    let gpu_memory = gpu_memory(&mut options);
+    let (gpu, gpu_memory) = gpu(&mut options);
     let plan = MemoryPlan::default().with_options(&mut options);
     let found = find(context, name).and_then(|model| {
         let kv = model.kv_plan(&serving).map_err(|error| error.to_string())?;
@@ -118,6 +125,7 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
             serving: Arc::new(serving),
             kv: Arc::new(kv),
             weight_bytes,
+            gpu,
             num_gpu_blocks: blocks,
         })
     });
@@ -141,10 +149,10 @@ fn find(context: &Context, name: &str) -> Result<Model, String> {
     found.map_err(|error| error.to_string())
 }
 
-/// The options `gpu` and `gpu_memory`.
-fn gpu_memory(options: &mut Options<'_>) -> Option<f64> {
+/// The options `gpu` and `gpu_memory`: the name of a known GPU, and the memory.
+fn gpu(options: &mut Options<'_>) -> (Option<&'static str>, Option<f64>) {
     let stated = options.bytes("gpu_memory").map(|bytes| bytes as f64);
-    let name = options.string("gpu")?;
+    let Some(name) = options.string("gpu") else { return (None, stated) };
     let found = Gpu::named(&name);
     if found.is_none() && stated.is_none() {
         let names = GPUS.iter().map(|gpu| gpu.name);
@@ -155,5 +163,5 @@ fn gpu_memory(options: &mut Options<'_>) -> Option<f64> {
         options
             .problem("gpu", format!("`gpu` is \"{name}\", whose memory is not known; {hint}, or state `gpu_memory`"));
     }
-    stated.or(found.map(Gpu::memory_bytes))
+    (found.map(|gpu| gpu.name), stated.or(found.map(Gpu::memory_bytes)))
 }

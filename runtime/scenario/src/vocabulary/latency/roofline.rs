@@ -74,7 +74,7 @@ fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec
     }
     let serving = model.serving();
     let config = RooflineConfig {
-        gpu: options.string("gpu"),
+        gpu: options.string("gpu").or(model.gpu().map(str::to_owned)),
         peak_flops: options.f64("peak_flops"),
         memory_bytes_per_s: options.f64("memory_bytes_per_s"),
         interconnect_bytes_per_s: options.f64("interconnect_bytes_per_s"),
