@@ -98,7 +98,7 @@ pub struct EngineConfigInput {
     pub disable_chunked_mm_input: bool,
     /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
-    /// Who proposes them.
+    /// Origin of the drafts.
     pub drafter: Drafter,
     /// With EAGLE or MTP since vLLM 0.33: drop the last block of a hit, as before and as with a KV
     /// connector, and let no block's identity depend on tokens after it.
@@ -277,9 +277,9 @@ impl EngineConfig {
         }
     }
 
-    /// What vLLM checks, or should, when an engine starts: that the pool holds
-    /// one request of `max_model_len`, and that a request fits into a step with
-    /// its drafts. Its scheduler alone runs without, and so does ours.
+    /// Checks of an engine's start, as in vLLM or as it should have them: the pool holds one
+    /// request of `max_model_len`, and a request fits into a step with its drafts. Its scheduler
+    /// alone runs without, and so does ours.
     ///
     /// # Errors
     /// [`ConfigError::PoolBelowModelLen`], [`ConfigError::BudgetBelowDrafts`].
@@ -317,7 +317,7 @@ impl EngineConfig {
         self.quirks
     }
 
-    /// What follows from the drafter.
+    /// Settings that follow from the drafter.
     #[must_use]
     #[inline]
     pub fn drafting(&self) -> Drafting {
@@ -335,7 +335,7 @@ impl EngineConfig {
         (0..groups.len()).filter(|&index| self.drafting.drops_in(groups, index)).collect()
     }
 
-    /// Which tokens the identity of a block covers.
+    /// Tokens that the identity of a block covers.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         let lookahead_tokens = self.drafting.hash_lookahead_tokens;

@@ -22,7 +22,7 @@ pub enum ScheduledKind {
 /// One request's part of a step.
 #[derive(Clone, Debug)]
 pub struct ScheduledRequest {
-    /// Which request.
+    /// The request.
     pub request: RequestId,
     /// The driver's number for it.
     pub tag: u64,
@@ -83,9 +83,9 @@ pub struct EncoderInput {
     pub request: RequestId,
     /// The driver's number for the request.
     pub tag: u64,
-    /// Which of the request's items.
+    /// Index among the request's items.
     pub input: u32,
-    /// What it is; see [`PromptItem::identity`](crate::PromptItem::identity).
+    /// Its identity; see [`PromptItem::identity`](crate::PromptItem::identity).
     pub identity: u64,
     /// Embeddings that are computed.
     pub num_embeds: u32,
@@ -266,8 +266,7 @@ impl StepPlan {
 /// Outputs of one request in a step (vLLM's `EngineCoreOutput`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOutput {
-    /// Which request; its slot may be reused once `finish` is set, unless its
-    /// KV is held.
+    /// The request; its slot may be reused once `finish` is set, unless its KV is held.
     pub request: RequestId,
     /// The driver's number for it.
     pub tag: u64,

@@ -1,5 +1,4 @@
-//! What vLLM refuses is refused, in words that say what to do; what it ignores
-//! is ignored.
+//! Settings that vLLM refuses are refused with the next step; those that it ignores are ignored.
 
 use vcr_core::{
     ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec,

@@ -1,4 +1,4 @@
-//! What the engine allocates: nothing for a token, little for a request that waits.
+//! Allocations of the engine: none for a token, few for a request that waits.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -160,8 +160,8 @@ fn turn_of_sglang(engine: &mut SglangEngine) {
     }
 }
 
-/// What may be evicted stands in an ordered set, which makes a node now and then as
-/// pages are taken from the tree.
+/// Evictable pages are in an ordered set, which allocates a node now and then as pages are taken
+/// from the tree.
 #[test]
 fn a_token_of_sglang_allocates_next_to_nothing() {
     let plain = SglangConfigInput::default();

@@ -223,7 +223,7 @@ impl Driver {
         assert_eq!(self.engine.pool().total_references(), references);
     }
 
-    /// What events say is removed was stored.
+    /// Blocks that events remove were stored before.
     fn follow_events(&mut self) {
         let log = self.engine.pool().events().expect("recording");
         for (group, event) in log.iter_by_group() {

@@ -101,7 +101,7 @@ fn describe(event: KvEvent<'_>) -> String {
     }
 }
 
-/// What is done to a pool: what, with how many blocks, of which content.
+/// Action on a pool: its kind, its number of blocks, and their content.
 type Action = (u8, u32, u64);
 
 /// The pool agrees with a plain model of it: the order of the free

@@ -79,13 +79,13 @@ struct Driver {
     /// Tags of those whose transfer has ended and that have not run since.
     loaded: BTreeSet<u64>,
     emitted: BTreeMap<u64, u32>,
-    /// What the events say is cached: copies by hash.
+    /// Cached copies by hash, according to the events.
     cached: BTreeMap<u64, u32>,
     next_tag: u64,
     counts: Counts,
 }
 
-/// What the cases of a run have exercised.
+/// Counts of the situations in a run's cases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     accepted: u32,
@@ -278,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// What the engine says it goes on with under its pause state.
+    /// Requests that the engine goes on with in its pause state.
     fn check_unfinished(&self) {
         let unfinished = self.engine.num_unfinished();
         let running = self.engine.num_running();

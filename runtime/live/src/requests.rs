@@ -125,7 +125,7 @@ pub(crate) struct Medium {
     pub(crate) offset: u32,
     /// The number of those tokens.
     pub(crate) tokens: u32,
-    /// Which of them embeddings replace, if not all do.
+    /// Positions that embeddings replace, if not all do.
     pub(crate) embed_runs: Option<Vec<Range<u32>>>,
 }
 

@@ -15,7 +15,7 @@ use crate::ledger::record::ns_to_ms;
 use crate::ledger::{Ledger, StepFacts};
 use crate::observe::RunSeries;
 
-/// What no client of a server can count, and no record of a request has.
+/// Counters that no client of a server has, and no record of a request.
 const OF_ENGINES: [Counter; 9] = [
     Counter::Steps,
     Counter::Stalls,

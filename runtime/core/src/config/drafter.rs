@@ -6,7 +6,7 @@ use super::{ConfigError, EngineConfigInput, SchedulerRules};
 use crate::compat::Reservations;
 use crate::kv::groups::{KvCacheGroup, KvCacheKind};
 
-/// Who proposes drafts (vLLM's `method` of `speculative_config`).
+/// Origin of drafts (vLLM's `method` of `speculative_config`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Drafter {
     /// One without KV of its own, such as n-grams.
@@ -36,7 +36,7 @@ impl Drafter {
     }
 }
 
-/// What follows from the drafter; all zero without one, and with one that has no KV.
+/// Settings that follow from the drafter; all zero without one, and with one that has no KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafting {
     /// Slots that a step reserves beyond its tokens (vLLM's `num_lookahead_tokens`).
@@ -101,7 +101,7 @@ impl Drafting {
         self.drops_block && (groups[index].has_drafter || groups.iter().all(|group| !group.has_drafter))
     }
 
-    /// What vLLM refuses of drafters with KV, and what is undefined with them here.
+    /// Settings that vLLM refuses with a drafter that has KV, and settings that are undefined with one here.
     pub(super) fn check(input: &EngineConfigInput, aligned_tokens: u32, errors: &mut Vec<ConfigError>) {
         let field = "drafter";
         let groups = &input.kv_cache_groups;

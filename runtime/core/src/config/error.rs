@@ -114,7 +114,7 @@ pub enum ConfigError {
     /// Groups of layers with which vLLM would not start.
     #[error("invalid `kv_cache_groups`: {reason}")]
     Groups {
-        /// What is expected, and what there is.
+        /// The expected and the given value.
         reason: String,
     },
     /// A distance between kept prefixes at which no prefix can be hit.

@@ -1,4 +1,4 @@
-//! What vLLM refuses of groups of layers, and what is undefined with them here.
+//! Settings that vLLM refuses with groups of layers, and settings that are undefined with them here.
 
 use super::{ConfigError, Drafting, EngineConfigInput};
 use crate::compat::{CapacityPolicy, Reservations};

@@ -297,7 +297,7 @@ macro_rules! value {
     };
 }
 
-/// What `facts!` states of an option.
+/// Facts of an option, as `facts!` states them.
 pub(crate) struct Facts {
     pub(crate) unit: &'static str,
     pub(crate) min: u32,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// What an entry is found by: the identity of an item, and how many embeddings it has. (vLLM ends a request whose item
+/// Key of an entry: the identity of an item, and its number of embeddings. (vLLM ends a request whose item
 /// has the identity of another one with more or fewer embeddings, an error of the client; here such items
 /// are two.)
 type Key = (u64, u32);

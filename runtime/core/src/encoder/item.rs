@@ -41,7 +41,7 @@ impl PromptItem {
         Self { num_embeds, embed_runs: Some(kept.into()), ..self }
     }
 
-    /// What it is.
+    /// Identity of its content.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.identity

@@ -54,7 +54,7 @@ struct RequestItems {
     held: InputIds,
 }
 
-/// What the latest chunk needs of the encoder, as long as it may still come to nothing.
+/// Encoder inputs of the latest chunk, as long as it may still come to nothing.
 #[derive(Debug, Default)]
 struct Decision {
     /// To be computed.
@@ -63,7 +63,7 @@ struct Decision {
     duplicates: Vec<u32>,
     /// Found in the cache, and not looked for before by this request.
     num_hits: u32,
-    /// What is left of the compute budget.
+    /// Rest of the compute budget.
     budget_embeds: u32,
 }
 

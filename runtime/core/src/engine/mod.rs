@@ -39,7 +39,7 @@ use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
-/// Which queue a request waits in.
+/// Queue that a request waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Waiting,

@@ -28,7 +28,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Pace {
     times: Box<dyn RequestTimes>,
-    /// What times are multiplied by.
+    /// Factor of times.
     factor: f64,
     now_ns: u64,
     places: Vec<Place>,

@@ -8,10 +8,9 @@ pub enum PauseState {
     /// Everything.
     #[default]
     Unpaused,
-    /// What runs, and what waits with KV that a transfer has brought. Other
-    /// requests are taken and wait, among them those that are preempted. (vLLM
-    /// up to 0.31 lets requests with KV wait, too, and leaves them out of
-    /// [`Engine::num_unfinished`].)
+    /// Running requests go on, and so do waiting ones whose KV a transfer has brought. Other
+    /// requests are taken and wait, among them those that are preempted. (vLLM up to 0.31 lets
+    /// requests with KV wait, too, and leaves them out of [`Engine::num_unfinished`].)
     PausedNew,
     /// Nothing. Steps in flight may still be applied.
     PausedAll,

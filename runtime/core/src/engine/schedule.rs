@@ -15,7 +15,7 @@ use crate::request::{Flags, Request, RequestId, RequestStatus};
 /// State shared by the decisions of one step.
 pub(crate) struct Scan {
     pub(crate) budget: u32,
-    /// What each scheduled request takes of it besides its tokens.
+    /// Budget that each scheduled request takes besides its tokens.
     pub(crate) draft_slots: u32,
     pub(crate) per_request_cap: u32,
     /// Embeddings that the encoder may still compute; unused while no request has items.

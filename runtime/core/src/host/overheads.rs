@@ -8,9 +8,9 @@ pub const PERMILLE: u32 = 1000;
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
-/// What a request costs before it reaches a queue, and a token after the step that made
-/// it. All of that passes beside the engine: it delays requests and tokens, and takes
-/// nothing from the time for steps. Launches are the exception. Zero by default.
+/// Time of a request before it reaches a queue, and of a token after the step that made it. All of
+/// that passes beside the engine: it delays requests and tokens, and takes nothing from the time
+/// for steps. Launches are the exception. Zero by default.
 ///
 /// Of the pools of a cluster, the one that requests come to first says what the arrival
 /// costs, and the one whose tokens clients see what the output costs; launches are each
@@ -20,23 +20,20 @@ pub struct Overheads {
     /// From the client to the queue in front of the engines: network, API server,
     /// tokenizer.
     pub arrival_ns: u64,
-    /// What each token of the prompt adds to that, in picoseconds.
+    /// Added for each token of the prompt, in picoseconds.
     pub arrival_per_prompt_token_ps: u64,
-    /// What the first output token takes beyond the others. It never reaches the client
-    /// after the second one.
+    /// Additional time of the first output token. It never reaches the client after the second one.
     pub first_token_ns: u64,
     /// From the end of a step to the client: detokenizer, API server, network. Answers
     /// without tokens, such as refusals, take it as well.
     pub output_ns: u64,
-    /// What the host takes to launch a step with prefill chunks, at most
-    /// [`GRAPH_TOKENS_MAX`] tokens in all. Under async scheduling it launches a step while
-    /// the one before computes, and hears of that one's end only when it is done; otherwise
-    /// the step itself takes at least as long.
+    /// Host time to launch a step with prefill chunks, at most [`GRAPH_TOKENS_MAX`] tokens in all.
+    /// Under async scheduling it launches a step while the one before computes, and learns of that
+    /// one's end only when it is done; otherwise the step itself takes at least as long.
     pub prefill_launch_ns: u64,
     /// The same for a step with more tokens, which has no CUDA graph.
     pub large_launch_ns: u64,
-    /// What each request of such a step adds to its launch: scheduling it, and taking in
-    /// its last token.
+    /// Added to the launch for each request of such a step: scheduling it, and taking in its last token.
     pub launch_per_request_ns: u64,
     /// How far launches lie from their mean at most, in thousandths of it: they are spread
     /// evenly. A step that takes as long as its launch does on average waits for the longer
@@ -64,13 +61,13 @@ impl Overheads {
         self.output_ns.saturating_add(first_ns)
     }
 
-    /// What a client sees of the gap between the first two tokens.
+    /// Gap between the first two tokens at the client.
     #[must_use]
     pub fn first_gap_ns(&self, gap_ns: u64) -> u64 {
         gap_ns.saturating_sub(self.first_token_ns)
     }
 
-    /// What the host takes to launch a step of that shape; nothing where that is never long.
+    /// Host time to launch a step of that shape; 0 where it is never long.
     pub(super) fn launch_ns(&self, shape: &StepShape) -> u64 {
         let step_ns = if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
             self.large_launch_ns

@@ -1,4 +1,4 @@
-//! What a prefix cache announces, in vLLM's order.
+//! KV events of a prefix cache, in vLLM's order.
 //!
 //! Owns the log of one pool: flat buffers that are reused, so that announcing
 //! costs no allocation once they are warm. Hashes here are the engine's own;

@@ -15,8 +15,8 @@ use crate::seed::mix;
 /// Identity of a full KV block and everything before it; never zero.
 pub type BlockHash = u64;
 
-/// Which tokens the identities of blocks cover: all up to the end of the block and, behind it, those on
-/// which a drafter's KV of the block depends. A block is known when they are.
+/// Tokens that the identities of blocks cover: all up to the end of the block and, behind it, those
+/// on which a drafter's KV of the block depends. A block is known when they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashedBlocks {
     /// Tokens of a block.
@@ -50,8 +50,7 @@ struct Run {
     /// Of the content, where in it the run begins, and all before.
     digest: u64,
     end_tokens: u32,
-    /// What the hash of the block that it completes next is made of, once it has
-    /// completed any.
+    /// State of the hash of the next block, once there is a complete one.
     next: Option<u64>,
 }
 

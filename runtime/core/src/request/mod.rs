@@ -136,11 +136,11 @@ impl Flags {
     pub(crate) const DROPS_STALE: Self = Self(1 << 5);
     /// Outputs are kept though the prompt's tokens are not.
     pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
-    /// What it may still take of the pool is counted as reserved.
+    /// Blocks that it may still take are counted as reserved.
     pub(crate) const RESERVES: Self = Self(1 << 7);
     /// Some of its multimodal items are not yet behind its computed tokens.
     pub(crate) const NEEDS_ENCODER: Self = Self(1 << 8);
-    /// What keeps its steps from being applied as plain ones.
+    /// Properties that keep its steps from being applied as plain ones.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 

@@ -143,7 +143,7 @@ impl Prompt {
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
     }
 
-    /// Which tokens the identities of its blocks cover.
+    /// Tokens that the identities of its blocks cover.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.blocks

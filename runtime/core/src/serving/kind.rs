@@ -31,7 +31,7 @@ impl EngineKind {
         }
     }
 
-    /// Which tokens the identity of a block covers.
+    /// Tokens that the identity of a block covers.
     #[must_use]
     pub fn hashed_blocks(&self) -> HashedBlocks {
         self.as_vllm().map_or(self.block_size().into(), EngineConfig::hashed_blocks)

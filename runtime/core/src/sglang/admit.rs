@@ -243,7 +243,7 @@ impl SglangEngine {
         RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens }
     }
 
-    /// What this pass has room for of a request from the token `from` on.
+    /// Part of a request from the token `from` on for which this pass has room.
     fn cut(&self, id: RequestId, from: u32, budget: &Budget) -> Result<Cut, AdmissionStop> {
         let page_size = self.config.page_size;
         let full_pages = |tokens: u32| tokens.div_ceil(page_size) * page_size;
@@ -323,8 +323,7 @@ impl SglangEngine {
         }
     }
 
-    /// What the cache holds of a request's first `end` tokens beyond what the request
-    /// has.
+    /// Cached part of a request's first `end` tokens beyond its own blocks.
     fn lookup(&mut self, id: RequestId, end: u32) -> Hit {
         let request = &mut self.requests[id];
         if !self.config.enable_prefix_caching {

@@ -48,8 +48,7 @@ pub enum PrefixLookup {
     FirstChunk,
 }
 
-/// What becomes of a request that is retracted, and of the share of the outputs of what
-/// runs that is reserved.
+/// Rules for a retracted request, and for the reserved share of running requests' outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retraction {
     /// It waits before all others, and the share begins anew. The share falls with every

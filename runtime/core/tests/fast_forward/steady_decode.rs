@@ -17,7 +17,7 @@ impl TokenSource for Drawn {
     }
 }
 
-/// What happens between two steps.
+/// Action between two steps.
 #[derive(Clone, Debug)]
 enum Act {
     Submit {

@@ -120,7 +120,7 @@ pub(crate) fn token_bytes(attention: Attention, tensor: u64, bytes: u64) -> u64 
     kv_heads(attention, tensor) * (attention.head_dim + attention.value_head_dim) * bytes
 }
 
-/// What a request keeps of a layer with states.
+/// Blocks that a request keeps in a layer with states.
 fn state_kind(state: State, served: &Serving) -> KvKind {
     let drafts = served.num_speculative_tokens;
     // Mamba 2 can leave a state at any token.

@@ -332,7 +332,7 @@ fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static 
     ]
 }
 
-/// What a scheduler derives from a drafter with KV of its own.
+/// Settings that a scheduler derives from a drafter with KV of its own.
 fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
     let drafting = config.drafting();
     let why = "it follows from the drafter";

@@ -63,7 +63,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     );
 }
 
-/// What a scheduler derives from its drafter must be what follows from it here.
+/// Settings that a scheduler derives from its drafter must be those that follow from it here.
 #[test]
 fn drafters_that_are_not_known_or_that_do_other_things() {
     let copy = CaseCopy::of(SCHEDULER);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A group of layers whose KV is kept in the same blocks (vLLM's `KVCacheGroupSpec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCacheGroup {
-    /// Which blocks its layers need.
+    /// Blocks that its layers need.
     pub kind: KvCacheKind,
     /// Tokens of a block; none for the engine's `block_size`, of which it is a multiple.
     pub block_size: Option<u32>,
@@ -180,7 +180,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What the blocks of a request depend on, but for its groups.
+/// Sizes that the blocks of a request depend on, but for its groups.
 pub(crate) struct EngineSizes {
     pub(crate) block_size: u32,
     /// Most tokens of all steps in flight.

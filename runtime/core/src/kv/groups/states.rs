@@ -21,7 +21,7 @@ pub(crate) struct Chunk {
     pub(crate) prefill_end: u32,
 }
 
-/// What the end of a chunk depends on, but for where it starts and may end.
+/// Limits of the end of a chunk, but for its start and its latest end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
     /// All known tokens of the request.

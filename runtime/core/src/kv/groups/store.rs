@@ -11,7 +11,7 @@ use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
 
-/// What is known of a request whose blocks are offered.
+/// Request whose blocks are offered.
 pub(crate) struct Offered<'a> {
     pub(crate) id: RequestId,
     pub(crate) tag: u64,

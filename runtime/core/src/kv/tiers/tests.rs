@@ -130,7 +130,7 @@ fn what_is_read_keeps_its_place_and_a_forgotten_load_gives_it_back() {
     tiers.assert_consistent();
 }
 
-/// What a test does to tiers.
+/// Action of a test on tiers.
 #[derive(Clone, Debug)]
 enum Act {
     Offload { first_hash: u64, blocks: u64 },

@@ -1,4 +1,4 @@
-//! Which members of a steady decode are looked at in which of the coming steps.
+//! Calendar of a steady decode: the members to look at in each of the coming steps.
 
 use crate::request::RequestId;
 
@@ -53,7 +53,7 @@ impl Calendar {
         self.busy[slot / STEPS_PER_WORD] &= !(1 << (slot % STEPS_PER_WORD));
     }
 
-    /// Which of the steps from `clock` on have requests: bit 0 is the first.
+    /// Steps from `clock` on that have requests: bit 0 is the first.
     #[inline]
     pub(super) fn busy_from(&self, clock: u64) -> u64 {
         let slot = self.slot(clock);
