@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    DataParallel, LatencyFactory, Overheads, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing,
-    WorkloadConfig, WorkloadSource, simulate,
+    LatencyFactory, PoolConfig, Report, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_fitted::{FittedRange, Noise, StepPrice, TERMS};
@@ -64,20 +63,7 @@ pub fn fitted_prices() -> StepPrice {
 pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
     let trace = Trace::open(path, &TraceOptions::default()).expect("the trace is readable");
     let engine = EngineConfig::new(EngineConfigInput { block_size: 64, ..EngineConfigInput::default() });
-    let pool = PoolConfig {
-        name: "engines".to_owned(),
-        engines: 4,
-        scaling: None,
-        data_parallel: DataParallel::default(),
-        engine: engine.expect("the defaults are valid").into(),
-        latency,
-        policy: None,
-        router: RouterConfig::RoundRobin,
-        acceptance_rates: Vec::new(),
-        failures: None,
-        tokens: None,
-        overheads: Overheads::default(),
-    };
+    let pool = PoolConfig::new("engines", 4, engine.expect("the defaults are valid"), latency);
     let source = WorkloadSource::Trace {
         answers: vcr_cluster::Answers::Simulated,
         trace: Arc::new(trace),
