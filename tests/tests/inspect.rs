@@ -272,7 +272,10 @@ fn steps_as_a_table() {
     assert_eq!(said.stdout.lines().count(), 6, "{}", said.stdout);
 
     let few = folder.vcr(&["inspect", "steps", "all/a/steps.jsonl", "--from", "1", "--limit", "2"]).ended(0);
-    has_lines(&few.stdout, &["1 4 0 0 2 0 2 1 4 1 cap", "2 more steps: --from 3 goes on, --limit shows more at once"]);
+    has_lines(
+        &few.stdout,
+        &["1 4 0 0 2 0 2 1 4 1 cap", "2 more steps: --from 3 continues, --limit shows more at once"],
+    );
     let none = folder.vcr(&["inspect", "steps", "all/a", "--from", "9"]).ended(0);
     has_lines(&none.stdout, &["no steps here; the log has steps 0 to 4"]);
 
@@ -374,7 +377,7 @@ fn fields_that_one_log_lacks_are_named() {
     let without: String = STEPS.replace("\"run\":[0,1],", "").replace("\"run\":[2],", "").replace("\"run\":[],", "");
     record(&folder, "all/c", &without);
     let said = folder.vcr(&["inspect", "steps", "all/a", "--diff", "all/c"]).ended(0);
-    has_lines(&said.stdout, &["equal: 5 steps, 60 fields", "not compared: `run`, which only all/a tells"]);
+    has_lines(&said.stdout, &["equal: 5 steps, 60 fields", "not compared: `run`, which only all/a has"]);
 }
 
 #[test]

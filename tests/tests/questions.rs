@@ -78,7 +78,7 @@ fn bad_searches_are_refused_where_they_are_written() {
     let refused = |rest: &str, needles: &[&str]| scenario(rest).run(&[]).failed(2, needles);
     refused(
         "find_max(\"rate\", 1, 64, |rate| { load.call(rate); });",
-        &["test.rhai:8:1", "does not say whether 1 is good"],
+        &["test.rhai:8:1", "does not return whether 1 is good"],
     );
     refused("find_max(\"rate\", 64, 1, |rate| true);", &["test.rhai:8:1", "expected a start below the end"]);
     refused("find_max(\"rate\", \"1\", 64, |rate| true);", &["expected a number, but found the text \"1\""]);

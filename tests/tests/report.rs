@@ -231,7 +231,7 @@ fn folders_of_others_are_refused() {
     let folder = Folder::new();
     fs::create_dir(folder.path().join("out")).expect("it is writable");
     folder.vcr(&["report", "out"]).failed(2, &["`out` is not the folder of a run: it has no report.json"]);
-    folder.vcr(&["report", "nowhere"]).failed(2, &["`nowhere` is no folder of a run"]);
+    folder.vcr(&["report", "nowhere"]).failed(2, &["`nowhere` is not the folder of a run"]);
     assert!(!folder.path().join("nowhere").exists());
     folder.write("out/report.json", r#"{"schema_version": 2}"#);
     folder

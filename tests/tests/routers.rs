@@ -158,7 +158,10 @@ fn an_autoscaler_that_fails_ends_the_run_or_gives_way() {
     };
     run(r#"guest(#{ path: "huge.wasm" })"#).failed(
         3,
-        &["pool `engines`", "autoscaler `huge` failed: in `decide`: it wants 4294967295 engines, but at most 1000000"],
+        &[
+            "pool `engines`",
+            "autoscaler `huge` failed: in `decide`: it asks for 4294967295 engines, but at most 1000000",
+        ],
     );
     let fallback = run(r#"guest(#{ path: "huge.wasm", fallback: "target_requests" }), target: 4"#).ended(0).json();
     let native = first_run(&scaled("\"target_requests\", target: 4"));

@@ -136,6 +136,10 @@ run(#{
         cancel: #{ share: 0.2, after_tokens: 5 }, max_in_flight: 20, adapter: 1, slo: #{ class: "quick", ttft: "50ms" } })],
 });
 run(#{ name: "windows", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ kv_cache_groups: ["full", "sliding_window:64"] }) }) }) });
+run(#{
+    name: "sees", cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ encoder_cache_size: 64 }) }) }),
+    workloads: [poisson(#{ rate: "20/s", count: 20, prompt_tokens: 100, output_tokens: 20, images: #{ tokens: 32, distinct: 10 } })],
+});
 run(#{ name: "named", workloads: [trace(#{ path: "trace.jsonl" })], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
@@ -174,6 +178,7 @@ fn outputs_of_runs_fit_their_schemas() {
         ("clients", "client_retries"),
         ("clients", "dropped"),
         ("clients", "wasted_prompt_tokens"),
+        ("sees", "encoder_items"),
     ] {
         assert!(counter(name, key) > 0, "run `{name}` has no {key}");
     }

@@ -62,7 +62,7 @@ fn blocks_follow_from_the_memory() {
         assert_eq!(by_line["runs"][0]["fingerprint"], by_options["runs"][0]["fingerprint"], "{arguments}");
     }
     let without = scenario(r#"vllm_args("m")"#, FIXED);
-    Folder::with(&without).run(&[]).failed(2, &["needs a latency model that knows the model", "else state the number"]);
+    Folder::with(&without).run(&[]).failed(2, &["needs a latency model with the model", "else state the number"]);
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn draws_that_are_not_there_are_refused_with_the_way_to_get_them() {
             "asks for the draws of the run `run`: it was not simulated with any",
             "--uncertainty 200",
         ),
-        (format!("{fixed}{RUN}{expect}"), 5, "no latency model of its pools knows how uncertain", "fitted("),
+        (format!("{fixed}{RUN}{expect}"), 5, "no latency model of its pools has uncertain", "fitted("),
         (
             format!("{RUN}expect(r, \"ttft\", \"p50 < 1s\", #{{ confidence: 90 }});"),
             5,

@@ -324,7 +324,7 @@ fn peers_that_lie_fail_the_transfer_and_not_the_engine() {
         ("version", version.to_vec(), ErrorKind::Protocol, "has version 9"),
         ("oversized", oversized, ErrorKind::Protocol, "exceeds the limit"),
         ("truncated", truncated, ErrorKind::TimedOut, "did not answer in time"),
-        ("length", wrong_length, ErrorKind::Protocol, "another length than was asked for"),
+        ("length", wrong_length, ErrorKind::Protocol, "another length than requested"),
         ("garbage", garbage, ErrorKind::Protocol, "malformed trailer"),
         ("unasked", welcome(&[Message::Pong]), ErrorKind::Protocol, "expected the answer to a batch"),
     ];

@@ -205,5 +205,5 @@ fn versions_have_arguments_of_their_own() {
         ["invalid command `vllm`: expected `vllm serve MODEL ...` or its arguments alone"]
     );
     let found = errors("m --max-model-len auto");
-    assert!(found[0].contains("`vcr inspect model` says how many tokens fit"), "{found:?}");
+    assert!(found[0].contains("`vcr inspect model` prints how many tokens fit"), "{found:?}");
 }

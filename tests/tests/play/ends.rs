@@ -57,7 +57,7 @@ fn a_fallback_goes_on_where_a_guest_fails() {
         assert!(play.log().contains("guest hostile: a latency model, sha256 "), "{}", play.log());
         let answer = frontend.post("/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 8}));
         assert_eq!(answer.status, 200, "{}", answer.body);
-        play.wait_for("guest hostile of engine 0 failed, its fallback goes on: ");
+        play.wait_for("guest hostile of engine 0 failed, its fallback continues: ");
         let text = scraped(&metrics);
         assert!(text.contains(r#"vcr_guest_failures_total{guest="hostile",engine="0"} 1"#), "{text}");
     });

@@ -159,5 +159,5 @@ fn workers_of_dynamo_meet_those_of_vcr() {
     assert_eq!(completed(&decode.complete("a", &of_decode(other.port, 6))), 5);
     let moves = Worker::decode("dynamo");
     let error = reason(&moves.complete("a", &of_decode(other.port, 7)));
-    assert!(error.contains("does not say where its KV is; only --kv-transfer none does without that"), "{error}");
+    assert!(error.contains("does not report the address of its KV; every --kv-transfer but none needs it"), "{error}");
 }

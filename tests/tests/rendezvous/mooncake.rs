@@ -40,7 +40,7 @@ fn a_worker_that_never_comes_is_named() {
     let decode = Worker::start("mooncake", &["--kv-rendezvous-role", "decode", "--kv-rendezvous-timeout", "1s"]);
     let other = reason(&decode.complete("a", &of_decode(prefill.port, "other", "x")));
     let expected = format!(
-        "nobody leads to room `x` at 127.0.0.1:{} within 1s (engine `other` has not registered there; `vcr-engine-0` has)",
+        "no peer answers for room `x` at 127.0.0.1:{} within 1s (engine `other` has not registered there; `vcr-engine-0` has)",
         prefill.port
     );
     assert!(other.contains(&expected), "{other}");
@@ -78,7 +78,7 @@ fn a_prefill_worker_of_vllm_is_found() {
     assert_eq!(completed(&decode.complete("a", &of_decode(other.port, "theirs", "xfer-1"))), 5);
     let moves = Worker::decode("mooncake");
     let error = reason(&moves.complete("a", &of_decode(other.port, "theirs", "xfer-2")));
-    assert!(error.contains("does not say where its KV is"), "{error}");
+    assert!(error.contains("does not report the address of its KV"), "{error}");
 }
 
 #[test]

@@ -56,13 +56,15 @@ fn a_worker_that_never_comes_is_named() {
     let (prefill, decode) =
         (prefill(&[]), Worker::start("sglang", &["--kv-rendezvous-role", "decode", "--kv-rendezvous-timeout", "1s"]));
     let error = reason(&decode.complete("a", &of_both(prefill.port, 7)));
-    let expected =
-        format!("nobody leads to room 7 at 127.0.0.1:{} within 1s (the request of the room has not come", prefill.port);
+    let expected = format!(
+        "no peer answers for room 7 at 127.0.0.1:{} within 1s (the request of the room has not come",
+        prefill.port
+    );
     assert!(error.contains(&expected), "{error}");
     let nowhere = free_port();
     let error = reason(&decode.complete("a", &of_both(nowhere, 7)));
     assert!(
-        error.contains(&format!("nobody leads to room 7 at 127.0.0.1:{nowhere} within 1s (Connection refused")),
+        error.contains(&format!("no peer answers for room 7 at 127.0.0.1:{nowhere} within 1s (Connection refused")),
         "{error}"
     );
     decode.is_whole();

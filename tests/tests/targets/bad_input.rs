@@ -21,7 +21,7 @@ fn unknown_targets_are_named() {
     let said = |target: &str| folder.run(&["--target", target]);
     said("lives").failed(2, &["--target: it names the unknown target `lives`", "did you mean `live`"]);
     said("http").failed(2, &["--target: it needs the address of a server", "http(\"http://localhost:8000\""]);
-    said("frontend").failed(2, &["needs to know the program and the model"]);
+    said("frontend").failed(2, &["needs the program and the model"]);
     said("http://").failed(2, &["invalid server address `http://`"]);
     said("http(\"ftp://x\")").failed(2, &["invalid server address `ftp://x`"]);
     said("http(\"http://x\", #{ modell: \"a\" })")
@@ -73,7 +73,7 @@ fn servers_that_are_not_there_are_an_error_and_no_result() {
     let target = format!("http://127.0.0.1:{}", speaker(|_, _| Some("what is this\r\n\r\n".to_owned())));
     folder.run(&["--target", &target]).failed(2, &["the server's answer makes no sense"]);
     let target = format!("http://127.0.0.1:{}", speaker(|_, _| Some(json("[1, 2"))));
-    folder.run(&["--target", &target]).failed(2, &["no server of OpenAI's API"]);
+    folder.run(&["--target", &target]).failed(2, &["not a server of OpenAI's API"]);
     folder
         .run(&["--target", "http(\"https://127.0.0.1:1\", #{ ca_file: \"none.pem\" })"])
         .failed(2, &["invalid `ca_file` `none.pem`"]);

@@ -64,7 +64,7 @@ fn an_assertion_on_what_a_target_cannot_know_is_an_error() {
         2,
         &[
             "`steps` of the run `run` is not known on the target `http`",
-            "only the server knows it",
+            "known to the server only",
             "if has(result, \"steps\")",
         ],
     );
@@ -85,7 +85,7 @@ fn engines_of_others_have_no_series() {
     let folder = Folder::with(&format!("{SCENARIO}\nseries(result, \"arrived_per_s\");"));
     let _ = folder.run(&["--target", &target]).ended(0);
     let folder = Folder::with(&format!("{SCENARIO}\nseries(result, \"waiting\");"));
-    folder.run(&["--target", &target]).failed(2, &["are not known over time", "somebody else's server"]);
+    folder.run(&["--target", &target]).failed(2, &["are not known over time", "external server"]);
 }
 
 /// A certificate counts when its authority is trusted.

@@ -61,7 +61,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("/faults", r#"{"fault": "eror"}"#, "there is no `eror`; known are", "KIND[:KEY=VALUE,...]"),
         ("/faults", r#"{"fault": "late:by=5"}"#, "`5` has no unit", "KIND[:KEY=VALUE,...]"),
         ("/pause", "now", "expected a JSON object", r#"send {"engine": 0}, or nothing for all engines"#),
-        ("/pause?engine=1", "", "`?engine=1` means nothing here", "send"),
+        ("/pause?engine=1", "", "`?engine=1` has no effect here", "send"),
         ("/shutdown", r#"{"engine": 0}"#, "unknown field `engine`", "send no body"),
     ] {
         let (said_error, said_hint) = site.post(path, body).error(400);

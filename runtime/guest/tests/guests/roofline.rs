@@ -127,7 +127,7 @@ fn mistakes_in_the_config_are_named() {
     for (config, expected) in [
         (r#"{"modle": "llama-3.1-8b"}"#, "unknown field `modle`"),
         (r#"{"model": "llama-3.1-8b"}"#, "`peak_flops` has no value"),
-        (r#"{"model": "llama", "gpu": "l4"}"#, "`model` is \"llama\", which is no preset"),
+        (r#"{"model": "llama", "gpu": "l4"}"#, "`model` is \"llama\", which is not a preset"),
         ("not json", "the config cannot be read"),
     ] {
         let text = module.latency_model(config, 1).err().expect("a mistake").to_string();

@@ -67,7 +67,7 @@ fn a_number_that_nobody_can_mean_is_refused_with_the_most_that_can() {
     let text = decide(guest(&answer_number("(i32.const -1)")).as_mut()).expect_err("it is too much");
     assert_eq!(
         text,
-        "autoscaler `hostile` failed: in `decide`: it wants 4294967295 engines, but at most 1000000 can be wanted; \
+        "autoscaler `hostile` failed: in `decide`: it asks for 4294967295 engines, but at most 1000000 are allowed; \
          answer how many engines are to be up or on their way"
     );
 }
@@ -93,7 +93,7 @@ fn hostile_autoscalers_are_stopped() {
 fn a_check_finds_the_number_that_nobody_can_mean() {
     let module = open(&autoscaler(&answer_number("(i32.const -1)")));
     let report = vcr_guest::check(&module, "{}", 3, &|| 0).expect("it takes the config");
-    let broken = |outcome: &Outcome| matches!(outcome, Outcome::Broken { reason } if reason.contains("it wants 4294967295 engines"));
+    let broken = |outcome: &Outcome| matches!(outcome, Outcome::Broken { reason } if reason.contains("it asks for 4294967295 engines"));
     assert!(broken(&report.checks[0].outcome), "{report:?}");
 }
 

@@ -63,7 +63,7 @@ impl Serving {
             }
             Ok(None) if self.transfers.moves_bytes() => error(
                 ErrorKind::Mismatch,
-                "the prefill worker does not report the address of its KV; only --kv-transfer none needs none"
+                "the prefill worker does not report the address of its KV; every --kv-transfer but none needs it"
                     .to_owned(),
             ),
             other => other,

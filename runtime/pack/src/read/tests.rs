@@ -104,7 +104,7 @@ fn what_the_manifest_does_not_allow_is_refused() {
     assert!(with("s.rhai", EntryType::Symlink, b"").contains("is a link"));
     assert!(with("s.rhai", EntryType::Link, b"").contains("is a link"));
     assert!(with("s.rhai", EntryType::Directory, b"").contains("is a link, a folder"));
-    assert!(with("s.rhai", regular, b"x").contains("has 1 bytes: its manifest says 0"));
+    assert!(with("s.rhai", regular, b"x").contains("has 1 bytes: its manifest has 0"));
     assert!(with("../s.rhai", regular, b"").contains("holds `../s.rhai`"));
     let more = archive(&[(MANIFEST, regular, &good), ("s.rhai", regular, b""), ("t", regular, b"")]);
     assert!(error(&more).contains("holds `t` where its manifest has `nothing`"));

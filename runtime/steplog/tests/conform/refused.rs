@@ -49,7 +49,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     effective("draft_slots", json!(1), &["follows from the drafter"]);
     effective("num_lookahead_tokens", json!(3), &["follows from the drafter"]);
     effective("max_num_scheduled_tokens", json!(7), &["token budget", "`max_num_batched_tokens`"]);
-    effective("watermark_blocks", json!(99), &["another value than was asked for"]);
+    effective("watermark_blocks", json!(99), &["another value than requested"]);
     effective("policy", json!("lifo"), &["another value"]);
     effective("free_blocks", json!(3), &["null block"]);
     // The class of a scheduler whose results come a step later.
@@ -242,5 +242,5 @@ fn captures_without_tokens() {
         file.as_object_mut().expect("an object").remove("vllm");
     });
     let notes = copy.replay().expect("it can be replayed").notes;
-    assert!(notes.iter().any(|note| note.contains("taken for 0.32")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("0.32 is assumed")), "{notes:?}");
 }

@@ -152,7 +152,7 @@ fn tags_that_cannot_be_followed_are_named() {
             "nothing is repeated from 2 to 1 times",
         ),
         (tag(json!({ "type": "regex", "pattern": "a)" })), "the regular expression `a)` cannot be followed"),
-        (tag(json!({ "type": "grammar", "grammar": "root" })), "`root` is no rule"),
+        (tag(json!({ "type": "grammar", "grammar": "root" })), "`root` is not a rule"),
         (tag(json!({ "type": "xml", "pattern": "a+" })), "unknown variant `xml`"),
         (tag(json!({ "type": "json_schema", "json_schema": false })), "nothing fits the schema `false`"),
         (tag(json!({ "type": "json_schema", "json_schema": { "not": {} } })), "unknown field `not`"),
