@@ -326,7 +326,7 @@ fn a_window_gives_back_the_blocks_that_it_has_passed() {
 /// Chunks of a request alone, and its table of the second group after each.
 fn chunks(groups: &[&str], caching: bool, prompt_tokens: u32) -> Vec<(u32, Vec<u32>)> {
     let mut engine = engine(groups, caching);
-    let id = engine.submit(request(engine.config(), 1, prompt_tokens, false, 3)).unwrap();
+    let id = engine.submit(request(engine.config(), 1, prompt_tokens, false, 3)).expect("it fits");
     let mut chunks = Vec::new();
     while engine.num_running() + engine.num_waiting() > 0 {
         let tokens = engine.schedule().total_num_scheduled_tokens;
