@@ -12,7 +12,7 @@ from replay import MEANS, TOLERANCE, differences, enlarge
 
 
 class Row:
-    """A cluster and a trace, as each program is told of them."""
+    """A cluster and a trace, as each program reads them."""
 
     def __init__(self, name, workers=1, ranks=1, engine=None, size=1, trace="given"):
         self.name, self.workers, self.ranks = name, workers, ranks

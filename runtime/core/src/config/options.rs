@@ -374,7 +374,7 @@ options! {
     NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
         "drafts verified in each step; they take budget and KV slots";
     DRAFTER drafter: Name(), "drafter", None, All,
-        "who proposes the drafts: one without KV of its own, or one with, which reserves slots and changes prefix hits";
+        "origin of the drafts: a drafter without KV of its own, or one with KV, which reserves slots and changes prefix hits";
     DISABLE_LOOKAHEAD_BLOCK_HASHES disable_lookahead_block_hashes: Switch(), "disable_lookahead_block_hashes", Some("0.33"), All,
         "with EAGLE or MTP: drop the last block of a hit, as before 0.33 and with a KV connector, instead of telling blocks apart by the tokens after them";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,

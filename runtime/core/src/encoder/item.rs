@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// One multimodal item of a prompt (vLLM's `MultiModalFeatureSpec`): where its placeholder
-/// tokens are, and what it is.
+/// One multimodal item of a prompt (vLLM's `MultiModalFeatureSpec`): the place of its
+/// placeholder tokens, and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptItem {
     identity: u64,

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let mut status = 0;
     // SAFETY: all of its fields are integers, for which zeros are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both places are valid for writing, and nobody else waits for the child.
+    // SAFETY: both pointers are valid for writing, and no other thread waits for the child.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     if waited < 0 {
         eprintln!("cannot wait: {}", std::io::Error::last_os_error());
