@@ -20,7 +20,7 @@ use crate::session::Session;
 
 pub type Outcome<'a> = LocalBoxFuture<'a, Result<Verdict>>;
 
-/// Where a check happens.
+/// Place of a check.
 #[derive(Clone, Copy)]
 pub enum Room {
     /// On an engine that other checks use, too.

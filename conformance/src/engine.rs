@@ -13,7 +13,7 @@ pub struct EngineCommand {
     pub words: Vec<String>,
     /// The shell's command for an engine that dies while it answers.
     pub dying: Option<String>,
-    /// How long a check may take.
+    /// Time limit of a check.
     pub patience: Duration,
 }
 

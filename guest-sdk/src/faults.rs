@@ -129,12 +129,12 @@ pub enum FaultAction {
     },
     /// The engine does nothing for a time.
     Stall {
-        /// How long.
+        /// Its duration.
         duration_ns: u64,
     },
     /// The engine dies.
     Crash {
-        /// How long until it comes back, if it does.
+        /// Time until it comes back, if it does.
         restart_after_ns: Option<u64>,
     },
     /// The output message that is sent next is lost.

@@ -170,7 +170,7 @@ impl<'a> Batch<'a> {
         self.start_ns.saturating_add(most_ns) < self.horizon_ns
     }
 
-    /// How many of the steps that take `durations_ns` start before the horizon:
+    /// Number of steps that start before the horizon, of those that take `durations_ns`:
     /// at least one, and all from the first duration on that no step can have.
     fn steps_before_horizon(&self, durations_ns: &[f64]) -> usize {
         let mut now_ns = self.start_ns;

@@ -144,7 +144,7 @@ impl<'a> Workers<'a> {
         rest.is_empty().then_some(Self(workers))
     }
 
-    /// How many there are.
+    /// Their number.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

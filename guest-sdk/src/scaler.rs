@@ -51,7 +51,7 @@ pub trait ScalerGuest: Sized + 'static {
     /// name the field, its value and what to write instead.
     fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
 
-    /// How many engines are to be up or on their way, at most a million. The
+    /// Number of engines that are to be up or on their way, at most a million. The
     /// host applies the pool's limits to the answer.
     ///
     /// # Errors

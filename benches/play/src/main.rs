@@ -132,10 +132,10 @@ enum Case {
     },
     /// Far more requests at once than the engine may hold.
     Flood {
-        /// How many.
+        /// Number of requests.
         #[arg(long, value_name = "N", default_value_t = 100_000)]
         requests: u64,
-        /// How many it may hold.
+        /// Maximum requests at a time.
         #[arg(long, value_name = "N", default_value_t = 1000)]
         max_requests: u64,
         /// Tokens of each prompt.
@@ -174,10 +174,10 @@ enum Case {
 
 #[derive(Args, Clone, Copy, Debug)]
 struct LoadArgs {
-    /// How many requests.
+    /// Number of requests.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     requests: u64,
-    /// How many at a time.
+    /// Number at a time.
     #[arg(long, value_name = "N", default_value_t = 64)]
     at_once: u64,
     /// Tokens of each prompt.

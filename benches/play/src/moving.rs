@@ -1,4 +1,4 @@
-//! How much a stream is disturbed while KV moves to its engine.
+//! Disturbance of a stream while KV moves to its engine.
 
 use vcr_wire::{EngineCoreOutputs, Value, monotonic_ns};
 

@@ -30,7 +30,7 @@ impl Instants {
         errors
     }
 
-    /// How much later than the first steps the last ones are, by the medians
+    /// Delay of the last steps after the first ones, by the medians
     /// of a tenth of all: single ones may be late without the stream drifting.
     fn drift_ms(&self, interval_ns: u64) -> f64 {
         let on_grid = |(step, at_ns): (usize, &u64)| *at_ns as i64 - (step as u64 * interval_ns) as i64;

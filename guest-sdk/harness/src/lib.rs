@@ -96,7 +96,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Where the component lies.
+    /// Path of the component.
     #[must_use]
     pub fn component(&self) -> &Path {
         &self.component

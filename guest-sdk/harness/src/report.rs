@@ -41,7 +41,7 @@ pub struct Check {
     pub reason: Option<String>,
 }
 
-/// How much of a limit was used.
+/// Use of a limit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 pub struct Used {
     /// So much was.

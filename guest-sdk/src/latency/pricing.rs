@@ -6,7 +6,7 @@ use crate::{Batch, LatencyGuest, WORDS_PER_STEP};
 /// A model as the interface calls it, and what its calls keep between them.
 pub struct Pricing<G> {
     model: G,
-    /// Where a single step is priced to; kept, so that pricing allocates once.
+    /// Buffer for the price of a single step; kept, so that pricing allocates once.
     durations_ns: Vec<f64>,
     trouble: String,
 }

@@ -13,7 +13,7 @@ pub(crate) struct Rule {
     probability: f64,
     action: Action,
     rng: Rng,
-    /// How often it could have happened.
+    /// Number of times it could have happened.
     chances: u32,
 }
 

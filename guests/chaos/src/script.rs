@@ -71,12 +71,12 @@ pub enum ActionScript {
     FailRequest,
     /// The engine does nothing for a time.
     Stall {
-        /// How long.
+        /// Its duration.
         ms: f64,
     },
     /// The engine dies.
     Crash {
-        /// How long until it comes back, if it does.
+        /// Time until it comes back, if it does.
         #[serde(default)]
         restart_after_ms: Option<f64>,
     },

@@ -16,7 +16,7 @@ pub struct Refusal {
     pub message: String,
     /// The next step.
     pub hint: Option<String>,
-    /// Where in a script, if it is about one.
+    /// Place in a script, if it is about one.
     pub place: Option<Place>,
 }
 

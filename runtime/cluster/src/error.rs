@@ -30,7 +30,7 @@ pub enum SimError {
         engine: String,
         /// Number of the (first) step on that engine.
         step: u64,
-        /// How many steps were priced in that call.
+        /// Steps priced in that call.
         steps: u64,
         /// Virtual time.
         at_ms: f64,
@@ -100,7 +100,7 @@ pub enum SimError {
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
     NothingFits {
-        /// How many there were.
+        /// Their number.
         requests: u64,
         /// Reason of the first rejection.
         reason: vcr_core::RejectReason,
@@ -143,7 +143,7 @@ pub enum SimError {
     Stuck {
         /// Virtual time.
         at_ms: f64,
-        /// How many are unfinished.
+        /// Number of unfinished ones.
         requests: u64,
         /// Id of the first.
         first: u64,

@@ -1,4 +1,4 @@
-//! How much memory a run is sure to need, known before it begins.
+//! Memory that a run is sure to need, known before it begins.
 //!
 //! Requests of open workloads are drawn when they arrive, so what a run needs is
 //! what is kept of each request: its record, and what the metrics remember. A
@@ -109,7 +109,7 @@ impl WorkloadConfig {
 }
 
 impl Limit {
-    /// How many start at a rate within a time, on average.
+    /// Number that starts at a rate within a time, on average.
     fn starts(self, rate_per_s: f64, time_ns: u64) -> u64 {
         let time_ns = self.duration_ns.unwrap_or(u64::MAX).min(time_ns);
         let by_time = (rate_per_s * (time_ns as f64 / 1e9)) as u64;

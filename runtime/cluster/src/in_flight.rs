@@ -1,4 +1,4 @@
-//! Where the requests are that have not ended.
+//! Requests that have not ended, and their places.
 
 use vcr_core::plan::RemoteLoad;
 use vcr_core::{Prompt, RequestId};

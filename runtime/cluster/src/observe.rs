@@ -43,7 +43,7 @@ pub struct Telemetry<'a> {
     pub engines: &'a [EngineSample],
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Virtual time.

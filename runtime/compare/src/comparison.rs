@@ -19,7 +19,7 @@ const MAX_DRAWN: usize = 20_000_000;
 /// How sides are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompareOptions {
-    /// How often requests are resampled for intervals; 0 for none. `None`: 1,000 times, and
+    /// Number of times that requests are resampled for intervals; 0 for none. `None`: 1,000 times, and
     /// less often, down to 100 times, with more than 20,000 requests.
     pub resamples: Option<usize>,
     /// Seed of the resamples.

@@ -33,7 +33,7 @@ impl Change {
         if difference == 0.0 { 0.0 } else { difference / self.reference.abs() }
     }
 
-    /// How much worse it became, relative; negative if it became better.
+    /// Relative change for the worse; negative if it became better.
     #[must_use]
     pub fn regression(&self, is_higher_better: bool) -> f64 {
         if is_higher_better { -self.relative() } else { self.relative() }

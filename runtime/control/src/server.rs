@@ -32,7 +32,7 @@ const MAX_CONNECTIONS: usize = 64;
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Time for what is under way when the engines have ended.
 const END_TIME: Duration = Duration::from_secs(1);
-/// How long to leave a listener alone that cannot accept: its usual reason is
+/// Pause of a listener that cannot accept: its usual reason is
 /// that there are no descriptors, which others must give back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Latency models made at once.

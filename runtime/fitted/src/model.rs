@@ -74,7 +74,7 @@ pub struct Overheads {
     pub large_launch_ns: u64,
     /// Added for each request of such steps.
     pub launch_per_request_ns: u64,
-    /// How far launches lie from their mean at most, in thousandths of it.
+    /// Maximum distance of launches from their mean, in thousandths of it.
     pub launch_spread_permille: u32,
 }
 

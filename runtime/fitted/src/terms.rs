@@ -80,7 +80,7 @@ pub const TERMS: [Term; TERM_COUNT] = [
     term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
 ];
 
-/// How much of each of the [`TERMS`] a step has.
+/// Amount of each of the [`TERMS`] in a step.
 pub type Amounts = [f64; TERM_COUNT];
 
 /// The largest step, in tokens, that vLLM captures as a CUDA graph by default.
@@ -98,7 +98,7 @@ fn padded(tokens: u64) -> u64 {
     }
 }
 
-/// How much of each of the [`TERMS`] `work` has.
+/// Amount of each of the [`TERMS`] in `work`.
 #[must_use]
 #[inline]
 pub fn amounts(work: &StepWork) -> Amounts {

@@ -55,7 +55,7 @@ fn rustc(prefix: &Path) -> PathBuf {
     prefix.join("usr/bin/rustc")
 }
 
-/// Where the packages put the compiler's shared libraries: the one directory
+/// Directory of the compiler's shared libraries in the packages: the one directory
 /// that is named after the machine.
 fn lib_dir(prefix: &Path) -> PathBuf {
     let lib = prefix.join("usr/lib");

@@ -36,7 +36,7 @@ pub(crate) struct Link {
     pub(crate) layout: RemoteLayout,
     engine_id: String,
     generation: Option<u64>,
-    /// How long it took to find it.
+    /// Time that it took to find it.
     connect_ns: u64,
     is_new: bool,
 }

@@ -10,7 +10,7 @@ const MAX_PATH_BYTES: usize = 1024;
 /// Folder of inputs whose place relative to the scenario cannot be kept.
 const ELSEWHERE: &str = "elsewhere";
 
-/// How far above the scenario's folder the common folder of all files may lie.
+/// Number of levels that the common folder of all files may lie above the scenario's folder.
 const MAX_LEVELS_UP: usize = 3;
 
 /// Checks that a path of a pack names a file inside it, on every system.

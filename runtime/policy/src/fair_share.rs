@@ -12,7 +12,7 @@ use crate::{Algorithm, Arrival, InvalidConfig, PreferenceSink};
 const VIRTUAL_PER_TOKEN: f64 = 65_536.0;
 /// The least and the greatest weight.
 const WEIGHTS: (f64, f64) = (0.01, 100.0);
-/// How many waiting requests of a tenant have ranks of their own, those that
+/// Number of waiting requests of a tenant that have ranks of their own, those that
 /// came first. What is admitted moves all ranks of its tenant, so each further
 /// one would have to be said again in nearly every call.
 const WINDOW: usize = 4;

@@ -58,7 +58,7 @@ impl Weights {
         Self { sums: sums.collect() }
     }
 
-    /// How many things there are.
+    /// Number of things.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sums.len()

@@ -23,7 +23,7 @@ use crate::queue::{Batch, Queue, Tap};
 use crate::request::Detail;
 use crate::writer::Writer;
 
-/// How long messages wait to be written down while there are few of them: the
+/// Time that messages wait to be written down while there are few of them: the
 /// recorder is not woken for each.
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -21,7 +21,7 @@ const MAX_CONNECTIONS: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How much longer than itself a decode engine is waited for, so that its own deadline comes first.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to leave a listener alone that cannot accept: its usual reason is that there are no descriptors.
+/// Pause of a listener that cannot accept: its usual reason is that there are no descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a room could not be read.

@@ -10,7 +10,7 @@ use crate::ranks;
 use crate::rooms::{Prompt, Rooms};
 use crate::workers;
 
-/// Where one engine gets its news.
+/// Inbox of one engine.
 pub(crate) struct Inbox {
     events: Mutex<Vec<RendezvousEvent>>,
     allows: HostFilter,

@@ -132,9 +132,9 @@ pub struct LifeLine {
     pub prompt_tokens: u64,
     /// Output tokens emitted.
     pub output_tokens: u64,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// How often it was tried again.
+    /// Number of retries.
     pub retries: u64,
     /// Arrival to first token.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -41,11 +41,11 @@ pub struct Distribution {
     pub mean: f64,
     /// The samples of rank `round((n - 1) * p / 100)` for each `p` of [`PERCENTS`].
     pub quantiles: Vec<f64>,
-    /// How many samples there are of each size.
+    /// Number of samples of each size.
     pub histogram: Histogram,
 }
 
-/// How many samples lie between bounds.
+/// Number of samples between bounds.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Histogram {
     /// Ascending bounds. Bin `i` goes from bound `i`, inclusive, to bound `i + 1`,

@@ -78,10 +78,10 @@ pub struct RequestRow<'a> {
     /// Engine of the output, if another.
     #[serde(default, borrow)]
     pub decode_engine: Option<Cow<'a, str>>,
-    /// How often it was preempted.
+    /// Number of preemptions.
     #[serde(default)]
     pub preemptions: u64,
-    /// How often it was tried again.
+    /// Number of retries.
     #[serde(default)]
     pub retries: u64,
     /// Attempts of its client before this one.

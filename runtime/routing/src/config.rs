@@ -9,7 +9,7 @@ pub struct AffinityConfig {
     pub overlap_weight: f64,
     /// Prompt tokens that each request of an engine counts for; 0 to 1e9.
     pub request_tokens: f64,
-    /// How many times the mean number of requests an engine may have; 1 to 1e6.
+    /// Maximum requests of an engine, as a multiple of the mean; 1 to 1e6.
     pub load_factor: f64,
     /// Blocks at the beginning of a prompt that choose its engine where no cache
     /// has any of it; at least 1.

@@ -74,7 +74,7 @@ pub struct TargetPolicy {
     /// Of what.
     #[cfg_attr(feature = "serde", serde(default))]
     pub metric: TargetMetric,
-    /// How much of it an engine is to have; above 0.
+    /// Part of it that an engine is to have; above 0.
     pub target: f64,
     /// For how many ticks before the present one fewer engines must have been
     /// enough, too, before there are fewer.
@@ -117,7 +117,7 @@ impl TargetScaler {
         Ok(Self { policy, wanted: VecDeque::new() })
     }
 
-    /// How many engines are to be up or on their way, at most [`ENGINES_MAX`].
+    /// Number of engines that are to be up or on their way, at most [`ENGINES_MAX`].
     pub fn desired(&mut self, work: &PoolWork) -> u32 {
         let share = self.policy.metric.of(work) as f64 / self.policy.target;
         self.wanted.push_back(rounded_up(share).min(ENGINES_MAX));

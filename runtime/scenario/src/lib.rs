@@ -65,7 +65,7 @@ pub struct RunOptions {
     /// Ends each run at this virtual time, in nanoseconds. Runs that it cuts short are marked
     /// partial; the script goes on with what was measured.
     pub max_time_ns: Option<u64>,
-    /// How often each run is simulated again with drawn coefficients of its latency
+    /// Number of further simulations of each run with drawn coefficients of its latency
     /// models, where these can be drawn.
     pub uncertainty: usize,
     /// The folder to write to.
@@ -79,7 +79,7 @@ pub struct RunOptions {
     pub files: Option<Vec<OutFile>>,
     /// See `files`.
     pub steps_limit_bytes: u64,
-    /// Where to write the requests alone.
+    /// Path for the requests alone.
     pub requests: Option<PathBuf>,
     /// Whether files that exist are replaced.
     pub force: bool,

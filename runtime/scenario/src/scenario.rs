@@ -63,7 +63,7 @@ impl Scenario {
         Ok(Self { path: path.to_owned(), source, script, watched, loaded: Arc::default() })
     }
 
-    /// Where it was read.
+    /// Path that it was read from.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -219,7 +219,7 @@ impl Scenario {
 }
 
 /// Relative paths in a script start at its folder.
-/// Where relative paths of a script begin; those of a copy are at its URL.
+/// Base of relative paths of a script; that of a copy is its URL.
 fn folder(path: &Path) -> PathBuf {
     let path = vcr_input::remote::origin(path).unwrap_or_else(|| path.to_owned());
     path.parent().unwrap_or(Path::new("")).to_owned()

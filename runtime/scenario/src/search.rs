@@ -199,7 +199,7 @@ pub struct SearchReport {
     pub from: f64,
     /// The highest one.
     pub to: f64,
-    /// How far the two values of the bracket may lie apart.
+    /// Maximum distance of the two values of the bracket.
     pub tolerance: f64,
     /// The result.
     #[serde(flatten)]

@@ -9,7 +9,7 @@ pub type Tokenize = dyn FnMut(&str) -> Result<Vec<u32>, String>;
 
 type Open = dyn Fn(&Path) -> Result<Box<Tokenize>, String> + Send + Sync;
 
-/// Where tokenizers come from.
+/// Sources of tokenizers.
 #[derive(Clone)]
 pub struct Tokenizers(Arc<Open>);
 

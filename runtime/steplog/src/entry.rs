@@ -1,4 +1,4 @@
-//! Where two lists part, for people who look at one entry and not at a wall of JSON.
+//! First difference of two lists, for people who look at one entry and not at a wall of JSON.
 
 use serde_json::Value;
 

@@ -64,7 +64,7 @@ impl fmt::Display for EngineName {
 pub struct Step<'a> {
     /// Index in [`Steps::engines`].
     pub engine: usize,
-    /// How often the engine's numbers had started again: after a crash they may.
+    /// Number of times that the engine's numbers had started again: after a crash they may.
     pub epoch: u32,
     /// Number of the schedule.
     pub number: u64,

@@ -1,11 +1,11 @@
-//! Where an object is.
+//! Location of an object.
 
 use url::{Host, Url};
 use vcr_input::remote::without_secrets;
 
 use crate::error::StoreError;
 
-/// Where an object is, or a folder of objects.
+/// Location of an object, or of a folder of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Object(Object),

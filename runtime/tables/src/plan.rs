@@ -49,7 +49,7 @@ pub(crate) enum Group {
 /// An operator whose time depends on the tokens of a step alone.
 pub(crate) struct TokenOperator {
     pub(crate) name: &'static str,
-    /// How often it runs in a step.
+    /// Number of times that it runs in a step.
     pub(crate) count: f64,
     pub(crate) curve: Curve,
     pub(crate) group: Group,
@@ -58,7 +58,7 @@ pub(crate) struct TokenOperator {
 /// Attention, of prompts and of decodes.
 pub(crate) struct AttentionOperator {
     pub(crate) name: &'static str,
-    /// How often it runs in a step.
+    /// Number of times that it runs in a step.
     pub(crate) count: f64,
     pub(crate) prefill: Grid,
     pub(crate) decode: Grid,

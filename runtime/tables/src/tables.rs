@@ -90,7 +90,7 @@ pub struct Tables {
     prices: Arc<Prices>,
     covered: Priced,
     source: Arc<SourceFiles>,
-    /// How long a step takes beside the sum of its operators.
+    /// Time of a step beside the sum of its operators.
     scale: f64,
 }
 

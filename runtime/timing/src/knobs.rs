@@ -109,7 +109,7 @@ impl Knobs {
     }
 }
 
-/// How many times slower than a lone request an engine with this number of requests is.
+/// Factor by which an engine with this number of requests is slower than with one.
 pub(crate) fn load(input: &KnobsInput, requests: u64) -> f64 {
     // A lone request is the reference; a capacity of one has no load range.
     let others = requests.saturating_sub(1) as f64;

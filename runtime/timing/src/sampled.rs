@@ -19,7 +19,7 @@ const PROMPT_EDGES: [u64; 10] = [65, 129, 257, 513, 1025, 2049, 4097, 8193, 16_3
 const CONCURRENCY_EDGES: [u64; 7] = [2, 5, 7, 9, 17, 33, 65];
 const PROMPTS: usize = PROMPT_EDGES.len() + 1;
 const CONCURRENCIES: usize = CONCURRENCY_EDGES.len() + 1;
-/// How far a first token of other prompts is scaled by their lengths.
+/// Scale of a first token of other prompts by their lengths.
 const MAX_SCALE: f64 = 8.0;
 
 /// One recorded answer.

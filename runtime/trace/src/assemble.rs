@@ -89,7 +89,7 @@ impl Assembler {
         self
     }
 
-    /// How many requests there are.
+    /// Number of requests.
     pub(crate) fn num_requests(&self) -> u32 {
         // Their count is checked.
         self.trace.requests.len() as u32

@@ -17,7 +17,7 @@ pub(crate) struct DenseIds {
 }
 
 impl DenseIds {
-    /// How many numbers have been given out.
+    /// Count of numbers that have been given out.
     pub(crate) fn distinct(&self) -> u32 {
         self.distinct
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vcr_tests::Serve;
 
-/// How long a request for this number of tokens takes.
+/// Time that a request for this number of tokens takes.
 fn took(serve: &Serve, max_tokens: u32) -> Duration {
     let start = Instant::now();
     let body = json!({"prompt": "a b c", "max_tokens": max_tokens, "ignore_eos": true, "stream": true});

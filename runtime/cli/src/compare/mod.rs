@@ -40,9 +40,9 @@ struct Verdict {
     run: Option<String>,
     metric: String,
     statistic: String,
-    /// How much worse it may become, relative.
+    /// Allowed relative change for the worse.
     limit: f64,
-    /// How much worse it became; infinite from a reference of 0.
+    /// Relative change for the worse; infinite from a reference of 0.
     regression: f64,
     holds: bool,
 }

@@ -78,7 +78,7 @@ impl Config {
         }
     }
 
-    /// Where it comes from, in words.
+    /// Its source, in words.
     fn origin(&self) -> &'static str {
         match self {
             Self::Given(_) => "given by --config",

@@ -11,7 +11,7 @@ use vcr_wire::Dtype;
 use super::unusable::Unusable;
 use crate::values::input;
 
-/// Where the shape comes from.
+/// Source of the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShapeArg {
     /// Layers x KV heads x head size.

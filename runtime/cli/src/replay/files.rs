@@ -34,7 +34,7 @@ impl Files {
     }
 }
 
-/// Where the report goes: the file, or one in the folder.
+/// Path of the report: the file, or one in the folder.
 pub(super) fn report_path(args: &ReplayArgs) -> Option<PathBuf> {
     let path = args.output.report_json.as_ref()?;
     Some(if path.is_dir() { path.join(REPORT_NAME) } else { path.clone() })

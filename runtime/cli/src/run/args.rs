@@ -67,7 +67,7 @@ pub(crate) struct SeveralArgs {
     pub(crate) watch: bool,
 }
 
-/// Where a search ends.
+/// End of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
     /// At the highest value that keeps all assertions; higher ones break some.

@@ -126,7 +126,7 @@ fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     }
 }
 
-/// How far it came before it was stopped.
+/// Progress before it was stopped.
 fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
     let (cut, whole): (Vec<_>, Vec<_>) = outcome.runs.iter().partition(|run| run.partial);
     let cut: Vec<String> =

@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 /// Name of the file with the results, as `python/vcr/_results.py` has it.
 const RESULTS: &str = "results.shard";
 
-/// Where the interpreter is found that has the package; its console script sets it.
+/// Variable with the interpreter that has the package; its console script sets it.
 const PYTHON_VARIABLE: &str = "VCR_PYTHON";
 
 /// Options of sweeps that a cluster runs.

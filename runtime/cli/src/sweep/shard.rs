@@ -30,7 +30,7 @@ impl ShardArgs {
         (0..points).filter(|point| self.shard.is_none_or(|shard| shard.has(*point))).collect()
     }
 
-    /// Where the results go that are asked for at `sweep_out`.
+    /// Path of the results that are asked for at `sweep_out`.
     pub(crate) fn path(&self, sweep_out: Option<&Path>) -> Option<PathBuf> {
         sweep_out.map(|path| self.shard.map_or_else(|| path.to_owned(), |shard| shard.path(path)))
     }

@@ -71,7 +71,7 @@ pub(crate) enum TablesCommand {
     Price(Deferred<PriceArgs>),
 }
 
-/// Where the package is.
+/// Path of the package.
 #[derive(Debug, Args)]
 pub(crate) struct DataArgs {
     /// The package aiconfigurator-core: its folder, or the virtual environment that has it.

@@ -7,7 +7,7 @@ use super::curve::Curve;
 pub enum Arrivals {
     /// `count` of them, spread evenly over `over_ns` (0: all at once).
     Burst {
-        /// How many.
+        /// Their number.
         count: u64,
         /// Over how long.
         over_ns: u64,
@@ -37,14 +37,14 @@ pub enum Arrivals {
     },
     /// A new one whenever one ends, so that `concurrency` are in flight.
     ClosedLoop {
-        /// How many are in flight.
+        /// Number in flight.
         concurrency: u64,
         /// When to stop.
         limit: Limit,
     },
     /// Users who come and go; each starts a new one whenever their last has ended.
     Users {
-        /// How many there are. Those who are too many leave when their last has ended.
+        /// Their number. Those who are too many leave when their last has ended.
         users: Curve,
         /// When to stop, besides at the end of the curve.
         limit: Limit,
@@ -70,7 +70,7 @@ pub enum Gaps {
     },
 }
 
-/// Where a workload ends: at whichever comes first.
+/// End of a workload: whichever comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
     /// After this many starts.

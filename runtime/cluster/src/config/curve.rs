@@ -12,7 +12,7 @@ const NS_PER_S: f64 = 1e9;
 /// A straight piece of a [`Curve`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// How long it takes; with 0 the level jumps.
+    /// Its duration; with 0 the level jumps.
     pub duration_ns: u64,
     /// The level at its beginning.
     pub from: f64,
@@ -97,12 +97,12 @@ impl Curve {
         &self.pieces
     }
 
-    /// How long one pass takes.
+    /// Duration of one pass.
     fn pass_ns(&self) -> u64 {
         self.pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.duration_ns))
     }
 
-    /// How long it lasts; none for ever.
+    /// Its duration; none for ever.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         (!self.repeats).then(|| self.pass_ns())
@@ -164,7 +164,7 @@ pub(crate) struct CurveWalk {
     /// Number of the piece, and when it began.
     piece: usize,
     began_ns: u64,
-    /// How far into it, in seconds.
+    /// Time since its begin, in seconds.
     offset_s: f64,
 }
 

@@ -31,7 +31,7 @@ impl KvKnowledge {
 /// Several routers in front of the same engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaConfig {
-    /// How many there are; requests go to them in turn.
+    /// Their number; requests go to them in turn.
     pub count: u32,
     /// Delay after which a router sees the decisions of another; none for never.
     pub sync_ns: Option<u64>,
@@ -75,7 +75,7 @@ pub struct KvRouterConfig {
     pub knowledge: KvKnowledge,
     /// Whether and how requests wait in the router.
     pub queue: Option<QueueConfig>,
-    /// How many routers there are.
+    /// Number of routers.
     pub replicas: ReplicaConfig,
 }
 

@@ -14,7 +14,7 @@ pub struct RequestMix {
     /// Leading tokens that requests share, 0 for none; part of the first turn's
     /// prompt on top of `prompt_tokens`.
     pub shared_prefix_tokens: u32,
-    /// How many different shared prefixes there are.
+    /// Number of different shared prefixes.
     pub prefix_groups: u32,
     /// Turns of a session (rounded, at least 1). Each turn's prompt is the whole
     /// conversation so far and `prompt_tokens` new ones.
@@ -68,7 +68,7 @@ impl From<RequestMix> for Vec<RequestClass> {
 /// Requests that are drawn alike. A workload may have several such classes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestClass {
-    /// How often sessions are of this class, relative to the other classes.
+    /// Frequency of sessions of this class, relative to the other classes.
     pub weight: f64,
     /// Properties of its requests.
     pub mix: RequestMix,
@@ -109,7 +109,7 @@ pub(crate) fn whole(value: f64) -> u32 {
     value.round().clamp(1.0, f64::from(u32::MAX / 4)) as u32
 }
 
-/// How often lengths were counted, in ranges.
+/// Counts of lengths, in ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The first and the last length of each range.
@@ -158,18 +158,18 @@ pub struct Documents {
     pub popularity: Weights,
     /// Tokens of each; a document always has as many.
     pub tokens: Lengths,
-    /// How many different ones a question has (rounded).
+    /// Number of different ones that a question has (rounded).
     pub per_question: Distribution,
 }
 
 /// Items that count as tokens of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Media {
-    /// How many a turn has (rounded).
+    /// Number of them in a turn (rounded).
     pub items: Distribution,
     /// Tokens of each, as the model's rule has it.
     pub tokens_per_item: u32,
-    /// How many different ones there are, of which each is as likely; none for new ones each time.
+    /// Number of different ones, of which each is as likely; none for new ones each time.
     pub distinct: Option<u32>,
 }
 

@@ -35,7 +35,7 @@ pub struct TokenConfig {
 /// own, and requests are routed to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataParallel {
-    /// How many ranks an engine has.
+    /// Ranks of an engine.
     pub size: u32,
     /// Whether the ranks of an engine start their steps together and end them at
     /// the slowest, as a mixture of experts with data-parallel attention does. A

@@ -26,7 +26,7 @@ pub enum LinkSharing {
     Unshared,
 }
 
-/// How much of the output a prefill engine generates before its KV moves on. Clients
+/// Part of the output that a prefill engine generates before its KV moves on. Clients
 /// do not get those tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceOutput {
@@ -78,7 +78,7 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// How long a transfer takes that has the whole bandwidth to itself, in
+    /// Duration of a transfer that has the whole bandwidth to itself, in
     /// nanoseconds, rounded to the nearest.
     pub(crate) fn alone_ns(&self, bytes: u64) -> u64 {
         let Some(bytes_per_s) = self.bandwidth_bytes_per_s else { return 0 };

@@ -1,4 +1,4 @@
-//! Where requests come from, and when.
+//! Sources of requests, and their times.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ pub enum TracePacing {
     /// order. A session keeps its place between two turns. Where sessions wait
     /// for each other, all those that are linked count as one.
     ClosedLoop {
-        /// How many are in flight.
+        /// Number in flight.
         concurrency: u64,
         /// Delays are divided by it; above 1 is faster.
         speedup: f64,
     },
 }
 
-/// Where a workload's requests come from.
+/// Source of a workload's requests.
 #[derive(Clone)]
 pub enum WorkloadSource {
     /// Drawn at random.
@@ -53,7 +53,7 @@ pub enum WorkloadSource {
         trace: Arc<Trace>,
         /// How its timestamps are used.
         pacing: TracePacing,
-        /// How often it is played at the same time, each copy with content of
+        /// Number of copies played at the same time, each with content of
         /// its own; 1 for as recorded.
         copies: u32,
         /// By how much later each copy starts than the one before it.
@@ -78,7 +78,7 @@ pub struct WorkloadConfig {
     pub slo: Option<Slo>,
     /// How its clients behave.
     pub client: ClientConfig,
-    /// Where the requests come from.
+    /// Source of the requests.
     pub source: WorkloadSource,
 }
 

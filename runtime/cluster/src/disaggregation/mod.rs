@@ -45,7 +45,7 @@ impl KvHandoffs {
         Self { config, links, due: VecDeque::new() }
     }
 
-    /// How much of the output prefill engines generate, if there are such.
+    /// Part of the output that prefill engines generate, if there are such.
     pub(crate) fn source_output(&self) -> Option<SourceOutput> {
         self.config.as_ref().map(|config| config.source_output)
     }

@@ -20,7 +20,7 @@ pub(super) struct Scaler {
     config: ScalingConfig,
     autoscaler: Box<dyn Autoscaler>,
     at_last_tick: Tally,
-    /// How many engines have been started, those at the beginning included.
+    /// Number of engines that have been started, those at the beginning included.
     started: u64,
 }
 

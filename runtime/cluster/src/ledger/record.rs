@@ -142,9 +142,9 @@ pub struct RequestRecord {
     pub prefill_worker: Option<u32>,
     /// Engine that generated the output, if another.
     pub decode_worker: Option<u32>,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u32,
-    /// How often it was tried again after a fault.
+    /// Number of retries after a fault.
     pub retries: u32,
     /// Attempts of its client before this one.
     pub attempt: u32,
@@ -178,13 +178,13 @@ pub struct RequestDetail {
     pub disk_cached_tokens: u32,
     /// Since when it has waited for KV from the tiers, if it does.
     pub load_since_ns: Option<u64>,
-    /// How long it waited for KV from the tiers before its first step.
+    /// Time that it waited for KV from the tiers before its first step.
     pub first_load_ns: Option<u64>,
-    /// How long it waited for KV from the tiers in all, preempted or not.
+    /// Time that it waited for KV from the tiers in all, preempted or not.
     pub load_ns: Option<u64>,
     /// Since when it has been preempted, if it is.
     pub preempted_since_ns: Option<u64>,
-    /// How long it was preempted before.
+    /// Time that it was preempted before.
     pub preempted_ns: u64,
     /// When the decode engine had reserved its blocks.
     pub transfer_start_ns: Option<u64>,

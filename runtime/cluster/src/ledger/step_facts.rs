@@ -6,7 +6,7 @@ use super::metrics::{Counter, Samples, Trend};
 /// The steps of engines that are not those of virtual time.
 #[derive(Clone, Debug, Default)]
 pub struct StepFacts {
-    /// How long each took, in nanoseconds.
+    /// Duration of each, in nanoseconds.
     pub durations_ns: Samples,
     /// Requests in each.
     pub batches: Samples,

@@ -146,7 +146,7 @@ impl MeasuredRun {
         self.ledger.arrived() - self.ledger.ended()
     }
 
-    /// How far the run is at `now_ns`.
+    /// Progress of the run at `now_ns`.
     #[must_use]
     pub fn progress(&self, now_ns: u64) -> Progress {
         Progress {

@@ -38,7 +38,7 @@ impl SloMetric {
     }
 }
 
-/// How many requests completed within all limits.
+/// Requests that completed within all limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goodput {
     /// Requests that arrived.

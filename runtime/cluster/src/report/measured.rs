@@ -105,7 +105,7 @@ pub(crate) struct MeasuredEnd<'a> {
     pub(crate) facts: MeasuredFacts,
 }
 
-/// How long a run on a target took: until its last request ended, or until it was ended.
+/// Duration of a run on a target: until its last request ended, or until it was ended.
 pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Option<u64>) -> u64 {
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let is_cut = ledger.ended() < ledger.arrived();

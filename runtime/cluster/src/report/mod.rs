@@ -131,7 +131,7 @@ pub struct EngineReport {
     pub kv_peak_usage: f64,
     /// Cached share of the tokens looked up at first admissions.
     pub prefix_hit_ratio: f64,
-    /// How many tokens were looked up then.
+    /// Tokens that were looked up then.
     #[serde(skip)]
     pub prefix_queried_tokens: u64,
     /// Crashes.
@@ -192,9 +192,9 @@ pub struct ScalingEvent {
     pub at_ms: f64,
     /// Name of the pool.
     pub pool: String,
-    /// How many there were.
+    /// Their number.
     pub from: u32,
-    /// How many there are from then on.
+    /// Their number from then on.
     pub to: u32,
 }
 
@@ -226,7 +226,7 @@ pub struct Report {
     pub cut_short: bool,
     /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
-    /// Where it ran, unless in virtual time.
+    /// Target on which it ran, unless in virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
     /// Metrics over all workloads.
@@ -252,7 +252,7 @@ pub struct Report {
     /// there if any were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
-    /// How far its metrics lie apart where the latency models are uncertain; only there
+    /// Intervals of its metrics where the latency models are uncertain; only there
     /// if it was simulated with drawn coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,

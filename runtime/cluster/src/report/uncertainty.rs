@@ -1,4 +1,4 @@
-//! How far the metrics of a run lie apart where its latency models are uncertain.
+//! Intervals of the metrics of a run whose latency models are uncertain.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const CONFIDENCE: f64 = 0.9;
 /// other coefficients of its latency models, drawn as the data of their fits allows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uncertainty {
-    /// How often it was simulated with drawn coefficients.
+    /// Number of simulations with drawn coefficients.
     pub draws: usize,
     /// The share of the draws within each interval; as much lies below as above.
     pub confidence: f64,

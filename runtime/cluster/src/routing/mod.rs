@@ -34,7 +34,7 @@ pub(crate) struct RouteRequest<'a> {
     pub(crate) policy_class: Option<&'a str>,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoutedTo {
     /// Index in the pool.
@@ -107,7 +107,7 @@ pub(crate) trait PoolRouter: Send {
         RouterNeeds::default()
     }
 
-    /// How many requests it will send to other workers before one comes to `worker`,
+    /// Number of requests that it will send to other workers before one comes to `worker`,
     /// as long as all are up; none where that is not known.
     fn requests_before(&self, _worker: u32) -> Option<u64> {
         None
@@ -123,7 +123,7 @@ pub(crate) trait PoolRouter: Send {
         None
     }
 
-    /// How many requests wait, and their prompt tokens.
+    /// Number of requests that wait, and their prompt tokens.
     fn queued(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -290,7 +290,7 @@ impl Routing {
         front.router.leave_queue(tag);
     }
 
-    /// How many requests wait in the router, and their prompt tokens.
+    /// Number of requests that wait in the router, and their prompt tokens.
     pub(crate) fn queued(&self, role: PoolRole) -> (u64, u64) {
         self.front(role).router.queued()
     }

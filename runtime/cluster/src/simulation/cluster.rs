@@ -48,7 +48,7 @@ pub enum ClusterOutput {
     Tokens {
         /// The number that [`Cluster::submit`] gave, or that of a request of a workload.
         request: u64,
-        /// How many.
+        /// Their number.
         num_tokens: u32,
         /// When.
         at_ns: u64,

@@ -25,7 +25,7 @@ const MOST: f64 = 10_000.0;
 /// Trees of agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentsInput {
-    /// How many trees there are.
+    /// Number of trees.
     pub count: u32,
     /// Trees that start each second, with exponential gaps.
     pub rate_per_s: Option<f64>,
@@ -47,7 +47,7 @@ pub struct AgentsInput {
     pub result_tokens: Lengths,
     /// The share of tools that are agents themselves, from 0 to 1.
     pub agent_share: f64,
-    /// How many levels of agents there are at most; 1 for no agents among the tools.
+    /// Maximum levels of agents; 1 for no agents among the tools.
     pub depth: u32,
     /// The seed of all draws.
     pub seed: u64,

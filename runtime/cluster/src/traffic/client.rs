@@ -13,7 +13,7 @@ const NS_PER_MS: f64 = 1e6;
 /// One attempt of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// How many came before it.
+    /// Number of those before it.
     pub number: u32,
     /// When the first of them was sent.
     pub first_sent_ns: u64,
@@ -21,7 +21,7 @@ pub struct Attempt {
     pub sent_ns: u64,
 }
 
-/// How long the client of an attempt will wait.
+/// Time that the client of an attempt will wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     first_token_ns: Option<u64>,
@@ -52,7 +52,7 @@ impl ClientConfig {
         self.deadline_ns.map(|limit_ns| attempt.first_sent_ns.saturating_add(limit_ns))
     }
 
-    /// How long the client of an attempt will wait; `request_seed` is the same for all
+    /// Time that the client of an attempt will wait; `request_seed` is the same for all
     /// attempts at a request.
     #[must_use]
     pub fn patience(&self, request_seed: u64, attempt: Attempt) -> Patience {
@@ -105,7 +105,7 @@ impl ClientConfig {
 }
 
 impl RetryConfig {
-    /// How long a client waits after the attempt with this number.
+    /// Time that a client waits after the attempt with this number.
     fn wait_ns(&self, request_seed: u64, attempt: u32) -> u64 {
         let longest = self.max_backoff_ns.max(self.backoff_ns) as f64;
         let wait = (self.backoff_ns as f64 * libm::pow(self.factor, f64::from(attempt))).min(longest);

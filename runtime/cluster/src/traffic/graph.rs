@@ -22,7 +22,7 @@ struct Waiter {
     delay_ns: u64,
 }
 
-/// How far the requests of a trace have come.
+/// Progress of the requests of a trace.
 pub(crate) struct Graph {
     trace: Arc<Trace>,
     copies: u32,

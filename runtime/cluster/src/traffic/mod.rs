@@ -1,4 +1,4 @@
-//! Where requests come from: workloads, and the sessions between two turns.
+//! Sources of requests: workloads, and the sessions between two turns.
 //!
 //! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
 //! schedules the arrivals that follow from them.
@@ -97,7 +97,7 @@ impl Traffic {
         self.workloads[workload as usize].begin_session();
     }
 
-    /// How many sessions start at times of their own, where that is known.
+    /// Number of sessions that start at times of their own, where that is known.
     pub(crate) fn sessions_known(&self) -> Option<u64> {
         self.workloads.iter().map(Workload::sessions_known).sum()
     }

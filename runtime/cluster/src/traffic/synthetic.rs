@@ -91,7 +91,7 @@ pub enum SyntheticProblem {
          but {given} are given"
     )]
     Starts {
-        /// How many are given.
+        /// Number that is given.
         given: usize,
     },
     /// A number out of its range.

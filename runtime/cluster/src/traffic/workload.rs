@@ -38,7 +38,7 @@ pub(crate) struct Workload {
     /// The requests of a trace in which not all wait for the turn before.
     graph: Option<Graph>,
     last_start_ns: u64,
-    /// Where a rate that changes, or a number of users, has come to.
+    /// Progress of a rate that changes, or of a number of users.
     walk: CurveWalk,
     /// The whole number of users that there should be at that place.
     users: u64,
@@ -118,7 +118,7 @@ impl Workload {
         self.active += 1;
     }
 
-    /// How many sessions an open loop starts, where that is known.
+    /// Number of sessions that an open loop starts, where that is known.
     pub(crate) fn sessions_known(&self) -> Option<u64> {
         match &self.config.source {
             WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
@@ -317,7 +317,7 @@ impl Workload {
         }
     }
 
-    /// How long a user thinks before the next turn.
+    /// Think time of a user before the next turn.
     pub(crate) fn think_time_ns(&self, follow_up: &mut FollowUp) -> Option<u64> {
         match (follow_up, &self.config.source) {
             (FollowUp::TraceRow { delay_ns, .. }, _) => Some(*delay_ns),

@@ -34,7 +34,7 @@ impl Engine {
         steps.push_while_room(&changes[..most], self.pool.num_free());
     }
 
-    /// How many of `most` steps can be predicted; `changes` gets the blocks that each
+    /// Number of steps that can be predicted, of `most`; `changes` gets the blocks that each
     /// takes.
     fn single_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
         let most = self.steps_until_first_end(most).min(changes.len());

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, QueueKind};
 
-/// How much an engine schedules. Names are vLLM's.
+/// Extent of a pause of the scheduler. Names are vLLM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PauseState {
     /// Everything.
@@ -17,7 +17,7 @@ pub enum PauseState {
 }
 
 impl Engine {
-    /// How much is scheduled now.
+    /// The pause state.
     #[must_use]
     pub fn pause_state(&self) -> PauseState {
         self.pause_state

@@ -5,7 +5,7 @@ pub trait TokenSource {
     /// The token at `output_index` (from 0) of the request tagged `tag`.
     fn token(&mut self, tag: u64, output_index: u32) -> u32;
 
-    /// How many of at most `max_extra` further tokens come with it in this
+    /// Number of further tokens, at most `max_extra`, that come with it in this
     /// step. Only asked where `max_extra_tokens_per_step` is set.
     fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
         let _ = (tag, max_extra);
@@ -19,7 +19,7 @@ pub trait TokenSource {
         0
     }
 
-    /// How many of at most `most` drafts are proposed for the next step. Not
+    /// Number of drafts, at most `most`, that are proposed for the next step. Not
     /// asked under async scheduling, where the number is always `most`.
     fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
         let _ = tag;

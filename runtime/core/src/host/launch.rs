@@ -17,7 +17,7 @@ pub struct Launches {
     last_end_ns: u64,
     /// Whether the next step was launched during that one.
     is_launched: bool,
-    /// How long it has computed by then.
+    /// Time that it has computed by then.
     ahead_ns: u64,
 }
 

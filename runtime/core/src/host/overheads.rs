@@ -35,7 +35,7 @@ pub struct Overheads {
     pub large_launch_ns: u64,
     /// Added to the launch for each request of such a step: scheduling it, and taking in its last token.
     pub launch_per_request_ns: u64,
-    /// How far launches lie from their mean at most, in thousandths of it: they are spread
+    /// Maximum distance of launches from their mean, in thousandths of it: they are spread
     /// evenly. A step that takes as long as its launch does on average waits for the longer
     /// ones.
     pub launch_spread_permille: u32,

@@ -137,7 +137,7 @@ impl KvPool {
         known as u32 + 1
     }
 
-    /// How many of `blocks` are free, and so would cost a free block to revive.
+    /// Number of `blocks` that are free, and so would cost a free block to revive.
     #[must_use]
     pub fn count_free_among<'a>(&self, blocks: impl IntoIterator<Item = &'a BlockId>) -> u32 {
         each!(self, own => blocks.into_iter().filter(|&&id| own.is_free(id)).count() as u32)

@@ -59,12 +59,12 @@ pub enum FaultAction {
     },
     /// The engine does nothing for so long.
     Stall {
-        /// How long, at most [`DURATION_NS_MAX`].
+        /// Its duration, at most [`DURATION_NS_MAX`].
         duration_ns: u64,
     },
     /// The engine dies; it comes back after so long, if at all.
     Crash {
-        /// How long until it is back, at most [`DURATION_NS_MAX`].
+        /// Time until it is back, at most [`DURATION_NS_MAX`].
         restart_after_ns: Option<u64>,
     },
     /// The output message that is sent next is lost.

@@ -212,7 +212,7 @@ impl DecodeSteps {
     }
 }
 
-/// How much of what a model has priced is like what it was fitted on.
+/// Share of what a model has priced that is like what it was fitted on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUse {
     /// Duration of all steps that it has priced.
@@ -315,7 +315,7 @@ pub trait LatencyModel: Send {
         false
     }
 
-    /// How much of what it has priced lies in the range that it was fitted on; none for
+    /// Share of what it has priced that lies in the range that it was fitted on; none for
     /// a model without such a range.
     fn range_use(&self) -> Option<RangeUse> {
         None

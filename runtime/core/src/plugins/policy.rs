@@ -57,7 +57,7 @@ pub enum PolicyEvent {
     },
 }
 
-/// How far a running request has come.
+/// Progress of a running request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The request.
@@ -75,7 +75,7 @@ pub struct PolicyBatch<'a> {
     pub now_ns: u64,
     /// Token budget of the step.
     pub budget_tokens: u32,
-    /// How many more requests may run.
+    /// Number of further requests that may run.
     pub running_slots: u32,
     /// KV blocks without references.
     pub free_blocks: u32,

@@ -100,7 +100,7 @@ pub trait Router: Send {
     /// When the router cannot choose. It must not be asked again.
     fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
 
-    /// How many requests it will send to other workers before one comes to the worker
+    /// Number of requests that it will send to other workers before one comes to the worker
     /// with index `worker` in the pool, whatever they are, as long as all of the pool
     /// are up. None where that depends.
     fn requests_before(&self, _worker: u32) -> Option<u64> {

@@ -54,7 +54,7 @@ pub struct ScaleView {
 /// It may keep state from tick to tick. Given the same construction and the same
 /// views it must answer the same.
 pub trait Autoscaler: Send {
-    /// How many engines are to be up or on their way. The pool's limits are applied
+    /// Number of engines that are to be up or on their way. The pool's limits are applied
     /// to the answer.
     ///
     /// # Errors

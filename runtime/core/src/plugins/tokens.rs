@@ -39,7 +39,7 @@ pub struct TokenWant {
     pub slot: u32,
     /// Index of the first of them in the request's output.
     pub first_index: u32,
-    /// How many; at least one.
+    /// Their number; at least one.
     pub count: u32,
 }
 

@@ -26,7 +26,7 @@ impl RequestId {
     }
 }
 
-/// Where a request stands. Names are vLLM's `RequestStatus`.
+/// Status of a request. Names are those of vLLM's `RequestStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestStatus {

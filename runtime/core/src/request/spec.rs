@@ -3,7 +3,7 @@
 use super::prompt::Prompt;
 use super::stop::StopRules;
 
-/// Where a request's prompt KV comes from and goes to.
+/// Source and destination of a request's prompt KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvRole {
     /// Computed here and dropped at the end.
@@ -48,7 +48,7 @@ pub struct RequestSpec {
     pub arrival_ns: u64,
     /// Adapter id, if any.
     pub lora: Option<u32>,
-    /// Where the prompt's KV comes from and goes to.
+    /// Source and destination of the prompt's KV.
     pub kv_role: KvRole,
     /// Compute the whole prompt even where the cache holds it, as vLLM does
     /// for requests with prompt logprobs. The cache is filled all the same.

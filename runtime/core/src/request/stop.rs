@@ -24,7 +24,7 @@ pub struct Repetition {
     pub max_pattern_tokens: u32,
     /// Length of the shortest pattern that counts, in tokens. 0 is the same as 1.
     pub min_pattern_tokens: u32,
-    /// How often the pattern must be there in all. Below 2 nothing counts.
+    /// Number of times that the pattern must be there in all. Below 2 nothing counts.
     pub min_count: u32,
 }
 

@@ -91,7 +91,7 @@ impl EngineKind {
         }
     }
 
-    /// Where it keeps KV below the device, if anywhere.
+    /// KV tiers below the device, if any.
     #[must_use]
     pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
         self.as_vllm().and_then(|config| config.kv_tiers.as_ref())

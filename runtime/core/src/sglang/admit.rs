@@ -33,7 +33,7 @@ struct Budget {
 /// The part of a prompt for a pass.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// Where it ends.
+    /// Its end.
     end: u32,
     /// Whether that is the end of all that is known.
     is_whole: bool,

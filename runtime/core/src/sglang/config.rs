@@ -92,7 +92,7 @@ pub struct SglangConfigInput {
     pub schedule_conservativeness: f64,
     /// Whether passes that prefill decode, too.
     pub pass_order: PassOrder,
-    /// How far prompts are looked up.
+    /// Extent of the lookup of prompts.
     pub prefix_lookup: PrefixLookup,
     /// Place of retracted requests, and the reserve afterwards.
     pub retraction: Retraction,

@@ -18,7 +18,7 @@ use crate::stats::EngineStats;
 /// The pages of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hold {
-    /// Where its pages in the tree end; it locks the path to there.
+    /// End of its pages in the tree; it locks the path to there.
     pub(super) node: NodeId,
     /// Pages on that path.
     pub(super) tree_pages: u32,

@@ -1,4 +1,4 @@
-//! How much of the outputs to come is reserved for the requests that run.
+//! Share of the outputs to come that is reserved for the requests that run.
 
 use crate::sglang::config::SglangConfig;
 

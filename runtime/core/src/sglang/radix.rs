@@ -34,7 +34,7 @@ struct Node {
     used_at: u64,
 }
 
-/// How far a sequence is in the tree.
+/// Part of a sequence that is in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Descent {
     /// The last node whose pages all match.
@@ -358,7 +358,7 @@ impl RadixCache {
     }
 }
 
-/// How many leading hashes are equal, of runs that differ and never meet again.
+/// Number of leading hashes that are equal, of runs that differ and never meet again.
 fn first_difference(edge: &[BlockHash], rest: &[BlockHash]) -> usize {
     let (mut equal, mut differs) = (0, edge.len() - 1);
     while equal < differs {

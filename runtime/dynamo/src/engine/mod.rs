@@ -36,7 +36,7 @@ impl Preset {
     /// Names and presets, for help texts and errors.
     pub const NAMES: [(&'static str, Self); 2] = [("dynamo-1.4", Self::Dynamo1_4), ("dynamo-1.6", Self::Dynamo1_6)];
 
-    /// How much of the output prefill workers generate before a prompt moves on. In
+    /// Part of the output that prefill workers generate before a prompt moves on. In
     /// 1.4.2 that is all of it: passes that take no time unless there are prompts to
     /// compute in them.
     #[must_use]

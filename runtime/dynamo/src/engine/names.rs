@@ -108,7 +108,7 @@ pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
     ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
 }
 
-/// Where a key belongs that is unknown at its place in the nested layout.
+/// Right place of a key that is unknown at its own in the nested layout.
 pub(super) fn nested_place(key: &str) -> Option<String> {
     let renamed = match key {
         "engine_type" => Some("engine.backend"),

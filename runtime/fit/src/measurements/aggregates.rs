@@ -19,7 +19,7 @@ pub(crate) struct Point {
     pub(crate) name: String,
     /// How requests came.
     pub(crate) arrivals: Arrivals,
-    /// How many.
+    /// Their number.
     pub(crate) requests: u32,
     /// Their prompts: mean and standard deviation.
     pub(crate) prompt_tokens: (f64, f64),
@@ -200,7 +200,7 @@ fn vllm_bench(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// Where aiperf's metrics are: at the top, or under `records`.
+/// Place of aiperf's metrics: at the top, or under `records`.
 fn aiperf_metrics(report: &Value) -> Option<&Value> {
     [Some(report), report.get("records")]
         .into_iter()

@@ -15,7 +15,7 @@ use crate::solve::prior::prior;
 use crate::solve::regress::{Prior, solve};
 use crate::source::Source;
 
-/// How far a coefficient of the base may be off: a standard deviation, relative. Tables of
+/// Uncertainty of a coefficient of the base: a standard deviation, relative. Tables of
 /// operators are 10 % off whole servers in the median, 30 % for one in ten.
 const BASE_ERROR: f64 = 0.2;
 /// Share of its physical cost that a term may have if the base lacks it.

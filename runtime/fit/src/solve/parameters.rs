@@ -21,7 +21,7 @@ pub(crate) type Row = [f64; PARAMETERS];
 /// A measured time as a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
-    /// How much of each parameter is in it.
+    /// Amount of each parameter in it.
     pub(crate) row: Row,
     /// The measured time in nanoseconds.
     pub(crate) measured_ns: f64,

@@ -56,7 +56,7 @@ pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
     scaled
 }
 
-/// How far percentiles are apart: the mean of the logarithms of their ratios.
+/// Distance of percentiles: the mean of the logarithms of their ratios.
 pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for comparison in comparisons(measurements, simulation).iter().filter(|each| each.metric != Metric::Queue) {

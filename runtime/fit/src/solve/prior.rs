@@ -16,7 +16,7 @@ use crate::solve::shape::Shape;
 /// over 3.35 TB/s on an H100, of which about three quarters each are reached.
 const OPERATIONS_PER_BYTE: f64 = 290.0;
 
-/// How far launches lie from their mean, which means alone cannot show: a standard deviation
+/// Spread of launches, which means alone cannot show: a standard deviation
 /// of 20 % in the H100 recordings.
 pub(crate) const LAUNCH_SPREAD_PERMILLE: u32 = 350;
 

@@ -1,4 +1,4 @@
-//! How far a fit can be trusted: its errors, its own checks, what the data does not fix.
+//! Trust in a fit: its errors, its own checks, what the data does not fix.
 
 use std::collections::BTreeMap;
 

@@ -164,7 +164,7 @@ struct Findings {
 #[derive(Default)]
 struct Log {
     words: Vec<u64>,
-    /// Where the words of each step end.
+    /// End of the words of each step.
     ends: Vec<usize>,
 }
 

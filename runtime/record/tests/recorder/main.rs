@@ -22,7 +22,7 @@ use vcr_wire::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const RULES: fn() -> &'static ProtocolRules = || VllmMinor::V0_33.rules();
 
-/// How many of each there are.
+/// Number of each.
 #[derive(Clone, Copy)]
 struct Shape {
     clients: usize,

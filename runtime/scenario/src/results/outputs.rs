@@ -19,7 +19,7 @@ use crate::results::run_files::RunFiles;
 use crate::results::step_files::EnginePlace;
 use crate::{Outcome, RunOptions};
 
-/// Where the outputs of a scenario go.
+/// Destinations of a scenario's outputs.
 pub(crate) struct Outputs {
     rule: vcr_output::Outputs,
     folder: Option<OutputFolder>,

@@ -30,7 +30,7 @@ pub struct SourceFile {
     pub kind: &'static str,
     /// Its path, or its reference, in the script.
     pub name: String,
-    /// Where it is: a file, the first one of a rotated capture, or a folder.
+    /// Its path: a file, the first one of a rotated capture, or a folder.
     pub path: PathBuf,
     /// Of a folder of which only some files were read, these.
     pub parts: Option<Vec<PathBuf>>,

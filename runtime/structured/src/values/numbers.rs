@@ -5,7 +5,7 @@ use vcr_guest_sdk::Rng;
 
 use crate::schema::Schema;
 
-/// How far apart the bounds of a number are where only one is given, or none.
+/// Distance of the bounds of a number where only one is given, or none.
 const USUAL_RANGE: f64 = 1_000.0;
 
 /// Beyond this, hundredths are no whole numbers any more.

@@ -154,7 +154,7 @@ pub struct TableFile {
     pub operator: String,
     /// The version whose file it is.
     pub version: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Grid {
     limit: Limit,
 }
 
-/// Where a value lies among keys: after which, and how far.
+/// Position of a value among keys: after which, and how far.
 #[derive(Clone, Copy)]
 struct Place {
     below: usize,

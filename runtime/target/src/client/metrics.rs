@@ -34,7 +34,7 @@ impl Scrape {
         scrape
     }
 
-    /// How much a total has grown since; none if it is not known at both times, or has begun
+    /// Growth of a total since; none if it is not known at both times, or has begun
     /// again.
     pub(crate) fn since(&self, before: &Self, name: &str) -> Option<u64> {
         let grown = self.values.get(name)? - before.values.get(name)?;

@@ -215,7 +215,7 @@ pub(crate) struct Driven {
     /// When it was ended before its end, if it was.
     pub(crate) stopped_at_ns: Option<u64>,
     pub(crate) notes: Vec<String>,
-    /// How long it took.
+    /// Its duration.
     pub(crate) duration_ns: u64,
     /// Its clock.
     pub(crate) clock: Clock,

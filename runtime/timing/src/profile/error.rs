@@ -8,17 +8,17 @@ pub enum PointsFault {
     /// Too few values to draw a line through.
     #[error("has {count} value(s), but interpolation needs at least {min}")]
     TooFew {
-        /// How many there are.
+        /// Their number.
         count: usize,
-        /// How many are needed.
+        /// Number that is needed.
         min: usize,
     },
     /// Another length than its partners.
     #[error("has {count} values where {expected} are expected ({why})")]
     WrongLength {
-        /// How many there are.
+        /// Their number.
         count: usize,
-        /// How many there should be.
+        /// Number that there should be.
         expected: usize,
         /// Name of the array that they must agree with.
         why: String,
@@ -138,7 +138,7 @@ pub enum ProfileError {
     ChooseDeployment {
         /// The file.
         path: String,
-        /// How many.
+        /// Their number.
         rows: usize,
         /// Their distinguishing names.
         names: String,

@@ -384,7 +384,7 @@ impl Link {
     }
 }
 
-/// How far a sequence of spans has come.
+/// Progress in a sequence of spans.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The span that is next.

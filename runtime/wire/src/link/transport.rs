@@ -28,7 +28,7 @@ impl Default for Transport {
     }
 }
 
-/// How long a socket that is closed tries to deliver what waits in it. Those
+/// Time for which a socket that is closed tries to deliver what waits in it. Those
 /// of the real engine.
 #[derive(Clone, Copy)]
 pub(super) enum Linger {

@@ -1,4 +1,4 @@
-//! Where what is converted goes: to a file, or to standard output.
+//! The output of conversions: a file, or standard output.
 
 use std::fs::File;
 use std::io::{self, Write};

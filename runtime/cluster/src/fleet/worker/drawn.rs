@@ -23,14 +23,14 @@ impl TokenSource for DrawnTokens<'_> {
     }
 }
 
-/// How many further tokens come with one.
+/// Number of further tokens that come with one.
 pub(crate) struct Acceptance<'a> {
     pub(super) rates: &'a [f64],
     pub(super) stream: &'a mut Stream,
 }
 
 impl Acceptance<'_> {
-    /// How many of `most` tokens in a row are accepted.
+    /// Number of tokens in a row that are accepted, of `most`.
     pub(crate) fn accepted(&mut self, most: u32) -> u32 {
         let mut accepted = 0;
         while accepted < most {

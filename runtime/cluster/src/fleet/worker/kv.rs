@@ -66,7 +66,7 @@ impl Worker {
         self.engine.kv_events().map_or(0, |events| events.len())
     }
 
-    /// How many there were after a step of the latest fast-forward.
+    /// Their number after a step of the latest fast-forward.
     pub(crate) fn num_kv_events_by_step(&self, step: usize) -> Option<usize> {
         self.engine.as_vllm()?.fast_forward().events_by_step.get(step).map(|&upto| upto as usize)
     }

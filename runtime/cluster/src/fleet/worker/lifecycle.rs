@@ -62,7 +62,7 @@ impl Lifecycle {
         self.provisioned_since_ns.is_some() || !self.provisioned_ns.is_empty()
     }
 
-    /// How long it was until `end_ns`, in nanoseconds.
+    /// Its duration until `end_ns`, in nanoseconds.
     pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
         let open = self.provisioned_since_ns.map(|since_ns| (since_ns, u64::MAX));
         let spans = self.provisioned_ns.iter().copied().chain(open);

@@ -402,7 +402,7 @@ impl Worker {
         self.totals.engine_stats(self.engine.stats())
     }
 
-    /// How much of its steps is like those its latency models were fitted on, over all
+    /// Share of its steps that is like those its latency models were fitted on, over all
     /// incarnations.
     pub(crate) fn range_use(&self) -> Option<RangeUse> {
         self.totals.range_use(self.latency.range_use())

@@ -7,7 +7,7 @@ use vcr_core::TokenSource;
 pub struct TokenRange {
     /// The first of them.
     pub first: u32,
-    /// How many, at least one.
+    /// Their number, at least one.
     pub count: u32,
 }
 

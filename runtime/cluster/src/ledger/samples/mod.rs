@@ -24,7 +24,7 @@ const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 /// Samples of one trend, exact, as runs of equal values.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// How often each small value came.
+    /// Count of each small value.
     counts: Vec<u64>,
     /// Larger ones that came once, which most do where batches are small.
     single: Vec<u32>,
@@ -177,7 +177,7 @@ impl CountedSamples {
         Some(self.at_ranks([rank])[0])
     }
 
-    /// How many of them are 0.
+    /// Number of them that are 0.
     #[must_use]
     pub fn zeros(&self) -> u64 {
         self.samples.counts.first().copied().unwrap_or(0)

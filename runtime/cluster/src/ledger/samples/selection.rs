@@ -18,7 +18,7 @@ const NUM_SIZES: usize = 2 + u64::BITS as usize * SIZES_PER_OCTAVE + 1;
 /// Runs of so few values are sorted.
 const FEW: usize = 64;
 
-/// How many samples there are of each size: of about one distance from a small one.
+/// Number of samples of each size: of about one distance from a small one.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     least: u64,

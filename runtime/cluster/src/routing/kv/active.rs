@@ -56,7 +56,7 @@ impl ActivePrompts {
     }
 }
 
-/// How many leading blocks two chains have in common.
+/// Number of leading blocks that two chains have in common.
 fn common_blocks(a: &[BlockHash], b: &[BlockHash]) -> usize {
     let most = a.len().min(b.len());
     if most == 0 || a[0] != b[0] {

@@ -119,7 +119,7 @@ impl RouterQueue {
         !self.classes[class].waiting.is_empty()
     }
 
-    /// How many requests wait, and their prompt tokens.
+    /// Number of requests that wait, and their prompt tokens.
     pub(super) fn load(&self) -> (u64, u64) {
         (self.waiting, self.classes.iter().map(|class| class.prompt_tokens).sum())
     }

@@ -18,7 +18,7 @@ use crate::routing::Routing;
 use crate::simulation::Simulation;
 use crate::traffic::{FollowUp, Traffic, Turn};
 
-/// Where a request comes from: what of it no protocol carries.
+/// Origin of a request: what of it no protocol carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
     /// Index of its workload in the run.
@@ -55,7 +55,7 @@ impl RequestOrigin {
 pub struct ServedRequest {
     /// Its number at its source, for observers of steps; none if it has none there.
     pub number: Option<u64>,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: RequestOrigin,
     /// Its prompt, from [`Cluster::salted_prompt`].
     pub prompt: Prompt,

@@ -42,7 +42,7 @@ impl<'a> Arrivals<'a> {
         Self { run, traffic, events, engine, rejects_in_queue, block_size_tokens, num_workers, next_tag: 0 }
     }
 
-    /// How many there are, where that is known.
+    /// Their number, where that is known.
     pub(super) fn known(&self) -> Option<u64> {
         self.traffic.sessions_known()
     }
@@ -56,7 +56,7 @@ impl<'a> Arrivals<'a> {
         self.traffic.names()
     }
 
-    /// How many have come.
+    /// Number that has come.
     pub(super) fn arrived(&self) -> u64 {
         self.next_tag
     }

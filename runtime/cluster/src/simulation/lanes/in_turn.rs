@@ -24,7 +24,7 @@ use crate::routing::{PoolRouter, Routed, RoutedTo};
 const REQUESTS_PER_LANE: usize = 16;
 /// Blocks of the prompts in a batch, about: they take memory.
 const BLOCKS_PER_BATCH: usize = 1 << 18;
-/// How long to wait for other threads between two looks at the observer.
+/// Time to wait for other threads between two looks at the observer.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Work of a lane.

@@ -39,7 +39,7 @@ const MIN_REQUESTS: u64 = 1_000;
 /// request: 64 took half as long again on two busy cores as on one thread.
 const MIN_ASKED_ENGINES: u32 = 256;
 
-/// How many threads a run may take.
+/// Number of threads that a run may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
     most: NonZeroUsize,

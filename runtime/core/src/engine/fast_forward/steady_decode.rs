@@ -348,7 +348,7 @@ impl Engine {
         self.steady_decode.head = self.steady_decode.members as usize;
     }
 
-    /// How many of `most` steps can be predicted, given that the step in flight
+    /// Number of steps that can be predicted, of `most`, given that the step in flight
     /// [`Engine::is_all_steady_decode`]; `changes` gets the blocks that each takes and frees.
     pub(crate) fn steady_decode_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
         let mut most = most.min(changes.len());

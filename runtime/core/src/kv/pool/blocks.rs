@@ -27,7 +27,7 @@ impl Block {
     /// Taken by one request, and not cached.
     const TAKEN: Self = Self { place_or_refs: 1, linked_from: UNCACHED };
 
-    /// How many requests hold it.
+    /// Number of requests that hold it.
     fn refs(&self) -> u32 {
         if self.place_or_refs & QUEUED == 0 { self.place_or_refs } else { 0 }
     }

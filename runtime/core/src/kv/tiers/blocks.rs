@@ -49,7 +49,7 @@ impl TierBlocks {
         self.places[slot as usize].hash
     }
 
-    /// Where a block is, or is about to be.
+    /// Place where a block is, or is about to be.
     pub(super) fn find(&self, hash: BlockHash) -> Option<Slot> {
         if self.buckets.is_empty() {
             return None;
@@ -65,7 +65,7 @@ impl TierBlocks {
         None
     }
 
-    /// Where a block is whose content has arrived.
+    /// Place of a block whose content has arrived.
     pub(super) fn find_ready(&self, hash: BlockHash) -> Option<Slot> {
         self.find(hash).filter(|&slot| self.places[slot as usize].ready)
     }

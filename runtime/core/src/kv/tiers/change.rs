@@ -34,7 +34,7 @@ impl KvTierStats {
     }
 }
 
-/// Where a block is kept below the device.
+/// Tier that keeps a block below the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvTier {
     /// In the memory of the host.

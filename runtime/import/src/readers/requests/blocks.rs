@@ -42,7 +42,7 @@ impl PromptBlocks {
     }
 }
 
-/// How many tokens an id stands for: as given, or the power of two that the lengths of
+/// Number of tokens that an id stands for: as given, or the power of two that the lengths of
 /// prompts and of their lists of ids agree on.
 #[derive(Debug)]
 pub(super) struct BlockSizes {

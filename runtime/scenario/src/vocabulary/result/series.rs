@@ -27,7 +27,7 @@ enum Quantity {
     Mean(fn(&EngineSample) -> f64),
     /// Growth of a total of engines in a second.
     Growth(fn(&EngineSample) -> u64),
-    /// How many requests do something in a second.
+    /// Number of requests that do something in a second.
     Requests(fn(&RequestRecord) -> Option<u64>),
 }
 

@@ -11,7 +11,7 @@ use vcr_random::weibull_shape;
 
 use super::synthetic;
 
-/// How long a row of a trace lasts.
+/// Duration of a row of a trace.
 const WINDOW_S: f64 = 600.0;
 
 /// Variations that gaps can be drawn with.
