@@ -25,7 +25,7 @@ pub enum ControlError {
     NoAddress {
         /// The text.
         address: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The admin part would be within reach of other machines.
@@ -41,7 +41,7 @@ pub enum ControlError {
     Bind {
         /// The text.
         address: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -13,7 +13,7 @@ pub enum FitError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// A file's content cannot be read.

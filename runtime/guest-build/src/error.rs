@@ -10,7 +10,7 @@ pub enum BuildError {
     Io {
         /// The operation: "read", "write", "create".
         action: &'static str,
-        /// Where.
+        /// The file or directory.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,

@@ -13,7 +13,7 @@ pub enum PackError {
     File {
         /// Its path.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// It does not begin as a pack does.
@@ -69,7 +69,7 @@ pub enum PackError {
     Redact {
         /// The input.
         name: String,
-        /// Why.
+        /// The obstacle.
         reason: String,
     },
 }

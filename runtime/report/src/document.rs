@@ -231,7 +231,7 @@ pub struct Engine {
 /// A change of the number of engines of a pool.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Scaling {
-    /// When.
+    /// Virtual time of the change, in milliseconds.
     pub at_ms: f64,
     /// Of which pool.
     pub pool: String,

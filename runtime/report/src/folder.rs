@@ -39,7 +39,7 @@ pub enum FolderError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// The system's error.
         source: io::Error,
     },
     /// A file has other contents.
@@ -47,7 +47,7 @@ pub enum FolderError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// The difference.
         reason: String,
     },
 }

@@ -52,7 +52,7 @@ pub enum WorkloadError {
     Read {
         /// Its name.
         file: String,
-        /// The reason.
+        /// The system's error.
         source: io::Error,
     },
     /// Its contents are invalid; each line is one problem.

@@ -75,7 +75,7 @@ pub enum ArenaError {
     Map {
         /// Its size.
         bytes: u64,
-        /// Why.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -84,7 +84,7 @@ pub enum ArenaError {
     Table {
         /// Blocks.
         blocks: u32,
-        /// Why.
+        /// The allocator's error.
         #[source]
         source: TryReserveError,
     },

@@ -50,7 +50,7 @@ pub enum ClusterOutput {
         request: u64,
         /// Their number.
         num_tokens: u32,
-        /// When.
+        /// Virtual time at which they came, in nanoseconds.
         at_ns: u64,
     },
     /// A request is over.

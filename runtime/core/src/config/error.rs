@@ -98,7 +98,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Name of the other one.
         other_field: &'static str,
-        /// Why.
+        /// Their conflict.
         reason: &'static str,
     },
     /// A setting that requires another.
@@ -108,7 +108,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Name of the other one.
         needed: &'static str,
-        /// Why.
+        /// The dependency.
         reason: &'static str,
     },
     /// Groups of layers with which vLLM would not start.

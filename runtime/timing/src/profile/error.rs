@@ -26,7 +26,7 @@ pub enum PointsFault {
     /// A value that is not a finite number of at least 0.
     #[error("has the value {value} at index {index}, but needs finite numbers of at least 0")]
     BadValue {
-        /// Where.
+        /// Index of the value.
         index: usize,
         /// The value.
         value: f64,
@@ -34,7 +34,7 @@ pub enum PointsFault {
     /// An axis that does not grow.
     #[error("must grow strictly, but {value} at index {index} follows {before}")]
     NotIncreasing {
-        /// Where.
+        /// Index of the value.
         index: usize,
         /// The value.
         value: f64,

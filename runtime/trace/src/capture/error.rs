@@ -245,7 +245,7 @@ pub enum CaptureProblem {
     /// An unknown finish reason.
     #[error("invalid finish reason `{reason}`: expected {}", vcr_finish_reason::FinishReason::EXPECTED)]
     UnknownFinishReason {
-        /// The reason.
+        /// The name in the file.
         reason: String,
     },
     /// Times beyond what 64 bits count.

@@ -91,7 +91,7 @@ pub struct PromptChain {
 /// Hashes prompts as one capture has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptHasher {
-    /// How.
+    /// Hash function and its inputs.
     pub scheme: HashScheme,
     /// Tokens of a block; at least 1.
     pub block_size_tokens: u32,

@@ -100,7 +100,7 @@ pub struct Holds {
 pub struct EngineRecord {
     /// Its number in the deployment.
     pub rank: u32,
-    /// When.
+    /// Time at which it presented itself, in nanoseconds.
     pub at_ns: u64,
     /// Version of vLLM it reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct EngineRecord {
 pub struct Arrival {
     /// Its name on the wire.
     pub id: String,
-    /// When.
+    /// Time of its arrival, in nanoseconds.
     pub arrival_ns: u64,
     /// Length of its prompt.
     pub prompt_tokens: u32,
@@ -295,7 +295,7 @@ pub struct KvRecord {
 /// The traffic broke off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
-    /// When.
+    /// Time of the break, in nanoseconds.
     pub at_ns: u64,
     /// The message.
     pub reason: String,
@@ -307,7 +307,7 @@ pub struct Break {
 /// A capture was ended in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureEnd {
-    /// When.
+    /// Time of the end, in nanoseconds.
     pub at_ns: u64,
     /// Requests that are over, in this file.
     pub requests: u64,

@@ -60,7 +60,7 @@ pub enum CaptureWarningKind {
     },
     /// The file breaks off.
     BrokenOff {
-        /// How.
+        /// Form of the break.
         how: BrokenOff,
         /// Requests that were under way.
         under_way: u64,

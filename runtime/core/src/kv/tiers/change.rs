@@ -46,7 +46,7 @@ pub enum KvTier {
 /// A block has come to a tier, or left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTierChange {
-    /// When.
+    /// Time of the change, in nanoseconds.
     pub at_ns: u64,
     /// The tier.
     pub tier: KvTier,

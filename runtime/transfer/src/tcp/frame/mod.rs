@@ -92,7 +92,7 @@ pub enum Message {
     Refused {
         /// The kind.
         kind: ErrorKind,
-        /// The reason.
+        /// The error's text.
         message: String,
     },
     /// Asks for parts of pages of a held prompt.
@@ -133,7 +133,7 @@ pub enum Message {
         batch: u64,
         /// The kind.
         kind: ErrorKind,
-        /// The reason.
+        /// The error's text.
         message: String,
     },
     /// A notice for the engine.

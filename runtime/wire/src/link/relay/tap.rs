@@ -53,7 +53,7 @@ pub enum RelayNotice {
     /// The frontend answered it with something that the relay cannot readdress,
     /// so the engine got no answer.
     InitRefused {
-        /// Why.
+        /// Cause of the refusal.
         reason: String,
     },
     /// The engine serves.
@@ -67,7 +67,7 @@ pub enum RelayNotice {
     EngineLost,
     /// A handshake or a connection could not be served.
     Refused {
-        /// Why.
+        /// Cause of the refusal.
         reason: String,
     },
 }
