@@ -28,7 +28,7 @@ pub struct RequestRow<'a> {
     /// How it ended.
     #[serde(borrow)]
     pub status: Cow<'a, str>,
-    /// Why.
+    /// Cause of a refusal, a loss or a give-up.
     #[serde(default, borrow)]
     pub reason: Option<Cow<'a, str>>,
     /// Length of the prompt.

@@ -160,7 +160,7 @@ pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
-/// The identity of a block of a run, so many behind the one that is made of `first`;
+/// The identity of a block of a run, `index` blocks behind the one that is made of `first`;
 /// never zero.
 #[inline]
 fn in_run(first: u64, index: u64) -> BlockHash {

@@ -13,7 +13,7 @@ use crate::request::{Request, RequestId};
 /// Places that were left and are kept however few requests wait.
 const MAX_LEFT_PLACES: usize = 64;
 
-/// Names a request for as long as it does not leave the queue.
+/// Lazy-deletion handle of a request; stale once its epoch has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     id: RequestId,

@@ -52,8 +52,8 @@ struct Descent {
 pub(crate) struct Hit {
     /// Pages that follow in the tree.
     pub(crate) pages: u32,
-    /// Of these, such that nobody uses: to lock them takes them from what can
-    /// be evicted.
+    /// Of these, pages without users: to lock them takes them from what can be
+    /// evicted.
     pub(crate) evictable_pages: u32,
 }
 
@@ -238,8 +238,8 @@ impl RadixCache {
         upper
     }
 
-    /// Whether a node may grow: nothing follows it, and nobody but who has locked `own`
-    /// uses it.
+    /// Whether a node may grow: nothing follows it, and its only users are those that
+    /// have locked `own`.
     fn is_free_end(&self, node: NodeId, own: NodeId) -> bool {
         let Node { num_children, locks, .. } = self.nodes[node as usize];
         node != ROOT && num_children == 0 && locks == u32::from(node == own)

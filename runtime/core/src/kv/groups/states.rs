@@ -65,7 +65,7 @@ impl Group {
             && (position - start).is_multiple_of(checkpoint_tokens)
     }
 
-    /// The latest boundary of so many tokens from which a later request can go on: it has a token to compute, or drops
+    /// The latest boundary within `tokens` tokens from which a later request can go on: it has a token to compute, or drops
     /// a block of full attention (vLLM's `get_mamba_prefill_checkpoint_position`).
     pub(super) fn last_boundary(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());

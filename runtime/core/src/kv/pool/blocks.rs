@@ -101,8 +101,8 @@ impl<L: Link> Blocks<L> {
         is_free
     }
 
-    /// Takes `count` of the free blocks, of which there are so many, into `table`, and
-    /// tells the hashes of those that were cached.
+    /// Moves `count` of the free blocks, of which there are enough, into `table`. Calls
+    /// `removed` for each that was cached.
     pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(BlockId, &BlockHash)) {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());

@@ -19,7 +19,7 @@ struct Place {
     next_in_bucket: Slot,
 }
 
-/// A tier's blocks, in a list in order of use. Of those that nobody reads or
+/// A tier's blocks, in a list in order of use. Of those that no transfer reads or
 /// writes the one that was used longest ago makes room.
 #[derive(Debug)]
 pub(super) struct TierBlocks {
@@ -28,7 +28,7 @@ pub(super) struct TierBlocks {
     places: Vec<Place>,
     oldest: Slot,
     newest: Slot,
-    /// Places that nobody reads or writes.
+    /// Places without readers and writers.
     num_idle: u32,
     /// Of each bucket of hashes, one block.
     buckets: Vec<Slot>,

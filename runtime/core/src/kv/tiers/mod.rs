@@ -236,8 +236,7 @@ impl KvTiers {
         run
     }
 
-    /// The request that a load was for is gone. What is under way goes on, for
-    /// nobody.
+    /// The request that a load was for is gone. The load itself goes on.
     pub(crate) fn forget_load(&mut self, request: RequestId) {
         for load in self.loads.iter_mut().filter(|load| load.request == Some(request)) {
             load.request = None;
