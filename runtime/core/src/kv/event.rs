@@ -33,6 +33,14 @@ enum Entry {
     Cleared,
 }
 
+/// A place in a [`KvEventLog`]: the events before it are read. It is the beginning by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvEventCursor {
+    entries: usize,
+    hashes: usize,
+    tokens: usize,
+}
+
 /// Recorded events, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct KvEventLog {
@@ -69,18 +77,37 @@ impl KvEventLog {
     /// The events, oldest first, each with the index of the group of layers whose blocks it is
     /// about; 0 where all are.
     pub fn iter_by_group(&self) -> impl Iterator<Item = (u32, KvEvent<'_>)> {
-        let (mut hashes, mut tokens) = (self.hashes.as_slice(), self.tokens.as_slice());
-        self.entries.iter().map(move |entry| match *entry {
-            Entry::Stored { group, tag, parent, blocks: num_blocks, tokens: num_tokens } => {
-                let (blocks, later) = hashes.split_at(num_blocks as usize);
-                hashes = later;
-                let (own, later) = tokens.split_at(num_tokens as usize);
-                tokens = later;
-                (group.into(), KvEvent::Stored { tag, parent, blocks, tokens: own })
+        let mut cursor = KvEventCursor::default();
+        self.entries.iter().map(move |entry| self.event(entry, &mut cursor))
+    }
+
+    /// Shows the events from `cursor` up to the one at index `end`, those of all groups counted, as
+    /// [`KvEventLog::iter`] gives them, and moves the cursor there.
+    pub fn read(&self, cursor: &mut KvEventCursor, end: usize, mut show: impl FnMut(KvEvent<'_>)) {
+        let end = end.min(self.entries.len());
+        for entry in self.entries.get(cursor.entries..end).unwrap_or_default() {
+            if let (0, event) = self.event(entry, cursor) {
+                show(event);
+            }
+        }
+    }
+
+    /// The event of the entry at `cursor`, which moves on.
+    #[inline]
+    fn event(&self, entry: &Entry, cursor: &mut KvEventCursor) -> (u32, KvEvent<'_>) {
+        cursor.entries += 1;
+        match *entry {
+            Entry::Stored { group, tag, parent, blocks, tokens } => {
+                let (first_hash, first_token) = (cursor.hashes, cursor.tokens);
+                cursor.hashes += blocks as usize;
+                cursor.tokens += tokens as usize;
+                let blocks = &self.hashes[first_hash..cursor.hashes];
+                let tokens = &self.tokens[first_token..cursor.tokens];
+                (group.into(), KvEvent::Stored { tag, parent, blocks, tokens })
             }
             Entry::Removed { group, hash } => (group.into(), KvEvent::Removed(hash)),
             Entry::Cleared => (0, KvEvent::Cleared),
-        })
+        }
     }
 
     pub(crate) fn stored(&mut self, tag: u64, parent: Option<BlockHash>, blocks: &[BlockHash], tokens: &[u32]) {
@@ -112,5 +139,29 @@ impl KvEventLog {
 
     pub(crate) fn cleared(&mut self) {
         self.entries.push(Entry::Cleared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_in_parts_and_those_of_later_groups_are_passed() {
+        let mut log = KvEventLog::default();
+        log.stored(1, None, &[10, 11], &[5, 6]);
+        log.removed_of_group(1, 99);
+        log.stored_of_group(1, 1, None, [20, 21, 22].into_iter(), &[]);
+        log.removed(10);
+        log.stored(2, Some(11), &[12], &[7]);
+        let whole: Vec<KvEvent<'_>> = log.iter().collect();
+        assert_eq!(whole.len(), 3);
+        for first_part in 0..=log.len() {
+            let (mut cursor, mut read) = (KvEventCursor::default(), Vec::new());
+            for end in [first_part, first_part, log.len() + 1] {
+                log.read(&mut cursor, end, |event| read.push(format!("{event:?}")));
+            }
+            assert_eq!(read, whole.iter().map(|event| format!("{event:?}")).collect::<Vec<_>>(), "{first_part}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! KV of a worker as others see it: events of its cache, and its tiers below the device.
 
 use vcr_core::hash::BlockHash;
-use vcr_core::kv_event::KvEvent;
+use vcr_core::kv_event::{KvEvent, KvEventCursor};
 use vcr_core::{Engine, KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
 
 use super::Worker;
@@ -57,8 +57,7 @@ impl Worker {
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.
     pub(crate) fn show_kv_events(&mut self, upto: usize, show: impl FnMut(KvEvent<'_>)) {
         if let Some(events) = self.engine.kv_events() {
-            events.iter().take(upto).skip(self.reported_kv_events).for_each(show);
-            self.reported_kv_events = upto;
+            events.read(&mut self.reported_kv_events, upto, show);
         }
     }
 
@@ -74,14 +73,14 @@ impl Worker {
     /// Forgets the KV events of its pool.
     pub(crate) fn clear_kv_events(&mut self) {
         self.engine.clear_kv_events();
-        self.reported_kv_events = 0;
+        self.reported_kv_events = KvEventCursor::default();
     }
 
     /// The observer needs its KV events no longer; its router may.
     pub(crate) fn stop_recording(&mut self) {
         if !self.reports_to_router {
             self.engine.record_kv_events(false);
-            self.reported_kv_events = 0;
+            self.reported_kv_events = KvEventCursor::default();
         }
     }
 }

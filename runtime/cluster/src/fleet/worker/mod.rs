@@ -13,6 +13,7 @@ mod steps;
 mod totals;
 
 use vcr_core::host::Launches;
+use vcr_core::kv_event::KvEventCursor;
 use vcr_core::latency::{LatencyModel, RangeUse};
 use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
@@ -79,7 +80,7 @@ pub(crate) struct Worker {
     reserves_between_steps: bool,
     block_size_tokens: u32,
     /// KV events in its log that the routers have seen.
-    reported_kv_events: usize,
+    reported_kv_events: KvEventCursor,
     /// The steps of the latest pricing call, of which the first `taken` are taken.
     priced: PricedSteps,
     taken: usize,
@@ -135,7 +136,7 @@ impl Worker {
             block_size_tokens: config.engine.block_size(),
             launches: Launches::new(&config.overheads, is_async).map(Box::new),
             reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
-            reported_kv_events: 0,
+            reported_kv_events: KvEventCursor::default(),
             priced: PricedSteps::default(),
             taken: 0,
         })
@@ -346,7 +347,7 @@ impl Worker {
         self.engine = new_engine(&self.engine.kind(), records_events, self.reports_to_router);
         self.tiers_wake_ns = None;
         self.token_wake_ns = None;
-        self.reported_kv_events = 0;
+        self.reported_kv_events = KvEventCursor::default();
         self.priced.durations_ns.clear();
         self.taken = 0;
         self.stalled_until_ns = None;

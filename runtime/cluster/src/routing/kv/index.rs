@@ -45,10 +45,19 @@ impl<T> ByBlock<T> {
     }
 }
 
+/// A change of blocks in a row.
 #[derive(Clone, Copy, Debug)]
-enum Change {
-    Stored(BlockHash),
-    Removed(BlockHash),
+struct Change {
+    /// When it is seen.
+    at_ns: u64,
+    kind: ChangeKind,
+    blocks: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeKind {
+    Stored,
+    Removed,
     Cleared,
 }
 
@@ -57,8 +66,10 @@ enum Change {
 pub(super) struct EventIndex {
     /// Cached copies of each block.
     copies: ByBlock<u32>,
-    /// Changes not seen yet, with the times when they will be.
-    coming: VecDeque<(u64, Change)>,
+    /// Changes not seen yet.
+    coming: VecDeque<Change>,
+    /// Their blocks.
+    coming_blocks: VecDeque<BlockHash>,
     /// Blocks that it keeps in its host's memory.
     in_host: ByBlock<()>,
     /// Blocks that it keeps on its disk.
@@ -71,12 +82,16 @@ impl EventIndex {
     /// Takes an event, to be seen at `at_ns`, which is never before the time of
     /// an earlier one.
     pub(super) fn expect(&mut self, at_ns: u64, event: KvEvent<'_>) {
-        match event {
-            KvEvent::Stored { blocks, .. } => {
-                self.coming.extend(blocks.iter().map(|&hash| (at_ns, Change::Stored(hash))));
-            }
-            KvEvent::Removed(hash) => self.coming.push_back((at_ns, Change::Removed(hash))),
-            KvEvent::Cleared => self.coming.push_back((at_ns, Change::Cleared)),
+        let (kind, blocks) = match &event {
+            KvEvent::Stored { blocks, .. } => (ChangeKind::Stored, *blocks),
+            KvEvent::Removed(hash) => (ChangeKind::Removed, std::slice::from_ref(hash)),
+            KvEvent::Cleared => (ChangeKind::Cleared, &[][..]),
+        };
+        self.coming_blocks.extend(blocks);
+        let blocks = blocks.len() as u32;
+        match self.coming.back_mut() {
+            Some(last) if last.at_ns == at_ns && last.kind == kind => last.blocks += blocks,
+            _ => self.coming.push_back(Change { at_ns, kind, blocks }),
         }
     }
 
@@ -84,6 +99,7 @@ impl EventIndex {
     pub(super) fn forget(&mut self) {
         self.copies.clear();
         self.coming.clear();
+        self.coming_blocks.clear();
         self.in_host.clear();
         self.on_disk.clear();
         self.coming_changes.clear();
@@ -123,20 +139,24 @@ impl EventIndex {
 
     /// Leading blocks of a chain that are cached as far as is seen at `now_ns`.
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
-        while let Some((_, change)) = self.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
-            self.see(change);
-        }
+        self.see_changes(now_ns);
         chain.iter().take_while(|&&hash| self.copies.get(hash).is_some()).count() as u32
     }
 
-    fn see(&mut self, change: Change) {
-        match change {
-            Change::Stored(hash) => *self.copies.get_or_insert(hash, 0) += 1,
-            Change::Removed(hash) => self.copies.keep_if(hash, |copies| {
-                *copies -= 1;
-                *copies > 0
-            }),
-            Change::Cleared => self.copies.clear(),
+    /// Takes over what is seen at `now_ns`.
+    pub(super) fn see_changes(&mut self, now_ns: u64) {
+        while let Some(change) = self.coming.pop_front_if(|change| change.at_ns <= now_ns) {
+            let blocks = self.coming_blocks.drain(..change.blocks as usize);
+            match change.kind {
+                ChangeKind::Stored => blocks.for_each(|hash| *self.copies.get_or_insert(hash, 0) += 1),
+                ChangeKind::Removed => blocks.for_each(|hash| {
+                    self.copies.keep_if(hash, |copies| {
+                        *copies -= 1;
+                        *copies > 0
+                    });
+                }),
+                ChangeKind::Cleared => self.copies.clear(),
+            }
         }
     }
 }

@@ -138,6 +138,8 @@ impl PoolRouter for KvRouter {
 
     fn ended(&mut self, now_ns: u64, request: &EndedRequest) {
         self.left(now_ns, request.request);
+        // Also when no request comes any more, changes that are seen take no memory.
+        self.events.iter_mut().for_each(|index| index.see_changes(now_ns));
     }
 
     fn kv_events(&mut self, at_ns: u64, worker: &mut Worker, upto: usize) {
