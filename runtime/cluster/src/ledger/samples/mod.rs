@@ -97,6 +97,11 @@ impl Samples {
             && self.counts.iter().all(|&count| count == 0)
     }
 
+    /// Values with how often they came, at most: small ones that did not come included.
+    fn num_runs(&self) -> usize {
+        self.counts.len() + self.single.len() + self.packed.len() + self.wide.len()
+    }
+
     /// Adds those of `other`.
     pub(crate) fn append(&mut self, other: &Self) {
         let most = self.counts.len().max(other.counts.len());
@@ -141,10 +146,14 @@ impl From<Samples> for CountedSamples {
     fn from(samples: Samples) -> Self {
         let mut moments = Moments::default();
         let mut sizes = Sizes::for_samples(&samples);
-        samples.for_each(|value, times| {
-            moments.add(value, times);
-            sizes.count(value, times);
-        });
+        if sizes.are_counted() {
+            samples.for_each(|value, times| {
+                moments.add(value, times);
+                sizes.count(value, times);
+            });
+        } else {
+            samples.for_each(|value, times| moments.add(value, times));
+        }
         Self { samples, moments, sizes }
     }
 }

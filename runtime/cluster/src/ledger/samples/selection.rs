@@ -17,11 +17,14 @@ const NUM_SIZES: usize = 2 + u64::BITS as usize * SIZES_PER_OCTAVE + 1;
 
 /// Runs of so few values are sorted.
 const FEW: usize = 64;
+/// Samples of so few runs are not counted by size: that would take more memory and time than they do.
+const FEW_COUNTED: usize = 512;
 
 /// Number of samples of each size: of about one distance from a small one.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     least: u64,
+    /// By size; none where there are few samples, which then count as of one size.
     counts: Vec<u64>,
 }
 
@@ -30,6 +33,9 @@ impl Sizes {
     /// smallest, since most samples may differ by little.
     pub(super) fn for_samples(samples: &Samples) -> Self {
         const LOOKED_AT: usize = 512;
+        if samples.num_runs() <= FEW_COUNTED {
+            return Self { least: 0, counts: Vec::new() };
+        }
         let every = (samples.single.len() + samples.packed.len()) / LOOKED_AT + 1;
         let single = samples.single.iter().step_by(every).map(|&value| value.into());
         let packed = samples.packed.iter().step_by(every).map(|run| run >> PACKED_COUNT_BITS);
@@ -49,6 +55,11 @@ impl Sizes {
         (double.to_bits() >> SHIFT).saturating_sub(OF_ONE - 1) as usize + 1
     }
 
+    /// Whether samples are to be counted.
+    pub(super) fn are_counted(&self) -> bool {
+        !self.counts.is_empty()
+    }
+
     /// Counts `times` equal samples.
     #[inline]
     pub(super) fn count(&mut self, value: u64, times: u64) {
@@ -60,6 +71,12 @@ impl Sizes {
     /// [`super::CountedSamples::at_ranks`].
     pub(super) fn at_ranks<const N: usize>(&self, samples: &Samples, ranks: [u64; N]) -> [u64; N] {
         assert!(ranks.is_sorted(), "ranks ascend: {ranks:?}");
+        if !self.are_counted() {
+            let mut runs = Vec::with_capacity(samples.num_runs());
+            samples.for_each(|value, times| runs.push((value, times)));
+            runs.sort_unstable();
+            return ranks.map(|rank| at_rank_in_order(&runs, rank));
+        }
         // The values of each size that is asked for, and how many samples are smaller.
         let mut asked: Vec<(u64, Vec<Run>)> = Vec::new();
         let mut place_of = vec![u8::MAX; NUM_SIZES];
@@ -111,7 +128,12 @@ fn at_rank(mut runs: Vec<Run>, mut rank: u64) -> u64 {
         runs.retain(|&(value, _)| part_of(value) == part);
     }
     runs.sort_unstable();
-    for (value, times) in runs {
+    at_rank_in_order(&runs, rank)
+}
+
+/// The same among `runs` that ascend.
+fn at_rank_in_order(runs: &[Run], mut rank: u64) -> u64 {
+    for &(value, times) in runs {
         match rank.checked_sub(times) {
             Some(left) => rank = left,
             None => return value,
