@@ -2,7 +2,7 @@
 
 use crate::engine::TokenSource;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
-use crate::request::{FinishReason, RequestStatus};
+use crate::request::{FinishReason, Flags, RequestStatus};
 use crate::sglang::config::PassOrder;
 use crate::sglang::engine::SglangEngine;
 
@@ -22,6 +22,9 @@ impl SglangEngine {
             self.store(id, self.requests[id].num_computed_tokens, now);
         }
         for entry in &plan.scheduled {
+            if self.sample_plain(entry, source, &mut out) {
+                continue;
+            }
             // Aborted while the pass was in flight.
             if matches!(self.requests[entry.request].status, RequestStatus::Finished | RequestStatus::HoldingKv) {
                 continue;
@@ -62,6 +65,46 @@ impl SglangEngine {
             request.num_computed_tokens -= 1;
             request.prefill_target_tokens = request.num_computed_tokens;
         }
+    }
+
+    /// [`SglangEngine::sample`] for a request that goes on decoding after this pass, so that a pass of
+    /// many costs little more than its tokens. False if it may end here.
+    #[inline(always)]
+    fn sample_plain<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) -> bool {
+        let id = entry.request;
+        let request = &mut self.requests[id];
+        let tokens_left = request.end_tokens - request.num_tokens;
+        let goes_on = !entry.is_prefill
+            && tokens_left > 1
+            && request.status == RequestStatus::Running
+            && !request.flags.has(Flags::IS_NOT_PLAIN)
+            && self.config.max_extra_tokens_per_step == 0;
+        if !goes_on {
+            return false;
+        }
+        let page_size = self.config.page_size;
+        let token = source.token(entry.tag, request.num_output_tokens());
+        request.push_output(token, self.config.enable_prefix_caching, page_size);
+        let fills_page = request.num_tokens.is_multiple_of(page_size);
+        self.reserve_tokens -= u64::from(tokens_left <= self.config.clip_max_new_tokens);
+        if fills_page {
+            self.holds[id.index()].filled_at = self.radix.tick(1);
+        }
+        out.tokens.push(token);
+        out.outputs.push(RequestOutput {
+            request: id,
+            tag: entry.tag,
+            num_tokens: 1,
+            num_sampled_tokens: 1,
+            num_draft_tokens: 0,
+            finish: None,
+        });
+        true
     }
 
     /// Appends a request's tokens of this pass. Gives whether that ended it.
