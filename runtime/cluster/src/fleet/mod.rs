@@ -4,7 +4,7 @@
 //! own. The ranks of an engine are neighbours; they start, stop and crash together.
 //! With a barrier they also step together: those that have work start at the same
 //! instant and all end at the slowest, and what comes meanwhile to a rank without
-//! work waits until then. Such steps are taken one by one.
+//! work waits until then.
 
 mod scaling;
 mod target_scaler;

@@ -7,6 +7,8 @@
 //! queue and which workers to look at.
 
 mod arrivals;
+mod barrier;
+mod bursts;
 mod clients;
 mod cluster;
 mod faults;
@@ -109,6 +111,7 @@ struct Scratch {
     tier_loads: Vec<TierLoad>,
     loaded: Vec<u64>,
     refused: Vec<u64>,
+    durations_ns: Vec<u64>,
     samples: Vec<EngineSample>,
 }
 

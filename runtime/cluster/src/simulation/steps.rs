@@ -1,7 +1,5 @@
 //! Steps of engines: their start, their horizon, their end.
 
-use std::ops::Range;
-
 use vcr_core::ServingEngine;
 use vcr_core::latency::LatencyError;
 use vcr_core::plan::ScheduledKind;
@@ -44,7 +42,7 @@ impl<O: Observer> Simulation<'_, O> {
                 let (together, others) = rest.split_at(rest.partition_point(|&rank| rank < ranks.end));
                 rest = others;
                 if is_settled {
-                    self.start_together(ranks, together)?;
+                    self.start_together(ranks, together, rest.is_empty())?;
                 } else {
                     postponed.push(worker);
                 }
@@ -127,16 +125,9 @@ impl<O: Observer> Simulation<'_, O> {
     fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
         let now_ns = self.now_ns;
         let horizon_ns = self.horizon_ns(index, is_last);
+        let ahead = !self.must_single_step(index);
         let worker = self.fleet.worker_mut(index);
-        let role = worker.role();
-        let must_single_step = self.wants_steps
-            || self.real_time.is_some()
-            || self.routing.needs(role).single_steps
-            || worker.takes_single_steps()
-            || !worker.plan().refused.is_empty()
-            // A prompt that is computed for another pool ends with its first token.
-            || role == PoolRole::Prefill;
-        let range = match worker.price(now_ns, horizon_ns, !must_single_step) {
+        let range = match worker.price(now_ns, horizon_ns, ahead) {
             Ok(range) => range,
             Err(reason) => return Err(self.pricing_error(index, reason)),
         };
@@ -149,13 +140,29 @@ impl<O: Observer> Simulation<'_, O> {
         }
         let worker = self.fleet.worker_mut(index);
         worker.give_back(priced_ns);
-        let end_ns = worker.book(now_ns, range);
+        let mut end_ns = worker.book(now_ns, range);
+        if ahead && end_ns < horizon_ns {
+            end_ns = self.decode_bursts(index, end_ns, horizon_ns)?;
+        }
         self.expect_step_end(index, end_ns);
         Ok(())
     }
 
+    /// Whether the step that a worker has scheduled must be taken by itself.
+    pub(super) fn must_single_step(&self, index: u32) -> bool {
+        let worker = self.fleet.worker(index);
+        let role = worker.role();
+        self.wants_steps
+            || self.real_time.is_some()
+            || self.routing.needs(role).single_steps
+            || worker.takes_single_steps()
+            || !worker.plan().refused.is_empty()
+            // A prompt that is computed for another pool ends with its first token.
+            || role == PoolRole::Prefill
+    }
+
     /// Goes through all steps but the last, which then is in progress.
-    fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
+    pub(super) fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
         let now_ns = self.now_ns;
         let worker = self.fleet.worker_mut(index);
         let batch_requests = worker.plan().shape.batch_requests();
@@ -173,33 +180,9 @@ impl<O: Observer> Simulation<'_, O> {
         self.enter_left_steady_decode(index);
     }
 
-    /// Starts a step of an engine with the ranks `ranks`, of which those in
-    /// `together` have work.
-    fn start_together(&mut self, ranks: Range<u32>, together: &[u32]) -> Result<(), SimError> {
-        let now_ns = self.now_ns;
-        let mut end_ns = now_ns;
-        for &index in together {
-            let worker = self.fleet.worker_mut(index);
-            // Without a horizon ahead the one step is priced.
-            match worker.price(now_ns, now_ns, false) {
-                Ok(range) => end_ns = end_ns.max(worker.book(now_ns, range)),
-                Err(reason) => return Err(self.pricing_error(index, reason)),
-            }
-        }
-        self.ledger.start_steps(together.len() as u64);
-        for rank in ranks {
-            self.fleet.worker_mut(rank).wait(now_ns, end_ns);
-        }
-        for &index in together {
-            self.show_events_at_step_end(index, end_ns);
-            self.expect_step_end(index, end_ns);
-        }
-        Ok(())
-    }
-
     /// Shows routers the KV events of a step that has started and ends at `end_ns`, where
     /// that is when they are out.
-    fn show_events_at_step_end(&mut self, index: u32, end_ns: u64) {
+    pub(super) fn show_events_at_step_end(&mut self, index: u32, end_ns: u64) {
         let worker = self.fleet.worker_mut(index);
         if self.routing.needs(worker.role()).kv_events_at_step_end {
             self.routing.show_kv_events(end_ns, worker);
@@ -207,7 +190,7 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     /// A step of a worker has started and will end then.
-    fn expect_step_end(&mut self, index: u32, end_ns: u64) {
+    pub(super) fn expect_step_end(&mut self, index: u32, end_ns: u64) {
         let worker = self.fleet.worker(index);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation() };
         self.events.push_step_end(worker.role(), end_ns, end);
@@ -223,7 +206,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// yet comes out of a step of another engine: the end of a request that another one depends on,
     /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
     /// step as soon as any decode engine takes a prompt from it.
-    fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
+    pub(super) fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
         if self.real_time.is_some() {
             // Steps may end late, and arrivals come earlier among them than planned.
             return self.now_ns;
@@ -342,11 +325,14 @@ impl<O: Observer> Simulation<'_, O> {
         if self.wants_requests && self.wants_steps {
             self.observer.tokens(tag, num_tokens, self.now_ns);
         }
-        self.release_first(pool);
+        let needs = self.routing.needs(pool);
+        if needs.queue {
+            self.release_first(pool);
+        }
         if self.ledger.emit(tag, num_tokens, self.now_ns) {
             self.routing.prefilled(pool, self.now_ns, tag);
         }
-        if self.routing.needs(pool).outputs {
+        if needs.outputs {
             self.routing.generated(pool, self.now_ns, tag, self.ledger.record(tag).output_tokens);
         }
     }
@@ -411,7 +397,7 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     /// The failure of a worker's latency model to price the step that starts now.
-    fn pricing_error(&self, index: u32, reason: LatencyError) -> SimError {
+    pub(super) fn pricing_error(&self, index: u32, reason: LatencyError) -> SimError {
         let worker = self.fleet.worker(index);
         let config: &PoolConfig = self.fleet.pool(worker.role()).config();
         let step = worker.step_number();

@@ -4,6 +4,7 @@
 //! tokens and of the blocks they fill, with no work per request and step. Block
 //! ids, events and their order are those of single steps.
 
+mod bursts;
 pub(super) mod steady_decode;
 
 use crate::engine::{Engine, TokenSource};

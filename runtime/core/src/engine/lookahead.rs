@@ -51,13 +51,17 @@ impl Engine {
 
     /// Whether the step after the one in flight is the same again, one token on.
     pub(crate) fn repeats_itself(&self) -> bool {
+        self.config.decodes_plainly() && self.decodes_all()
+    }
+
+    /// Whether the step in flight decodes every request, and none can be admitted after it.
+    pub(crate) fn decodes_all(&self) -> bool {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
         self.steps_in_flight == 1
             && self.pace.is_none()
             && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
             && self.pause_state != PauseState::PausedAll
-            && self.config.decodes_plainly()
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
             && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0 && self.groups.is_none())

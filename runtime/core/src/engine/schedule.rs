@@ -73,10 +73,7 @@ impl Engine {
         if let Some(encoder) = &mut self.encoder {
             encoder.list_evicted(&mut plan);
         }
-        plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
-        plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
-        plan.shape.block_size_tokens = u64::from(self.config.block_size);
-        plan.shape.waiting_requests = self.num_waiting() as u64;
+        self.note_occupancy(&mut plan);
         if !plan.is_empty() {
             self.stats.steps += 1;
             if self.steps_in_flight == 0 {
@@ -87,6 +84,14 @@ impl Engine {
         self.newest = slot;
         self.put_plan(slot, plan);
         self.plan()
+    }
+
+    /// Enters into a plan, all else of which is decided, how full the engine is.
+    pub(crate) fn note_occupancy(&self, plan: &mut StepPlan) {
+        plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
+        plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
+        plan.shape.block_size_tokens = u64::from(self.config.block_size);
+        plan.shape.waiting_requests = self.num_waiting() as u64;
     }
 
     /// Tokens that a step may compute.
@@ -228,7 +233,7 @@ impl Engine {
 
     /// Gives `id` blocks for `num_tokens` tokens and enters them into the plan. False if they are not
     /// free.
-    fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
+    pub(crate) fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
         if self.groups.is_some() {
             return self.grow_groups(id, num_tokens, Some(plan));
         }

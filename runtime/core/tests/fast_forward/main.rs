@@ -71,6 +71,11 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
         if !steps.is_empty() {
             skip(&mut engine, steps.len() as u32, &mut history);
         }
+        while most.is_some() && engine.decodes_bursts_on() {
+            engine.decode_bursts(&mut Tokens);
+            given(&engine, &mut history);
+            history.push(scheduled(&engine));
+        }
         if engine.step_in_flight() {
             engine.update(&mut Tokens);
             given(&engine, &mut history);
@@ -175,6 +180,25 @@ proptest! {
         let skipped = history(config.clone(), &requests, Some(most), pauses);
         prop_assert_eq!(skipped, history(config, &requests, None, pauses));
     }
+}
+
+#[test]
+fn bursts_go_on_until_a_request_may_end_in_one() {
+    let input = EngineConfigInput { max_extra_tokens_per_step: 3, ..EngineConfigInput::default() };
+    let mut engine = with_requests(EngineConfig::new(input).expect("valid"), &vec![(30, false, 40)]);
+    engine.schedule();
+    engine.update(&mut Tokens);
+    engine.schedule();
+    let mut bursts = 0;
+    while engine.decodes_bursts_on() {
+        engine.decode_bursts(&mut Tokens);
+        bursts += 1;
+    }
+    // The prefill gave one token, and each burst of the request tagged 0 is a single one. The last four
+    // may come in one step.
+    assert_eq!(bursts, 40 - 1 - 4);
+    engine.update(&mut Tokens);
+    assert_eq!(engine.outputs().outputs[0].finish, None);
 }
 
 #[test]

@@ -49,6 +49,29 @@ impl Worker {
         Ok(range)
     }
 
+    /// Whether steps take as long as the latency model says, to the nanosecond.
+    pub(crate) fn has_plain_prices(&self) -> bool {
+        self.slow_downs.is_empty() && self.launches.is_none()
+    }
+
+    /// Predicts up to `most` steps that must follow the one in flight, which is priced. Gives how
+    /// many there are.
+    pub(crate) fn predict(&mut self, most: usize) -> usize {
+        self.engine.predict_decode_steps(most, &mut self.priced.decodes);
+        self.priced.decodes.len()
+    }
+
+    /// Prices the next of the predicted steps, which starts then. Gives its range, as
+    /// [`Worker::price`] does.
+    pub(crate) fn price_predicted(&mut self, start_ns: u64) -> Result<Range<usize>, LatencyError> {
+        let step = self.taken;
+        let shapes = [self.priced.decodes.shape(step - 1)];
+        let batch = StepBatch { start_ns, horizon_ns: start_ns, shapes: &shapes };
+        self.latency.price(&batch, &mut self.priced.durations_ns)?;
+        self.taken += 1;
+        Ok(step..self.taken)
+    }
+
     /// Whether the next of the priced steps is this one.
     fn has_priced(&self, shape: &StepShape) -> bool {
         match self.taken {

@@ -3,7 +3,7 @@
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
-use vcr_core::{AnyEngine, ServingEngine, TokenSource};
+use vcr_core::{AnyEngine, Engine, ServingEngine, TokenSource};
 
 use super::Worker;
 use super::drawn::{Acceptance, DrawnTokens};
@@ -107,6 +107,20 @@ impl Worker {
         }
         self.executing = false;
         Ok(())
+    }
+
+    /// Whether the step in flight decodes with bursts and is followed by another one of the same
+    /// requests, as long as nothing comes from outside.
+    pub(crate) fn decodes_bursts_on(&self) -> bool {
+        self.engine.as_vllm().is_some_and(Engine::decodes_bursts_on)
+    }
+
+    /// Goes from such a step to the next one; outputs of the first are in the engine.
+    pub(crate) fn decode_bursts(&mut self, output_seeds: &[u64], acceptance_rates: &[f64]) {
+        let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.decode_bursts(&mut DrawnTokens { output_seeds, acceptance });
+        }
     }
 
     /// Goes through the step in flight and on to the one `steps` later, which

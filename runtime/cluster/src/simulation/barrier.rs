@@ -1,0 +1,102 @@
+//! Steps of ranks that wait for each other.
+//!
+//! While nothing from outside reaches any rank of an engine and all that have work decode, they
+//! are fast-forwarded together. Each of their steps is priced when the one before has ended on the
+//! slowest rank, so latency models see the starts of single steps.
+
+use std::ops::Range;
+
+use vcr_core::Engine;
+
+use super::Simulation;
+use crate::error::SimError;
+use crate::observe::Observer;
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Starts a step of an engine with the ranks `ranks`, of which those in `together` have work,
+    /// and goes through those that must follow unless they are watched. `is_last` unless other
+    /// workers have yet to start at this instant.
+    pub(super) fn start_together(
+        &mut self,
+        ranks: Range<u32>,
+        together: &[u32],
+        is_last: bool,
+    ) -> Result<(), SimError> {
+        let mut durations_ns = std::mem::take(&mut self.scratch.durations_ns);
+        durations_ns.clear();
+        let now_ns = self.now_ns;
+        let mut end_ns = self.book_together(&ranks, together, now_ns, 0)?;
+        durations_ns.push(end_ns - now_ns);
+        let horizon_ns = self.horizon_together_ns(&ranks, together, is_last);
+        if end_ns < horizon_ns {
+            let most = self.predict_together(together, (horizon_ns - end_ns).div_ceil(durations_ns[0].max(1)));
+            while durations_ns.len() <= most && end_ns < horizon_ns {
+                let start_ns = end_ns;
+                end_ns = self.book_together(&ranks, together, start_ns, durations_ns.len())?;
+                durations_ns.push(end_ns - start_ns);
+            }
+        }
+        self.ledger.start_steps((durations_ns.len() * together.len()) as u64);
+        for &index in together {
+            self.show_events_at_step_end(index, now_ns.saturating_add(durations_ns[0]));
+            if durations_ns.len() > 1 {
+                self.fast_forward(index, &durations_ns);
+            }
+            self.expect_step_end(index, end_ns);
+        }
+        self.scratch.durations_ns = durations_ns;
+        Ok(())
+    }
+
+    /// Prices and books the step of all ranks that starts at `start_ns`, by its place among those
+    /// that are taken together. Gives when the slowest ends.
+    fn book_together(
+        &mut self,
+        ranks: &Range<u32>,
+        together: &[u32],
+        start_ns: u64,
+        step: usize,
+    ) -> Result<u64, SimError> {
+        let mut end_ns = start_ns;
+        for &index in together {
+            let worker = self.fleet.worker_mut(index);
+            let priced = match step {
+                // Without a horizon ahead the one step is priced.
+                0 => worker.price(start_ns, start_ns, false),
+                _ => worker.price_predicted(start_ns),
+            };
+            match priced {
+                Ok(range) => end_ns = end_ns.max(worker.book(start_ns, range)),
+                Err(reason) => return Err(self.pricing_error(index, reason)),
+            }
+        }
+        for rank in ranks.clone() {
+            self.fleet.worker_mut(rank).wait(start_ns, end_ns);
+        }
+        Ok(end_ns)
+    }
+
+    /// The instant until which nothing from outside can reach any rank of an engine; now, if its steps must be
+    /// taken one by one.
+    fn horizon_together_ns(&self, ranks: &Range<u32>, together: &[u32], is_last: bool) -> u64 {
+        let decodes_alone = |index: u32| {
+            let worker = self.fleet.worker(index);
+            worker.plan().shape.prefill_requests == 0 && worker.has_plain_prices() && !self.must_single_step(index)
+        };
+        // A rank without a step may find room for what waits there when another step ends.
+        let rests = |rank: u32| together.contains(&rank) || !self.fleet.worker(rank).can_step();
+        if !together.iter().all(|&index| decodes_alone(index)) || !ranks.clone().all(rests) {
+            return self.now_ns;
+        }
+        ranks.clone().map(|rank| self.horizon_ns(rank, is_last)).min().unwrap_or(self.now_ns)
+    }
+
+    /// Has all of these ranks predict up to `most` steps. Gives how many of them all have.
+    fn predict_together(&mut self, together: &[u32], most: u64) -> usize {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(Engine::MAX_PREDICTED_STEPS);
+        together.iter().fold(most, |most, &index| match most {
+            0 => 0,
+            _ => self.fleet.worker_mut(index).predict(most).min(most),
+        })
+    }
+}
