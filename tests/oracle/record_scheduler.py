@@ -8,6 +8,7 @@
 
 import argparse
 import json
+import logging
 import os
 import sys
 import traceback
@@ -18,9 +19,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# Of the CPU, of torch and of settings that are drawn to be unusual.
+logging.disable(logging.WARNING)
 
 from random_cases import DRAFTERS, GROUP_KINDS, Hashed, draw  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
+from vllm_scheduler import without_newer_settings  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
@@ -92,6 +96,7 @@ def record(out, name, seed, number, model, model_runner_v2, kinds):
     """Drives one random case; what vLLM itself does not survive goes to refused.jsonl. `kinds` are the further arguments
     of `draw`."""
     config, requests = draw(seed, number, **kinds)
+    config = without_newer_settings(config)
     drive = None
     try:
         answers = Hashed(seed, number, config["spec"])

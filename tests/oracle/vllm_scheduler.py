@@ -1,7 +1,9 @@
 """vLLM's own scheduler, built for a case without an engine."""
 
 import copy
+import inspect
 import math
+import os
 
 from vllm.config import (
     CacheConfig,
@@ -25,11 +27,39 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
+# Settings of a case that some releases do not have, by vLLM's name, and the value that means their absence.
+NEWER_SETTINGS = {
+    "max_num_active_seqs": ("max_num_active_seqs", None),
+    "adaptive": ("long_prefill_token_threshold_adaptive", False),
+}
+
+
+RETENTION_VARIABLE = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
+
+
+def has_field(kind, name):
+    """Whether this release has that setting."""
+    return name in inspect.signature(kind).parameters
+
+
+def of_release(kind, **settings):
+    """`kind` with the settings that this release has."""
+    return kind(**{name: value for name, value in settings.items() if has_field(kind, name)})
+
+
+def without_newer_settings(config):
+    """The case as it can be asked of this release."""
+    absent = {key: value for key, (name, value) in NEWER_SETTINGS.items() if not has_field(SchedulerConfig, name)}
+    return {**config, **absent}
+
 
 def vllm_config(config, model):
     """The configuration objects a server would build from the same arguments."""
-    model_config = ModelConfig(model=model, max_model_len=config["max_model_len"], dtype="bfloat16")
-    scheduler_config = SchedulerConfig(
+    model_config = ModelConfig(
+        model=model, max_model_len=config["max_model_len"], dtype="bfloat16", skip_tokenizer_init=True
+    )
+    scheduler_config = of_release(
+        SchedulerConfig,
         max_model_len=config["max_model_len"],
         is_encoder_decoder=False,
         max_num_seqs=config["max_num_seqs"],
@@ -57,6 +87,7 @@ def vllm_config(config, model):
     )
     if config["spec"]:
         built.speculative_config = speculative_config(config, built)
+        built._set_max_num_scheduled_tokens()
     # The CPU platform adjusts these for its own worker, which is not used here.
     built.scheduler_config.async_scheduling = config["async_scheduling"]
     built.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
@@ -82,6 +113,8 @@ def speculative_config(config, built):
     if drafter is None:
         return speculative
     speculative.method = "mtp" if drafter == "multi_module_mtp" else drafter
+    # Releases before 0.28 withhold the slots of a draft model from every step.
+    built.scheduler_config.max_num_scheduled_tokens = None
     speculative.draft_model_config = copy.copy(built.model_config)
     speculative.draft_model_config.hf_config = copy.copy(built.model_config.hf_config)
     modules = config["spec"] if drafter == "multi_module_mtp" else 1
@@ -90,6 +123,25 @@ def speculative_config(config, built):
         disabled = config.get("disable_lookahead_block_hashes", False)
         speculative.disable_lookahead_block_hashes = disabled
     return speculative
+
+
+def prefill_lookahead(built):
+    """vLLM's `num_prefill_lookahead_tokens`, which releases before 0.31 have in the scheduler, from 0.28 on."""
+    if hasattr(built, "num_prefill_lookahead_tokens"):
+        return built.num_prefill_lookahead_tokens
+    speculative = built.speculative_config
+    if speculative is None or not speculative.use_eagle():
+        return 0
+    return built.num_speculative_tokens if speculative.use_multi_module_mtp() else 1
+
+
+def draft_slots(built):
+    """Tokens that each scheduled request costs for its drafts; since 0.28, as is `num_lookahead_tokens`."""
+    if not built.speculative_config or not hasattr(built, "num_lookahead_tokens"):
+        return 0
+    return built.speculative_config.max_num_new_slots_for_drafting
+
+
 def mamba_cache_mode(config):
     """The mode that vLLM sets whatever is asked for."""
     return "align" if config["prefix_caching"] else "none"
@@ -115,13 +167,16 @@ def group_spec(config, group, built):
             return FullAttentionSpec(**shape)
         case "sliding_window":
             # As vLLM tags each of its layers.
-            extra = max(0, built.num_prefill_lookahead_tokens - 1)
-            return SlidingWindowSpec(**shape, sliding_window=group["window"], extra_retained_tokens=extra)
+            extra = max(0, prefill_lookahead(built) - 1)
+            return of_release(
+                SlidingWindowSpec, **shape, sliding_window=group["window"], extra_retained_tokens=extra
+            )
         case "chunked_local":
             return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
         case "mamba":
             checkpoint = group.get("checkpoint")
-            return MambaSpec(
+            return of_release(
+                MambaSpec,
                 block_size=group_block_size(config, group),
                 shapes=((1,),),
                 dtypes=(built.model_config.dtype,),
@@ -148,7 +203,12 @@ def new_scheduler(config, model, model_runner_v2):
     built = vllm_config(config, model)
     layers = [f"layers.{index}" for index in range(built.model_config.get_total_num_hidden_layers())]
     groups = groups_of(config)
-    kv_cache = KVCacheConfig(
+    # Releases before 0.29 have the interval as a variable of the environment.
+    os.environ.pop(RETENTION_VARIABLE, None)
+    if config.get("groups") and config["retention"] is not None:
+        os.environ[RETENTION_VARIABLE] = str(config["retention"])
+    kv_cache = of_release(
+        KVCacheConfig,
         num_blocks=config["num_blocks"],
         kv_cache_tensors=[],
         kv_cache_groups=[
@@ -159,7 +219,7 @@ def new_scheduler(config, model, model_runner_v2):
             )
             for index, group in enumerate(groups)
         ],
-        **({"prefix_cache_retention_interval": config["retention"]} if config.get("groups") else {}),
+        prefix_cache_retention_interval=config["retention"] if config.get("groups") else None,
     )
     scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
     scheduler = scheduler_class(
@@ -183,11 +243,10 @@ def new_scheduler(config, model, model_runner_v2):
 
 def effective(scheduler, has_groups, has_drafter, has_media):
     """The settings as the scheduler holds them."""
-    speculative = scheduler.vllm_config.speculative_config
     coordinator = scheduler.kv_cache_manager.coordinator
     dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     of_drafter = {
-        "num_prefill_lookahead": scheduler.num_prefill_lookahead,
+        "num_prefill_lookahead": getattr(scheduler, "num_prefill_lookahead", int(scheduler.use_eagle)),
         "num_hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),
         "dropping_groups": sorted(dropping),
     }
@@ -205,12 +264,12 @@ def effective(scheduler, has_groups, has_drafter, has_media):
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
         "max_num_running_reqs": scheduler.max_num_running_reqs,
-        "max_num_active_reqs": scheduler.max_num_active_reqs,
+        "max_num_active_reqs": getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs),
         "max_num_batched_tokens": scheduler.scheduler_config.max_num_batched_tokens,
         "chunked_prefill": scheduler.scheduler_config.enable_chunked_prefill,
         "policy": scheduler.policy.value,
         "long_prefill_token_threshold": scheduler.scheduler_config.long_prefill_token_threshold,
-        "adaptive": scheduler.adaptive_long_prefill_threshold,
+        "adaptive": getattr(scheduler, "adaptive_long_prefill_threshold", False),
         "watermark_blocks": scheduler.kv_cache_manager.watermark_blocks,
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "prefix_caching": scheduler.kv_cache_manager.enable_caching,
@@ -220,7 +279,7 @@ def effective(scheduler, has_groups, has_drafter, has_media):
         "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         "scheduler": type(scheduler).__name__,
         "use_v2_model_runner": scheduler.use_v2_model_runner,
-        "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
+        "draft_slots": draft_slots(scheduler.vllm_config),
         **(by_group if has_groups else {}),
         **(of_drafter if has_drafter else {}),
         **(of_media if has_media else {}),
