@@ -83,7 +83,7 @@ run(#{ cluster: c, workloads: [trace(#{ path: "t.jsonl" })] });"#,
     let outcome = folder.run(&["--json"]).ended(0).json();
     assert_eq!(outcome["vcr_version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(outcome["scenario_sha256"].as_str().map(str::len), Some(64));
-    assert_eq!(outcome["vllm_rules"], serde_json::json!(["0.32"]));
+    assert_eq!(outcome["vllm_rules"], serde_json::json!(["0.30"]));
     let inputs = outcome["inputs"].as_array().expect("inputs");
     assert_eq!(inputs.len(), 1, "{inputs:?}");
     assert_eq!((&inputs[0]["kind"], &inputs[0]["path"]), (&"trace".into(), &"t.jsonl".into()));

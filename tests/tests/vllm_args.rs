@@ -75,7 +75,6 @@ fn mistakes_have_their_place_and_the_nearest_name() {
         (r#"vllm_args("m --pipeline-parallel-size 2")"#, "an engine is scheduled as one stage"),
         (r#"vllm_args("m", #{ gpu: "h900" })"#, "invalid GPU `h900`: expected one of"),
         (r#"vllm_args("m", #{ gpuu: "b200" })"#, "did you mean `gpu`?"),
-        (r#"vllm_args("m", #{ vllm_minor: "0.29" })"#, "add `--no-async-scheduling`"),
         (
             r#"vllm_args("m --max-num-active-seqs 3", #{ vllm_minor: "0.30" })"#,
             "vLLM 0.30 has no `--max-num-active-seqs`",

@@ -4,6 +4,7 @@ mod drafter;
 pub(crate) mod error;
 mod groups;
 pub(crate) mod options;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub use options::{
     ACCEPTANCE_RATES, Drivers, EngineOption, GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue,
     RatesOption, derived_settings, option,
 };
+pub use rules::SchedulerRules;
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind};
@@ -31,21 +33,6 @@ pub enum Policy {
     /// [apply](crate::Engine::apply_policy) before each step. Not in vLLM; the ranks are used
     /// as vLLM uses priorities.
     Ranked,
-}
-
-/// The vLLM version whose scheduler rules apply, where versions differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SchedulerRules {
-    /// vLLM 0.32. A priority victim that needed the room itself ends the loop
-    /// over running requests; adapters of running requests that got no tokens
-    /// in this step do not count against the cap; the output of a step commits
-    /// full blocks under async scheduling only.
-    V0_32,
-    /// vLLM 0.33. The loop continues with the next request; every running
-    /// request's adapter counts; the output of a step commits full blocks with
-    /// drafts, too.
-    #[default]
-    V0_33,
 }
 
 /// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
@@ -285,7 +272,7 @@ impl EngineConfig {
     /// [`ConfigError::PoolBelowModelLen`], [`ConfigError::BudgetBelowDrafts`].
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
-        let (tokens, drafts) = (self.input.max_num_batched_tokens, self.input.num_speculative_tokens);
+        let (tokens, drafts) = (self.step_tokens(), self.input.num_speculative_tokens);
         if tokens <= drafts + self.drafting.draft_slots {
             errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts: drafts + self.drafting.draft_slots });
         }
@@ -351,10 +338,15 @@ impl EngineConfig {
     }
 
     /// Whether a running request's preemption of itself leaves others to schedule.
-    /// Under a priority vLLM does so since 0.33.
     pub(crate) fn scans_on_after_own_preemption(&self) -> bool {
         let by_rank = self.input.policy != Policy::Fcfs;
-        by_rank && self.input.rules == SchedulerRules::V0_33 || self.quirks.preempts_oldest()
+        by_rank && self.input.rules.scans_on_after_own_preemption() || self.quirks.preempts_oldest()
+    }
+
+    /// Most tokens that a step computes.
+    #[must_use]
+    pub fn step_tokens(&self) -> u32 {
+        self.input.max_num_batched_tokens.saturating_sub(self.drafting.withheld_tokens)
     }
 
     /// Most requests running at once, whichever cap is tighter.

@@ -122,7 +122,7 @@ impl Bounds {
         let drafting = config.drafting();
         let drafts = config.num_speculative_tokens + drafting.lookahead_tokens;
         let beyond = u64::from(config.max_extra_tokens_per_step + drafts);
-        let step_tokens = u64::from(config.max_num_batched_tokens - drafting.draft_slots);
+        let step_tokens = u64::from(config.step_tokens() - drafting.draft_slots);
         let block_size = u64::from(config.block_size);
         // The last token of an output has no KV.
         let least_tokens = (prompt_tokens + max_tokens.saturating_sub(1)).min(max_model_len - 1);

@@ -2,7 +2,7 @@
 //!
 //! vLLM 0.32 and 0.33, `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
 
-use super::{ConfigError, EngineConfigInput, SchedulerRules};
+use super::{ConfigError, EngineConfigInput};
 use crate::compat::Reservations;
 use crate::kv::groups::{KvCacheGroup, KvCacheKind};
 
@@ -43,6 +43,8 @@ pub struct Drafting {
     pub lookahead_tokens: u32,
     /// Tokens of the budget that each scheduled request costs besides its own (`max_num_new_slots_for_drafting`).
     pub draft_slots: u32,
+    /// Tokens of the budget that no step computes (in 0.27, the slots of as many requests as may run).
+    pub withheld_tokens: u32,
     /// Known tokens after a chunk that the drafter reads, if the prompt goes on
     /// (`num_prefill_lookahead_tokens`).
     pub prefill_lookahead_tokens: u32,
@@ -59,18 +61,21 @@ impl Drafting {
             return Self::default();
         }
         let prefill_lookahead_tokens = match drafter {
-            Drafter::MultiModuleMtp => tokens,
-            Drafter::Eagle | Drafter::Mtp => 1,
+            Drafter::MultiModuleMtp if input.rules.spares_lookahead() => tokens,
+            Drafter::Eagle | Drafter::Mtp | Drafter::MultiModuleMtp => 1,
             Drafter::Ngram | Drafter::DraftModel => 0,
         };
-        let hashes_ahead = input.rules == SchedulerRules::V0_33
-            && input.enable_prefix_caching
-            && !input.disable_lookahead_block_hashes;
+        let hashes_ahead =
+            input.rules.has_lookahead_hashes() && input.enable_prefix_caching && !input.disable_lookahead_block_hashes;
         let hash_lookahead_tokens = if hashes_ahead { prefill_lookahead_tokens } else { 0 };
+        // A draft model's input has one token more than the target's.
+        let slots = u32::from(drafter == Drafter::DraftModel);
+        let (draft_slots, withheld_tokens) =
+            if input.rules.reserves_slots_of_all_seqs() { (0, slots * input.max_num_seqs) } else { (slots, 0) };
         Self {
             lookahead_tokens: tokens,
-            // A draft model's input has one token more than the target's.
-            draft_slots: u32::from(drafter == Drafter::DraftModel),
+            draft_slots,
+            withheld_tokens,
             prefill_lookahead_tokens,
             hash_lookahead_tokens,
             drops_block: drafter.is_eagle_like() && hash_lookahead_tokens == 0,
@@ -124,6 +129,11 @@ impl Drafting {
             exclude("reservations", "Dynamo's mocker has no drafter with KV");
         }
         let drafting = Self::of(input);
+        let (field, value, withheld) =
+            ("max_num_batched_tokens", input.max_num_batched_tokens, drafting.withheld_tokens);
+        if value <= withheld {
+            errors.push(ConfigError::TooSmall { field, value, least: withheld + 1 });
+        }
         let drops = |index: usize| drafting.drops_in(groups, index);
         let is_local = |index: usize| matches!(groups[index].kind, KvCacheKind::ChunkedLocal { .. });
         if input.enable_prefix_caching && (0..groups.len()).any(|index| drops(index) && is_local(index)) {

@@ -48,7 +48,15 @@ impl NamedValue for Policy {
 }
 
 impl NamedValue for SchedulerRules {
-    const NAMES: &'static [(&'static str, Self)] = &[("0.32", Self::V0_32), ("0.33", Self::V0_33)];
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("0.27", Self::V0_27),
+        ("0.28", Self::V0_28),
+        ("0.29", Self::V0_29),
+        ("0.30", Self::V0_30),
+        ("0.31", Self::V0_31),
+        ("0.32", Self::V0_32),
+        ("0.33", Self::V0_33),
+    ];
 }
 
 impl NamedValue for Drafter {

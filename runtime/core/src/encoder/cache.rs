@@ -117,10 +117,11 @@ impl EncoderCache {
         }
     }
 
-    /// Identities of entries that were evicted since the last call and have not come back, in order.
-    pub(crate) fn take_evicted(&mut self, identities: &mut Vec<u64>) {
+    /// Identities of entries that were evicted since the last call, in order; of those that have come back only if
+    /// `lists_returned`.
+    pub(crate) fn take_evicted(&mut self, lists_returned: bool, identities: &mut Vec<u64>) {
         let entries = &self.entries;
-        let gone = self.evicted.drain(..).filter(|key| !entries.contains_key(key));
+        let gone = self.evicted.drain(..).filter(|key| lists_returned || !entries.contains_key(key));
         identities.extend(gone.map(|(identity, _)| identity));
     }
 
@@ -162,7 +163,7 @@ mod tests {
         cache.insert((1, 4));
         assert!(cache.make_room(3) && cache.contains((3, 3)));
         let mut evicted = Vec::new();
-        cache.take_evicted(&mut evicted);
+        cache.take_evicted(false, &mut evicted);
         assert_eq!(evicted, [2], "item 1 has come back");
     }
 

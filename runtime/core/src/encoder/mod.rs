@@ -50,8 +50,16 @@ pub struct EncoderCacheUse {
 #[derive(Debug)]
 struct RequestItems {
     items: Vec<PromptItem>,
-    /// Those whose entries the request refers to, by index.
-    held: InputIds,
+    held: Held,
+}
+
+/// Items that a request has been given and not passed.
+#[derive(Debug, Default)]
+struct Held {
+    /// By index among its items.
+    places: InputIds,
+    /// Entries of the cache that it refers to.
+    entries: Vec<(u64, u32)>,
 }
 
 /// Encoder inputs of the latest chunk, as long as it may still come to nothing.
@@ -109,7 +117,7 @@ impl Encoder {
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, || None);
         }
-        self.requests[id.index()] = Some(Box::new(RequestItems { items, held: InputIds::default() }));
+        self.requests[id.index()] = Some(Box::new(RequestItems { items, held: Held::default() }));
     }
 
     /// A request has left: drops its references and items.
@@ -123,7 +131,7 @@ impl Encoder {
     /// Forgets what is cached. Requests that run go on with what they have.
     pub(crate) fn reset(&mut self) {
         self.cache.reset();
-        self.requests.iter_mut().flatten().for_each(|request| request.held = InputIds::default());
+        self.requests.iter_mut().flatten().for_each(|request| request.held = Held::default());
     }
 
     /// Decides the items that a chunk of `tokens` tokens after `computed` others needs, with this compute
@@ -147,32 +155,36 @@ impl Encoder {
             if start >= read_end {
                 break;
             }
-            // 0.32 splits an item that a chunk begins with, even so.
-            let may_be_whole = match self.rules {
-                SchedulerRules::V0_32 => computed < start,
-                SchedulerRules::V0_33 => computed <= start,
-            };
-            if self.is_chunking_off && may_be_whole && end < item.end_tokens() {
+            // Some rules split an item that a chunk begins with, even so.
+            let may_be_whole = computed < start || computed == start && self.rules.keeps_first_item_whole();
+            let is_split = self.is_chunking_off && may_be_whole && end < item.end_tokens();
+            if is_split && self.rules.keeps_cached_items_whole() {
                 return start.saturating_sub(computed_and_read);
             }
             let key = key_of(item);
             if decision.inputs.iter().any(|&other| key_of(&items[other as usize]) == key) {
-                decision.duplicates.push(index as u32);
+                if self.rules.refers_at_every_place() {
+                    decision.duplicates.push(index as u32);
+                }
                 continue;
             }
             if self.cache.contains(key) {
-                decision.num_hits += u32::from(hold(&mut self.cache, items, held, index as u32));
+                decision.num_hits += u32::from(held.hold(&mut self.cache, items, index as u32));
                 continue;
+            }
+            if is_split {
+                return start.saturating_sub(computed_and_read);
             }
             let num_embeds = item.num_embeds();
             if num_embeds > decision.budget_embeds || !self.cache.make_room(num_embeds + to_compute_embeds) {
-                // What the drafter of 0.33 reads ahead of an item that is not computed is text to it.
-                return match self.rules {
-                    SchedulerRules::V0_32 => start.saturating_sub(computed_and_read),
-                    SchedulerRules::V0_33 => tokens.min(start.saturating_sub(computed)),
+                return if self.rules.reads_uncomputed_items_as_text() {
+                    tokens.min(start.saturating_sub(computed))
+                } else {
+                    start.saturating_sub(computed_and_read)
                 };
             }
-            if item.has_embeds_within(computed, read_end) {
+            let needed_end = if self.rules.computes_items_read_ahead() { read_end } else { end };
+            if item.has_embeds_within(computed, needed_end) {
                 to_compute_embeds += num_embeds;
                 decision.budget_embeds -= num_embeds;
                 decision.inputs.push(index as u32);
@@ -196,14 +208,14 @@ impl Encoder {
         for &input in &decision.inputs {
             let (identity, num_embeds) = key_of(&items[input as usize]);
             self.cache.insert((identity, num_embeds));
-            held.insert(input);
+            held.take_computed(items, input);
             plan.add_encoder_input(EncoderInput { request: id, tag, input, identity, num_embeds });
             stats.computed_items += 1;
             stats.computed_embeds += u64::from(num_embeds);
         }
         let mut hits = decision.num_hits;
         for &input in &decision.duplicates {
-            hits += u32::from(hold(&mut self.cache, items, held, input));
+            hits += u32::from(held.hold(&mut self.cache, items, input));
         }
         stats.hits += u64::from(hits);
         stats.queries += u64::from(hits) + decision.inputs.len() as u64;
@@ -215,17 +227,15 @@ impl Encoder {
     pub(crate) fn pass(&mut self, id: RequestId, processed: u32) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return true };
         let RequestItems { items, held } = &mut **request;
-        let ahead = match self.rules {
-            SchedulerRules::V0_32 => self.lookahead_tokens,
-            SchedulerRules::V0_33 => 0,
-        };
+        let ahead = if self.rules.reads_uncomputed_items_as_text() { 0 } else { self.lookahead_tokens };
         let is_passed = |input: u32| items[input as usize].end_tokens().saturating_add(ahead) <= processed;
         self.passed.clear();
-        self.passed.extend(held.iter().filter(|&input| is_passed(input)));
+        self.passed.extend(held.places.iter().filter(|&input| is_passed(input)));
+        let until_last = self.rules.refers_until_last_place();
         for &input in &self.passed {
-            let_go(&mut self.cache, items, held, input);
+            held.let_go(&mut self.cache, items, input, until_last);
         }
-        held.is_empty() && items.last().is_none_or(|last| last.end_tokens() <= processed)
+        held.places.is_empty() && items.last().is_none_or(|last| last.end_tokens() <= processed)
     }
 
     /// Drops all references of a request; whether it has items.
@@ -233,35 +243,48 @@ impl Encoder {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return false };
         let RequestItems { items, held } = &mut **request;
         self.passed.clear();
-        self.passed.extend(held.iter());
+        self.passed.extend(held.places.iter());
         for &input in &self.passed {
-            let_go(&mut self.cache, items, held, input);
+            held.let_go(&mut self.cache, items, input, self.rules.refers_until_last_place());
         }
         true
     }
 
     /// Enters what was evicted since the latest step into the plan.
     pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
-        self.cache.take_evicted(&mut plan.freed_encoder_items);
+        let lists_returned = !self.rules.lists_lasting_evictions_alone();
+        self.cache.take_evicted(lists_returned, &mut plan.freed_encoder_items);
     }
 }
 
-/// A request refers to the entry of an item, which is there; whether it did not before.
-fn hold(cache: &mut EncoderCache, items: &[PromptItem], held: &mut InputIds, input: u32) -> bool {
-    if !holds_entry_of(items, held, input) {
-        cache.refer(key_of(&items[input as usize]));
+impl Held {
+    /// An item that is computed has come into the cache, with a reference of the request.
+    fn take_computed(&mut self, items: &[PromptItem], input: u32) {
+        self.places.insert(input);
+        self.entries.push(key_of(&items[input as usize]));
     }
-    held.insert(input)
-}
 
-fn let_go(cache: &mut EncoderCache, items: &[PromptItem], held: &mut InputIds, input: u32) {
-    // A request that repeats an item has one reference for all of its places.
-    if held.remove(input) && !holds_entry_of(items, held, input) {
-        cache.drop_reference(key_of(&items[input as usize]));
+    /// Refers to the entry of an item, which is there; whether it did not at this place.
+    fn hold(&mut self, cache: &mut EncoderCache, items: &[PromptItem], input: u32) -> bool {
+        let key = key_of(&items[input as usize]);
+        if !self.entries.contains(&key) {
+            self.entries.push(key);
+            cache.refer(key);
+        }
+        self.places.insert(input)
     }
-}
 
-fn holds_entry_of(items: &[PromptItem], held: &InputIds, input: u32) -> bool {
-    let key = key_of(&items[input as usize]);
-    held.iter().any(|other| key_of(&items[other as usize]) == key)
+    /// A place of an item is passed. The request has one reference for all of its places, until the last of them, or the
+    /// first.
+    fn let_go(&mut self, cache: &mut EncoderCache, items: &[PromptItem], input: u32, until_last: bool) {
+        let key = key_of(&items[input as usize]);
+        let is_held = self.places.remove(input);
+        if !is_held || until_last && self.places.iter().any(|other| key_of(&items[other as usize]) == key) {
+            return;
+        }
+        if let Some(entry) = self.entries.iter().position(|&entry| entry == key) {
+            self.entries.swap_remove(entry);
+            cache.drop_reference(key);
+        }
+    }
 }

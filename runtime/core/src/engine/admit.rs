@@ -4,12 +4,11 @@
 //! until budget, running slots or blocks end it. Some are stepped over and keep their
 //! place.
 
-use crate::config::{Drafting, SchedulerRules};
+use crate::config::Drafting;
 use crate::engine::pause::PauseState;
 use crate::engine::schedule::{Scan, spare_lookahead};
 use crate::engine::{Engine, QueueKind};
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
-use crate::request::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 /// Entries a block table is given room for beyond what is known of its request
@@ -36,7 +35,7 @@ impl Engine {
         }
         let stop = self.admit_waiting(plan, scan);
         while let Some((kind, id)) = self.skipped.pop() {
-            self.push_waiting_front(kind, id);
+            self.push_skipped(kind, id);
         }
         stop
     }
@@ -55,6 +54,9 @@ impl Engine {
             }
             if kind == QueueKind::Waiting && self.destinations.len() > 0 {
                 return AdmissionStop::Blocks;
+            }
+            if kind == QueueKind::Waiting {
+                kind = self.next_without_kv();
             }
             if kind == QueueKind::Waiting && self.refuse_first(plan) {
                 continue;
@@ -116,40 +118,14 @@ impl Engine {
             && self.waiting.peek(&self.requests).is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
     }
 
-    /// Counts a request among those of [`Engine::num_skipped_waiting`], or no more.
-    pub(crate) fn set_deferred(&mut self, id: RequestId, deferred: bool) {
-        let was = std::mem::replace(&mut self.requests[id].deferred, deferred);
-        self.num_deferred -= usize::from(was);
-        self.num_deferred += usize::from(deferred);
-    }
-
-    fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
-        let queue: &mut WaitingQueue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.pop(&mut self.requests)
-    }
-
-    fn push_waiting_front(&mut self, kind: QueueKind, id: RequestId) {
-        let queue: &mut WaitingQueue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.push_front(id, &mut self.requests);
-    }
-
     fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
-        match self.config.rules {
-            SchedulerRules::V0_32 => {
-                for entry in &plan.scheduled {
-                    note_lora(&mut scan.loras, self.requests[entry.request].lora);
-                }
+        if self.config.rules.counts_adapters_of_all_running() {
+            for &id in &self.running {
+                note_lora(&mut scan.loras, self.requests[id].lora);
             }
-            SchedulerRules::V0_33 => {
-                for &id in &self.running {
-                    note_lora(&mut scan.loras, self.requests[id].lora);
-                }
+        } else {
+            for entry in &plan.scheduled {
+                note_lora(&mut scan.loras, self.requests[entry.request].lora);
             }
         }
     }
@@ -193,7 +169,8 @@ impl Engine {
             // for which vLLM keeps a reserve.
             if !ready && !is_held && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
-                if tokens + drafts > budget {
+                // Where there is no room below the longest sequence it was not padded, but by releases that wait.
+                if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
                     return Admission::Blocked(AdmissionStop::Drafts);
                 }
                 tokens += drafts;
@@ -221,20 +198,14 @@ impl Engine {
             if needs_encoder {
                 tokens = self.cut_to_encoder(id, computed, tokens, scan);
                 if tokens == 0 {
-                    return match self.config.rules {
-                        SchedulerRules::V0_32 => Admission::Blocked(AdmissionStop::Encoder),
-                        SchedulerRules::V0_33 => Admission::SteppedOver,
-                    };
+                    return self.without_chunk(AdmissionStop::Encoder);
                 }
             }
             // A policy that lets it have fewer has the last word, and request times compute a prompt in an instant.
             if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && self.pace.is_none() {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
                 if tokens == 0 {
-                    return match self.config.rules {
-                        SchedulerRules::V0_32 => Admission::Blocked(AdmissionStop::Budget),
-                        SchedulerRules::V0_33 => Admission::SteppedOver,
-                    };
+                    return self.without_chunk(AdmissionStop::Budget);
                 }
             }
         } else {
@@ -282,17 +253,23 @@ impl Engine {
         Admission::Admitted { scheduled_tokens: tokens }
     }
 
+    /// What comes of a request of which nothing can be computed now.
+    fn without_chunk(&self, stop: AdmissionStop) -> Admission {
+        if self.config.rules.steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
+    }
+
     /// Whether a request with one token left is admitted with room for drafts,
     /// so that a batch of decodes stays uniform.
     fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
-        let drafts = self.config.num_speculative_tokens;
+        let (drafts, longest, rules) =
+            (self.config.num_speculative_tokens, self.config.max_model_len(), self.config.rules);
         // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
             && tokens == 1
             && !scan.prefill_running
-            && (any_running || computed > 0)
-            && computed.saturating_add(drafts + 2) <= self.config.max_model_len()
+            && (any_running || computed > 0 && rules.pads_without_decodes())
+            && (rules.waits_for_drafts_at_the_end() || computed.saturating_add(drafts + 2) <= longest)
     }
 
     /// Fills `self.hit` with the cached blocks that `id` can reuse and gives

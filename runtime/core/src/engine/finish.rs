@@ -10,7 +10,7 @@ impl Engine {
     pub fn abort(&mut self, id: RequestId) {
         match self.requests[id].status {
             RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
-            RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
+            RequestStatus::Waiting | RequestStatus::Preempted => self.leave_waiting(id),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
             RequestStatus::WaitingForRemoteKv => {
                 self.num_loading -= 1;

@@ -136,7 +136,7 @@ impl Engine {
         let limits = ChunkLimits {
             known_tokens: request.num_tokens,
             prefill_end: prefill_end(request),
-            most_tokens: most_tokens.min(self.config.max_num_batched_tokens).min(self.chunk_cap(id)),
+            most_tokens: most_tokens.min(self.config.step_tokens()).min(self.chunk_cap(id)),
             shared_prefix_tokens: match is_running {
                 true => groups.shared_prefix_tokens(id),
                 false => self.group_hit.shared_prefix_tokens,

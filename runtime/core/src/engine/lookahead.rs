@@ -83,7 +83,7 @@ impl Engine {
             Some(AdmissionStop::Drained)
         } else if self.next_queue().is_none() {
             Some(AdmissionStop::Paused)
-        } else if self.running.len() as u32 == self.config.max_num_batched_tokens {
+        } else if self.running.len() as u32 == self.config.step_tokens() {
             Some(AdmissionStop::Budget)
         } else if self.running.len() >= self.config.max_running() {
             Some(AdmissionStop::RunningSlots)

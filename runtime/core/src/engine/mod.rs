@@ -13,6 +13,7 @@ mod lookahead;
 mod pace;
 mod pause;
 mod policy_hook;
+mod queues;
 mod reject;
 mod remote_kv;
 mod schedule;
@@ -28,6 +29,7 @@ use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
+pub(crate) use self::queues::QueueKind;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
 use crate::kv::groups::{GroupHit, KvGroups};
@@ -38,13 +40,6 @@ use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
-
-/// Queue that a request waits in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueKind {
-    Waiting,
-    KvReady,
-}
 
 /// One simulated vLLM engine.
 #[derive(Debug)]
@@ -62,6 +57,8 @@ pub struct Engine {
     /// In order of admission.
     pub(crate) running: Vec<RequestId>,
     pub(crate) waiting: WaitingQueue,
+    /// Requests that were skipped, where the [rules](crate::SchedulerRules) queue them apart.
+    pub(crate) skipped_waiting: WaitingQueue,
     /// Requests whose remote KV has arrived; admitted before `waiting`.
     pub(crate) kv_ready: WaitingQueue,
     /// Requests that wait for blocks for their remote KV, where these are taken
@@ -119,8 +116,12 @@ impl Engine {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
             groups: KvGroups::of(&config),
             encoder: None,
-            pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
+            pool: match config.enable_prefix_caching {
+                false if config.rules.queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks),
+                caching => KvPool::new(config.num_gpu_blocks, caching),
+            },
             waiting: WaitingQueue::new(config.policy),
+            skipped_waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
             destinations: WaitingQueue::new(config.policy),
             destination_blocked: false,
@@ -184,17 +185,15 @@ impl Engine {
     /// Requests waiting for admission or for a KV transfer.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
+        let queued = self.waiting.len() + self.skipped_waiting.len() + self.kv_ready.len();
+        queued + self.destinations.len() + self.num_loading
     }
 
     /// Of [`Engine::num_waiting`] those that were skipped and not admitted
     /// since: because their KV is or was loading, for their adapter, or because
     /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
-    /// `deferred_waiting`).
-    ///
-    /// vLLM 0.27 to 0.30 keep the same requests in a queue of their own and count
-    /// that. There the numbers differ only as the decisions do: that queue is
-    /// tried first, so it may empty sooner.
+    /// `deferred_waiting`). vLLM 0.27 to 0.30 keep them in a queue of their own and
+    /// count that.
     #[must_use]
     pub fn num_skipped_waiting(&self) -> usize {
         self.num_deferred
@@ -333,7 +332,7 @@ impl Engine {
         // After a preemption all of it is computed again, and without chunking
         // in one step.
         let step_tokens = longest + u64::from(draft_slots);
-        if !self.config.enable_chunked_prefill && step_tokens > u64::from(self.config.max_num_batched_tokens) {
+        if !self.config.enable_chunked_prefill && step_tokens > u64::from(self.config.step_tokens()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
         if self.config.most_blocks(longest as u32) > u64::from(self.pool.num_usable()) {

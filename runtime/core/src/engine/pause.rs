@@ -9,8 +9,8 @@ pub enum PauseState {
     #[default]
     Unpaused,
     /// Running requests go on, and so do waiting ones whose KV a transfer has brought. Other
-    /// requests are taken and wait, among them those that are preempted. (vLLM up to 0.31 lets
-    /// requests with KV wait, too, and leaves them out of [`Engine::num_unfinished`].)
+    /// requests are taken and wait, among them those that are preempted. With the rules of vLLM up to
+    /// 0.31 requests with KV wait, too, and are not among [`Engine::num_unfinished`].
     PausedNew,
     /// Nothing. Steps in flight may still be applied.
     PausedAll,
@@ -36,7 +36,10 @@ impl Engine {
     pub fn num_unfinished(&self) -> usize {
         match self.pause_state {
             PauseState::Unpaused => self.num_running() + self.num_waiting(),
-            PauseState::PausedNew => self.num_running() + self.kv_ready.len() + self.num_loading,
+            PauseState::PausedNew if self.config.rules.admits_loaded_under_pause() => {
+                self.num_running() + self.kv_ready.len() + self.num_loading
+            }
+            PauseState::PausedNew => self.num_running(),
             PauseState::PausedAll => 0,
         }
     }
@@ -50,7 +53,7 @@ impl Engine {
 
     /// Whether a request could be admitted if there were room and no pause.
     pub(crate) fn has_waiting_requests(&self) -> bool {
-        self.waiting.len() + self.kv_ready.len() > 0
+        self.waiting.len() + self.skipped_waiting.len() + self.kv_ready.len() > 0
     }
 
     /// The queue whose turn it is if any request waits; none if the pause keeps
@@ -58,6 +61,7 @@ impl Engine {
     pub(crate) fn next_queue(&self) -> Option<QueueKind> {
         match self.pause_state {
             PauseState::PausedAll => None,
+            PauseState::PausedNew if !self.config.rules.admits_loaded_under_pause() => None,
             _ if self.kv_ready.len() > 0 => Some(QueueKind::KvReady),
             PauseState::PausedNew => None,
             PauseState::Unpaused => Some(QueueKind::Waiting),

@@ -129,6 +129,7 @@ impl Engine {
         request.rank = rank;
         let queue = match self.requests[id].status {
             RequestStatus::Waiting if self.waits_apart(id) => &mut self.destinations,
+            RequestStatus::Waiting | RequestStatus::Preempted if self.is_queued_apart(id) => &mut self.skipped_waiting,
             RequestStatus::Waiting | RequestStatus::Preempted => &mut self.waiting,
             RequestStatus::RemoteKvReady => &mut self.kv_ready,
             RequestStatus::WaitingForRemoteKv

@@ -1,6 +1,5 @@
 //! Reasons for which requests are refused.
 
-use crate::config::SchedulerRules;
 use crate::encoder::EncoderCacheUse;
 use crate::engine::Engine;
 use crate::request::Prompt;
@@ -59,10 +58,10 @@ impl Engine {
     pub(crate) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
         let drafting = config.drafting();
-        let mut longest_chunk = config.max_num_batched_tokens.saturating_sub(drafting.draft_slots);
-        // Since 0.33 an item that a chunk begins with is not split either, and text before it that a drafter reads ahead
+        let mut longest_chunk = config.step_tokens().saturating_sub(drafting.draft_slots);
+        // Where an item that a chunk begins with is not split either, and text before it that a drafter reads ahead
         // of is not computed without it.
-        let is_never_split = config.rules == SchedulerRules::V0_33 || drafting.prefill_lookahead_tokens > 0;
+        let is_never_split = config.rules.keeps_first_item_whole() || drafting.prefill_lookahead_tokens > 0;
         if config.long_prefill_token_threshold > 0 && is_never_split {
             longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
         }

@@ -124,7 +124,8 @@ impl Engine {
         self.end_remote_load(id, RequestStatus::Waiting);
         self.forget_kv(id);
         self.requests[id].kv_role = KvRole::Local;
-        self.waiting.push_front(id, &mut self.requests);
+        let queue = if self.is_queued_apart(id) { &mut self.skipped_waiting } else { &mut self.waiting };
+        queue.push_front(id, &mut self.requests);
     }
 
     /// Frees the KV of a request that ended with [`KvRole::Source`].

@@ -98,7 +98,7 @@ impl Engine {
     pub(crate) fn step_budget(&self) -> u32 {
         match self.pause_state {
             PauseState::PausedAll => 0,
-            PauseState::Unpaused | PauseState::PausedNew => self.config.max_num_batched_tokens,
+            PauseState::Unpaused | PauseState::PausedNew => self.config.step_tokens(),
         }
     }
 
@@ -116,11 +116,11 @@ impl Engine {
     fn per_request_cap(&self) -> u32 {
         let requests = self.running.len() + self.num_waiting();
         let threshold = self.config.long_prefill_token_threshold;
-        if threshold == 0 || requests <= 1 {
+        if threshold == 0 || requests <= 1 && !self.config.rules.caps_lone_prefills() {
             return u32::MAX;
         }
         if self.config.adaptive_long_prefill {
-            let share = self.config.max_num_batched_tokens / requests as u32;
+            let share = self.config.max_num_batched_tokens / requests.max(1) as u32;
             return threshold.max(share);
         }
         threshold
@@ -212,11 +212,13 @@ impl Engine {
             let position = self.running.iter().position(|&other| other == victim);
             let position = position.expect("a victim is running");
             self.running.remove(position);
-            if position < *index && !self.config.quirks().preempts_oldest() {
+            // The newest cannot have been scheduled earlier in this step, others can.
+            let scheduled_at = plan.scheduled.iter().position(|entry| entry.request == victim);
+            let is_followed = scheduled_at.is_some() || self.config.rules.follows_moved_requests();
+            if position < *index && is_followed && !self.config.quirks().preempts_oldest() {
                 *index -= 1;
             }
-            // The newest cannot have been scheduled earlier in this step, others can.
-            if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
+            if let Some(at) = scheduled_at {
                 let entry = plan.scheduled.remove(at);
                 scan.budget += entry.num_scheduled_tokens + scan.draft_slots;
                 scan.encoder_budget += plan.take_back_encoder_inputs(victim);

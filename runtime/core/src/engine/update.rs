@@ -1,6 +1,5 @@
 //! Applying a step: vLLM's `Scheduler.update_from_output()`.
 
-use crate::config::SchedulerRules;
 use crate::engine::{Engine, TokenSource};
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
 use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
@@ -120,7 +119,7 @@ impl Engine {
         if sampled.finish.is_some() {
             if stale {
                 self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
-                self.waiting.leave(id, &mut self.requests);
+                self.leave_waiting(id);
             }
             self.finish(id);
         }
@@ -231,26 +230,23 @@ impl Engine {
         let rules = self.config.rules;
         let request = &mut self.requests[id];
         let had_placeholders = request.num_output_placeholders > 0;
-        // vLLM 0.32 leaves those of tokens cut off by a stop, 0.33 takes their
-        // tokens back instead; the request ends either way.
-        match rules {
-            SchedulerRules::V0_32 => {
-                let resolved = sampled.num_kept_tokens as u16;
-                request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
-            }
-            SchedulerRules::V0_33 => {
-                request.num_computed_tokens -= sampled.num_tokens - sampled.num_kept_tokens;
-                let resolved = sampled.num_tokens as u16;
-                request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
-            }
+        // Of tokens cut off by a stop either the placeholders stay or the tokens are
+        // taken back; the request ends in both cases.
+        let mut resolved = sampled.num_kept_tokens as u16;
+        if rules.takes_back_after_stops() {
+            request.num_computed_tokens -= sampled.num_tokens - sampled.num_kept_tokens;
+            resolved = sampled.num_tokens as u16;
         }
-        let committed = match rules {
-            SchedulerRules::V0_32 if !self.config.async_scheduling => return,
-            SchedulerRules::V0_32 => request.num_computed_tokens - u32::from(request.num_output_placeholders),
-            SchedulerRules::V0_33 if had_placeholders || self.config.num_speculative_tokens > 0 => {
-                request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens)
+        request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
+        let committed = if rules.commits_outputs_with_drafts() {
+            if !had_placeholders && self.config.num_speculative_tokens == 0 {
+                return;
             }
-            SchedulerRules::V0_33 => return,
+            request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens)
+        } else if self.config.async_scheduling {
+            request.num_computed_tokens - u32::from(request.num_output_placeholders)
+        } else {
+            return;
         };
         self.store_full_blocks(id, committed);
     }

@@ -55,9 +55,18 @@ impl KvPool {
     /// [`EngineConfig`](crate::EngineConfig) checks.
     #[must_use]
     pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
+        Self::with_queue(num_gpu_blocks, caching, caching)
+    }
+
+    /// A pool without cache whose blocks are taken in the order of their release.
+    pub(crate) fn uncached_queue(num_gpu_blocks: u32) -> Self {
+        Self::with_queue(num_gpu_blocks, false, true)
+    }
+
+    fn with_queue(num_gpu_blocks: u32, caching: bool, has_queue: bool) -> Self {
         let blocks = match blocks::are_narrow(num_gpu_blocks) {
-            true => AnyBlocks::Narrow(Blocks::new(num_gpu_blocks, caching)),
-            false => AnyBlocks::Wide(Blocks::new(num_gpu_blocks, caching)),
+            true => AnyBlocks::Narrow(Blocks::new(num_gpu_blocks, caching, has_queue)),
+            false => AnyBlocks::Wide(Blocks::new(num_gpu_blocks, caching, has_queue)),
         };
         Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None }
     }

@@ -8,8 +8,8 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Policy, Prompt,
-    PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, NamedValue,
+    Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -47,9 +47,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     ];
     let between_steps = proptest::bool::weighted(0.3);
     let encoder = (proptest::option::of(1..60u32), proptest::option::of(1..60u32), any::<bool>());
-    let others = (any::<bool>(), between_steps, arb_drafter(), encoder);
+    let others = (arb_rules(), between_steps, arb_drafter(), encoder);
     (sizes, switches, caps, modes, others, arb_tiers()).prop_map(
-        |(sizes, switches, caps, modes, (older, between_steps, (drafter, hashes_alone), encoder), tiers)| {
+        |(sizes, switches, caps, modes, (rules, between_steps, (drafter, hashes_alone), encoder), tiers)| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
             let (threshold, watermark, max_model_len, max_loras) = caps;
@@ -73,7 +73,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                     num_gpu_blocks
                 },
                 max_num_seqs,
-                max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
+                // With a draft model slots may be withheld of as many requests as may run.
+                max_num_batched_tokens: max_num_seqs
+                    + if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
                 max_model_len,
                 policy,
                 enable_prefix_caching: caching,
@@ -92,7 +94,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 drafter,
                 disable_lookahead_block_hashes: hashes_alone,
                 async_scheduling,
-                rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
+                rules,
                 kv_tiers: tiers
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
                 kv_cache_groups: Vec::new(),
@@ -104,6 +106,12 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             EngineConfig::new(input).expect("drawn to be valid")
         },
     )
+}
+
+/// Every release alike, but for a third of the newest one.
+fn arb_rules() -> impl Strategy<Value = SchedulerRules> {
+    let releases = SchedulerRules::NAMES.iter().map(|(_, rules)| *rules).collect::<Vec<_>>();
+    prop_oneof![2 => proptest::sample::select(releases), 1 => Just(SchedulerRules::default())]
 }
 
 /// A drafter, and whether blocks are told apart by their own tokens alone.
@@ -198,7 +206,7 @@ fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptI
         items.push(if identity == 2 { item.with_embed_runs([1..3, 5..8]) } else { item });
         // In 0.32 a drafter that reads ahead keeps an item in the cache while the next one waits for its room: for ever,
         // if it begins too early.
-        let least = if config.rules == SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
+        let least = if config.rules <= SchedulerRules::V0_32 { 2 * drafting.prefill_lookahead_tokens } else { 0 };
         offset += len + least + (state >> 32) as u32 % 9;
     }
     items

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use vcr_cluster::Topology;
-use vcr_core::{CapacityPolicy, EngineKind, SchedulerRules};
+use vcr_core::{CapacityPolicy, EngineKind, NamedValue};
 
 /// A file that a scenario has read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -80,10 +80,7 @@ impl Inputs {
         for pool in topology.pools() {
             match &pool.engine {
                 EngineKind::Vllm(config) if config.capacity == CapacityPolicy::Preempt => {
-                    self.rules.insert(match config.rules {
-                        SchedulerRules::V0_32 => "0.32",
-                        SchedulerRules::V0_33 => "0.33",
-                    });
+                    self.rules.insert(config.rules.name());
                 }
                 EngineKind::Vllm(_) | EngineKind::Sglang(_) | EngineKind::Ticks(_) => {}
             }

@@ -272,7 +272,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),
         ("draft_slots", json!(drafting.draft_slots), of_drafter),
         ("num_lookahead_tokens", json!(drafting.lookahead_tokens), of_drafter),
-        ("max_num_scheduled_tokens", json!(config.max_num_batched_tokens), budget),
+        ("max_num_scheduled_tokens", json!(config.step_tokens()), budget),
         ("max_num_batched_tokens", json!(config.max_num_batched_tokens), as_asked),
         ("max_num_running_reqs", json!(config.max_num_seqs), as_asked),
         ("max_num_active_reqs", json!(config.max_running()), as_asked),

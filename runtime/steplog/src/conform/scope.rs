@@ -1,7 +1,7 @@
 //! Features that the core lacks, and how a recording shows them.
 
 use serde_json::{Map, Value};
-use vcr_core::SchedulerRules;
+use vcr_core::{NamedValue, SchedulerRules};
 
 use crate::live::LiveEngine;
 
@@ -11,12 +11,11 @@ pub(super) const ADDED_TWICE: &str =
 
 /// The rules of a release named `0.32.0`, `0.33` and so on.
 pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
-    let mut numbers = version.split(['.', '+']).map(|part| part.parse::<u32>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(0), Some(33)) => Ok(SchedulerRules::V0_33),
-        (Some(0), Some(32)) => Ok(SchedulerRules::V0_32),
-        _ => Err(format!("recorded with vLLM \"{version}\"; the rules known here are those of 0.32 and 0.33")),
-    }
+    let minor: Vec<&str> = version.split(['.', '+']).take(2).collect();
+    SchedulerRules::of_name(&minor.join(".")).ok_or_else(|| {
+        let [first, .., last] = SchedulerRules::NAMES else { return String::new() };
+        format!("recorded with vLLM \"{version}\"; the rules known here are those of {} to {}", first.0, last.0)
+    })
 }
 
 /// Engine arguments that must be absent, null or off, and what they ask for.

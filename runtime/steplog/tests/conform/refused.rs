@@ -35,7 +35,7 @@ fn settings_of_a_scheduler_that_are_not_known() {
         |file| file["config"]["effective"]["hash_block_size"] = json!(8),
         &["`effective.hash_block_size`", "not known here"],
     );
-    refused_config(|file| file["vllm"] = json!("0.31.2"), &["vLLM \"0.31.2\"", "0.32 and 0.33"]);
+    refused_config(|file| file["vllm"] = json!("0.26.2"), &["vLLM \"0.26.2\"", "0.27 to 0.33"]);
     refused_config(|file| file["batch_queue"] = json!(4), &["`batch_queue` is 4"]);
 }
 

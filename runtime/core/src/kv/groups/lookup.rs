@@ -82,7 +82,10 @@ impl KvGroups {
                 let drops = drops_block && has_dropped >> kin & 1 == 0;
                 // With the block that is dropped it may end where it was looked for; a drafter has no states to drop.
                 let has_more = drops && !self.kin[kin].kind.is_mamba();
-                let upto = if has_more { tokens.saturating_add(block_size) } else { tokens };
+                let mut upto = if has_more { tokens.saturating_add(block_size) } else { tokens };
+                if !self.rules.drops_last_known_block() {
+                    upto = upto.min(most_tokens);
+                }
                 let found = self.find(hits, pool, kin, hashes, upto, drops);
                 if drops {
                     has_dropped |= 1 << kin;

@@ -112,8 +112,6 @@ pub(crate) struct KvGroups {
     retention_tokens: Option<u32>,
     /// Computed tokens at the end that are not offered to the cache yet.
     unsettled_tokens: u32,
-    /// Whether a hit that ends where a shared prefix does may end a block before (since vLLM 0.33).
-    keeps_before_junction: bool,
     max_model_len: u32,
     rules: SchedulerRules,
     /// The rules of chunks, where states are kept at their ends.
@@ -170,7 +168,6 @@ impl KvGroups {
             aligned_tokens: config.aligned_tokens(),
             retention_tokens: config.prefix_cache_retention_interval,
             unsettled_tokens: config.drafting().unsettled_tokens(),
-            keeps_before_junction: config.rules == SchedulerRules::V0_33,
             max_model_len: config.max_model_len(),
             rules: config.rules,
             chunk_group: chunk_group(&groups),

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use super::lookup::{content, key};
 use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK};
-use crate::config::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
@@ -47,7 +46,8 @@ impl KvGroups {
             let range = table.num_cached..full;
             if !range.is_empty() {
                 table.num_cached = full;
-                let before = (self.keeps_before_junction && group.drops_block).then(|| shared.saturating_sub(size));
+                let before =
+                    (self.rules.keeps_before_junctions() && group.drops_block).then(|| shared.saturating_sub(size));
                 let [junction, before] = [Some(shared), before].map(|end| end.filter(|_| shared > 0));
                 let boundaries = [ends[0], ends[1], junction, before];
                 let reachable = Reachable::of(&group, aligned, self.retention_tokens, &boundaries, range.clone());
@@ -99,7 +99,7 @@ impl KvGroups {
 
     /// The tokens at which a later request with the same prompt can go on (vLLM's `replay_boundaries`).
     fn resumable_ends(&self, prompt_tokens: u32) -> [Option<u32>; 2] {
-        if !self.groups.iter().any(|group| group.drops_block) {
+        if !self.rules.keeps_ends_for_dropped_blocks() || !self.groups.iter().any(|group| group.drops_block) {
             return [Some(prompt_tokens - 1), None];
         }
         // The same prompt again, and one that goes on.
@@ -109,10 +109,10 @@ impl KvGroups {
         })
     }
 
-    /// vLLM 0.32 offers the state from which the same prompt can go on in every step in which that is the latest boundary
-    /// and the state is still held, as if it were new; 0.33 does not. Gives whether it may do so in the next step, too.
+    /// Some rules offer the state from which the same prompt can go on in every step in which that is the latest boundary
+    /// and the state is still held, as if it were new. Gives whether they may do so in the next step, too.
     fn offers_again(&mut self, offered: &Offered<'_>, computed: u32) -> bool {
-        if self.rules != SchedulerRules::V0_32 {
+        if !self.rules.offers_prompt_states_again() {
             return false;
         }
         let Offered { id, prompt_tokens, hashes, .. } = *offered;
@@ -140,7 +140,8 @@ impl KvGroups {
         let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
         let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
         // A lookup that drops a block reads the whole prompt before.
-        let most = if self.groups[index].drops_block { prompt_tokens } else { prompt_tokens - 1 };
+        let reads_all = self.groups[index].drops_block || self.rules.announces_whole_prompts();
+        let most = if reads_all { prompt_tokens } else { prompt_tokens - 1 };
         let end = (most / hash_size).min(hashes.len() as u32) * hash_size;
         if end == 0 || end > cacheable || end.is_multiple_of(size) {
             return;

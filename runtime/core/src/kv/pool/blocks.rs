@@ -56,11 +56,13 @@ pub(super) struct Blocks<L> {
     links: Vec<L>,
     /// A power of two; none without a cache map.
     num_buckets: usize,
+    /// Whether blocks are queued that were never cached.
+    queues_all: bool,
 }
 
 impl<L: Link> Blocks<L> {
     /// A pool of `count` blocks, the null block included.
-    pub(super) fn new(num_blocks: u32, caching: bool) -> Self {
+    pub(super) fn new(num_blocks: u32, caching: bool, has_queue: bool) -> Self {
         let mut blocks = Vec::with_capacity(num_blocks as usize);
         blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
         let num_buckets = if caching { num_buckets(num_blocks - 1) } else { 0 };
@@ -70,10 +72,11 @@ impl<L: Link> Blocks<L> {
             hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
             num_blocks,
             unhashed: Vec::new(),
-            // What was never cached is never queued.
-            queue: FreeQueue::new(if caching { num_blocks } else { 0 }),
+            // What was never cached is rarely queued.
+            queue: FreeQueue::new(if has_queue { num_blocks } else { 0 }),
             links: vec![L::NULL; num_links],
             num_buckets,
+            queues_all: has_queue && !caching,
         }
     }
 
@@ -184,14 +187,14 @@ impl<L: Link> Blocks<L> {
     /// are free by that.
     pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
         let unhashed_before = self.unhashed.len();
-        let blocks = &mut self.blocks[..];
+        let (blocks, queues_all) = (&mut self.blocks[..], self.queues_all);
         let mut end = self.queue.end(table.len(), |id, place| blocks[id as usize].place_or_refs = place | QUEUED);
         let mut kept = 0;
         for &id in table.iter().rev() {
             let block = &mut blocks[id as usize];
             match block.refs() {
                 0 => released_too_often(id),
-                1 if block.is_cached() => block.place_or_refs = end.push(id) | QUEUED,
+                1 if block.is_cached() || queues_all => block.place_or_refs = end.push(id) | QUEUED,
                 1 => {
                     block.place_or_refs = 0;
                     self.unhashed.push(id);

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use vcr_core::{EngineConfigInput, EngineOption, OPTIONS, SchedulerRules};
+use vcr_core::{EngineConfigInput, EngineOption, NamedValue, OPTIONS, SchedulerRules};
 
 use crate::script::options::Options;
 use crate::script::suggestion::{did_you_mean, nearest};
@@ -36,6 +36,9 @@ struct Version {
     name: String,
     /// The scheduler rules of its engine.
     scheduler_rules: Rules,
+    /// Folders of recordings that prove them, which a test reads.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of the table"))]
+    recordings: Vec<String>,
     /// Engine options that this version does not have.
     #[serde(default)]
     absent_engine_options: Vec<String>,
@@ -44,21 +47,16 @@ struct Version {
     differing_engine_options: Vec<String>,
 }
 
-/// Names of [`SchedulerRules`] in the table.
+/// [`SchedulerRules`], by name.
 #[derive(Clone, Copy, Deserialize)]
-enum Rules {
-    #[serde(rename = "0.32")]
-    V0_32,
-    #[serde(rename = "0.33")]
-    V0_33,
-}
+#[serde(try_from = "String")]
+struct Rules(SchedulerRules);
 
-impl From<Rules> for SchedulerRules {
-    fn from(rules: Rules) -> Self {
-        match rules {
-            Rules::V0_32 => Self::V0_32,
-            Rules::V0_33 => Self::V0_33,
-        }
+impl TryFrom<String> for Rules {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        SchedulerRules::of_name(&name).map(Self).ok_or_else(|| format!("unknown scheduler rules \"{name}\""))
     }
 }
 
@@ -67,7 +65,7 @@ static TABLE: LazyLock<Table> =
 
 /// The rules of `version`, if there is such a version.
 pub(crate) fn rules(version: &str) -> Option<SchedulerRules> {
-    TABLE.version.iter().find(|known| known.name == version).map(|known| known.scheduler_rules.into())
+    TABLE.version.iter().find(|known| known.name == version).map(|known| known.scheduler_rules.0)
 }
 
 /// The rules of `version`. Options that it does not have, and an unknown version, are
@@ -93,7 +91,7 @@ pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> Schedul
             options.problem(name, text);
         }
     }
-    found.scheduler_rules.into()
+    found.scheduler_rules.0
 }
 
 /// Settings of an engine for which `version` has rules that are not simulated: they are not left at
@@ -118,6 +116,8 @@ pub(crate) fn refuse_unsupported(options: &mut Options<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -125,5 +125,18 @@ mod tests {
         let names: Vec<&str> = TABLE.version.iter().map(|version| version.name.as_str()).collect();
         assert!(TABLE.unsupported.iter().all(|settings| !settings.options.is_empty()));
         assert_eq!(names, ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"]);
+    }
+
+    /// Every release has rules of its own, and recordings that prove them.
+    #[test]
+    fn recordings_prove_the_rules_of_each_version() {
+        let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/recordings");
+        for version in &TABLE.version {
+            assert_eq!(version.scheduler_rules.0.name(), version.name);
+            assert!(!version.recordings.is_empty(), "{}", version.name);
+            for folder in &version.recordings {
+                assert!(recordings.join(folder).is_dir(), "{}: {folder}", version.name);
+            }
+        }
     }
 }

@@ -88,8 +88,7 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
         for name in compat::differing(&minor, config) {
             let text =
                 format!("vLLM {minor} has other rules for `{name}` than later versions, and they are not simulated");
-            let hint = if name == option::ASYNC_SCHEDULING.name { "; add `--no-async-scheduling`" } else { "" };
-            options.problem_at(options.call_position(), format!("{text}{hint}"));
+            options.problem_at(options.call_position(), text);
         }
     }
     let policy = policy.and_then(|spec| spec.factory);
