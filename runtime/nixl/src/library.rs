@@ -9,11 +9,16 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, getrlimit};
 
 use crate::symbols::{FUNCTIONS, PREFIX};
 
 /// The file's name, which is also the name by which `nixl-sys` looks for it.
 const FILE: &str = "libnixl_capi.so";
+
+/// Descriptors of a process with more than 64 agents, each of which has about ten.
+const MOST_DESCRIPTORS: u64 = 4096;
 
 /// Hint for a missing library.
 const HINT: &str = "install NIXL (`pip install nixl`) and name its library with --nixl-library or NIXL_LIBRARY, or \
@@ -100,8 +105,18 @@ pub fn open_library(named: Option<&Path>) -> Result<PathBuf, LibraryError> {
         None => {}
     }
     load(&path)?;
+    enlarge_descriptor_table();
     *open = Some(path.clone());
     Ok(path)
+}
+
+/// Has the system make room for the descriptors of all agents now. When the table of a process with several threads
+/// grows, the thread that needs it waits for all processors (RCU), which took a minute and more while UCX's progress
+/// threads had these: they spin for a lock that such a thread holds. Best effort: the table grows then when it must.
+fn enlarge_descriptor_table() {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS).min(MOST_DESCRIPTORS);
+    // The highest descriptor decides, and the table never shrinks.
+    _ = fcntl_dupfd_cloexec(std::io::stderr(), most.saturating_sub(1) as i32);
 }
 
 fn file_of(named: PathBuf) -> Result<PathBuf, LibraryError> {

@@ -3,8 +3,8 @@
 //! `pip install nixl` puts the library there; `tests/frontends/clients.sh nixl` does so for CI.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use vcr_nixl::{NixlPlane, NixlSettings, open_library};
@@ -19,9 +19,11 @@ use vcr_wire::{
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+static LISTENS_HERE: Once = Once::new();
+
 /// Whether the library is there; where it is not, that is said loudly.
 fn has_library() -> bool {
-    listen_on_this_machine_only();
+    LISTENS_HERE.call_once(listen_on_this_machine_only);
     let folder = std::env::var_os("VCR_FRONTENDS").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/frontends"));
     let packages = folder.join("clients/nixl/lib");
@@ -41,7 +43,7 @@ fn has_library() -> bool {
 
 #[expect(unsafe_code, reason = "UCX has no other way to be told")]
 fn listen_on_this_machine_only() {
-    // SAFETY: each test is a process of its own or runs before there are other threads that read variables.
+    // SAFETY: nothing of UCX runs yet, and what else reads variables does so by the standard library, which has a lock.
     unsafe { std::env::set_var("UCX_NET_DEVICES", "lo") };
 }
 
@@ -321,6 +323,18 @@ fn blocks_are_pushed() {
     assert!(prefill.finished(5).is_ok());
     assert!(decode.finished(2).is_ok());
     assert_eq!((decode.arena.content(8), decode.arena.content(1)), (Some(77), Some(78)));
+    let name = peer.to_string();
+    let received = || {
+        let statistics = decode.plane.statistics();
+        let of_peer = statistics.peers().find(|(other, _)| *other == name).map(|(_, totals)| totals.received_bytes);
+        of_peer.unwrap_or_default()
+    };
+    let start = Instant::now();
+    // Counted behind the event.
+    while received() != 2 * decode.arena.geometry().block_bytes() {
+        assert!(start.elapsed() < PATIENCE, "{} bytes are counted", received());
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -328,8 +342,18 @@ fn many_agents_start_and_stop() {
     if !has_library() {
         return;
     }
-    let agents: Vec<_> = (0..64).map(|index| Engine::start(&format!("engine-{index}"), 1, 4)).collect();
-    assert_eq!(agents.len(), 64);
+    let table_len = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("the system says it");
+        let line = status.lines().find_map(|line| line.strip_prefix("FDSize:").map(str::trim)).expect("it has a size");
+        line.parse::<u32>().expect("it is a number")
+    };
+    let before = table_len();
+    for _ in 0..2 {
+        let agents: Vec<_> = (0..64).map(|index| Engine::start(&format!("engine-{index}"), 1, 4)).collect();
+        assert_eq!(agents.len(), 64);
+    }
+    // When it grows with agents in the process, the threads that need it wait for a minute and more.
+    assert_eq!(table_len(), before, "the table of descriptors was too small");
 }
 
 #[test]

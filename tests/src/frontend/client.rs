@@ -48,6 +48,18 @@ impl Client {
         self.0.ancestors().nth(2).expect("bin/python lies in it")
     }
 
+    /// The library of NIXL among its packages.
+    ///
+    /// # Panics
+    /// When it is not there.
+    #[must_use]
+    pub fn nixl_library(&self) -> PathBuf {
+        let entries = |folder: &Path| folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        let packages = entries(&self.environment().join("lib")).map(|python| python.join("site-packages"));
+        let libraries = packages.flat_map(|packages| entries(&packages)).map(|package| package.join("libnixl_capi.so"));
+        libraries.into_iter().find(|library| library.is_file()).expect("its packages contain NIXL")
+    }
+
     /// A command of its Python, which asks nobody on the Internet.
     #[must_use]
     pub fn python(&self, args: &[&str]) -> Command {

@@ -24,8 +24,13 @@ impl Moving {
     }
 
     pub(crate) fn with_shape(shape: &str, args: &[&str]) -> Self {
+        Self::by(&["--kv-transfer", "tcp"], shape, args)
+    }
+
+    /// The same with the options of a data plane.
+    pub(crate) fn by(plane: &[&str], shape: &str, args: &[&str]) -> Self {
         let (port, metrics) = (free_port().to_string(), format!("127.0.0.1:{}", free_port()));
-        let common = ["--kv-transfer", "tcp", "--side-channel-port", &port, "--metrics-address", &metrics];
+        let common = [plane, &["--side-channel-port", &port, "--metrics-address", &metrics]].concat();
         let sizes = ["--kv-shape", shape, "--num-gpu-blocks", "400", "--block-size", "16"];
         Self { serve: Serve::start(&[&common[..], &sizes, args].concat()), metrics }
     }

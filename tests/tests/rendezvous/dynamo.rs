@@ -38,12 +38,7 @@ fn either_side_comes_first_and_kv_moves() {
 #[test]
 fn kv_moves_through_nixl_too() {
     let Some(python) = client("nixl") else { return };
-    let libraries = python.environment().join("lib");
-    let pythons = std::fs::read_dir(&libraries).expect("an environment has libraries").flatten();
-    let mut folders = pythons
-        .flat_map(|version| std::fs::read_dir(version.path().join("site-packages")).into_iter().flatten().flatten());
-    let library = folders.find_map(|folder| Some(folder.path().join("libnixl_capi.so")).filter(|file| file.is_file()));
-    let library = library.expect("NIXL is installed there");
+    let library = python.nixl_library();
     let library = library.to_str().expect("a path in text");
     let moves = ["--kv-transfer", "nixl", "--nixl-library", library];
     let prefill = Worker::start("dynamo", &moves);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use vcr_transfer::{Direction, ErrorKind, Expected, Held, Moved, PlaneEvent, Transfer, TransferError};
+use vcr_transfer::{Direction, ErrorKind, Expected, Held, Moved, Transfer, TransferError};
 
 use super::pages::{check_block, whole_pages};
 use super::{Active, Waiting, Worker, vacate};
@@ -135,8 +135,7 @@ impl Worker {
         for (request, (expected, _)) in late {
             expected.blocks.iter().for_each(|held| self.context.arena.settle(held.block, expected.id, None));
             let message = format!("no KV peer has written {request} after {} ms", expected.timeout.as_millis());
-            let outcome = Err(TransferError::new(ErrorKind::TimedOut, message));
-            self.report(PlaneEvent::Finished { id: expected.id, outcome });
+            self.end_expected(&expected, Err(TransferError::new(ErrorKind::TimedOut, message)));
         }
     }
 }

@@ -358,7 +358,19 @@ impl Worker {
             move_ns: since.elapsed().as_nanos() as u64,
             ..Moved::default()
         };
-        self.report(PlaneEvent::Finished { id: expected.id, outcome: checked.map(|()| moved) });
+        self.end_expected(&expected, checked.map(|()| moved));
+    }
+
+    /// Reports and counts the end of a transfer that a peer was to write.
+    fn end_expected(&mut self, expected: &Expected, outcome: Result<Moved, TransferError>) {
+        let counted = outcome.clone();
+        if self.report(PlaneEvent::Finished { id: expected.id, outcome }) {
+            let (name, mut statistics) = (expected.peer.to_string(), locked(&self.shared.statistics));
+            match counted {
+                Ok(moved) => statistics.complete(&name, Direction::Read, &moved),
+                Err(error) => statistics.fail(&name, error.kind),
+            }
+        }
     }
 
     /// Goes on with what waited for peers.
