@@ -165,7 +165,7 @@ pub struct StatsSettings {
     pub log_stats: bool,
     /// Whether each step's details are sent.
     pub iteration_details: bool,
-    /// One log line at the start and end of each request.
+    /// One log line at the start and end of each request, and when its KV has arrived.
     pub log_requests: bool,
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn completion_tokens(answer: &Reply) -> Option<u64> {
 fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
     for mode in ["pull", "push"] {
         let prefill = Moving::start(&["--kv-transfer-mode", mode, "--engine-id", "p"]);
-        let decode = Moving::start(&["--kv-transfer-mode", mode, "--engine-id", "d"]);
+        let decode = Moving::start(&["--kv-transfer-mode", mode, "--engine-id", "d", "--log-requests"]);
         let params = prefill.compute(&prompt(0));
         assert_eq!(params["transfer_mode"], mode, "{params}");
         let answer = decode.complete(&prompt(0), 5, &params);
@@ -98,6 +98,10 @@ fn bytes_of_a_prompt_arrive_and_are_counted_at_both_ends() {
         prefill.wait_for_metric("vcr_kv_transfer_sent_bytes_total", bytes);
         // A region for K and one for V of both layers.
         assert_eq!(decode.metric("vcr_kv_transfer_pages_received_total"), PROMPT_BLOCKS * 4.0);
+        let line = decode.serve.wait_for("KV arrived");
+        for part in ["peer=127.0.0.1:", "bytes=32768 ", "pages=16 ", "queue_ms=", "connect_ms=", "move_ms="] {
+            assert!(line.contains(part), "no `{part}` in {line}");
+        }
         // The side that moves them knows how long it took.
         let mover = if mode == "pull" { &decode } else { &prefill };
         mover.wait_for_metric("vcr_kv_transfers_total", 1.0);

@@ -283,7 +283,7 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     pub(crate) max_message_bytes: u64,
 
-    /// Log a line at the start and end of each request.
+    /// Log a line at the start and end of each request, and when its KV has arrived from another engine.
     #[arg(long)]
     pub(crate) log_requests: bool,
 

@@ -32,12 +32,16 @@ struct Load {
     /// Whether a link that engines share has yet to let it through.
     is_on_link: bool,
     failure: Option<TransferError>,
+    /// Sizes and times of the moved bytes, once the plane has ended.
+    moved: Option<Moved>,
 }
 
 /// The end of a transfer to this engine.
 pub(crate) struct LoadEnd {
     pub(crate) tag: u64,
     pub(crate) failure: Option<TransferError>,
+    /// Sizes and times of the bytes that have moved by now; none without a plane.
+    pub(crate) moved: Option<Moved>,
     /// Whether the plane itself has notified the prefill engine, or will.
     pub(crate) is_notified: bool,
 }
@@ -89,7 +93,8 @@ impl Loads {
         self.started += 1;
         let duration_ns = self.duration_ns(missing_tokens) as f64 / time_scale;
         let modelled_ns = now_ns.saturating_add(duration_ns as u64);
-        let mut load = Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None };
+        let mut load =
+            Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None, moved: None };
         let fail = |kind, message: &str| TransferError::new(kind, format!("KV transfer: {message}"));
         let moved_bytes = pages.as_ref().ok().and_then(Option::as_ref).map_or(0, |pages| pages.pairs().count() as u64)
             * mover.as_ref().map_or(0, |mover| mover.settings().geometry.block_bytes());
@@ -166,7 +171,7 @@ impl Loads {
             let Some(load) = self.by_tag.remove(&tag) else { continue };
             self.failed += u64::from(load.failure.is_some());
             let is_notified = mover.is_some() && load.failure.is_none();
-            return Some(LoadEnd { tag, failure: load.failure, is_notified });
+            return Some(LoadEnd { tag, failure: load.failure, moved: load.moved, is_notified });
         }
     }
 
@@ -212,6 +217,7 @@ impl Loads {
             return;
         };
         load.id = None;
+        load.moved = outcome.as_ref().ok().copied();
         let end_ns = match outcome {
             Err(error) => {
                 load.failure = Some(error);

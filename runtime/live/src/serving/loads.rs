@@ -1,7 +1,7 @@
 //! Transfers of KV to this engine and from it.
 
 use vcr_core::plan::RemoteLoad;
-use vcr_transfer::{ErrorKind, TransferError};
+use vcr_transfer::{ErrorKind, Moved, TransferError};
 use vcr_wire::{FinishReason, RequestError};
 
 use crate::config::Placement;
@@ -118,6 +118,11 @@ impl Serving {
         let Some(request) = self.requests.get_mut(end.tag) else { return Ok(()) };
         let Some(error) = end.failure else {
             let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+            if self.context.config.stats.log_requests
+                && let (Some(moved), Some(remote)) = (&end.moved, &remote)
+            {
+                log_moved(self.context.rank, &request.id, remote, moved);
+            }
             if let Some(placed) = &self.context.config.placements {
                 placed(&request.id, Placement::Received(now_ns));
             }
@@ -170,4 +175,20 @@ impl Serving {
             );
         }
     }
+}
+
+/// Logs the sizes and times of a transfer whose bytes have moved.
+fn log_moved(rank: u16, request: &str, remote: &RemoteKv, moved: &Moved) {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    tracing::info!(
+        rank,
+        request,
+        peer = %remote.peer,
+        bytes = moved.bytes,
+        pages = moved.pages,
+        queue_ms = ms(moved.queue_ns),
+        connect_ms = ms(moved.connect_ns),
+        move_ms = ms(moved.move_ns),
+        "KV arrived"
+    );
 }
