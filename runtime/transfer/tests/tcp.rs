@@ -406,6 +406,34 @@ fn a_cancelled_transfer_writes_no_more_and_has_no_event() {
     }
 }
 
+/// The prompt stays held, for the next reader.
+#[test]
+fn a_reader_that_dies_while_it_reads_leaves_the_prompt_held() {
+    let large = Geometry::new(GeometryInput { slice_bytes: 64 << 10, ..*geometry(1).input() }).expect("the sizes fit");
+    let mut prefill = Engine::new("p", large);
+    let blocks: Vec<u32> = (0..64).collect();
+    prefill.hold("r", &blocks);
+    let layout_hash = large.layout_hash();
+    let peer_info = PeerInfo { engine_id: "x".to_owned(), generation: 1, geometry: large, layout_hash };
+    let bytes = large.page_bytes();
+    let spans = blocks.iter().map(|block| Span { rank: 0, region: 0, block: *block, offset: 0, bytes }).collect();
+    let read = Message::Read { batch: 0, request: "r".to_owned(), spans };
+    let frames = [&preface()[..], &Message::Hello(peer_info).encode(), &read.encode()].concat();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
+        stream.write_all(&frames).expect("it is read");
+        // Far less than is sent, and more than stands before the pages.
+        stream.read_exact(&mut vec![0; 1 << 20]).expect("pages come");
+    }
+    let mut decode = Engine::new("d", large);
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5), (2, 63)]));
+    assert!(decode.outcome(1).is_ok());
+    assert_eq!(
+        prefill.plane.statistics().peers().find(|(name, _)| *name == "x").map(|(_, peer)| peer.sent_bytes),
+        None
+    );
+}
+
 #[test]
 fn a_thousand_transfers_at_once_all_end() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(1)), Engine::new("d", geometry(1)));

@@ -166,6 +166,24 @@ fn a_slow_transfer_is_part_of_the_time_to_first_token() {
     }
 }
 
+/// Killed while its request waits for KV: nobody says that the blocks may be freed.
+#[test]
+fn a_decode_engine_that_dies_while_it_loads_costs_one_lease() {
+    let prefill = Moving::start(&["--kv-lease", "1s"]);
+    let mut decode = Moving::start(&["--kv-lease", "1s", "--fault", "kv-transfer:drop"]);
+    let params = prefill.compute(&prompt(0));
+    let body = json!({"prompt": prompt(0), "max_tokens": 3, "kv_transfer_params": params});
+    let _answer = decode.serve.begin("/v1/completions", &body);
+    decode.wait_for_metric("vcr_kv_loads_total", 1.0);
+    decode.serve.kill();
+    prefill.is_whole();
+    prefill.wait_for_metric("vcr_leases_expired_total", 1.0);
+    let another = Moving::start(&[]);
+    let answer = another.complete(&prompt(1), 3, &prefill.compute(&prompt(1)));
+    assert_eq!((answer.status, completion_tokens(&answer)), (200, Some(3)), "{}", answer.body);
+    prefill.is_whole();
+}
+
 /// Requests name the address; one that is not allowed is never contacted.
 #[test]
 fn a_host_outside_of_the_list_is_not_contacted() {

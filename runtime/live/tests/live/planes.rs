@@ -180,6 +180,53 @@ fn aborts_on_both_sides_leave_nothing_behind() {
     is_whole(&prefill);
 }
 
+/// Requests that wait, are computed, load, and decode.
+#[test]
+fn aborts_at_each_stage_leave_nothing_behind() {
+    let one_at_a_time = |config: &mut LiveConfig| {
+        config.latency = constant(50 * MS);
+        config.engine = engine_config(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
+    };
+    let abort = |bench: &Bench, id: &str| bench.send(Request::Abort(vec![id.to_owned()]));
+    // An abort that comes too late for its stage leaves a prompt that is held until its lease ends.
+    let prefill = moving("p", |config| {
+        one_at_a_time(config);
+        config.transfer.lease_ns = 2_000 * MS;
+    });
+    prefill.add("busy", &[7; 28], 5);
+    prefill.send(with_kv("waits", &prompt(100), 1, prefill_only()));
+    abort(&prefill, "waits");
+    prefill.collect_some(&["busy"]);
+    prefill.send(with_kv("runs", &prompt(100), 1, prefill_only()));
+    prefill.wait_for("it runs", |snapshot| snapshot.num_running == 1);
+    abort(&prefill, "runs");
+    is_whole(&prefill);
+
+    let prefill = moving("p", |_| ());
+    let decoder = moving("d", one_at_a_time);
+    decoder.add("busy", &[7; 28], 1_000);
+    decoder.wait_for("it runs", |snapshot| snapshot.num_running == 1);
+    decoder.send(with_kv("waits", &prompt(100), 2, compute(&prefill, "p1", &prompt(100))));
+    decoder.wait_for("it waits", |snapshot| snapshot.num_waiting == 1);
+    abort(&decoder, "waits");
+    is_whole(&prefill);
+    abort(&decoder, "busy");
+    decoder.send(with_kv("decodes", &prompt(80), 1_000, compute(&prefill, "p2", &prompt(80))));
+    decoder.wait_for("it decodes", |snapshot| snapshot.num_running == 1);
+    abort(&decoder, "decodes");
+    is_whole(&decoder);
+    is_whole(&prefill);
+
+    let decoder = moving("d", |config| {
+        config.faults = vec!["kv-transfer:slow,by=3600s".parse().expect("it is a fault")];
+    });
+    decoder.send(with_kv("loads", &prompt(60), 2, compute(&prefill, "p3", &prompt(60))));
+    decoder.wait_for("its bytes are here", |_| received_bytes(&decoder) == 4 * geometry(2, 16).block_bytes());
+    abort(&decoder, "loads");
+    is_whole(&decoder);
+    is_whole(&prefill);
+}
+
 /// A second start of the engine, at the same port, holds nothing of the first one.
 #[test]
 fn a_prefill_engine_that_was_restarted_or_is_gone_fails_the_load_with_the_reason() {
