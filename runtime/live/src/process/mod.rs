@@ -2,4 +2,6 @@
 
 pub(crate) mod engines;
 pub(crate) mod rank;
+#[cfg(target_os = "linux")]
+pub(crate) mod time_slice;
 pub(crate) mod waiting;

@@ -72,6 +72,8 @@ impl Rank {
         // Best effort: without it waits may end some fifty microseconds late on Linux.
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        #[cfg(target_os = "linux")]
+        crate::process::time_slice::shorten();
         let result = self.serve_frontends();
         // A waiting client must be told that no answer comes.
         self.close_local();

@@ -1,6 +1,6 @@
 //! One connection: frames and pages over a socket, with a deadline for each wait.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +17,9 @@ use crate::tcp::frame::{
 use crate::tcp::socket::Socket;
 use crate::tcp::tls::{self, TcpTls};
 
-/// Bytes in one system call: locks of blocks are held for no longer than it takes.
-/// Few enough that what was received is compared while it is in the processor's cache.
-const CALL_BYTES: usize = 256 << 10;
+/// Bytes in one system call: locks of blocks are held for no longer than it takes, and an engine's step that is due waits
+/// for its end where the kernel is not preempted.
+const CALL_BYTES: u32 = 64 << 10;
 /// Buffers in one system call (the system takes 1,024).
 const CALL_BUFFERS: usize = 512;
 /// Buffers of a connection within a host, which the system makes twice as large. What is sent there is received on the
@@ -27,7 +27,7 @@ const CALL_BUFFERS: usize = 512;
 const HOST_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of pages after which a thread lets others go first: without it an engine's step waits for the rest of a time
 /// slice, which is milliseconds, whatever the niceness.
-const YIELD_BYTES: usize = 512 << 10;
+const YIELD_BYTES: usize = 128 << 10;
 /// Interval at which a wait looks whether the plane has been stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -279,16 +279,11 @@ impl Link {
         patience: Duration,
     ) -> Result<bool, LinkError> {
         let mut failure = None;
-        let mut place = Place::default();
-        while let Some(call) = place.next_call(spans) {
+        let (mut place, mut call) = (Place::default(), Vec::new());
+        while place.next_call(spans, &mut call) {
             let until = Instant::now() + patience;
             let sent = self.retry(PollFlags::OUT, until, |socket| {
-                let sent = arena.with_spans(call, &is_right, |slices| {
-                    let mut slices = slices;
-                    IoSlice::advance_slices(&mut slices, place.offset);
-                    socket.write_vectored(slices)
-                });
-                sent.transpose()
+                arena.with_spans(&call, &is_right, |slices| socket.write_vectored(slices)).transpose()
             })?;
             match sent {
                 Some(0) => return Err(LinkError::Closed),
@@ -328,16 +323,11 @@ impl Link {
         patience: Duration,
         mut arrived: impl FnMut(usize),
     ) -> Result<Received, LinkError> {
-        let mut place = Place::default();
-        while let Some(call) = place.next_call(spans) {
+        let (mut place, mut call) = (Place::default(), Vec::new());
+        while place.next_call(spans, &mut call) {
             let until = Instant::now() + patience;
             let received = self.retry(PollFlags::IN, until, |socket| {
-                let received = arena.with_spans_mut(owner, call, |slices| {
-                    let mut slices = slices;
-                    IoSliceMut::advance_slices(&mut slices, place.offset);
-                    socket.read_vectored(slices)
-                });
-                received.transpose()
+                arena.with_spans_mut(owner, &call, |slices| socket.read_vectored(slices)).transpose()
             })?;
             match received {
                 Some(0) => return Err(LinkError::Closed),
@@ -394,17 +384,19 @@ struct Place {
 }
 
 impl Place {
-    /// The spans of the next system call; none at the end.
-    fn next_call<'a>(&self, spans: &'a [Span]) -> Option<&'a [Span]> {
-        let rest = spans.get(self.index..).filter(|rest| !rest.is_empty())?;
-        let mut bytes = 0;
-        let fits = |span: &&Span| {
-            let has_room = bytes < CALL_BYTES;
-            bytes += span.bytes as usize;
-            has_room
-        };
-        let count = rest.iter().take(CALL_BUFFERS).take_while(fits).count();
-        Some(&rest[..count])
+    /// Replaces `call` by what the next system call moves: whole spans and parts of them. False at the end.
+    fn next_call(&self, spans: &[Span], call: &mut Vec<Span>) -> bool {
+        call.clear();
+        let (mut offset, mut left) = (self.offset as u32, CALL_BYTES);
+        for span in spans[self.index..].iter().take(CALL_BUFFERS) {
+            let bytes = (span.bytes - offset).min(left);
+            call.push(Span { offset: span.offset + offset, bytes, ..*span });
+            (offset, left) = (0, left - bytes);
+            if left == 0 {
+                break;
+            }
+        }
+        !call.is_empty()
     }
 
     fn advance(&mut self, spans: &[Span], bytes: usize) {

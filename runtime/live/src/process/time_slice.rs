@@ -1,0 +1,38 @@
+//! The time slice of an engine's thread.
+
+/// The shortest slice that Linux takes.
+const SLICE_NS: u64 = 100_000;
+
+/// Asks for short time slices, so that this thread runs as soon as a step is due: from 6.12 on, Linux interrupts threads
+/// with longer slices for it. Best effort: other policies than the usual one keep their settings.
+#[expect(unsafe_code, reason = "neither the standard library nor rustix has these system calls")]
+pub(crate) fn shorten() {
+    let size = size_of::<libc::sched_attr>() as libc::c_uint;
+    // SAFETY: all its fields are numbers, for which zero is valid.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the system writes at most `size` bytes into the structure, which lives longer than the call.
+    let is_read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } == 0;
+    if is_read && attributes.sched_policy == libc::SCHED_OTHER as u32 {
+        attributes.sched_runtime = SLICE_NS;
+        // SAFETY: the system only reads the structure.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    /// Whatever the kernel makes of the slice, all else stays as it was.
+    #[test]
+    #[expect(unsafe_code, reason = "as above")]
+    fn policy_and_niceness_stay() {
+        let niceness = getpriority_process(None).expect("it is known");
+        shorten();
+        // SAFETY: it takes and returns numbers.
+        assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
+        assert_eq!(getpriority_process(None), Ok(niceness));
+    }
+}
