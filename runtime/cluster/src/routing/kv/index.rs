@@ -48,7 +48,7 @@ impl<T> ByBlock<T> {
 /// A change of blocks in a row.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// When it is seen.
+    /// The time at which it is seen.
     at_ns: u64,
     kind: ChangeKind,
     blocks: u32,

@@ -32,7 +32,7 @@ impl Engine {
     /// Does what a call of [`Engine::update`] and then one of [`Engine::schedule`] would do.
     ///
     /// # Panics
-    /// When not [`Engine::decodes_bursts_on`]: a driver bug.
+    /// Unless [`Engine::decodes_bursts_on`]: a driver bug.
     pub fn decode_bursts<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         debug_assert!(self.decodes_bursts_on(), "a step was skipped that may end a request");
         let stop = self.repeated_stop().expect("the step repeats itself");
