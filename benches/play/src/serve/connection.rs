@@ -1,11 +1,12 @@
 //! One connection to an HTTP server, with one request at a time.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
 use vcr_core::seed::mix;
 
+use super::timestamp;
 use crate::Failure;
 
 /// Bytes of an answer's end that are kept, to be looked into.
@@ -61,6 +62,9 @@ pub(crate) struct Connection {
 pub(crate) struct Arrived {
     /// Ends of events.
     pub(crate) events: u32,
+    /// Time at which the system received the last of them, in nanoseconds since 1970,
+    /// however late the client reads them. 0 unless times are wanted.
+    pub(crate) at_ns: u64,
     /// Whether the answer is complete.
     pub(crate) is_over: bool,
 }
@@ -73,6 +77,11 @@ impl Connection {
         Ok(Self { socket, answer, length: None, received: 0, status: [0; 3], last_byte: 0 })
     }
 
+    /// Has the system take the times at which bytes come.
+    pub(crate) fn take_times(&self) -> Result<(), Failure> {
+        Ok(timestamp::take_times(&self.socket)?)
+    }
+
     /// Sends a request, whole.
     pub(crate) fn ask(&mut self, request: &str) -> Result<(), Failure> {
         self.answer.clear();
@@ -82,9 +91,9 @@ impl Connection {
 
     /// Takes what has come.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Arrived, Failure> {
-        let count = match self.socket.read(buffer) {
-            Ok(0) => return Err("the server has closed a connection".into()),
-            Ok(count) => count,
+        let (count, at_ns) = match timestamp::receive(&self.socket, buffer) {
+            Ok((0, _)) => return Err("the server has closed a connection".into()),
+            Ok(received) => received,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Arrived::default()),
             Err(error) => return Err(error.into()),
         };
@@ -108,7 +117,7 @@ impl Connection {
             Some(length) => self.received >= length,
             None => self.answer.ends_with(b"\r\n0\r\n\r\n"),
         };
-        Ok(Arrived { events, is_over })
+        Ok(Arrived { events, at_ns, is_over })
     }
 
     /// The status and the length of an answer, from its first packet.

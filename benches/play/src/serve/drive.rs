@@ -4,14 +4,16 @@ use std::os::fd::OwnedFd;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::process::nice;
 use vcr_core::seed::{derive, mix};
-use vcr_wire::monotonic_ns;
 
 use super::connection::{Connection, Shape, request};
 use crate::Failure;
 
 /// Connections that are looked at at once.
 const EVENTS_AT_ONCE: usize = 512;
+/// As [`nice`] counts.
+const LOWEST_PRIORITY: i32 = 19;
 /// Longer than any server is silent while it has work.
 const PATIENCE_S: i64 = 60;
 
@@ -19,7 +21,6 @@ const PATIENCE_S: i64 = 60;
 pub(crate) struct Clients {
     connections: Vec<Connection>,
     epoll: OwnedFd,
-    ready: Vec<epoll::Event>,
     buffer: Vec<u8>,
     model: String,
     seed: u64,
@@ -40,7 +41,6 @@ impl Clients {
         Ok(Self {
             connections,
             epoll,
-            ready: Vec::with_capacity(EVENTS_AT_ONCE),
             buffer: vec![0; 65_536],
             model: model.to_owned(),
             seed: derive(seed, "bench.http", 0),
@@ -59,13 +59,13 @@ impl Clients {
         &mut self,
         mut take: impl FnMut(&mut Connection, usize, &mut [u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        self.ready.clear();
+        let mut ready = Vec::with_capacity(EVENTS_AT_ONCE);
         let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
-        epoll::wait(&self.epoll, spare_capacity(&mut self.ready), Some(&patience))?;
-        if self.ready.is_empty() {
+        epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&patience))?;
+        if ready.is_empty() {
             return Err(format!("the server was silent for {PATIENCE_S} s").into());
         }
-        for event in &self.ready {
+        for event in &ready {
             let place = event.data.u64() as usize;
             take(&mut self.connections[place], place, &mut self.buffer)?;
         }
@@ -102,12 +102,27 @@ impl Clients {
 
     /// Runs a stream on each connection and returns when each token came.
     /// `on_way` is called once, when all streams have begun.
+    ///
+    /// It is done on a thread of the lowest priority: where client and server share
+    /// cores, the server does not wait for the client, as if each had a machine.
     pub(crate) fn paced(
         &mut self,
         shape: Shape,
-        on_way: &mut dyn FnMut() -> Result<(), Failure>,
+        on_way: &mut (dyn FnMut() -> Result<(), Failure> + Send),
     ) -> Result<Tokens, Failure> {
+        let mut run = || {
+            nice(LOWEST_PRIORITY)?;
+            self.run_paced(shape, on_way)
+        };
+        std::thread::scope(|scope| {
+            let tokens = scope.spawn(move || run().map_err(|error| error.to_string())).join();
+            Ok(tokens.map_err(|_| "the client panicked".to_owned())??)
+        })
+    }
+
+    fn run_paced(&mut self, shape: Shape, on_way: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Tokens, Failure> {
         let count = self.connections.len();
+        self.connections.iter().try_for_each(Connection::take_times)?;
         for place in 0..count {
             self.ask(place, shape)?;
         }
@@ -118,12 +133,11 @@ impl Clients {
             let before = begun;
             self.wait(|connection, place, buffer| {
                 let arrived = connection.read(buffer)?;
-                let at_ns = monotonic_ns();
                 let stream: &mut Vec<u64> = &mut streams[place];
                 begun += usize::from(stream.is_empty() && arrived.events > 0);
                 // What follows the last token are the finish reason, usage and the end.
                 for _ in 0..arrived.events.min((wanted - stream.len()) as u32) {
-                    stream.push(at_ns);
+                    stream.push(arrived.at_ns);
                 }
                 if arrived.is_over {
                     connection.check(shape.output_tokens)?;

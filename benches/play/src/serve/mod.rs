@@ -5,6 +5,7 @@ mod connection;
 mod drive;
 mod robust;
 mod server;
+mod timestamp;
 
 use clap::{Args, ValueEnum};
 
