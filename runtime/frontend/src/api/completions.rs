@@ -14,7 +14,7 @@ use super::request::{StreamOptions, request_id, submit, text_request};
 use crate::api::answer::logprobs::{CompletionLogprobs, prompt_logprobs};
 use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
-use crate::api::request::body::{Body, FastJson, json};
+use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{Prompt, Tokenized};
 use crate::api::request::structured::{checked_wire, late_format, structure};
 use crate::api::tokens::rendered::{Rendered, Rendering};
@@ -107,10 +107,8 @@ struct Form {
 /// Answers text completions.
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body<Box<CompletionRequest>>,
+    Call { headers, body: request }: Call<Box<CompletionRequest>>,
 ) -> Result<Response, ApiError> {
-    let FastJson(request) = body?;
     let counted = app.count();
     let Started { form, merged, stream, usages } = start(&app, &headers, request)?;
     if stream {
@@ -174,11 +172,11 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
 }
 
 #[derive(Serialize)]
-struct Completion {
-    id: String,
+struct Completion<'a> {
+    id: &'a str,
     object: &'static str,
     created: u64,
-    model: String,
+    model: &'a str,
     choices: Vec<Choice>,
     usage: Usage,
     metrics: Option<Value>,
@@ -209,16 +207,16 @@ impl Form {
         prompt.text.clone().unwrap_or_else(|| app.model.tokenizer.decode(&prompt.tokens, false))
     }
 
-    fn whole(&self, app: &App, answers: &[Answer]) -> Completion {
+    fn whole(&self, app: &App, answers: &[Answer]) -> Completion<'_> {
         let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(app, index, answer)).collect();
         let prompt_tokens = self.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
         let cached = answers.iter().map(|answer| answer.cached_tokens as usize).sum();
         Completion {
-            id: self.id.clone(),
+            id: &self.id,
             object: "text_completion",
             created: self.created,
-            model: self.model.clone(),
+            model: &self.model,
             choices,
             usage: Usage::new(prompt_tokens, output_tokens, self.prompt_details.then_some(cached)),
             metrics: None,

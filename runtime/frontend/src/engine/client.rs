@@ -139,7 +139,7 @@ impl EngineClient {
                 adapter: request.lora_request.as_ref().map(|lora| lora.name.clone()),
             })
         });
-        let id: Box<str> = request.request_id.as_str().into();
+        let id: Arc<str> = request.request_id.as_str().into();
         let collector = rank.submit(&id, Request::Add(request), observer)?;
         Ok(RequestStream::new(Arc::clone(&self.0.ranks), place, id, collector))
     }

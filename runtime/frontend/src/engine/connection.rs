@@ -5,15 +5,18 @@ use std::future::Future;
 use crate::http::ConnectionControl;
 
 tokio::task_local! {
-    static CONNECTION: Option<ConnectionControl>;
+    static CONNECTION: ConnectionControl;
 }
 
 /// Handles a request that came by `connection`.
-pub(crate) async fn with_connection<T>(connection: Option<ConnectionControl>, handling: impl Future<Output = T>) -> T {
-    CONNECTION.scope(connection, handling).await
+pub(crate) fn with_connection<F: Future>(
+    connection: ConnectionControl,
+    handling: F,
+) -> impl Future<Output = F::Output> {
+    CONNECTION.scope(connection, handling)
 }
 
 /// The connection of the request that this task handles.
-pub(super) fn current() -> Option<ConnectionControl> {
-    CONNECTION.try_with(Clone::clone).ok().flatten()
+pub(crate) fn current_connection() -> Option<ConnectionControl> {
+    CONNECTION.try_with(Clone::clone).ok()
 }

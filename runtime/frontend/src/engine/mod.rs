@@ -10,7 +10,7 @@ mod utilities;
 mod wake_ups;
 
 pub use client::EngineClient;
-pub(crate) use connection::with_connection;
+pub(crate) use connection::{current_connection, with_connection};
 pub use observer::{EngineObserver, RequestObserver, RequestStart};
 pub use stream::RequestStream;
 

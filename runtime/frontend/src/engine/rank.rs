@@ -14,7 +14,7 @@ use vcr_wire::{
 
 use super::EngineError;
 use super::collector::Collector;
-use super::connection;
+use super::connection::current_connection;
 use super::observer::{EngineObserver, RequestObserver};
 use super::wake_ups::WakeUps;
 use crate::http::ConnectionControl;
@@ -32,7 +32,7 @@ type Answer = oneshot::Sender<Result<Value, EngineError>>;
 struct Table {
     is_up: bool,
     ready: Option<Box<ReadyResponse>>,
-    requests: HashMap<Box<str>, Entry>,
+    requests: HashMap<Arc<str>, Entry>,
     calls: BTreeMap<u64, Answer>,
     last_call: u64,
     /// Room for those whom a message wakes.
@@ -101,14 +101,14 @@ impl Rank {
     /// Sends a request and returns where its outputs come.
     pub(super) fn submit(
         &self,
-        id: &str,
+        id: &Arc<str>,
         request: Request,
         observer: Option<Box<dyn RequestObserver>>,
     ) -> Result<Arc<Collector>, EngineError> {
         let collector = Arc::new(Collector::default());
-        let entry = Entry { collector: Arc::clone(&collector), observer, connection: connection::current() };
+        let entry = Entry { collector: Arc::clone(&collector), observer, connection: current_connection() };
         // Before it is sent: its outputs may come at once.
-        self.table().requests.insert(id.into(), entry);
+        self.table().requests.insert(Arc::clone(id), entry);
         let is_only = self.load.fetch_add(1, Ordering::Relaxed) == 0;
         match self.post(request) {
             // An engine with nothing else to do begins at once.

@@ -16,7 +16,7 @@ use super::rank::Rank;
 pub struct RequestStream {
     ranks: Arc<[Rank]>,
     place: usize,
-    id: Box<str>,
+    id: Arc<str>,
     collector: Arc<Collector>,
     /// Outputs that were taken together with an earlier one.
     taken: Outputs,
@@ -24,23 +24,23 @@ pub struct RequestStream {
 }
 
 impl RequestStream {
-    pub(super) fn new(ranks: Arc<[Rank]>, place: usize, id: Box<str>, collector: Arc<Collector>) -> Self {
+    pub(super) fn new(ranks: Arc<[Rank]>, place: usize, id: Arc<str>, collector: Arc<Collector>) -> Self {
         Self { ranks, place, id, collector, taken: Outputs::default(), is_done: false }
     }
 
-    /// The next output; none after the one with a finish reason.
+    /// The next output, of which the name is left out; none after the one with a finish reason.
     ///
     /// # Errors
     /// When the engine is lost.
     pub async fn next(&mut self) -> Result<Option<EngineCoreOutput>, EngineError> {
-        poll_fn(|context| self.poll(context)).await
+        poll_fn(|context| self.poll(context).map_ok(|output| output.map(owned))).await
     }
 
     /// As [`RequestStream::next`], for use in streams.
     ///
     /// # Errors
     /// When the engine is lost.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<EngineCoreOutput>, EngineError>> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<StepOutput<'_>>, EngineError>> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
@@ -49,15 +49,10 @@ impl RequestStream {
             self.is_done = taken.is_err();
             taken?;
         }
-        let output = self.taken.pop().map(|output| match output {
-            StepOutput::Whole(output) => *output,
-            StepOutput::Tokens(tokens) => EngineCoreOutput {
-                request_id: self.id.to_string(),
-                new_token_ids: tokens.to_vec(),
-                ..EngineCoreOutput::default()
-            },
-        });
-        self.is_done = output.as_ref().is_some_and(|output| output.finish_reason.is_some());
+        let output = self.taken.pop();
+        if let Some(StepOutput::Whole(output)) = &output {
+            self.is_done = output.finish_reason.is_some();
+        }
         Poll::Ready(Ok(output))
     }
 
@@ -83,5 +78,15 @@ impl RequestStream {
 impl Drop for RequestStream {
     fn drop(&mut self) {
         self.end(FinishReason::Abort);
+    }
+}
+
+/// An output with its own memory, and without a name.
+fn owned(output: StepOutput<'_>) -> EngineCoreOutput {
+    match output {
+        StepOutput::Whole(output) => *output,
+        StepOutput::Tokens(tokens) => {
+            EngineCoreOutput { new_token_ids: tokens.to_vec(), ..EngineCoreOutput::default() }
+        }
     }
 }

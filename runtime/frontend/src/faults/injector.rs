@@ -86,6 +86,11 @@ impl ClientFaults {
         self.needs_body.load(Ordering::Relaxed)
     }
 
+    /// Whether there is no rule.
+    pub(super) fn is_empty(&self) -> bool {
+        self.active().is_empty()
+    }
+
     /// The fault of a call. All rules count it; the first that hits applies.
     pub(super) fn of_call(&self, parts: &Parts, body: &NamedInBody) -> Option<FaultKind> {
         let caller = Caller::new(parts, body, &self.tenants);

@@ -15,7 +15,7 @@ use super::caller::NamedInBody;
 use super::error_body::error_response;
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
-use crate::engine::with_connection;
+use crate::engine::current_connection;
 use crate::http::{ConnectionControl, Innermost, Next};
 use crate::metrics::Metrics;
 
@@ -49,19 +49,29 @@ pub(super) async fn inject<F: Future<Output = Response>>(
         layer.metrics.fault("return-error");
         return response;
     }
+    if layer.faults.is_empty() {
+        return next(request).await;
+    }
+    // In a box, so that requests of a server without faults have no room for it.
+    Box::pin(judged(layer, request, next)).await
+}
+
+/// Lets a request meet the fault of the rule that applies, if there is one.
+async fn judged<F: Future<Output = Response>>(
+    layer: &FaultLayer,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let (request, named) = match with_body(layer, request).await {
         Ok(read) => read,
         Err(response) => return response,
     };
     let (parts, body) = request.into_parts();
     let kind = layer.faults.of_call(&parts, &named);
-    let connection = parts.extensions.get::<ConnectionControl>().cloned();
     let request = Request::from_parts(parts, body);
-    let next = |request| with_connection(connection.clone(), next(request));
     match kind {
         None => next(request).await,
-        // In a box, so that requests without a fault have no room for it.
-        Some(kind) => Box::pin(faulty(layer, kind, request, connection.clone(), next)).await,
+        Some(kind) => faulty(layer, kind, request, next).await,
     }
 }
 
@@ -70,9 +80,9 @@ async fn faulty<F: Future<Output = Response>>(
     layer: &FaultLayer,
     kind: FaultKind,
     request: Request,
-    connection: Option<ConnectionControl>,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
+    let connection = current_connection();
     let path = request.uri().path().to_owned();
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use vcr_finish_reason::FinishReason;
 use vcr_text::{Detokenizer, StopStrings, Tokenizer};
-use vcr_wire::{EngineCoreOutput, RequestError, StopReason, Value};
+use vcr_wire::{EngineCoreOutput, RequestError, StepOutput, StopReason, Value};
 
 use super::logprobs::Position;
 use crate::engine::{EngineError, RequestStream};
@@ -104,58 +104,50 @@ impl TextStream {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        self.outputs.poll(context).map(|output| {
-            let piece = output.map(|output| output.map(|output| self.take(&output)));
-            self.is_done = !matches!(&piece, Ok(Some(piece)) if piece.finish.is_none());
-            piece
-        })
+        let (tokens, rest) = match ready!(self.outputs.poll(context)) {
+            Ok(Some(StepOutput::Tokens(tokens))) => (tokens.to_vec(), None),
+            Ok(Some(StepOutput::Whole(mut output))) => (std::mem::take(&mut output.new_token_ids), Some(output)),
+            ended => {
+                self.is_done = true;
+                return Poll::Ready(ended.map(|_| None));
+            }
+        };
+        let piece = self.take(tokens, rest);
+        self.is_done = piece.finish.is_some();
+        Poll::Ready(Ok(Some(piece)))
     }
 
-    /// The text of an output.
-    fn take(&mut self, output: &EngineCoreOutput) -> Piece {
-        let tokens = &output.new_token_ids;
-        let mut piece = Piece {
-            tokens: tokens.clone(),
-            logprobs: output
-                .new_logprobs
-                .as_ref()
-                .map(|logprobs| Position::read(logprobs, &self.tokenizer))
-                .unwrap_or_default(),
-            prompt_logprobs: output
-                .new_prompt_logprobs_tensors
-                .as_ref()
-                .map(|logprobs| Position::read(logprobs, &self.tokenizer)),
-            cached_tokens: output.prefill_stats.as_ref().map(|stats| stats.num_cached_tokens),
-            ..Piece::default()
-        };
+    /// The text of an output: of its tokens, and of the rest of it, if it has more than those.
+    fn take(&mut self, tokens: Vec<u32>, rest: Option<Box<EngineCoreOutput>>) -> Piece {
+        let mut piece = Piece::default();
         self.output_tokens += tokens.len() as u32;
         // The token that stops a text belongs to it only where it is asked for.
-        let is_stopped = output.finish_reason == Some(FinishReason::Stop);
-        let hidden = usize::from(is_stopped && !self.settings.include_stop && self.ends_by_token(output));
+        let is_hidden = rest.as_deref().is_some_and(|output| self.hides_last(&tokens, output));
         let mut text = String::new();
-        for token in &tokens[..tokens.len().saturating_sub(hidden)] {
+        for token in &tokens[..tokens.len().saturating_sub(usize::from(is_hidden))] {
             let before = text.len();
             self.detokenizer.push(*token, &mut text);
             self.add_span(Some(*token), text.len() - before);
         }
-        if output.finish_reason.is_some() {
-            let before = text.len();
-            self.detokenizer.finish(&mut text);
-            self.add_span(None, text.len() - before);
+        piece.tokens = tokens;
+        if let Some(output) = rest.as_deref() {
+            self.take_rest(output, &mut piece, &mut text);
         }
         let may_stop = self.output_tokens > self.settings.min_tokens;
         if let Some(found) = self.stops.push(&text, may_stop, &mut piece.text) {
             self.outputs.stop();
             let stop = Some(StopCause::Text(found.stop));
-            let kv_transfer_params = output.kv_transfer_params.clone();
+            let kv_transfer_params = rest.and_then(|output| output.kv_transfer_params);
             piece.finish = Some(Finish { reason: FinishReason::Stop, stop, error: None, kv_transfer_params });
-        } else if let Some(reason) = output.finish_reason {
+        } else if let Some((output, reason)) =
+            rest.and_then(|output| output.finish_reason.map(|reason| (output, reason)))
+        {
             self.stops.finish(&mut piece.text);
-            let stop = output.stop_reason.as_ref().map(|stop| match stop {
-                StopReason::Token(token) => StopCause::Token(*token),
-                StopReason::Text(text) => StopCause::Text(text.clone()),
+            let EngineCoreOutput { stop_reason, error, kv_transfer_params, .. } = *output;
+            let stop = stop_reason.map(|stop| match stop {
+                StopReason::Token(token) => StopCause::Token(token),
+                StopReason::Text(text) => StopCause::Text(text),
             });
-            let (error, kv_transfer_params) = (output.error.clone(), output.kv_transfer_params.clone());
             piece.finish = Some(Finish { reason, stop, error, kv_transfer_params });
         }
         piece.spans = self.released_spans(piece.text.len());
@@ -165,6 +157,19 @@ impl TextStream {
             piece.spans.extend(cut.map(|span| Span { bytes: 0, ..span }));
         }
         piece
+    }
+
+    /// Takes what an output has besides tokens.
+    fn take_rest(&mut self, output: &EngineCoreOutput, piece: &mut Piece, text: &mut String) {
+        let read = |logprobs| Position::read(logprobs, &self.tokenizer);
+        piece.logprobs = output.new_logprobs.as_ref().map(read).unwrap_or_default();
+        piece.prompt_logprobs = output.new_prompt_logprobs_tensors.as_ref().map(read);
+        piece.cached_tokens = output.prefill_stats.as_ref().map(|stats| stats.num_cached_tokens);
+        if output.finish_reason.is_some() {
+            let before = text.len();
+            self.detokenizer.finish(text);
+            self.add_span(None, text.len() - before);
+        }
     }
 
     fn add_span(&mut self, token: Option<u32>, bytes: usize) {
@@ -191,8 +196,12 @@ impl TextStream {
         released
     }
 
-    fn ends_by_token(&self, output: &EngineCoreOutput) -> bool {
-        match (&output.stop_reason, output.new_token_ids.last()) {
+    /// Whether the last of its tokens ends a text without being a part of it.
+    fn hides_last(&self, tokens: &[u32], output: &EngineCoreOutput) -> bool {
+        if output.finish_reason != Some(FinishReason::Stop) || self.settings.include_stop {
+            return false;
+        }
+        match (&output.stop_reason, tokens.last()) {
             (Some(StopReason::Token(_)), Some(_)) => true,
             (None, Some(last)) => self.settings.eos_token == Some(*last),
             _ => false,

@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
+use super::connection::ConnectionControl;
 use super::large::{BodyMemory, beside_others};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
+use crate::engine::with_connection;
 use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
@@ -61,7 +63,16 @@ impl Next<'_> {
 pub trait Site: Send + Sync {
     /// Answers the request of a client. The future is in a box, so that a connection
     /// has no room for it once the answer has begun.
-    fn answer(self: Arc<Self>, request: Request, peer: SocketAddr) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+    fn answer(self: Arc<Self>, request: Request, client: Client) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+}
+
+/// The client of a request.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its address.
+    pub peer: SocketAddr,
+    /// The connection that the request came by.
+    pub connection: ConnectionControl,
 }
 
 /// Routes and the layers around them. One future holds all layers: they stand outside
@@ -73,6 +84,7 @@ struct Layers<I> {
     keys: ApiKeys,
     http: HttpRecorder,
     body_limit: DefaultBodyLimit,
+    max_body_bytes: usize,
     body_memory: BodyMemory,
     innermost: I,
     handlers: Handlers,
@@ -98,6 +110,7 @@ impl Around {
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
             http: HttpRecorder::new(&self.metrics, paths),
             body_limit: DefaultBodyLimit::max(self.max_body_bytes),
+            max_body_bytes: self.max_body_bytes,
             body_memory: BodyMemory::new(self.body_memory_bytes, self.max_body_bytes),
             innermost,
             handlers,
@@ -106,18 +119,27 @@ impl Around {
 }
 
 impl<I: Innermost> Site for Layers<I> {
-    fn answer(
-        self: Arc<Self>,
-        mut request: Request,
-        peer: SocketAddr,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        self.body_limit.apply(&mut request);
-        Box::pin(async move {
+    fn answer(self: Arc<Self>, mut request: Request, client: Client) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        if !is_within(request.headers(), self.max_body_bytes) {
+            self.body_limit.apply(&mut request);
+        }
+        let Client { peer, connection } = client;
+        Box::pin(with_connection(connection, async move {
             let next = |request| self.innermost.run(request, Next(&self.handlers));
             let counted =
                 |request| count(&self.http, request, |request| beside_others(&self.body_memory, request, next));
             let opened = |request| require_key(&self.keys, request, counted);
             log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened)).await
-        })
+        }))
     }
+}
+
+/// The limit of a body without any other, which is axum's.
+const UNSET_LIMIT_BYTES: usize = 2_097_152;
+
+/// Whether the head of a request promises a body within `limit`, which HTTP holds it to: it
+/// needs no limit of its own.
+fn is_within(headers: &HeaderMap, limit: usize) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    length.is_some_and(|bytes| bytes <= limit.min(UNSET_LIMIT_BYTES))
 }

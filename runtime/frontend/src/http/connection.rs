@@ -11,8 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// Ends a connection from within one of its requests. Among the extensions of
-/// requests that [`serve`](super::serve) takes.
+/// Ends a connection from within one of its requests.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionControl(Arc<State>);
 

@@ -21,8 +21,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::around::Site;
+use super::around::{Client, Site};
 use super::connection::{ClientSocket, ConnectionControl, reset_on_close};
+use super::head_timer::HeadTimer;
 use super::protocol::{Protocol, detect};
 use super::threads::Dealer;
 use super::tls::Tls;
@@ -179,7 +180,7 @@ impl Connection {
         match protocol {
             Protocol::Http1 => {
                 let mut builder = http1::Builder::new();
-                builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
+                builder.timer(HeadTimer::default()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
                 // Answers and events are short: to copy them behind their heads takes less than a
                 // write of several parts.
                 builder.writev(false);
@@ -212,12 +213,10 @@ impl Connection {
         control: &ConnectionControl,
         begin: B,
     ) -> impl HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + 'static> + Send + use<B> {
-        let (site, peer, control) = (Arc::clone(&self.site), self.peer, control.clone());
+        let (site, client) = (Arc::clone(&self.site), Client { peer: self.peer, connection: control.clone() });
         service_fn(move |request: Request<Incoming>| {
             begin();
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(control.clone());
-            let answer = Arc::clone(&site).answer(request, peer);
+            let answer = Arc::clone(&site).answer(request.map(Body::new), client.clone());
             async move { Ok::<Response<Body>, Infallible>(answer.await) }
         })
     }
@@ -235,6 +234,8 @@ impl Connection {
         let mut watches_end = true;
         loop {
             tokio::select! {
+                // First, since all else is rare.
+                biased;
                 result = connection.as_mut() => {
                     if let Err(error) = result {
                         tracing::debug!(%peer, %error, "a connection ended");

@@ -3,6 +3,7 @@
 
 mod around;
 mod connection;
+mod head_timer;
 mod large;
 mod layers;
 mod listen;
@@ -13,7 +14,7 @@ mod tests;
 mod threads;
 mod tls;
 
-pub use around::{Around, Innermost, Next, Site};
+pub use around::{Around, Client, Innermost, Next, Site};
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Extension, Request};
+use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::engine::current_connection;
 use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
 use crate::server::routes::Routes;
 
@@ -51,8 +52,8 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
     async fn panics() {
         panic!("on purpose");
     }
-    async fn resets(Extension(connection): Extension<ConnectionControl>) {
-        connection.reset();
+    async fn resets() {
+        current_connection().expect("a client's connection").reset();
         std::future::pending::<()>().await;
     }
     let routes = Routes::new()

@@ -22,7 +22,7 @@ use self::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::answer::gather;
 use super::request::{StreamOptions, request_id, submit, text_request};
 use crate::api::answer::sse::{self, Source};
-use crate::api::request::body::{Body, FastJson, json};
+use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
 use crate::api::request::structured::{ResponseFormat, checked_wire, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
@@ -332,10 +332,8 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
 /// Answers chats.
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body<ChatRequest>,
+    Call { headers, body: request }: Call<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let FastJson(request) = body?;
     let is_streamed = request.stream;
     let chat = Chat::start(&app, &headers, request)?;
     if is_streamed {

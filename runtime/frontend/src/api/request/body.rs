@@ -3,7 +3,7 @@
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, RequestExt as _};
 use futures_util::StreamExt as _;
@@ -29,17 +29,42 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for FastJson<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
-        read(&collected(request).await?).map(Self)
+        let length = body_length(request.headers());
+        read(&collected(request, length).await?).map(Self)
+    }
+}
+
+/// A request with a JSON body, as [`FastJson`] reads it, and its headers, which are moved
+/// where axum's own way to take both would copy them.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct Call<T> {
+    pub(in crate::api) headers: HeaderMap,
+    pub(in crate::api) body: T,
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Call<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(mut request: Request, _: &S) -> Result<Self, ApiError> {
+        check_kind(request.headers().get(header::CONTENT_TYPE)).await?;
+        let length = body_length(request.headers());
+        let headers = std::mem::take(request.headers_mut());
+        let body = read(&collected(request, length).await?)?;
+        Ok(Self { headers, body })
     }
 }
 
 /// Memory that a length in a head reserves at most, until the body is that long.
 const RESERVED_BYTES: usize = 64 << 20;
 
+/// The length of a body, where its head says it.
+fn body_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}
+
 /// The bytes of a body, each of its frames gone as soon as it is copied. A body of one
 /// frame is not copied.
-async fn collected(request: Request) -> Result<Bytes, ApiError> {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+async fn collected(request: Request, length: Option<usize>) -> Result<Bytes, ApiError> {
     let mut frames = request.with_limited_body().into_body().into_data_stream().map(|frame| {
         // In the words of axum's own way to collect a body.
         frame.map_err(|error| ApiError::malformed(format!("Failed to buffer the request body: {error}")))
@@ -141,8 +166,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_collected_as_axum_does() {
-        assert_eq!(collected(framed(5)).await, Ok(Bytes::from_static(b"abcde")));
-        let refused = collected(framed(4)).await.expect_err("it is too long");
+        assert_eq!(collected(framed(5), None).await, Ok(Bytes::from_static(b"abcde")));
+        let refused = collected(framed(4), None).await.expect_err("it is too long");
         let theirs = Bytes::from_request(framed(4), &()).await.expect_err("it is too long");
         assert_eq!(refused, ApiError::from(JsonRejection::from(theirs)));
     }

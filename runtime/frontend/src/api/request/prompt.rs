@@ -49,15 +49,32 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
+/// Tokens of a list that are read before memory is taken for them.
+const FIRST_TOKENS: usize = 128;
+
 /// The tokens of a list that begins with `first`, without the room that other items take.
+/// A short list is copied once instead of with each growth.
 fn tokens<'de, A: SeqAccess<'de>>(first: u32, mut items: A) -> Result<Item, A::Error> {
-    let mut tokens = vec![first];
+    let (mut start, mut count) = ([first; FIRST_TOKENS], 1);
+    let mut tokens = Vec::new();
     let mut are_tokens = true;
     while let Some(MaybeToken(token)) = items.next_element()? {
-        match token {
-            Some(token) => tokens.push(token),
-            None => are_tokens = false,
+        let Some(token) = token else {
+            are_tokens = false;
+            continue;
+        };
+        if let Some(place) = start.get_mut(count) {
+            *place = token;
+            count += 1;
+        } else {
+            if tokens.is_empty() {
+                tokens.extend_from_slice(&start);
+            }
+            tokens.push(token);
         }
+    }
+    if tokens.is_empty() {
+        tokens.extend_from_slice(&start[..count]);
     }
     Ok(if are_tokens { Item::Tokens(tokens) } else { Item::Other })
 }
