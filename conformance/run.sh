@@ -14,8 +14,8 @@ version=${1:-0.33.0}
 minor=${version%.*}
 target=${CARGO_TARGET_DIR:-$root/target}
 "$root/conformance/fetch.sh" "$version"
-# A target folder for each release: to Cargo, its crates look like those of another.
-build=(--manifest-path "$root/target/conformance/$version/Cargo.toml" --target-dir "$target/conformance/$version/target"
+# One target folder: releases share most of their dependencies, and workspace.py numbers their own crates.
+build=(--manifest-path "$root/target/conformance/$version/Cargo.toml" --target-dir "$target/conformance/target"
   --package vcr-conformance --features "vcr-conformance/$minor")
 if [ "${2:-}" = --clippy ]; then
   exec cargo clippy "${build[@]}" -- --deny warnings

@@ -19,17 +19,23 @@ GIT_ZEROMQ = re.compile(r'^zeromq = \{ git = "[^"]*", rev = "[^"]*"', re.MULTILI
 ZEROMQ = 'zeromq = { version = "0.7.0"'
 
 
-def manifest_of(original: str) -> str:
-    """Versions and lints are the release's. Its profiles are not: they abort on
+# Releases do not number their crates. With numbers, the crates of several releases
+# can share a target folder: Cargo names what it builds by package version.
+PACKAGE_VERSION = re.compile(r'^version = "[^"]*"', re.MULTILINE)
+
+
+def manifest_of(original: str, release: str) -> str:
+    """Dependencies and lints are the release's. Its profiles are not: they abort on
     panic, and an engine would be left behind."""
     tables = re.split(r"^(?=\[)", original, flags=re.MULTILINE)
     kept = ("[workspace.package]", "[workspace.dependencies]", "[workspace.lints")
     members = ", ".join(f'"{member}"' for member in ["conformance", *(f"src/{crate}" for crate in CRATES)])
     head = f'[workspace]\nmembers = [{members}]\nresolver = "3"\n\n[profile.dev]\ndebug = false\nincremental = false\n\n'
-    return head + GIT_ZEROMQ.sub(ZEROMQ, "".join(table for table in tables if table.startswith(kept)))
+    body = GIT_ZEROMQ.sub(ZEROMQ, "".join(table for table in tables if table.startswith(kept)))
+    return head + PACKAGE_VERSION.sub(f'version = "{release}"', body, count=1)
 
 
-def unpack(archive: tarfile.TarFile, folder: pathlib.Path) -> None:
+def unpack(archive: tarfile.TarFile, folder: pathlib.Path, release: str) -> None:
     wanted = ("Cargo.toml", "Cargo.lock", *(f"src/{crate}/" for crate in CRATES))
     for member in archive:
         _, _, path = member.name.partition("/rust/")
@@ -37,8 +43,11 @@ def unpack(archive: tarfile.TarFile, folder: pathlib.Path) -> None:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             content = archive.extractfile(member).read()
-            target.write_bytes(manifest_of(content.decode()).encode() if path == "Cargo.toml" else content)
+            if path == "Cargo.toml":
+                content = manifest_of(content.decode(), release).encode()
+            target.write_bytes(content)
 
 
-with tarfile.open(sys.argv[1]) as archive:
-    unpack(archive, pathlib.Path(sys.argv[2]))
+source = pathlib.Path(sys.argv[1])
+with tarfile.open(source) as archive:
+    unpack(archive, pathlib.Path(sys.argv[2]), source.name.removeprefix("vllm-").removesuffix(".tar.gz"))
