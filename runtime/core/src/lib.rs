@@ -58,11 +58,11 @@ pub use config::{
 };
 pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
-pub use engine::{Engine, PauseState, RejectReason, TokenSource};
+pub use engine::{Engine, PauseState, RejectReason};
 pub use kv::groups::{KvCacheGroup, KvCacheKind};
 pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};
-pub use plugins::{PluginContext, factory, fault, latency, policy, request_times, route, scale, tokens};
+pub use plugins::{PluginContext, TokenSource, factory, fault, latency, policy, request_times, route, scale, tokens};
 pub use request::{
     DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
 };

@@ -2,6 +2,8 @@
 //!
 //! Both are buffers the engine reuses from step to step.
 
+pub(crate) mod in_flight;
+
 use std::ops::Range;
 
 use crate::kv::pool::BlockId;

@@ -104,7 +104,7 @@ impl Engine {
         plan.refused.push(self.requests[id].tag);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
         self.set_deferred(id, false);
-        self.tell_ended(id);
+        self.note_ended(id);
         self.drop_request(id);
         true
     }
@@ -238,7 +238,7 @@ impl Engine {
         note_lora(&mut scan.loras, self.requests[id].lora);
         self.requests[id].status = RequestStatus::Running;
         self.running.push(id);
-        self.tell_admitted(id, computed);
+        self.note_admitted(id, computed);
         let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);

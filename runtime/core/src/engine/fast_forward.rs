@@ -7,10 +7,11 @@
 mod bursts;
 pub(super) mod steady_decode;
 
-use crate::engine::{Engine, TokenSource};
+use crate::engine::Engine;
 use crate::kv::event::KvEventLog;
 use crate::kv::pool::BlockId;
 use crate::plan::{RequestOutput, ScheduledKind};
+use crate::plugins::TokenSource;
 
 /// A block given to a request within a [`FastForward`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,23 +74,23 @@ impl Engine {
             self.repeat_plan(steps);
         }
         shape.kv_active_blocks = u64::from(self.pool.num_active());
-        let plan = self.plan_mut();
+        let plan = self.steps.newest_mut();
         plan.shape = shape;
         plan.admission_stop = stop;
         self.stats.steps += u64::from(steps);
-        self.applied_steps += u64::from(steps);
-        self.requests.recycle(self.applied_steps);
+        self.steps.skip(steps);
+        self.requests.recycle(self.steps.applied());
         &self.fast_forward
     }
 
     /// All steps of members of the steady decode.
     fn skip_steady_decode_steps(&mut self, steps: u32) {
-        let mut plan = self.take_plan(self.newest);
+        let mut plan = self.steps.take_newest();
         let mut fast_forward = std::mem::take(&mut self.fast_forward);
         self.outputs.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
         plan.clear();
         self.advance_steady_decode_by(&mut plan, steps, &mut fast_forward);
-        self.put_plan(self.newest, plan);
+        self.steps.put_newest(plan);
         self.fast_forward = fast_forward;
     }
 
@@ -98,7 +99,7 @@ impl Engine {
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         let caching = self.pool.caching();
         let block_size = self.config.block_size;
-        let plan = self.take_plan(self.newest);
+        let plan = self.steps.take_newest();
         let out = &mut self.outputs;
         for (index, entry) in plan.scheduled.iter().enumerate() {
             let request = &mut self.requests[entry.request];
@@ -127,7 +128,7 @@ impl Engine {
                 finish: None,
             });
         }
-        self.put_plan(self.newest, plan);
+        self.steps.put_newest(plan);
     }
 
     /// Takes and offers blocks, in the order in which single steps would.
@@ -155,7 +156,7 @@ impl Engine {
 
     /// Makes the entries of the plan in flight those of the fast-forward's last step.
     fn repeat_plan(&mut self, steps: u32) {
-        let mut plan = self.take_plan(self.newest);
+        let mut plan = self.steps.take_newest();
         plan.block_ids.clear();
         plan.freed_encoder_items.clear();
         plan.preempted.clear();
@@ -170,7 +171,7 @@ impl Engine {
             entry.kind = ScheduledKind::Running;
             entry.blocks = first..plan.block_ids.len() as u32;
         }
-        self.put_plan(self.newest, plan);
+        self.steps.put_newest(plan);
     }
 }
 

@@ -28,7 +28,7 @@ impl Engine {
         self.set_deferred(id, false);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
-            self.tell_ended(id);
+            self.note_ended(id);
             self.forget_items(id);
         }
         self.drop_request(id);
@@ -53,7 +53,7 @@ impl Engine {
     /// Applies the end of a request that has left all lists.
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.set_deferred(id, false);
-        self.tell_ended(id);
+        self.note_ended(id);
         self.forget_items(id);
         self.end_reservation(id);
         if self.requests[id].kv_role == KvRole::Source {
@@ -76,6 +76,6 @@ impl Engine {
         self.end_reservation(id);
         self.release_blocks(id);
         self.requests.retire(id, self.stats.steps);
-        self.requests.recycle(self.applied_steps);
+        self.requests.recycle(self.steps.applied());
     }
 }

@@ -58,7 +58,7 @@ impl Engine {
     pub(crate) fn decodes_all(&self) -> bool {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
-        self.steps_in_flight == 1
+        self.steps.count() == 1
             && self.pace.is_none()
             && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
             && self.pause_state != PauseState::PausedAll

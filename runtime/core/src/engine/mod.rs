@@ -18,12 +18,10 @@ mod reject;
 mod remote_kv;
 mod schedule;
 mod tier_load;
-mod token_source;
 mod update;
 
 pub use pause::PauseState;
 pub use reject::RejectReason;
-pub use token_source::TokenSource;
 
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
@@ -35,6 +33,7 @@ use crate::encoder::Encoder;
 use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
+use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
@@ -71,16 +70,7 @@ pub struct Engine {
     /// Requests that are [`Request::deferred`].
     pub(crate) num_deferred: usize,
     pub(crate) pause_state: PauseState,
-    /// The steps in flight and the latest step, whichever are fewer than two; a place
-    /// is empty only while its plan is worked on.
-    plans: [Option<Box<StepPlan>>; 2],
-    /// Index of the latest plan.
-    pub(crate) newest: usize,
-    /// Index of the oldest plan in flight, if any is.
-    pub(crate) oldest: usize,
-    pub(crate) steps_in_flight: usize,
-    /// Steps applied since the start.
-    pub(crate) applied_steps: u64,
+    steps: StepsInFlight,
     pub(crate) outputs: StepOutputs,
     pub(crate) fast_forward: FastForward,
     pub(crate) stats: EngineStats,
@@ -134,11 +124,7 @@ impl Engine {
             num_loading: 0,
             num_deferred: 0,
             pause_state: PauseState::Unpaused,
-            plans: [(); 2].map(|()| Some(Box::default())),
-            newest: 0,
-            oldest: 0,
-            steps_in_flight: 0,
-            applied_steps: 0,
+            steps: StepsInFlight::new(),
             outputs: StepOutputs::default(),
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
@@ -232,49 +218,32 @@ impl Engine {
     /// Whether a step has been scheduled and not yet applied.
     #[must_use]
     pub fn step_in_flight(&self) -> bool {
-        self.steps_in_flight > 0
+        self.steps.count() > 0
     }
 
     /// Steps scheduled and not yet applied; up to two under async scheduling.
     #[must_use]
     pub fn steps_in_flight(&self) -> usize {
-        self.steps_in_flight
+        self.steps.count()
     }
 
     /// Whether another step may be scheduled before one is applied.
     #[must_use]
     pub fn may_schedule(&self) -> bool {
-        self.steps_in_flight < self.config.max_steps_in_flight()
+        self.steps.count() < self.config.max_steps_in_flight()
     }
 
     /// The latest plan.
     #[must_use]
     pub fn plan(&self) -> &StepPlan {
-        self.plan_at(self.newest)
-    }
-
-    fn plan_at(&self, place: usize) -> &StepPlan {
-        self.plans[place].as_deref().expect("a plan is in its place")
-    }
-
-    pub(crate) fn plan_mut(&mut self) -> &mut StepPlan {
-        self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
-    }
-
-    /// A plan, to be worked on and given back by [`Engine::put_plan`].
-    pub(crate) fn take_plan(&mut self, place: usize) -> Box<StepPlan> {
-        self.plans[place].take().expect("a plan is in its place")
-    }
-
-    pub(crate) fn put_plan(&mut self, place: usize, plan: Box<StepPlan>) {
-        self.plans[place] = Some(plan);
+        self.steps.newest()
     }
 
     /// The oldest plan in flight, whose result is applied next; the latest plan
     /// if none is.
     #[must_use]
     pub fn oldest_plan(&self) -> &StepPlan {
-        if self.steps_in_flight > 0 { self.plan_at(self.oldest) } else { self.plan() }
+        self.steps.oldest()
     }
 
     /// Outputs of the latest step applied.
@@ -370,7 +339,7 @@ impl Engine {
         if !self.pool.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }
-        self.tell_arrived(id, priority, tenant);
+        self.note_arrived(id, priority, tenant);
         if self.waits_apart(id) {
             self.destinations.push_back(id, &mut self.requests);
         } else {

@@ -15,13 +15,13 @@ use crate::request::{RequestId, RequestStatus};
 struct Standing {
     eviction_rank: i64,
     chunk_cap: u32,
-    told_computed_tokens: u32,
-    told_output_tokens: u32,
+    reported_computed_tokens: u32,
+    reported_output_tokens: u32,
 }
 
 impl Default for Standing {
     fn default() -> Self {
-        Self { eviction_rank: 0, chunk_cap: NO_CHUNK_CAP, told_computed_tokens: 0, told_output_tokens: 0 }
+        Self { eviction_rank: 0, chunk_cap: NO_CHUNK_CAP, reported_computed_tokens: 0, reported_output_tokens: 0 }
     }
 }
 
@@ -104,8 +104,9 @@ impl Engine {
             let request = &self.requests[id];
             let (computed_tokens, output_tokens) = (request.num_computed_tokens, request.num_output_tokens());
             let standing = &mut book.standings[id.index()];
-            if (standing.told_computed_tokens, standing.told_output_tokens) != (computed_tokens, output_tokens) {
-                (standing.told_computed_tokens, standing.told_output_tokens) = (computed_tokens, output_tokens);
+            if (standing.reported_computed_tokens, standing.reported_output_tokens) != (computed_tokens, output_tokens)
+            {
+                (standing.reported_computed_tokens, standing.reported_output_tokens) = (computed_tokens, output_tokens);
                 book.progress.push(Progress { slot: id.0, computed_tokens, output_tokens });
             }
         }
@@ -141,7 +142,7 @@ impl Engine {
         queue.push_back(id, &mut self.requests);
     }
 
-    pub(crate) fn tell_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
+    pub(crate) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
         // Until the policy sets it, independent of the priority.
@@ -162,19 +163,19 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn tell_admitted(&mut self, id: RequestId, cached_tokens: u32) {
+    pub(crate) fn note_admitted(&mut self, id: RequestId, cached_tokens: u32) {
         let Some(book) = &mut self.policy_book else { return };
-        book.standings[id.index()].told_computed_tokens = cached_tokens;
+        book.standings[id.index()].reported_computed_tokens = cached_tokens;
         book.note(PolicyEvent::Admitted { slot: id.0, cached_tokens });
     }
 
-    pub(crate) fn tell_preempted(&mut self, id: RequestId) {
+    pub(crate) fn note_preempted(&mut self, id: RequestId) {
         let Some(book) = &mut self.policy_book else { return };
         book.note(PolicyEvent::Preempted { slot: id.0 });
     }
 
     #[inline]
-    pub(crate) fn tell_ended(&mut self, id: RequestId) {
+    pub(crate) fn note_ended(&mut self, id: RequestId) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &self.requests[id];
         book.note(PolicyEvent::Ended {

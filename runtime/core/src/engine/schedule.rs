@@ -39,10 +39,8 @@ impl Engine {
     /// When no further step may be in flight (see [`Engine::may_schedule`]): a
     /// driver bug.
     pub fn schedule(&mut self) -> &StepPlan {
-        assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps_in_flight);
-        // The same buffer again where it is free, since it is in the CPU's cache.
-        let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest };
-        let mut plan = self.take_plan(slot);
+        assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps.count());
+        let mut plan = self.steps.take_next();
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
         plan.num_groups = self.groups.as_mut().map_or(0, |groups| {
@@ -76,13 +74,8 @@ impl Engine {
         self.note_occupancy(&mut plan);
         if !plan.is_empty() {
             self.stats.steps += 1;
-            if self.steps_in_flight == 0 {
-                self.oldest = slot;
-            }
-            self.steps_in_flight += 1;
         }
-        self.newest = slot;
-        self.put_plan(slot, plan);
+        self.steps.put_next(plan);
         self.plan()
     }
 
@@ -299,7 +292,7 @@ impl Engine {
         }
         let request = &self.requests[id];
         self.preempted_outside.push(request.tag);
-        self.tell_preempted(id);
+        self.note_preempted(id);
         self.waiting.push_front(id, &mut self.requests);
     }
 

@@ -1,7 +1,8 @@
 //! Applying a step: vLLM's `Scheduler.update_from_output()`.
 
-use crate::engine::{Engine, TokenSource};
+use crate::engine::Engine;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::plugins::TokenSource;
 use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
 use crate::stats::SpecDecodeStats;
 
@@ -20,9 +21,7 @@ impl Engine {
     /// # Panics
     /// When no step is in flight: a driver bug.
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
-        assert!(self.steps_in_flight > 0, "applied a step that was never scheduled");
-        let oldest = self.oldest;
-        let plan = self.take_plan(oldest);
+        let plan = self.steps.take_oldest();
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
         out.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
@@ -40,11 +39,8 @@ impl Engine {
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
-        self.put_plan(oldest, plan);
-        self.steps_in_flight -= 1;
-        self.oldest ^= 1;
-        self.applied_steps += 1;
-        self.requests.recycle(self.applied_steps);
+        self.steps.put_applied(plan);
+        self.requests.recycle(self.steps.applied());
         self.outputs = out;
         self.close_steady_decode_step();
         self.join_steady_decode();

@@ -8,6 +8,8 @@ pub mod policy;
 pub mod request_times;
 pub mod route;
 pub mod scale;
+mod token_source;
 pub mod tokens;
 
 pub use context::PluginContext;
+pub use token_source::TokenSource;

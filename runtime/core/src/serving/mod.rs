@@ -14,10 +14,11 @@ pub use kind::EngineKind;
 
 use std::fmt;
 
-use crate::engine::{RejectReason, TokenSource};
+use crate::engine::RejectReason;
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
+use crate::plugins::TokenSource;
 use crate::plugins::latency::DecodeSteps;
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;

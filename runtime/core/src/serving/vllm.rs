@@ -1,9 +1,10 @@
 //! The vLLM engine as a driver knows it.
 
-use crate::engine::{Engine, RejectReason, TokenSource};
+use crate::engine::{Engine, RejectReason};
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
+use crate::plugins::TokenSource;
 use crate::plugins::latency::DecodeSteps;
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::forward::common_methods;

@@ -3,8 +3,9 @@
 //! As for vLLM's engine: while nothing arrives and no request ends, each pass is the
 //! one before with every context a token longer.
 
-use crate::engine::{Engine, TokenSource};
+use crate::engine::Engine;
 use crate::plan::{RequestOutput, ScheduledKind};
+use crate::plugins::TokenSource;
 use crate::plugins::latency::{BlockChange, DecodeSteps};
 use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;

@@ -235,7 +235,7 @@ impl SglangEngine {
         self.requests[id].max_tokens > 0
     }
 
-    pub(super) fn seat_loaded(&mut self) {
+    pub(super) fn run_loaded(&mut self) {
         while self.running.len() < self.config.max_num_seqs as usize
             && let Some(id) = self.kv_ready.pop(&mut self.requests)
         {

@@ -3,10 +3,11 @@
 use super::config::{PassOrder, Retraction};
 use super::engine::{Hold, SglangEngine};
 use super::radix;
-use crate::engine::{RejectReason, TokenSource};
+use crate::engine::RejectReason;
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::plugins::TokenSource;
 use crate::plugins::latency::DecodeSteps;
 use crate::request::{Request, RequestId, RequestSpec, RequestStatus};
 use crate::serving::{EngineLoad, ServingEngine};
@@ -86,7 +87,7 @@ impl ServingEngine for SglangEngine {
         assert!(!self.step_in_flight, "scheduled a pass while one is in flight");
         let mut plan = std::mem::take(&mut self.plan);
         plan.clear();
-        self.seat_loaded();
+        self.run_loaded();
         plan.admission_stop = self.admit(&mut plan);
         let prefills = !self.prefills.is_empty();
         self.take_first_slots();

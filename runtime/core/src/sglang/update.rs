@@ -1,7 +1,7 @@
 //! Outputs of a pass.
 
-use crate::engine::TokenSource;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::plugins::TokenSource;
 use crate::request::{FinishReason, Flags, RequestStatus};
 use crate::sglang::config::PassOrder;
 use crate::sglang::engine::SglangEngine;

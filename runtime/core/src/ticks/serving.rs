@@ -1,8 +1,9 @@
 //! The engine as drivers use it.
 
 use super::engine::TickEngine;
-use crate::engine::{RejectReason, TokenSource};
+use crate::engine::RejectReason;
 use crate::plan::{StepOutputs, StepPlan};
+use crate::plugins::TokenSource;
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::{EngineLoad, ServingEngine};
 use crate::stats::EngineStats;

@@ -1,7 +1,7 @@
 //! The end of a tick: outputs, turns, and pages returned.
 
-use crate::engine::TokenSource;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::plugins::TokenSource;
 use crate::request::{FinishReason, RequestStatus};
 use crate::ticks::engine::TickEngine;
 

@@ -210,13 +210,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_bulk_is_its_requests_one_by_one(config in arb_config(), acts in prop::collection::vec(arb_act(), 1..40)) {
+    fn a_steady_decode_is_its_requests_one_by_one(config in arb_config(), acts in prop::collection::vec(arb_act(), 1..40)) {
         compare(&config, &acts, |tag| tag)?;
     }
 
     /// Settings and requests with which there is a steady decode, so that most cases have one.
     #[test]
-    fn a_plain_engines_bulk_is_its_requests_one_by_one(
+    fn a_plain_engines_steady_decode_is_its_requests_one_by_one(
         num_gpu_blocks in 8..80u32,
         block_size in prop::sample::select(&[8, 16, 64][..]),
         max_num_batched_tokens in 4..200u32,
@@ -242,7 +242,7 @@ proptest! {
 
     /// The same where layers are in groups, so that blocks leave windows.
     #[test]
-    fn a_bulk_with_windows_is_its_requests_one_by_one(
+    fn a_steady_decode_with_windows_is_its_requests_one_by_one(
         num_gpu_blocks in 30..200u32,
         (block_size, kv_cache_groups) in prop::sample::select(&[8, 16][..])
             .prop_flat_map(|size| (Just(size), arb_groups(size))),

@@ -36,10 +36,10 @@ impl Engine {
     pub fn decode_bursts<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         debug_assert!(self.decodes_bursts_on(), "a step was skipped that may end a request");
         let stop = self.repeated_stop().expect("the step repeats itself");
-        let mut plan = self.take_plan(self.newest);
+        let mut plan = self.steps.take_newest();
         self.give_bursts(&plan, source);
-        self.applied_steps += 1;
-        self.requests.recycle(self.applied_steps);
+        self.steps.skip(1);
+        self.requests.recycle(self.steps.applied());
         plan.clear();
         plan.admission_stop = stop;
         for index in 0..self.running.len() {
@@ -47,7 +47,7 @@ impl Engine {
         }
         self.note_occupancy(&mut plan);
         self.stats.steps += 1;
-        self.put_plan(self.newest, plan);
+        self.steps.put_newest(plan);
     }
 
     /// Applies the step of `plan`.

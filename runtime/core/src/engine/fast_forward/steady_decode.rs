@@ -383,7 +383,7 @@ impl Engine {
         if self.steady_decode.head == 0 {
             return;
         }
-        if self.steps_in_flight > 0 {
+        if self.steps.count() > 0 {
             self.list_members();
         } else {
             self.part_members(0, |_, _| {});
@@ -395,7 +395,7 @@ impl Engine {
 
     /// Enters the members into the plan in flight one by one, and removes them.
     fn list_members(&mut self) {
-        let mut plan = self.take_plan(self.newest);
+        let mut plan = self.steps.take_newest();
         let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
         let mut single = single.into_iter();
         self.part_members(1, |id, member| match member {
@@ -405,21 +405,21 @@ impl Engine {
         plan.scheduled.extend(single);
         plan.steady_decode_requests = 0;
         plan.steady_decode_groups.clear();
-        self.put_plan(self.newest, plan);
+        self.steps.put_newest(plan);
     }
 
-    /// Removes all members, with `steps_in_flight` steps not applied yet. Calls `tell` for each
+    /// Removes all members, with `steps_in_flight` steps not applied yet. Calls `visit` for each
     /// request at the head of the running list, with its state if it was a member.
-    fn part_members(&mut self, steps_in_flight: u64, mut tell: impl FnMut(RequestId, Option<&mut Request>)) {
+    fn part_members(&mut self, steps_in_flight: u64, mut visit: impl FnMut(RequestId, Option<&mut Request>)) {
         for position in 0..self.steady_decode.head {
             let id = self.running[position];
             if !self.steady_decode.places[id.index()].is_member {
-                tell(id, None);
+                visit(id, None);
                 continue;
             }
             self.catch_up(id, self.steady_decode.clock - steps_in_flight);
             self.steady_decode.remove(id, &self.requests[id]);
-            tell(id, Some(&mut self.requests[id]));
+            visit(id, Some(&mut self.requests[id]));
         }
     }
 

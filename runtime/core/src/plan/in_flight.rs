@@ -1,0 +1,113 @@
+//! Steps that have been scheduled and not yet applied, with their plans.
+
+use crate::plan::StepPlan;
+
+/// The plans of the steps in flight and of the latest step, whichever are fewer than two.
+#[derive(Debug)]
+pub(crate) struct StepsInFlight {
+    /// A place is empty only while its plan is worked on.
+    plans: [Option<Box<StepPlan>>; 2],
+    /// Place of the latest plan.
+    newest: usize,
+    /// Place of the oldest plan in flight, if any is.
+    oldest: usize,
+    count: usize,
+    /// Steps applied since the start.
+    applied: u64,
+}
+
+impl StepsInFlight {
+    /// None, with an empty plan as the latest.
+    pub(crate) fn new() -> Self {
+        Self { plans: [(); 2].map(|()| Some(Box::default())), newest: 0, oldest: 0, count: 0, applied: 0 }
+    }
+
+    /// Steps scheduled and not yet applied.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Steps applied since the start.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    fn plan_at(&self, place: usize) -> &StepPlan {
+        self.plans[place].as_deref().expect("a plan is in its place")
+    }
+
+    fn take_at(&mut self, place: usize) -> Box<StepPlan> {
+        self.plans[place].take().expect("a plan is in its place")
+    }
+
+    /// The latest plan.
+    #[inline]
+    pub(crate) fn newest(&self) -> &StepPlan {
+        self.plan_at(self.newest)
+    }
+
+    /// The latest plan, to be changed.
+    pub(crate) fn newest_mut(&mut self) -> &mut StepPlan {
+        self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
+    }
+
+    /// The oldest plan in flight; the latest if none is.
+    pub(crate) fn oldest(&self) -> &StepPlan {
+        if self.count > 0 { self.plan_at(self.oldest) } else { self.newest() }
+    }
+
+    /// Takes the latest plan, to be put back by [`Self::put_newest`].
+    pub(crate) fn take_newest(&mut self) -> Box<StepPlan> {
+        self.take_at(self.newest)
+    }
+
+    pub(crate) fn put_newest(&mut self, plan: Box<StepPlan>) {
+        self.plans[self.newest] = Some(plan);
+    }
+
+    /// Place of the next plan: the same again where it is free, since it is in the CPU's cache.
+    fn next_place(&self) -> usize {
+        if self.count > 0 { self.oldest ^ 1 } else { self.newest }
+    }
+
+    /// Takes a plan for the next step, to be scheduled and put back by [`Self::put_next`].
+    pub(crate) fn take_next(&mut self) -> Box<StepPlan> {
+        self.take_at(self.next_place())
+    }
+
+    /// Makes a plan the latest. Its step is in flight unless the plan is empty.
+    pub(crate) fn put_next(&mut self, plan: Box<StepPlan>) {
+        let place = self.next_place();
+        if !plan.is_empty() {
+            if self.count == 0 {
+                self.oldest = place;
+            }
+            self.count += 1;
+        }
+        self.newest = place;
+        self.plans[place] = Some(plan);
+    }
+
+    /// Takes the oldest plan in flight, to be applied and put back by [`Self::put_applied`].
+    ///
+    /// # Panics
+    /// When no step is in flight.
+    pub(crate) fn take_oldest(&mut self) -> Box<StepPlan> {
+        assert!(self.count > 0, "applied a step that was never scheduled");
+        self.take_at(self.oldest)
+    }
+
+    /// Ends the oldest step in flight, whose plan this is.
+    pub(crate) fn put_applied(&mut self, plan: Box<StepPlan>) {
+        self.plans[self.oldest] = Some(plan);
+        self.count -= 1;
+        self.oldest ^= 1;
+        self.applied += 1;
+    }
+
+    /// Counts steps as applied, after which as many as before are in flight.
+    pub(crate) fn skip(&mut self, steps: u32) {
+        self.applied += u64::from(steps);
+    }
+}
