@@ -11,8 +11,7 @@ use std::sync::Arc;
 use support::{assert_conserved, config, recorded, run};
 use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_cluster::{
-    DataParallel, LatencyFactory, LinkConfig, LinkSharing, Overheads, PoolConfig, Report, RouterConfig, RunConfig,
-    SourceOutput, Topology, TransferScope,
+    LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RunConfig, SourceOutput, Topology, TransferScope,
 };
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
@@ -113,19 +112,9 @@ impl Case<'_> {
         let model = Polynomial::new(input).expect("valid");
         let latency: LatencyFactory = Arc::new(move |_seed| Ok(Box::new(model)));
         PoolConfig {
-            name: name.to_owned(),
-            engines: 1,
-            scaling: None,
-            data_parallel: DataParallel::default(),
-            engine: self.engine(semantics),
-            latency,
-            policy: None,
-            router: RouterConfig::RoundRobin,
             acceptance_rates: vec![1.0; self.burst as usize],
-            failures: None,
-            tokens: None,
-            overheads: Overheads::default(),
             rejects_in_queue: semantics == Dynamo1_6 && !matches!(self.backend, Backend::Sglang),
+            ..PoolConfig::new(name, 1, self.engine(semantics), latency)
         }
     }
 

@@ -159,7 +159,7 @@ impl ScalingConfig {
             problem("`min` must be at least 1");
         }
         if min_engines > max_engines {
-            problem(&format!("`min` is {min_engines} and `max` {max_engines}; there is nothing between them"));
+            problem(&format!("`min` is {min_engines}, but must not exceed `max`, which is {max_engines}"));
         } else if !(min_engines..=max_engines).contains(&engines) {
             problem(&format!(
                 "the pool starts with {engines} engines, but `min` is {min_engines} and `max` {max_engines}"

@@ -5,6 +5,7 @@
 
 pub(crate) mod kept;
 pub mod metrics;
+mod outcome;
 pub mod record;
 pub(crate) mod row;
 mod samples;

@@ -87,7 +87,7 @@ mod tests {
     use vcr_core::{EngineConfig, EngineConfigInput};
 
     use super::*;
-    use crate::config::{DataParallel, Overheads, PoolConfig, RouterConfig, RunConfig, Topology};
+    use crate::config::{PoolConfig, RunConfig, Topology};
     use crate::observe::Unobserved;
     use crate::traffic::SyntheticInput;
 
@@ -103,21 +103,8 @@ mod tests {
     /// Many requests at once at an engine with two running slots.
     fn config(step_ns: u64, requests: u32, output_tokens: u32) -> RunConfig {
         let engine = EngineConfigInput { max_num_seqs: 2, ..EngineConfigInput::default() };
-        let pool = PoolConfig {
-            name: "pool".to_owned(),
-            engines: 1,
-            scaling: None,
-            data_parallel: DataParallel::default(),
-            engine: EngineConfig::new(engine).expect("valid").into(),
-            latency: Arc::new(move |_| Ok(Box::new(Constant(step_ns)))),
-            policy: None,
-            router: RouterConfig::RoundRobin,
-            acceptance_rates: Vec::new(),
-            failures: None,
-            tokens: None,
-            overheads: Overheads::default(),
-            rejects_in_queue: false,
-        };
+        let engine = EngineConfig::new(engine).expect("valid");
+        let pool = PoolConfig::new("pool", 1, engine, Arc::new(move |_| Ok(Box::new(Constant(step_ns)))));
         let input = SyntheticInput {
             input_tokens: 10,
             output_tokens,
@@ -126,15 +113,10 @@ mod tests {
             ..SyntheticInput::default()
         };
         RunConfig {
-            name: "run".to_owned(),
             seed: 1,
-            topology: Topology::Aggregated(pool),
             workloads: vec![input.workload("load").expect("valid")],
-            faults: Vec::new(),
-            max_retries: 0,
             max_time_ns: Some(1000),
-            samples_steps: false,
-            keeps_requests: false,
+            ..RunConfig::new("run", Topology::Aggregated(pool))
         }
     }
 

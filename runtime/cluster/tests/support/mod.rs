@@ -7,9 +7,9 @@ use std::sync::Arc;
 use vcr_cluster::metrics::{Counter, Scope};
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, Overheads, PoolConfig,
-    Report, RequestMix, RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig,
-    WorkloadSource, simulate,
+    Answers, Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix,
+    RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -53,21 +53,7 @@ pub(crate) fn engine(num_gpu_blocks: u32) -> EngineConfig {
 }
 
 pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: RouterConfig) -> PoolConfig {
-    PoolConfig {
-        name: name.to_owned(),
-        engines,
-        scaling: None,
-        data_parallel: DataParallel::default(),
-        engine: engine(num_gpu_blocks).into(),
-        latency: linear(),
-        policy: None,
-        router,
-        acceptance_rates: Vec::new(),
-        failures: None,
-        tokens: None,
-        overheads: Overheads::default(),
-        rejects_in_queue: false,
-    }
+    PoolConfig { router, ..PoolConfig::new(name, engines, engine(num_gpu_blocks), linear()) }
 }
 
 pub(crate) fn link(bandwidth_bytes_per_s: Option<u64>, sharing: LinkSharing) -> LinkConfig {
@@ -109,17 +95,7 @@ pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
 }
 
 pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunConfig {
-    RunConfig {
-        name: "test".to_owned(),
-        seed: 1,
-        topology,
-        workloads,
-        faults: Vec::new(),
-        max_retries: 0,
-        max_time_ns: None,
-        samples_steps: true,
-        keeps_requests: false,
-    }
+    RunConfig { seed: 1, workloads, samples_steps: true, ..RunConfig::new("test", topology) }
 }
 
 pub(crate) fn run(config: &RunConfig) -> Report {

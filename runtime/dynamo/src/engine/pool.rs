@@ -1,8 +1,6 @@
 //! From [`EngineArgs`] to a pool of the simulator.
 
-use vcr_cluster::{
-    DataParallel, LatencyFactory, Overheads, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig,
-};
+use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{
@@ -72,8 +70,6 @@ impl EngineArgs {
             return Err(DynamoError(problems));
         };
         Ok(PoolConfig {
-            name: options.name.to_owned(),
-            engines: options.engines,
             scaling: options.autoscale.map(|(autoscale, policy)| ScalingConfig {
                 interval_ns: autoscale.interval_ns,
                 min_engines: autoscale.min_workers,
@@ -82,15 +78,10 @@ impl EngineArgs {
                 policy,
             }),
             data_parallel: DataParallel { size: self.dp_size, barrier: true },
-            engine,
-            latency,
-            policy: None,
             router: options.router,
             acceptance_rates: self.mtp.as_ref().map(|mtp| mtp.acceptance_rates.clone()).unwrap_or_default(),
-            failures: None,
-            tokens: None,
-            overheads: Overheads::default(),
             rejects_in_queue: options.preset == Preset::Dynamo1_6 && !matches!(self.engine_type, EngineType::Sglang(_)),
+            ..PoolConfig::new(options.name, options.engines, engine, latency)
         })
     }
 

@@ -32,7 +32,7 @@ const SPINS: u32 = 4_000;
 /// Requests between two looks at the observer, and at how the other threads do.
 const REQUESTS_PER_LOOK: u64 = 256;
 /// Of these, requests at which this thread may have to wait long for another.
-const MOST_LATE: u64 = REQUESTS_PER_LOOK / 8;
+const MAX_LATE: u64 = REQUESTS_PER_LOOK / 8;
 
 /// Work of a group.
 #[derive(Clone)]
@@ -195,7 +195,7 @@ impl Lead<'_, '_, '_> {
                     return Ok(false);
                 }
                 self.look()?;
-                if std::mem::take(&mut self.late) > MOST_LATE {
+                if std::mem::take(&mut self.late) > MAX_LATE {
                     // Alone it is faster.
                     self.groups.is_over.store(true, Ordering::Release);
                 }

@@ -3,8 +3,9 @@
 //! The length of a burst comes out at the end of its step, so such steps are not predicted; but
 //! as long as no request can end, each is followed by another one of the same requests.
 
-use crate::engine::{Engine, TokenSource};
+use crate::engine::Engine;
 use crate::plan::{RequestOutput, ScheduledKind, StepPlan};
+use crate::plugins::TokenSource;
 use crate::request::RequestId;
 
 impl Engine {
@@ -32,7 +33,7 @@ impl Engine {
     /// Does what a call of [`Engine::update`] and then one of [`Engine::schedule`] would do.
     ///
     /// # Panics
-    /// Unless [`Engine::decodes_bursts_on`]: a driver bug.
+    /// When not [`Engine::decodes_bursts_on`]: a driver bug.
     pub fn decode_bursts<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
         debug_assert!(self.decodes_bursts_on(), "a step was skipped that may end a request");
         let stop = self.repeated_stop().expect("the step repeats itself");

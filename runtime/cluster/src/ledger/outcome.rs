@@ -1,0 +1,101 @@
+//! Outcomes of requests, and their causes.
+
+use vcr_core::RejectReason;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not, yet.
+    #[default]
+    Unfinished,
+    /// With its whole output.
+    Completed,
+    /// Refused: it could never run.
+    Rejected(RejectReason),
+    /// Refused by the router: all engines had too much to do.
+    Shed,
+    /// Lost to a fault.
+    Failed(FailReason),
+    /// Given up by its client.
+    GivenUp(GiveUp),
+}
+
+impl Outcome {
+    /// Its name in `requests.jsonl`.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Unfinished => "unfinished",
+            Self::Completed => "completed",
+            Self::Rejected(_) => "rejected",
+            Self::Shed => "shed",
+            Self::Failed(_) => "failed",
+            Self::GivenUp(GiveUp::Cancelled) => "cancelled",
+            Self::GivenUp(_) => "timeout",
+        }
+    }
+
+    /// Why it was refused, lost or given up, if that is not all that its status says.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::Rejected(reason) => Some(reason.to_string()),
+            Self::Failed(reason) => Some(reason.to_string()),
+            Self::GivenUp(GiveUp::Cancelled) => None,
+            Self::GivenUp(reason) => Some(reason.to_string()),
+            Self::Unfinished | Self::Completed | Self::Shed => None,
+        }
+    }
+}
+
+/// Why a client gave its request up. The order is that at equal times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum GiveUp {
+    /// No token came in time.
+    #[error("no first token within the timeout")]
+    FirstToken,
+    /// The answer was not whole in time.
+    #[error("no whole answer within the timeout")]
+    Timeout,
+    /// Too long after the first attempt.
+    #[error("the deadline passed")]
+    Deadline,
+    /// It had enough, or changed its mind.
+    #[error("the client cancelled it")]
+    Cancelled,
+}
+
+/// Why a request was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum FailReason {
+    /// The engine that served it crashed, and no retries were left.
+    #[error("the engine crashed")]
+    EngineCrash,
+    /// Its client gave it up.
+    #[error("its client gave it up, as recorded")]
+    Aborted,
+    /// It failed when it was recorded.
+    #[error("it failed, as recorded")]
+    Recorded,
+    /// A failure injector failed it.
+    #[error("a failure was injected")]
+    Injected,
+    /// Every engine of the pool is down for good.
+    #[error("no engine of the pool is up or will be")]
+    NoEngine,
+    /// The server refused it or failed, with this HTTP status.
+    #[error("the server answered with HTTP status {0}")]
+    Status(u16),
+    /// The server or the engine ended it with an error.
+    #[error("the server ended it with an error")]
+    Server,
+    /// The connection could not be made, or ended before the answer did.
+    #[error("the connection was lost")]
+    Connection,
+    /// The server's answer is not one.
+    #[error("the server's answer makes no sense")]
+    Garbage,
+    /// The server sent nothing for too long.
+    #[error("the server sent nothing for too long")]
+    Silent,
+}
