@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use vcr_replay::{Asked, CaptureIndex, CaptureIndexOptions, Match, MatchBy, Matcher, Unmatched};
+use vcr_replay::{CaptureIndex, CaptureIndexOptions, Lookup, Match, MatchBy, Matcher, Unmatched};
 use vcr_trace::capture::{
     BlockHash, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, ExtraKeys,
     PromptChain, RequestRecord,
@@ -130,7 +130,7 @@ fn main() {
         let begin = Instant::now();
         chain(session, turn, &mut prompt);
         chains_ns += begin.elapsed().as_nanos() as u64;
-        let asked = Asked { prompt_tokens: prompt_tokens(turn), ..Asked::of_no_client(&prompt) };
+        let asked = Lookup { prompt_tokens: prompt_tokens(turn), ..Lookup::of_no_client(&prompt) };
         exact += u64::from(matches!(matcher.take(&asked), Match::Exact(_)));
     }
     let matching_ns = start.elapsed().as_nanos() as u64 - chains_ns;

@@ -72,15 +72,10 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         stagger_ns: 0,
     };
     let config = RunConfig {
-        name: "mooncake".to_owned(),
         seed: 1,
-        topology: Topology::Aggregated(pool),
         workloads: vec![WorkloadConfig::new("trace", source)],
-        faults: Vec::new(),
-        max_retries: 0,
-        max_time_ns: None,
         samples_steps: true,
-        keeps_requests: false,
+        ..RunConfig::new("mooncake", Topology::Aggregated(pool))
     };
     simulate(config, &mut Unobserved).expect("the run reaches its end")
 }

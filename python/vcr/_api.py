@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vcr import _vcr, _words
 from vcr._errors import InputError
-from vcr._report import Progress, ReplayReport, Report
+from vcr._report import JsonMapping, Progress, ReplayReport, Report
 from vcr._scenario import Scenario, located
 from vcr._shipped import scenarios
 from vcr._table import Table
@@ -152,30 +151,13 @@ def sweep_words(
     return ["replay", *words, *_words.options(options), "--", *(os.fspath(each) for each in traces if each)], None
 
 
-class Comparison(Mapping[str, Any]):
+class Comparison(JsonMapping):
     """Two results compared: ``pairs`` of runs with their ``changes``, and ``limits``."""
-
-    def __init__(self, text: str) -> None:
-        self._json = text
-        self._dict: dict[str, Any] = json.loads(text)
 
     @property
     def passed(self) -> bool:
         """Whether no figure is worse than was allowed."""
         return self._dict["passed"]
-
-    def to_json(self) -> str:
-        """It, with the bytes of ``vcr compare --json``."""
-        return self._json
-
-    def __getitem__(self, key: str) -> Any:
-        return self._dict[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._dict)
-
-    def __len__(self) -> int:
-        return len(self._dict)
 
     def __repr__(self) -> str:
         return f"<vcr.Comparison of {self['compared']} with {self['reference']}>"

@@ -207,19 +207,19 @@ class Report:
         )
 
 
-class ReplayReport(Mapping[str, Any]):
-    """The report of a replay, in Dynamo's terms."""
+class JsonMapping(Mapping[str, Any]):
+    """A JSON document, with its text and its values."""
 
     def __init__(self, text: str) -> None:
         self._json = text
         self._dict: dict[str, Any] = json.loads(text)
 
     def to_json(self) -> str:
-        """The report, with the bytes of ``vcr replay --json``."""
+        """The document, with the bytes of the command's ``--json``."""
         return self._json
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as Python's values."""
+        """The document as Python's values."""
         return self._dict
 
     def __getitem__(self, key: str) -> Any:
@@ -230,6 +230,10 @@ class ReplayReport(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._dict)
+
+
+class ReplayReport(JsonMapping):
+    """The report of a replay, in Dynamo's terms."""
 
     def __repr__(self) -> str:
         return f"<vcr.ReplayReport: {', '.join(self._dict)}>"

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use vcr_scenario::{Checked, RunOptions, Scenario};
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use crate::help::with_plain_exit_codes;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::progress::TerminalReporter;
@@ -65,10 +65,13 @@ pub(crate) fn check(args: &CheckArgs) -> Exit {
 fn print(file: &Path, checked: &Checked, quiet: bool) -> io::Result<()> {
     let name = printable(&file.display().to_string()).into_owned();
     for parameter in &checked.unused {
-        tell(format_args!("warning: {name}: nothing reads the value of the parameter `{}`", printable(parameter)));
+        eprint_line(format_args!(
+            "warning: {name}: nothing reads the value of the parameter `{}`",
+            printable(parameter)
+        ));
     }
     if let Some(why) = &checked.unchecked {
-        tell(format_args!("warning: {name}: {}", printable(why)));
+        eprint_line(format_args!("warning: {name}: {}", printable(why)));
     }
     if quiet {
         return Ok(());

@@ -52,14 +52,14 @@ pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
     let message = message.to_string();
-    tell(format_args!("{red}error{red:#}: {}", printable(&without_rust_types(&message))));
+    eprint_line(format_args!("{red}error{red:#}: {}", printable(&without_rust_types(&message))));
     if let Some(hint) = hint {
-        tell(format_args!("\n{cyan}hint{cyan:#}: {}", printable(hint)));
+        eprint_line(format_args!("\n{cyan}hint{cyan:#}: {}", printable(hint)));
     }
 }
 
 /// Prints a line to standard error.
-pub(crate) fn tell(line: fmt::Arguments<'_>) {
+pub(crate) fn eprint_line(line: fmt::Arguments<'_>) {
     // If standard error cannot be written, there is nowhere to report it.
     let _ = writeln!(anstream::stderr(), "{line}");
 }

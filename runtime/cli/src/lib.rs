@@ -58,14 +58,14 @@ pub fn main() -> ExitCode {
 /// Carries out a command line, whose first word names the program. Signals are those of the
 /// process from then on, and a second one ends it.
 pub fn command(words: Vec<OsString>) -> Exit {
-    vcr_input::on_notice(|text| exit::tell(format_args!("{text}")));
+    vcr_input::on_notice(|text| exit::eprint_line(format_args!("{text}")));
     #[cfg(feature = "store")]
     vcr_store::Store::install();
     let cli = match words::parsed(words) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             let text = terminal::text::without_parse_messages(error.render().ansi().to_string());
-            exit::tell(format_args!("{}", text.trim_end()));
+            exit::eprint_line(format_args!("{}", text.trim_end()));
             return Exit::BadInput;
         }
         // Help and version.

@@ -4,7 +4,7 @@ use vcr_dynamo::DynamoError;
 use vcr_output::OutputError;
 use vcr_scenario::ScenarioError;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, print_error};
 use crate::terminal::excerpt::{of_source, with_line};
 
 /// An error with what to do about it, and the exit code it leads to.
@@ -42,6 +42,12 @@ impl Refusal {
             None => error.to_string(),
         };
         Self { message, ..Self::from(error) }
+    }
+
+    /// Prints it. Returns the exit code.
+    pub(crate) fn print(self) -> Exit {
+        print_error(&self.message, self.hint.as_deref());
+        self.exit
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -1,16 +1,16 @@
 //! `vcr report`: the files for people again, out of folders of earlier runs.
 
-use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use vcr_import::table::TableFormat;
-use vcr_output::{OutputError, Outputs};
+use vcr_output::Outputs;
 use vcr_report::{Folder, FolderError, RequestTable, for_each_request};
 use vcr_scenario::OutFile;
 
-use crate::exit::{Exit, print_error, tell};
+use crate::exit::{Exit, eprint_line};
+use crate::refusal::Refusal;
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vcr run scenarios/pd_burst.rhai --out out
@@ -51,25 +51,23 @@ pub(crate) struct ReportArgs {
 pub(crate) fn report(args: &ReportArgs) -> Exit {
     match write(args) {
         Ok(written) => {
-            tell(format_args!("wrote {written}"));
+            eprint_line(format_args!("wrote {written}"));
             Exit::Passed
         }
-        Err(problem) => {
-            print_error(&problem.message, problem.hint.as_deref());
-            Exit::BadInput
-        }
+        Err(refusal) => refusal.print(),
     }
 }
 
 /// Returns what was written.
-fn write(args: &ReportArgs) -> Result<String, Problem> {
+fn write(args: &ReportArgs) -> Result<String, Refusal> {
     let mut folders = Vec::new();
     for path in &args.folders {
         folders.push(Folder::open(path)?);
     }
     let [folder] = &args.folders[..] else {
         if args.files.is_some() {
-            return Err("invalid --files: expected one folder; of several only a page is written".to_owned().into());
+            let message = "invalid --files: expected one folder; of several only a page is written";
+            return Err(Refusal::input(message));
         }
         name_apart(&mut folders, &args.folders);
         return write_page(args, &folders, args.output.as_deref().unwrap_or(Path::new(COMPARISON)));
@@ -92,7 +90,7 @@ fn name_apart(folders: &mut [Folder], paths: &[PathBuf]) {
     }
 }
 
-fn write_page(args: &ReportArgs, folders: &[Folder], path: &Path) -> Result<String, Problem> {
+fn write_page(args: &ReportArgs, folders: &[Folder], path: &Path) -> Result<String, Refusal> {
     let mut rule = Outputs::new(args.force);
     for folder in &args.folders {
         rule.reads(&folder.join("report.json"))?;
@@ -102,16 +100,15 @@ fn write_page(args: &ReportArgs, folders: &[Folder], path: &Path) -> Result<Stri
     Ok(path.display().to_string())
 }
 
-fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String, Problem> {
+fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String, Refusal> {
     let mut files = args.files.clone().unwrap_or_else(|| DEFAULT.to_vec());
     files.sort_unstable();
     files.dedup();
     let can_write = |file: &OutFile| DEFAULT.contains(file) || table_format(*file).is_some();
     if let Some(file) = files.iter().find(|file| !can_write(file)) {
-        return Err(format!(
+        return Err(Refusal::input(format!(
             "invalid --files `{file}`: expected html, junit, summary, openmetrics, csv or parquet; only vcr run writes the others"
-        )
-        .into());
+        )));
     }
     let mut rule = Outputs::new(args.force);
     for name in ["report.json", "charts.json", "requests.jsonl"] {
@@ -123,15 +120,17 @@ fn write_files(args: &ReportArgs, folder: &Folder, path: &Path) -> Result<String
     let mut made = Vec::new();
     for &file in &files {
         let draft = drafts.join(file.file_name());
-        let failed = |error: &dyn Display| format!("cannot write `{}`: {error}", path.join(file.file_name()).display());
-        let created = std::fs::File::create(&draft).map_err(|error| failed(&error))?;
+        let failed = |error: io::Error| {
+            Refusal::input(format!("cannot write `{}`: {error}", path.join(file.file_name()).display()))
+        };
+        let created = std::fs::File::create(&draft).map_err(failed)?;
         let mut writer = BufWriter::new(created);
         match table_format(file) {
             Some(format) => table_of(path)?.write(&mut writer, format),
             None => write_file(&mut writer, folder, file),
         }
         .and_then(|()| writer.flush())
-        .map_err(|error| failed(&error))?;
+        .map_err(failed)?;
         made.push((file.file_name(), draft));
     }
     out.commit_beside(&made)?;
@@ -146,12 +145,13 @@ fn table_format(file: OutFile) -> Option<TableFormat> {
     }
 }
 
-fn table_of(folder: &Path) -> Result<RequestTable, Problem> {
+fn table_of(folder: &Path) -> Result<RequestTable, Refusal> {
     let mut table = RequestTable::default();
     match for_each_request(folder, |row| table.add(row))? {
         true => Ok(table),
         false => {
-            Err(format!("`{}` has no requests.jsonl, which tables of requests are made of", folder.display()).into())
+            let name = folder.display();
+            Err(Refusal::input(format!("`{name}` has no requests.jsonl, which tables of requests are made of")))
         }
     }
 }
@@ -165,26 +165,8 @@ fn write_file(out: &mut dyn Write, folder: &Folder, file: OutFile) -> io::Result
     }
 }
 
-/// Why nothing was written.
-struct Problem {
-    message: String,
-    hint: Option<String>,
-}
-
-impl From<String> for Problem {
-    fn from(message: String) -> Self {
-        Self { message, hint: None }
-    }
-}
-
-impl From<FolderError> for Problem {
+impl From<FolderError> for Refusal {
     fn from(error: FolderError) -> Self {
-        error.to_string().into()
-    }
-}
-
-impl From<OutputError> for Problem {
-    fn from(error: OutputError) -> Self {
-        Self { message: error.to_string(), hint: error.hint().map(str::to_owned) }
+        Self::input(error.to_string())
     }
 }

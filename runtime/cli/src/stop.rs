@@ -14,7 +14,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use crate::exit::{Exit, tell};
+use crate::exit::{Exit, eprint_line};
 
 /// Why a command ends before its work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,6 @@ fn request(cause: Cause) {
 fn end_now(cause: Cause) -> ! {
     let removed = vcr_output::remove_drafts();
     let files = if removed > 0 { "; unfinished files were removed" } else { "" };
-    tell(format_args!("stopped by {}{files}", cause.name()));
+    eprint_line(format_args!("stopped by {}{files}", cause.name()));
     std::process::exit(cause.exit() as i32)
 }

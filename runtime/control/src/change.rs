@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, PluginContext, Snapshot};
 
 use crate::answer::Refusal;
-use crate::ask::{Asked, FaultChange, LatencyChange, Nothing, TimeScaleChange, WhichEngine};
+use crate::body::{Change, EngineChoice, FaultChange, LatencyChange, Nothing, TimeScaleChange};
 use crate::context::Context;
 use crate::view::{Engines, StateView};
 use crate::{LatencyReader, UnusableModel};
@@ -21,7 +21,7 @@ fn states_of(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> StateResponse {
 }
 
 impl Context {
-    fn tell(&self, engine: Option<u16>, what: &str, command: &Command) -> StateResponse {
+    fn send_command(&self, engine: Option<u16>, what: &str, command: &Command) -> StateResponse {
         self.check(engine)?;
         self.engines.command(engine, command);
         match engine {
@@ -47,7 +47,7 @@ impl Context {
     }
 }
 
-pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked<LatencyChange>) -> StateResponse {
+pub(crate) async fn latency(State(context): State<Context>, Change(change): Change<LatencyChange>) -> StateResponse {
     context.check(change.engine)?;
     let config = change.config.map(|config| serde_json::Value::from(config).to_string());
     let reader = context.latency.clone();
@@ -61,7 +61,7 @@ pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked
         if let Some(hint) = hint { refusal.hint(hint) } else { refusal }
     })?;
     let what = format!("price steps by {name}");
-    context.tell(change.engine, &what, &Command::SetLatency { factory, name })
+    context.send_command(change.engine, &what, &Command::SetLatency { factory, name })
 }
 
 /// Makes the model once, so that an invalid one is refused in the answer.
@@ -71,44 +71,47 @@ fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(La
     Ok((factory, name))
 }
 
-pub(crate) async fn time_scale(State(context): State<Context>, Asked(change): Asked<TimeScaleChange>) -> StateResponse {
+pub(crate) async fn time_scale(
+    State(context): State<Context>,
+    Change(change): Change<TimeScaleChange>,
+) -> StateResponse {
     let factor = change.factor;
     // JSON has no infinity, so nothing else can be wrong with a number.
     if factor <= 0.0 {
         return Err(Refusal::bad("`factor` must be more than 0").hint("2.0 makes everything twice as fast"));
     }
-    context.tell(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
+    context.send_command(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
 }
 
-pub(crate) async fn add_fault(State(context): State<Context>, Asked(change): Asked<FaultChange>) -> StateResponse {
+pub(crate) async fn add_fault(State(context): State<Context>, Change(change): Change<FaultChange>) -> StateResponse {
     let wrong = |error: FaultRuleError| {
         Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
     };
     let rule: FaultRule = change.fault.parse().map_err(wrong)?;
-    context.tell(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
+    context.send_command(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
 }
 
-pub(crate) async fn clear_faults(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
-    context.tell(which.engine, "clear the faults", &Command::ClearFaults)
+pub(crate) async fn clear_faults(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "clear the faults", &Command::ClearFaults)
 }
 
-pub(crate) async fn pause(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
-    context.tell(which.engine, "pause", &Command::SetPaused(true))
+pub(crate) async fn pause(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "pause", &Command::SetPaused(true))
 }
 
-pub(crate) async fn resume(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
-    context.tell(which.engine, "resume", &Command::SetPaused(false))
+pub(crate) async fn resume(State(context): State<Context>, Change(which): Change<EngineChoice>) -> StateResponse {
+    context.send_command(which.engine, "resume", &Command::SetPaused(false))
 }
 
 pub(crate) async fn reset_prefix_cache(
     State(context): State<Context>,
-    Asked(which): Asked<WhichEngine>,
+    Change(which): Change<EngineChoice>,
 ) -> StateResponse {
-    context.tell(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
+    context.send_command(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
 }
 
 /// All engines end, as at a signal: a part of a deployment is of no use.
-pub(crate) async fn shut_down(State(context): State<Context>, Asked(Nothing {}): Asked<Nothing>) -> StateResponse {
+pub(crate) async fn shut_down(State(context): State<Context>, Change(Nothing {}): Change<Nothing>) -> StateResponse {
     let snapshots = context.engines.snapshots();
     tracing::info!("all engines shut down");
     context.engines.shut_down();

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Refusal;
-use crate::ask::{Asked, Nothing, Wanted};
+use crate::body::{Change, ChangeBody, Nothing};
 use crate::context::Context;
 
 /// The rules of a server. What a rule is, is the server's business.
@@ -33,7 +33,7 @@ pub(crate) struct ClientFaultChange {
     fault: String,
 }
 
-impl Wanted for ClientFaultChange {
+impl ChangeBody for ClientFaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "status:code=503,rate=0.1"}"#;
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn list(State(context): State<Context>) -> Result<Json<ClientFa
 
 pub(crate) async fn add(
     State(context): State<Context>,
-    Asked(change): Asked<ClientFaultChange>,
+    Change(change): Change<ClientFaultChange>,
 ) -> Result<Json<ClientFaultsView>, Refusal> {
     let rules = rules_of(&context)?;
     rules.add(&change.fault).map_err(Refusal::bad)?;
@@ -69,7 +69,7 @@ pub(crate) async fn add(
 
 pub(crate) async fn clear(
     State(context): State<Context>,
-    Asked(Nothing {}): Asked<Nothing>,
+    Change(Nothing {}): Change<Nothing>,
 ) -> Result<Json<ClientFaultsView>, Refusal> {
     let rules = rules_of(&context)?;
     rules.clear();

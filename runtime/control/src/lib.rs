@@ -24,7 +24,7 @@
 //! ```
 
 mod answer;
-mod ask;
+mod body;
 mod change;
 mod client_faults;
 mod context;

@@ -17,12 +17,12 @@ const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /laten
 
 /// The read-only part.
 pub(crate) fn metrics_routes(context: Context) -> Router {
-    finished(telling(), METRICS_PATHS, context)
+    finished(status_routes(), METRICS_PATHS, context)
 }
 
 /// All of it.
 pub(crate) fn admin_routes(context: Context) -> Router {
-    let routes = telling()
+    let routes = status_routes()
         .route("/engines", get(engines))
         .route("/latency", post(change::latency))
         .route("/time-scale", post(change::time_scale))
@@ -35,7 +35,7 @@ pub(crate) fn admin_routes(context: Context) -> Router {
     finished(routes, ADMIN_PATHS, context)
 }
 
-fn telling() -> Router<Context> {
+fn status_routes() -> Router<Context> {
     Router::new().route("/metrics", get(metrics)).route("/healthz", get(health))
 }
 

@@ -98,17 +98,7 @@ pub fn run(
         answers: Answers::Simulated,
     };
     let workload = WorkloadConfig::new("measured", source);
-    let config = RunConfig {
-        name: "fit".to_owned(),
-        seed,
-        topology: Topology::Aggregated(pool),
-        workloads: vec![workload],
-        faults: Vec::new(),
-        max_retries: 0,
-        max_time_ns: None,
-        samples_steps: false,
-        keeps_requests: false,
-    };
+    let config = RunConfig { seed, workloads: vec![workload], ..RunConfig::new("fit", Topology::Aggregated(pool)) };
     let mut steps = Steps::default();
     let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };
     let report = simulate(config, observer).map_err(|error| FitError::Simulation(error.to_string()))?;

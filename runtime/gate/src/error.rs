@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use vcr_import::ImportError;
+pub(crate) use vcr_import::Problem;
 use vcr_input::LineError;
 
 /// An input that cannot be used.
@@ -17,19 +18,7 @@ pub enum GateError {
         /// The cause.
         source: io::Error,
     },
-    /// Something in a file cannot be used.
-    #[error("`{name}`{}{}: {problem}", at(.place), in_field(.field))]
-    Item {
-        /// The file, as the caller named it.
-        name: String,
-        /// The place in it.
-        place: Place,
-        /// The field; empty if it is none.
-        field: String,
-        /// The problem, and the next step.
-        problem: String,
-    },
-    /// An input of another tool cannot be read.
+    /// Something in a file cannot be used, or an input of another tool cannot be read.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// A file holds no observation.
@@ -46,7 +35,7 @@ pub enum GateError {
     Write(io::Error),
 }
 
-/// A place in a file.
+/// A place in a file, small enough to be kept of each observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Nowhere in particular.
@@ -59,31 +48,20 @@ pub enum Place {
     Request(u64),
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File => f.write_str("the file"),
-            Self::Line(line) => write!(f, "line {line}"),
-            Self::Row(row) => write!(f, "row {row}"),
-            Self::Request(request) => write!(f, "request {request}"),
+impl From<Place> for vcr_import::Place {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::File => Self::File,
+            Place::Line(line) => Self::Line(line),
+            Place::Row(row) => Self::Row(row),
+            Place::Request(request) => Self::Request(request),
         }
     }
 }
 
-/// A problem of one item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) field: String,
-    pub(crate) text: String,
-}
-
-impl Problem {
-    pub(crate) fn new(field: &str, text: impl Into<String>) -> Self {
-        Self { field: field.to_owned(), text: text.into() }
-    }
-
-    pub(crate) fn at(self, name: &str, place: Place) -> GateError {
-        GateError::Item { name: name.to_owned(), place, field: self.field, problem: self.text }
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        vcr_import::Place::from(*self).fmt(f)
     }
 }
 
@@ -91,17 +69,6 @@ impl Problem {
 pub(crate) fn of_line(name: &str, error: LineError) -> GateError {
     match error {
         LineError::Io(source) => GateError::Read { name: name.to_owned(), source },
-        LineError::TooLong { line } => Problem::new("", error.to_string()).at(name, Place::Line(line)),
+        LineError::TooLong { line } => Problem::new("", error.to_string()).at(name, Place::Line(line)).into(),
     }
-}
-
-fn at(place: &Place) -> String {
-    match place {
-        Place::File => String::new(),
-        place => format!(", {place}"),
-    }
-}
-
-fn in_field(field: &str) -> String {
-    if field.is_empty() { String::new() } else { format!(", field `{field}`") }
 }

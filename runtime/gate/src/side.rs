@@ -119,7 +119,7 @@ impl Side {
         };
         let (Some(id), Some(vector)) = (id, vector) else {
             let text = "the side holds too much: expected less than 4 GiB of ids and 32 GiB of vectors; sample it";
-            return Err(Problem::new("", text).at(self.inputs.last().map_or("", String::as_str), place));
+            return Err(Problem::new("", text).at(self.inputs.last().map_or("", String::as_str), place).into());
         };
         let exact = [
             observation.fingerprint.as_deref().map(of_explicit),
@@ -234,7 +234,7 @@ impl Side {
         let id = self.id(later);
         let text =
             format!("`{id}` is observed twice with different contents, first in `{file}`, {at}; drop one of them");
-        Problem::new("request_id", text).at(name, place)
+        Problem::new("request_id", text).at(name, place).into()
     }
 
     /// Number of observations.

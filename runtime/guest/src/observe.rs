@@ -158,8 +158,8 @@ impl TelemetryMeter {
     pub(crate) fn count(&mut self, name: &str, by: u64) -> Result<(), CallFault> {
         self.admit()?;
         match self.kind(name, || Kind::Counter) {
-            Some(Kind::Counter) => self.tell(Note::Count { name, by }),
-            _ => self.tell(Note::Dropped),
+            Some(Kind::Counter) => self.send(Note::Count { name, by }),
+            _ => self.send(Note::Dropped),
         }
         Ok(())
     }
@@ -178,9 +178,9 @@ impl TelemetryMeter {
             };
         if is_allowed {
             let in_course = self.spend(0);
-            self.tell(Note::Gauge { name, at_ns, value, in_course });
+            self.send(Note::Gauge { name, at_ns, value, in_course });
         } else {
-            self.tell(Note::Dropped);
+            self.send(Note::Dropped);
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl TelemetryMeter {
     pub(crate) fn annotate(&mut self, at_ns: u64, text: &str) -> Result<(), CallFault> {
         self.admit()?;
         let note = if self.spend(text.len()) { Note::Annotation { at_ns, text } } else { Note::Dropped };
-        self.tell(note);
+        self.send(note);
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl TelemetryMeter {
     pub(crate) fn log(&mut self, text: &str) -> Result<(), CallFault> {
         self.admit()?;
         let note = if self.spend(text.len()) { Note::Line { text } } else { Note::Dropped };
-        self.tell(note);
+        self.send(note);
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl TelemetryMeter {
         }
     }
 
-    fn tell(&self, note: Note<'_>) {
+    fn send(&self, note: Note<'_>) {
         if let Some(sink) = &self.sink {
             sink.note(note);
         }

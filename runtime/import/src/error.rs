@@ -129,6 +129,8 @@ pub enum Place {
     Line(u64),
     /// A row of a table, from 1, without its header.
     Row(u64),
+    /// A request, from 1.
+    Request(u64),
     /// A path through a document, such as `benchmarks[0].requests`.
     Path(String),
 }
@@ -139,26 +141,32 @@ impl fmt::Display for Place {
             Self::File => f.write_str("the file"),
             Self::Line(line) => write!(f, "line {line}"),
             Self::Row(row) => write!(f, "row {row}"),
+            Self::Request(request) => write!(f, "request {request}"),
             Self::Path(path) => f.write_str(path),
         }
     }
 }
 
-/// A problem of one item: a field, which may be empty, and the message.
+/// A problem of one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) field: String,
-    pub(crate) text: String,
+pub struct Problem {
+    /// The field; empty if it is none.
+    pub field: String,
+    /// The problem, and the next step.
+    pub text: String,
 }
 
 impl Problem {
-    pub(crate) fn new(field: &str, text: impl Into<String>) -> Self {
+    /// A problem of a field.
+    #[must_use]
+    pub fn new(field: &str, text: impl Into<String>) -> Self {
         Self { field: field.to_owned(), text: text.into() }
     }
 
     /// As an error of a place in a file.
-    pub(crate) fn at(self, name: &str, place: Place) -> ImportError {
-        ImportError::Item { name: name.to_owned(), place, field: self.field, problem: self.text }
+    #[must_use]
+    pub fn at(self, name: &str, place: impl Into<Place>) -> ImportError {
+        ImportError::Item { name: name.to_owned(), place: place.into(), field: self.field, problem: self.text }
     }
 }
 

@@ -35,7 +35,7 @@ use vcr_trace::capture::{CaptureLine, CaptureReader};
 
 #[cfg(not(feature = "formats"))]
 use absent::{parquet, tokenizer};
-pub use error::{ImportError, Place};
+pub use error::{ImportError, Place, Problem};
 pub use format::Format;
 use output::Out;
 pub use output::{Imported, Note};

@@ -237,7 +237,7 @@ impl FairShare {
         for &slot in waiting.values().take(WINDOW) {
             let request = &mut requests[slot as usize];
             request.in_window = true;
-            say_admission(request, slot, rank, say);
+            set_admission(request, slot, rank, say);
             let costs = i64::from(request.prompt_tokens.saturating_sub(request.served_tokens));
             rank = rank.saturating_add(costs.saturating_mul(*virtual_per_token));
         }
@@ -245,7 +245,7 @@ impl FairShare {
         for &slot in &*window {
             let request = &mut requests[slot as usize];
             if !request.in_window {
-                say_admission(request, slot, BEHIND, say);
+                set_admission(request, slot, BEHIND, say);
             }
         }
         window.clear();
@@ -362,7 +362,7 @@ impl Algorithm for FairShare {
         for slot in unplaced.drain(..) {
             let request = &mut self.requests[slot as usize];
             if request.state == State::Waiting && !request.in_window {
-                say_admission(request, slot, BEHIND, say);
+                set_admission(request, slot, BEHIND, say);
             }
             if let Some(tokens) = self.max_chunk_tokens
                 && request.state != State::Gone
@@ -376,7 +376,7 @@ impl Algorithm for FairShare {
     }
 }
 
-fn say_admission(request: &mut Request, slot: u32, rank: i64, say: &mut impl PreferenceSink) {
+fn set_admission(request: &mut Request, slot: u32, rank: i64, say: &mut impl PreferenceSink) {
     if request.admission_rank != Some(rank) {
         request.admission_rank = Some(rank);
         say.admission_rank(slot, rank);

@@ -101,14 +101,14 @@ struct Lost {
 pub(crate) struct Queue {
     state: Mutex<State>,
     /// Rung when the recorder should not sleep on.
-    bell: Condvar,
+    changed: Condvar,
     limit_bytes: usize,
 }
 
 impl Queue {
     /// In bytes, those included that the recorder works on.
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { state: Mutex::default(), bell: Condvar::new(), limit_bytes }
+        Self { state: Mutex::default(), changed: Condvar::new(), limit_bytes }
     }
 
     /// Swaps `batch` with what waits, after `pause` at most; sooner if much
@@ -120,7 +120,7 @@ impl Queue {
         let is_calm = |state: &mut State| {
             !state.is_closed && state.lost.messages == 0 && state.waiting.size_bytes() < self.limit_bytes / 4
         };
-        let waited = self.bell.wait_timeout_while(state, pause, is_calm);
+        let waited = self.changed.wait_timeout_while(state, pause, is_calm);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         std::mem::swap(&mut state.waiting, batch);
         let lost = std::mem::take(&mut state.lost);
@@ -135,7 +135,7 @@ impl Queue {
     /// Nothing more will come.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     fn push(&self, item: Item, frames: [&[u8]; 2]) {
@@ -147,7 +147,7 @@ impl Queue {
             state.lost.messages += 1;
             state.lost.bytes += bytes as u64;
             (state.lost.rank, state.lost.at_ns) = (item.rank, item.at_ns);
-            self.bell.notify_one();
+            self.changed.notify_one();
             return;
         }
         state.waiting.items.push(item);
@@ -155,7 +155,7 @@ impl Queue {
         state.waiting.bytes.extend_from_slice(frames[1]);
         if in_use_bytes + size_bytes > self.limit_bytes / 4 {
             drop(state);
-            self.bell.notify_one();
+            self.changed.notify_one();
         }
     }
 

@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use vcr_transfer::{ErrorKind, TransferError};
 
-use crate::ask::{Asked, Place};
 use crate::listen::ACCEPT_PAUSE;
+use crate::peer::{Place, Reply};
 
 /// Connections at once; further ones wait.
 const MAX_CONNECTIONS: usize = 256;
@@ -58,19 +58,19 @@ pub(crate) async fn accept_http(listener: BoundListener, routes: Router) {
 }
 
 /// Asks a bootstrap port. An answer that says "not yet" is one of 404 or 503.
-pub(crate) async fn ask(place: &Place, method: Method, path: &str, body: Option<String>) -> Asked<Vec<u8>> {
+pub(crate) async fn send_request(place: &Place, method: Method, path: &str, body: Option<String>) -> Reply<Vec<u8>> {
     let stream = match place.connect().await {
-        Asked::Answer(stream) => stream,
-        Asked::NotYet(why) => return Asked::NotYet(why),
-        Asked::Never(error) => return Asked::Never(error),
+        Reply::Answer(stream) => stream,
+        Reply::NotYet(why) => return Reply::NotYet(why),
+        Reply::Never(error) => return Reply::Never(error),
     };
     let never = |kind, what: &dyn std::fmt::Display| {
-        Asked::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {place}: {what}")))
+        Reply::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {place}: {what}")))
     };
     match exchange(stream, place, method.clone(), path, body).await {
-        Ok((StatusCode::OK, answer)) => Asked::Answer(answer),
+        Ok((StatusCode::OK, answer)) => Reply::Answer(answer),
         Ok((status @ (StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE), answer)) => {
-            Asked::NotYet(format!("{status}: {}", excerpt(&answer)))
+            Reply::NotYet(format!("{status}: {}", excerpt(&answer)))
         }
         Ok((status, answer)) => {
             never(ErrorKind::Refused, &format!("it answers {method} {path} with {status}: {}", excerpt(&answer)))

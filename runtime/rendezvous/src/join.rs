@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use vcr_transfer::{Description, ErrorKind, Meeting, Room, TransferError};
 
-use crate::ask::{Place, ask_until};
+use crate::peer::{Place, retry_until};
 use crate::shared::{Inbox, Shared};
 use crate::wire::{self, WireError};
 use crate::{Protocol, mooncake, sglang};
@@ -27,10 +27,11 @@ pub(crate) async fn meet(
     let place = match shared.settings.protocol {
         Protocol::Dynamo => Place { host: meeting.host.clone(), port: meeting.port },
         Protocol::Sglang => {
-            ask_until(limit, &format!("no peer answers for {meeting}"), || sglang::find(shared, inbox, meeting)).await?
+            retry_until(limit, &format!("no peer answers for {meeting}"), || sglang::find(shared, inbox, meeting))
+                .await?
         }
         Protocol::Mooncake => {
-            ask_until(limit, &format!("no peer answers for {meeting}"), || mooncake::find(inbox, meeting)).await?
+            retry_until(limit, &format!("no peer answers for {meeting}"), || mooncake::find(inbox, meeting)).await?
         }
     };
     place.wait(&meeting.room, limit).await
@@ -42,7 +43,8 @@ impl Place {
             TransferError::new(kind, format!("KV rendezvous: the prefill worker at {self}, room {room}: {what}"))
         };
         let mut stream =
-            ask_until(limit, &format!("no prefill worker came to {self}, for room {room},"), || self.connect()).await?;
+            retry_until(limit, &format!("no prefill worker came to {self}, for room {room},"), || self.connect())
+                .await?;
         _ = stream.set_nodelay(true);
         let first = async {
             stream.write_all(&wire::encode_room(room)).await?;

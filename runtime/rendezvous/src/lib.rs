@@ -19,13 +19,13 @@
 //! * A decode engine that waits gets its prompt, or the reason with the peer's name at the timeout at the latest. A prompt
 //!   that is not fetched leaves its room after the same time.
 
-mod ask;
 mod engine;
 mod http;
 mod hub;
 mod join;
 mod listen;
 mod mooncake;
+mod peer;
 pub mod ranks;
 mod rooms;
 mod sglang;

@@ -18,8 +18,8 @@ use axum::routing::{get, post};
 use hyper::{Method, StatusCode};
 use vcr_transfer::{ErrorKind, Meeting, TransferError};
 
-use crate::ask::{Asked, Place};
-use crate::http::ask;
+use crate::http::send_request;
+use crate::peer::{Place, Reply};
 use crate::shared::{Inbox, Shared};
 use crate::workers::{Registration, SCHEME, Table, decode_engines, place_of};
 
@@ -77,27 +77,27 @@ async fn query(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Asks a bootstrap server for the port of a room.
-pub(crate) async fn find(inbox: &Inbox, meeting: &Meeting) -> Asked<Place> {
+pub(crate) async fn find(inbox: &Inbox, meeting: &Meeting) -> Reply<Place> {
     let server = Place { host: meeting.host.clone(), port: meeting.port };
     let never = |kind, what: String| {
-        Asked::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {server}: {what}")))
+        Reply::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {server}: {what}")))
     };
-    let engines = match ask(&server, Method::GET, "/query", None).await {
-        Asked::Answer(body) => match decode_engines(&body) {
+    let engines = match send_request(&server, Method::GET, "/query", None).await {
+        Reply::Answer(body) => match decode_engines(&body) {
             Ok(engines) => engines,
             Err(error) => return never(ErrorKind::Protocol, format!("its engines cannot be read: {error}")),
         },
-        Asked::NotYet(why) => return Asked::NotYet(why),
-        Asked::Never(error) => return Asked::Never(error),
+        Reply::NotYet(why) => return Reply::NotYet(why),
+        Reply::Never(error) => return Reply::Never(error),
     };
     let wanted = meeting.engine_id.as_deref().unwrap_or_default();
     let Some(engine) = engines.values().find(|engine| engine.engine_id == wanted) else {
         let there: Vec<_> = engines.values().take(8).map(|engine| format!("`{}`", engine.engine_id)).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        return Asked::NotYet(format!("engine `{wanted}` has not registered there; {there} has"));
+        return Reply::NotYet(format!("engine `{wanted}` has not registered there; {there} has"));
     };
     let Some(address) = engine.worker_addr.get(&0).and_then(|workers| workers.get(&0)) else {
-        return Asked::NotYet(format!("the first worker of engine `{wanted}` has not registered there"));
+        return Reply::NotYet(format!("the first worker of engine `{wanted}` has not registered there"));
     };
     match place_of(address) {
         Ok(place) if !inbox.allows(&place.host) => {
@@ -107,7 +107,7 @@ pub(crate) async fn find(inbox: &Inbox, meeting: &Meeting) -> Asked<Place> {
             );
             never(ErrorKind::NotAllowed, what)
         }
-        Ok(place) => Asked::Answer(place),
+        Ok(place) => Reply::Answer(place),
         Err(error) => never(ErrorKind::Protocol, error),
     }
 }

@@ -23,8 +23,8 @@ use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use vcr_transfer::{ErrorKind, Meeting, Room, TransferError};
 
-use crate::ask::{Asked, Place};
-use crate::http::ask;
+use crate::http::send_request;
+use crate::peer::{Place, Reply};
 use crate::ranks::{OwnRank, QUERY_KEYS, RankAddress, Registration, Table, WorkerInfo, decode_query};
 use crate::shared::{Inbox, Shared};
 
@@ -147,10 +147,10 @@ async fn query_dp_ranks(State(shared): State<Arc<Shared>>, body: Bytes) -> Respo
 }
 
 /// Asks a bootstrap server for the port of a room.
-pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> Asked<Place> {
+pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> Reply<Place> {
     let Room::Number(room) = meeting.room else {
         let message = format!("KV rendezvous: {meeting}: expected a room with a number");
-        return Asked::Never(TransferError::new(ErrorKind::Protocol, message));
+        return Reply::Never(TransferError::new(ErrorKind::Protocol, message));
     };
     let server = Place { host: meeting.host.clone(), port: meeting.port };
     let route = |place: [i64; 4]| {
@@ -158,16 +158,16 @@ pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> A
         format!("/route?{}", pairs.join("&"))
     };
     let never = |kind, what: String| {
-        Asked::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {server}: {what}")))
+        Reply::Never(TransferError::new(kind, format!("KV rendezvous: the prefill worker at {server}: {what}")))
     };
     let bad = |what: &str, error: String| never(ErrorKind::Protocol, format!("its {what} cannot be read: {error}"));
-    let info = match ask(&server, Method::GET, &route([-1; 4]), None).await {
-        Asked::Answer(body) => match WorkerInfo::decode(&body) {
+    let info = match send_request(&server, Method::GET, &route([-1; 4]), None).await {
+        Reply::Answer(body) => match WorkerInfo::decode(&body) {
             Ok(info) => info,
             Err(error) => return bad("numbers of ranks", error),
         },
-        Asked::NotYet(why) => return Asked::NotYet(why),
-        Asked::Never(error) => return Asked::Never(error),
+        Reply::NotYet(why) => return Reply::NotYet(why),
+        Reply::Never(error) => return Reply::Never(error),
     };
     let block_tokens = shared.settings.block_tokens;
     if let Some(page_size) = info.page_size.filter(|page_size| *page_size != block_tokens) {
@@ -178,21 +178,21 @@ pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> A
         u32::try_from(room % u64::from(info.dp_size)).unwrap_or_default()
     } else {
         let list = serde_json::to_string(&RoomList { bootstrap_rooms: vec![room] }).unwrap_or_default();
-        let ranks = match ask(&server, Method::POST, "/query_dp_ranks", Some(list)).await {
-            Asked::Answer(body) => match serde_json::from_slice::<BTreeMap<u64, u32>>(&body) {
+        let ranks = match send_request(&server, Method::POST, "/query_dp_ranks", Some(list)).await {
+            Reply::Answer(body) => match serde_json::from_slice::<BTreeMap<u64, u32>>(&body) {
                 Ok(ranks) => ranks,
                 Err(error) => return bad("ranks of rooms", error.to_string()),
             },
-            Asked::NotYet(why) => return Asked::NotYet(why),
-            Asked::Never(error) => return Asked::Never(error),
+            Reply::NotYet(why) => return Reply::NotYet(why),
+            Reply::Never(error) => return Reply::Never(error),
         };
         match ranks.get(&room) {
             Some(rank) => *rank,
-            None => return Asked::NotYet("the request of the room has not come there".to_owned()),
+            None => return Reply::NotYet("the request of the room has not come there".to_owned()),
         }
     };
-    match ask(&server, Method::GET, &route([dp_rank.into(), 0, 0, 0]), None).await {
-        Asked::Answer(body) => match RankAddress::decode(&body) {
+    match send_request(&server, Method::GET, &route([dp_rank.into(), 0, 0, 0]), None).await {
+        Reply::Answer(body) => match RankAddress::decode(&body) {
             Ok(address) if !inbox.allows(&address.rank_ip) => {
                 let host = address.rank_ip;
                 let what = format!(
@@ -200,10 +200,10 @@ pub(crate) async fn find(shared: &Shared, inbox: &Inbox, meeting: &Meeting) -> A
                 );
                 never(ErrorKind::NotAllowed, what)
             }
-            Ok(address) => Asked::Answer(Place { host: address.rank_ip, port: address.rank_port }),
+            Ok(address) => Reply::Answer(Place { host: address.rank_ip, port: address.rank_port }),
             Err(error) => bad("address of a rank", error),
         },
-        Asked::NotYet(why) => Asked::NotYet(why),
-        Asked::Never(error) => Asked::Never(error),
+        Reply::NotYet(why) => Reply::NotYet(why),
+        Reply::Never(error) => Reply::Never(error),
     }
 }

@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Tells an engine something about a prompt that it holds.
-    pub(crate) fn tell(&self, rank: u16, event: RendezvousEvent) {
+    pub(crate) fn send(&self, rank: u16, event: RendezvousEvent) {
         let inbox = self.inboxes().get(&rank).cloned();
         if let Some(inbox) = inbox {
             inbox.push(event);
@@ -96,12 +96,12 @@ impl Shared {
 
     /// A decode engine has come that will send no notice.
     pub(crate) fn taken(&self, prompt: Prompt) {
-        self.tell(prompt.rank, RendezvousEvent::Taken { request: prompt.description.request });
+        self.send(prompt.rank, RendezvousEvent::Taken { request: prompt.description.request });
     }
 
     /// No decode engine has come for a prompt.
     pub(crate) fn expired(&self, room: &Room, prompt: Prompt, why: &str) {
         let message = format!("KV rendezvous: no decode engine came to room {room} {why}");
-        self.tell(prompt.rank, RendezvousEvent::Expired { request: prompt.description.request, message });
+        self.send(prompt.rank, RendezvousEvent::Expired { request: prompt.description.request, message });
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::Place;
+use crate::peer::Place;
 use crate::wire::MAX_NAME_BYTES;
 
 /// Most workers.

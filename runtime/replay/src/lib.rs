@@ -18,5 +18,5 @@ mod session;
 pub use capture_index::{CaptureIndex, CaptureIndexOptions, Expectation, ReplayError};
 pub use counts::{Counts, Divergence, Divergences};
 pub use index::Row;
-pub use matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
+pub use matcher::{Lookup, Match, MatchBy, Matcher, Unmatched};
 pub use session::{Answer, Replay, ReplayReport};

@@ -41,7 +41,7 @@ pub enum Unmatched {
 
 /// A request, as far as matching goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct Lookup<'a> {
     /// Hashes of its prompt, made by [`CaptureIndex::hasher`].
     pub chain: &'a PromptChain,
     /// Length of its prompt.
@@ -57,7 +57,7 @@ pub struct Asked<'a> {
     pub params: Option<&'a Map<String, Value>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Lookup<'a> {
     /// A request for the prompt `chain` of which nothing else is known.
     #[must_use]
     pub fn of_no_client(chain: &'a PromptChain) -> Self {
@@ -146,7 +146,7 @@ impl Matcher {
     ///
     /// Takes a few lookups, logarithmic in the length of the prompt and in the
     /// number of records.
-    pub fn take(&mut self, asked: &Asked<'_>) -> Match {
+    pub fn take(&mut self, asked: &Lookup<'_>) -> Match {
         let found = match self.by {
             MatchBy::Content => self.by_content(asked),
             MatchBy::Index => self.unused.first_of_all().map_or(Match::None { common_blocks: 0 }, Match::Exact),
@@ -165,7 +165,7 @@ impl Matcher {
         found
     }
 
-    fn by_content(&self, asked: &Asked<'_>) -> Match {
+    fn by_content(&self, asked: &Lookup<'_>) -> Match {
         let tree = self.captures.tree();
         let blocks = &asked.chain.blocks;
         let by_length = end_by_length(blocks.last().copied(), asked.prompt_tokens);
@@ -253,7 +253,7 @@ mod tests {
 
     fn ask(matcher: &mut Matcher, prompt: &[u32]) -> Match {
         let chain = matcher.captures().hasher().chain(prompt, &ExtraKeys::default());
-        let asked = Asked { prompt_tokens: prompt.len() as u32, ..Asked::of_no_client(&chain) };
+        let asked = Lookup { prompt_tokens: prompt.len() as u32, ..Lookup::of_no_client(&chain) };
         matcher.take(&asked)
     }
 
@@ -297,12 +297,12 @@ mod tests {
     fn names_and_sessions_are_served_in_order() {
         let prompts = vec![vec![1]; 6];
         let chain = vcr_trace::capture::PromptChain::default();
-        let asked = |external_id, session| Asked {
+        let asked = |external_id, session| Lookup {
             prompt_tokens: 1,
             id: "r4",
             external_id,
             session,
-            ..Asked::of_no_client(&chain)
+            ..Lookup::of_no_client(&chain)
         };
         let mut by_id = Matcher::new(captures(&prompts, true), MatchBy::Id, Unmatched::Random);
         let taken: Vec<_> = (0..5).map(|_| by_id.take(&asked(Some("x1"), None)).row()).collect();
@@ -335,7 +335,7 @@ mod tests {
         let take = |matcher: &mut Matcher, params: serde_json::Value| {
             let chain = matcher.captures().hasher().chain(&[1, 2, 3], &ExtraKeys::default());
             let params = params.as_object().expect("an object");
-            matcher.take(&Asked { prompt_tokens: 3, params: Some(params), ..Asked::of_no_client(&chain) })
+            matcher.take(&Lookup { prompt_tokens: 3, params: Some(params), ..Lookup::of_no_client(&chain) })
         };
         let (five, fifty) = (json!({"max_tokens": 5, "seed": 1}), json!({"max_tokens": 50, "seed": 2}));
         let mut matcher = records(&[five.clone(), fifty.clone(), fifty.clone(), five.clone()]);

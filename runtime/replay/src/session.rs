@@ -8,7 +8,7 @@ use vcr_trace::capture::RequestRecord;
 use crate::capture_index::{CaptureIndex, ReplayError};
 use crate::counts::{Counts, Divergence, Divergences};
 use crate::index::Row;
-use crate::matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
+use crate::matcher::{Lookup, Match, MatchBy, Matcher, Unmatched};
 use crate::params;
 
 /// A capture that is being replayed. Engines may share it: whichever of them a
@@ -93,7 +93,7 @@ impl Replay {
     ///
     /// # Errors
     /// When the record cannot be read.
-    pub fn answer(&self, asked: &Asked<'_>) -> Result<Answer, ReplayError> {
+    pub fn answer(&self, asked: &Lookup<'_>) -> Result<Answer, ReplayError> {
         let mut state = self.state();
         let found = state.matcher.take(asked);
         let policy = state.matcher.policy();
@@ -147,7 +147,7 @@ impl Replay {
 
 impl State {
     /// Keeps and words a divergence.
-    fn diverged(&mut self, asked: &Asked<'_>, found: Match) -> String {
+    fn diverged(&mut self, asked: &Lookup<'_>, found: Match) -> String {
         let block_size_tokens = self.matcher.captures().hasher().block_size_tokens;
         let block = match found {
             Match::Nearest { common_blocks, .. } | Match::None { common_blocks } => common_blocks,
@@ -204,7 +204,7 @@ mod tests {
 
     fn ask(replay: &Replay, prompt: &[u32]) -> Answer {
         let chain = replay.captures().hasher().chain(prompt, &ExtraKeys::default());
-        let asked = Asked { prompt_tokens: prompt.len() as u32, id: "live", ..Asked::of_no_client(&chain) };
+        let asked = Lookup { prompt_tokens: prompt.len() as u32, id: "live", ..Lookup::of_no_client(&chain) };
         replay.answer(&asked).expect("records in memory")
     }
 

@@ -13,7 +13,7 @@ use crate::values::pattern::Pattern;
 
 /// Required form of a request's output.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum OutputForm {
     /// One of these texts, which are not none.
     Choice(Vec<String>),
     /// JSON of this schema.
@@ -40,7 +40,7 @@ struct Params {
     structural_tag: Option<Box<RawValue>>,
 }
 
-impl Wanted {
+impl OutputForm {
     /// Reads what the frontend sent.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use vcr_guest_sdk::observe;
 pub use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest};
 
-use crate::choice::Wanted;
+use crate::choice::OutputForm;
 use crate::entries::Entries;
 pub use crate::output::Output;
 pub use crate::settings::ArgumentSettings;
@@ -89,13 +89,13 @@ impl TokenGuest for JsonTokens {
 
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
         if request.structured_output.is_empty() {
-            return self.speak(request);
+            return self.plain_words(request);
         }
         match self.follow(request) {
             Err(reason) if !self.is_strict => {
                 observe::count("structured_outputs_not_followed", 1);
                 observe::log(&format!("a request gets words, because {reason}"));
-                self.speak(request)
+                self.plain_words(request)
             }
             output => output,
         }
@@ -123,7 +123,7 @@ impl JsonTokens {
     }
 
     /// Words, whatever was asked for.
-    fn speak(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+    fn plain_words(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
         Ok(self.output(request)?.with_words(Words::new(Rng::new(request.seed, 0), self.words)))
     }
 
@@ -150,23 +150,23 @@ impl JsonTokens {
     pub fn follow_with(&self, request: &TokenRequest<'_>, settings: &ArgumentSettings) -> Result<Output, String> {
         let output = self.output(request)?;
         let unmade = |problem| format!("the structured output cannot be made: {problem}");
-        match Wanted::parse(request.structured_output)? {
-            Wanted::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
-            Wanted::Json(schema) => {
+        match OutputForm::parse(request.structured_output)? {
+            OutputForm::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
+            OutputForm::Json(schema) => {
                 let usual = &settings::USUAL;
                 let text = |rng, generosity| document(&schema, rng, Room { generosity, settings: usual });
                 let tokens = self.fitting(request, text);
                 Ok(output.with_json(tokens.map_err(unmade)?))
             }
-            Wanted::Pattern(pattern) => {
+            OutputForm::Pattern(pattern) => {
                 let tokens = self.fitting(request, |mut rng, generosity| pattern.text(&mut rng, generosity));
                 Ok(output.with_text(tokens.map_err(unmade)?))
             }
-            Wanted::Grammar(grammar) => {
+            OutputForm::Grammar(grammar) => {
                 let tokens = self.fitting(request, |mut rng, generosity| grammar.text(&mut rng, generosity));
                 Ok(output.with_text(tokens.map_err(unmade)?))
             }
-            Wanted::Text(format) => {
+            OutputForm::Text(format) => {
                 let text = |mut rng, generosity| format.text(&mut rng, Room { generosity, settings });
                 let tokens = self.fitting(request, text);
                 Ok(output.with_text(tokens.map_err(unmade)?))

@@ -234,8 +234,8 @@ async fn measure_servers(
     let parts: &[CountedOutputs] =
         if servers.len() == 1 { &[CountedOutputs::All] } else { &[CountedOutputs::Prompt, CountedOutputs::Output] };
     let mut clients = Vec::new();
-    for ((http, book), told) in servers.iter().zip(books).zip(parts) {
-        clients.push(Client::connect(http, &run, Some(book), *told).await?);
+    for ((http, book), counted) in servers.iter().zip(books).zip(parts) {
+        clients.push(Client::connect(http, &run, Some(book), *counted).await?);
     }
     let (decode, prefill) = (clients.pop(), clients.pop());
     match (prefill, decode) {
@@ -342,10 +342,10 @@ impl Client {
         http: &HttpTarget,
         run: &RunConfig,
         book: Option<Book>,
-        told: CountedOutputs,
+        counted: CountedOutputs,
     ) -> Result<Self, TargetError> {
         let pool = Rc::new(server::pool(http)?);
-        let server = server::ask(&pool, http, &run.adapters()).await?;
+        let server = server::identify(&pool, http, &run.adapters()).await?;
         let prompts = match &server.prompts {
             PromptForm::TokenIds(_) => "token ids",
             PromptForm::Text(_) => "text",
@@ -360,7 +360,7 @@ impl Client {
         };
         let tells_cached = Rc::new(Cell::new(false));
         let idle_timeout = http.idle_timeout_ns.map_or(IDLE_TIMEOUT, Duration::from_nanos);
-        let service = Completions { pool, server, idle_timeout, tells_cached: Rc::clone(&tells_cached), book, told };
+        let service = Completions { pool, server, idle_timeout, tells_cached: Rc::clone(&tells_cached), book, counted };
         Ok(Self { service, target, tells_cached })
     }
 }

@@ -75,14 +75,14 @@ impl TextModel {
     /// The source of one engine.
     #[must_use]
     pub fn source(&self) -> TextSource {
-        TextSource { model: self.clone(), said: BTreeMap::new() }
+        TextSource { model: self.clone(), outputs: BTreeMap::new() }
     }
 
-    fn start(&self, request: &TokenRequest<'_>) -> Result<Said, String> {
+    fn start(&self, request: &TokenRequest<'_>) -> Result<RequestOutput, String> {
         let opening = self.opening(request);
         let before = opening.len() as u32;
         if request.structured_output.is_empty() {
-            return Ok(Said { opening, answer: Answer::English(self.english(request)) });
+            return Ok(RequestOutput { opening, answer: Answer::English(self.english(request)) });
         }
         let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
         let request = vcr_structured::TokenRequest {
@@ -94,7 +94,7 @@ impl TextModel {
             stop_tokens: request.stop_tokens,
             structured_output: request.structured_output,
         };
-        Ok(Said { opening, answer: Answer::Structured(structured.follow_with(&request, &self.arguments)?) })
+        Ok(RequestOutput { opening, answer: Answer::Structured(structured.follow_with(&request, &self.arguments)?) })
     }
 
     /// The tokens of the reasoning, of which there are half of the output at most.
@@ -129,11 +129,11 @@ fn drawn(lengths: Option<&Distribution>, seed: u64, stream: &str) -> Option<u32>
 #[derive(Debug)]
 pub struct TextSource {
     model: TextModel,
-    said: BTreeMap<u32, Said>,
+    outputs: BTreeMap<u32, RequestOutput>,
 }
 
 /// Output of one request.
-struct Said {
+struct RequestOutput {
     opening: Vec<u32>,
     answer: Answer,
 }
@@ -154,7 +154,7 @@ struct Sentences {
     stop_tokens: Vec<u32>,
 }
 
-impl std::fmt::Debug for Said {
+impl std::fmt::Debug for RequestOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.answer {
             Answer::English(_) => "English",
@@ -164,7 +164,7 @@ impl std::fmt::Debug for Said {
     }
 }
 
-impl Said {
+impl RequestOutput {
     /// The token at `index` of the output.
     ///
     /// # Errors
@@ -217,17 +217,17 @@ impl BatchTokenSource for TextSource {
     ) -> Result<(), TokenError> {
         let refusal = |slot, reason| TokenRefusal { slot, source: NAME.to_owned(), reason };
         for slot in ended {
-            self.said.remove(slot);
+            self.outputs.remove(slot);
         }
         for request in started {
             let said = self.model.start(request).unwrap_or_else(|reason| {
                 answer.refusals.push(refusal(request.slot, reason));
-                Said { opening: Vec::new(), answer: Answer::Nothing }
+                RequestOutput { opening: Vec::new(), answer: Answer::Nothing }
             });
-            self.said.insert(request.slot, said);
+            self.outputs.insert(request.slot, said);
         }
         for want in wants {
-            let said = self.said.get_mut(&want.slot).ok_or_else(|| TokenError {
+            let said = self.outputs.get_mut(&want.slot).ok_or_else(|| TokenError {
                 r#source: NAME.to_owned(),
                 reason: format!("slot {} was wanted, but not started", want.slot),
             })?;

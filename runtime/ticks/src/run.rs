@@ -6,8 +6,8 @@ use std::sync::Arc;
 use vcr_cluster::observe::{Observer, Progress, StepRecord};
 use vcr_cluster::record::Outcome;
 use vcr_cluster::{
-    Answers, Overheads, Overload, PoolConfig, Report, RouterConfig, RunConfig, RunConfigError, SimError, Topology,
-    TracePacing, WorkloadConfig, WorkloadSource, simulate,
+    Answers, Overload, PoolConfig, Report, RunConfig, RunConfigError, SimError, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource, simulate,
 };
 use vcr_core::factory::copies;
 use vcr_core::plan::{AdmissionStop, ScheduledKind};
@@ -62,32 +62,8 @@ pub fn replay(
 
 fn run_config(config: &TickConfig, workload: &Workload) -> RunConfig {
     let latency = copies(Fixed::new(FixedInput::Step { step_ns: TICK_NS }).expect("a tick is a valid duration"));
-    let pool = PoolConfig {
-        name: NAME.to_owned(),
-        engines: 1,
-        scaling: None,
-        data_parallel: vcr_cluster::DataParallel::default(),
-        engine: config.clone().into(),
-        latency,
-        policy: None,
-        router: RouterConfig::RoundRobin,
-        acceptance_rates: Vec::new(),
-        failures: None,
-        tokens: None,
-        overheads: Overheads::default(),
-        rejects_in_queue: false,
-    };
-    RunConfig {
-        name: NAME.to_owned(),
-        seed: 0,
-        topology: Topology::Aggregated(pool),
-        workloads: vec![workload_config(workload)],
-        faults: Vec::new(),
-        max_retries: 0,
-        max_time_ns: None,
-        samples_steps: false,
-        keeps_requests: false,
-    }
+    let pool = PoolConfig::new(NAME, 1, config.clone(), latency);
+    RunConfig { workloads: vec![workload_config(workload)], ..RunConfig::new(NAME, Topology::Aggregated(pool)) }
 }
 
 fn workload_config(workload: &Workload) -> WorkloadConfig {

@@ -26,9 +26,9 @@ fn no_file_circles_inside_a_crate() {
 }
 
 /// Sources side by side in one folder that a newcomer can take in.
-const MOST_FILES: usize = 15;
+const MAX_FILES: usize = 15;
 /// Lines of a source that can be read in one go.
-const MOST_LINES: usize = 500;
+const MAX_LINES: usize = 500;
 /// Folders in which cargo looks for programs and nowhere else: one file, one test program.
 const FOLDERS_OF_PROGRAMS: &[&str] = &["tests/tests"];
 
@@ -55,10 +55,10 @@ fn no_folder_has_more_sources_than_one_takes_in() {
     }
     for folder in FOLDERS_OF_PROGRAMS {
         let files = counts.remove(Path::new(folder)).unwrap_or_default();
-        assert!(files > MOST_FILES, "{folder} has {files} files: take it from the list of exceptions");
+        assert!(files > MAX_FILES, "{folder} has {files} files: take it from the list of exceptions");
     }
-    let crowded: Vec<_> = counts.iter().filter(|(_, files)| **files > MOST_FILES).collect();
-    assert!(crowded.is_empty(), "more than {MOST_FILES} sources side by side; group them by subject: {crowded:#?}");
+    let crowded: Vec<_> = counts.iter().filter(|(_, files)| **files > MAX_FILES).collect();
+    assert!(crowded.is_empty(), "more than {MAX_FILES} sources side by side; group them by subject: {crowded:#?}");
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn no_source_is_longer_than_one_reads_in_one_go() {
         text.lines().count()
     };
     let long: Vec<_> =
-        sources().into_iter().map(|file| (lines(&file), file)).filter(|(lines, _)| *lines > MOST_LINES).collect();
-    assert!(long.is_empty(), "more than {MOST_LINES} lines; split them by subject: {long:#?}");
+        sources().into_iter().map(|file| (lines(&file), file)).filter(|(lines, _)| *lines > MAX_LINES).collect();
+    assert!(long.is_empty(), "more than {MAX_LINES} lines; split them by subject: {long:#?}");
 }
 
 /// A comment that opens with a question word describes a term instead of naming it.

@@ -14,7 +14,7 @@ use vcr_cluster::metrics::Metric;
 use vcr_compare::{Change, CompareOptions, Compared, MaxRegression};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use args::CompareArgs;
 use load::{Side, load};
 
@@ -116,7 +116,11 @@ impl Baseline {
         let exit = if exit == Exit::Passed { comparison.exit() } else { exit };
         // Standard output has the report alone, as JSON.
         if args.json || args.quiet {
-            comparison.limits.iter().filter(|limit| !limit.holds).for_each(|limit| tell(format_args!("{limit}")));
+            comparison
+                .limits
+                .iter()
+                .filter(|limit| !limit.holds)
+                .for_each(|limit| eprint_line(format_args!("{limit}")));
             return exit;
         }
         printed(show::write(&mut anstream::stdout().lock(), &comparison), exit)

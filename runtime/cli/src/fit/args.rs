@@ -131,6 +131,13 @@ pub(crate) struct FitArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
 
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
+}
+
+/// Options for the output on the terminal.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
     /// Print JSON instead of tables.
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -195,13 +202,8 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
 
-    /// Print JSON instead of tables.
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-
-    /// Print no progress.
-    #[arg(short, long, help_heading = "Output")]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) show: ShowArgs,
 }
 
 fn column(text: &str) -> Result<(String, String), String> {

@@ -48,7 +48,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     if let Some(path) = &args.gates {
         gates.extend(read_gates(path)?);
     }
-    let progress = Stages::new(args.quiet);
+    let progress = Stages::new(args.show.quiet);
     let all = judged(args, &progress)?;
     drop(progress);
     // All files or none: one that may not be replaced is found before any is written.
@@ -73,7 +73,7 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
         })
         .collect();
     let mut out = anstream::stdout().lock();
-    let written = if args.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };
+    let written = if args.show.json { write_json(&mut out, &all, &verdicts) } else { write(&mut out, &all, &verdicts) };
     let exit = if verdicts.iter().all(Verdict::holds) { Exit::Passed } else { Exit::CheckFailed };
     Ok(printed(written, exit))
 }

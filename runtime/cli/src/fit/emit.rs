@@ -9,7 +9,7 @@ use vcr_guest_build::Options;
 use vcr_output::OutputFile;
 
 use super::Refused;
-use crate::exit::tell;
+use crate::exit::eprint_line;
 
 /// Builds a guest with the step prices inside, and checks that the host takes it.
 pub(super) fn component(model: &ModelFile, path: &Path, file: OutputFile, quiet: bool) -> Result<(), Refused> {
@@ -25,7 +25,7 @@ pub(super) fn component(model: &ModelFile, path: &Path, file: OutputFile, quiet:
     let options = Options::from_env().map_err(failed)?;
     let built = vcr_guest_build::build(&project, &folder.path().join("dist"), &options, &mut |progress| {
         if !quiet && !matches!(progress, vcr_guest_build::Progress::Cargo { .. }) {
-            tell(format_args!("{progress}"));
+            eprint_line(format_args!("{progress}"));
         }
     });
     let built = built.map_err(failed)?;

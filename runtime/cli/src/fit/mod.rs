@@ -16,7 +16,7 @@ use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
 use vcr_scenario::{ScenarioError, expression};
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
 use crate::terminal::text::printable;
 use args::{FitArgs, MeasurementArgs, PriorArgs};
@@ -69,7 +69,7 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.steps, &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
     let options = options(&args.prior, &args.measurements, args.folds, &sources)?;
-    let progress = Stages::new(args.quiet);
+    let progress = Stages::new(args.show.quiet);
     let mut inferred = Vec::new();
     for source in &mut sources {
         for setting in &args.infer {
@@ -81,7 +81,7 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let fit = vcr_fit::fit(&sources, &options, &mut |stage| progress.show(stage))?;
     drop(progress);
     for warning in &fit.warnings {
-        tell(format_args!("warning: {}", printable(warning)));
+        eprint_line(format_args!("warning: {}", printable(warning)));
     }
     if !fit.model.failed_checks.is_empty() && !args.force {
         let message = format!("the fit failed its checks: {}", fit.model.failed_checks.join("; "));
@@ -90,11 +90,11 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
     // The component first: without a compiler for it nothing is written.
     if let Some((path, component)) = component {
-        emit::component(&fit.model, path, component, args.quiet)?;
+        emit::component(&fit.model, path, component, args.show.quiet)?;
     }
     file.write_with(|out| writeln!(out, "{text}"))?;
     let mut out = anstream::stdout().lock();
-    let written = if args.json {
+    let written = if args.show.json {
         writeln!(out, "{:#}", as_json(&fit, &inferred, options.base.as_ref()))
     } else {
         write_base(&mut out, options.base.as_ref())

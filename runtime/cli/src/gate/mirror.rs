@@ -9,36 +9,17 @@ use vcr_output::{OutputError, Outputs};
 
 use super::args::MirrorArgs;
 use super::show::count;
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
+use crate::refusal::Refusal;
 
 pub(crate) fn mirror(args: &MirrorArgs) -> Exit {
     match write(args) {
         Ok(exit) => exit,
-        Err(Problem { message, hint }) => {
-            print_error(&message, hint);
-            Exit::BadInput
-        }
+        Err(refusal) => refusal.print(),
     }
 }
 
-struct Problem {
-    message: String,
-    hint: Option<&'static str>,
-}
-
-impl From<GateError> for Problem {
-    fn from(error: GateError) -> Self {
-        Self { message: error.to_string(), hint: None }
-    }
-}
-
-impl From<OutputError> for Problem {
-    fn from(error: OutputError) -> Self {
-        Self { message: error.to_string(), hint: error.hint() }
-    }
-}
-
-fn write(args: &MirrorArgs) -> Result<Exit, Problem> {
+fn write(args: &MirrorArgs) -> Result<Exit, Refusal> {
     let inputs: Vec<Input> = args.inputs.iter().map(|text| Input::parse(text)).collect();
     if args.output == Path::new("-") {
         let mut out = BufWriter::new(io::stdout().lock());
@@ -47,7 +28,7 @@ fn write(args: &MirrorArgs) -> Result<Exit, Problem> {
             Err(GateError::Write(error)) => Ok(printed(Err(error), Exit::Passed)),
             Err(error) => Err(error.into()),
             Ok(mirrored) => {
-                account(&inputs, &mirrored, &mut |line| tell(format_args!("{line}")));
+                account(&inputs, &mirrored, &mut |line| eprint_line(format_args!("{line}")));
                 Ok(printed(out.flush(), Exit::Passed))
             }
         };

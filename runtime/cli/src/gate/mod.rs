@@ -13,9 +13,10 @@ use vcr_gate::{
     Decision, GateError, GateOptions, Input, InputPart, Inputs, MirrorOptions, Mirrored, Policy, Report, Side, Source,
 };
 use vcr_input::MAX_CONFIG_BYTES;
-use vcr_output::{OutputError, OutputFolder, Outputs};
+use vcr_output::{OutputFolder, Outputs};
 
-use crate::exit::{Exit, print_error, printed};
+use crate::exit::{Exit, printed};
+use crate::refusal::Refusal;
 use crate::terminal::step_summary;
 use args::GateArgs;
 
@@ -35,38 +36,17 @@ impl From<Decision> for Exit {
 pub(crate) fn gate(args: &GateArgs) -> Exit {
     match run(args) {
         Ok(exit) => exit,
-        Err(Problem { message, hint }) => {
-            print_error(&message, hint);
-            Exit::BadInput
-        }
+        Err(refusal) => refusal.print(),
     }
 }
 
-/// Why there is no decision.
-struct Problem {
-    message: String,
-    hint: Option<&'static str>,
-}
-
-impl From<String> for Problem {
-    fn from(message: String) -> Self {
-        Self { message, hint: None }
-    }
-}
-
-impl From<GateError> for Problem {
+impl From<GateError> for Refusal {
     fn from(error: GateError) -> Self {
-        error.to_string().into()
+        Self::input(error.to_string())
     }
 }
 
-impl From<OutputError> for Problem {
-    fn from(error: OutputError) -> Self {
-        Self { message: error.to_string(), hint: error.hint() }
-    }
-}
-
-fn run(args: &GateArgs) -> Result<Exit, Problem> {
+fn run(args: &GateArgs) -> Result<Exit, Refusal> {
     let policy = policy(args)?;
     let mut out = anstream::stdout().lock();
     if args.print_policy {
@@ -84,17 +64,18 @@ fn run(args: &GateArgs) -> Result<Exit, Problem> {
     Ok(printed(written, exit))
 }
 
-fn policy(args: &GateArgs) -> Result<Policy, Problem> {
+fn policy(args: &GateArgs) -> Result<Policy, Refusal> {
     let policy = match &args.policy {
         None => Policy::default(),
         Some(path) => {
             let name = path.display().to_string();
-            let text = vcr_input::read_text(path, MAX_CONFIG_BYTES);
-            Policy::parse(&text.map_err(|error| format!("cannot read `{name}`: {error}"))?, &name)?
+            let text = vcr_input::read_text(path, MAX_CONFIG_BYTES)
+                .map_err(|error| Refusal::input(format!("cannot read `{name}`: {error}")))?;
+            Policy::parse(&text, &name).map_err(Refusal::input)?
         }
     };
     Ok(match args.alpha {
-        Some(alpha) => policy.with_alpha(alpha)?,
+        Some(alpha) => policy.with_alpha(alpha).map_err(Refusal::input)?,
         None => policy,
     })
 }
@@ -103,7 +84,7 @@ fn inputs(texts: &[String]) -> Vec<Input> {
     texts.iter().map(|text| Input::parse(text)).collect()
 }
 
-fn report(args: &GateArgs, policy: &Policy, [before, after]: &[Vec<Input>; 2]) -> Result<Report, Problem> {
+fn report(args: &GateArgs, policy: &Policy, [before, after]: &[Vec<Input>; 2]) -> Result<Report, Refusal> {
     let options = [&args.set_baseline, &args.set_candidate].map(|set| args.read.options(set));
     let ((baseline, of_baseline), (candidate, of_candidate)) = load([before, after], &options)?;
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -136,7 +117,7 @@ fn load([before, after]: [&[Input]; 2], options: &[MirrorOptions; 2]) -> Result<
 }
 
 /// The folder of `--out`, checked before anything is read.
-fn folder(args: &GateArgs, path: &Path, sides: &[Vec<Input>; 2]) -> Result<OutputFolder, Problem> {
+fn folder(args: &GateArgs, path: &Path, sides: &[Vec<Input>; 2]) -> Result<OutputFolder, Refusal> {
     let mut rule = Outputs::new(args.force);
     let policy = args.policy.iter();
     for input in sides.iter().flatten().map(|input| &input.path).chain(policy) {
@@ -145,13 +126,15 @@ fn folder(args: &GateArgs, path: &Path, sides: &[Vec<Input>; 2]) -> Result<Outpu
     Ok(rule.folder(path, &FILES)?)
 }
 
-fn write_files(mut folder: OutputFolder, report: &Report) -> Result<(), Problem> {
+fn write_files(mut folder: OutputFolder, report: &Report) -> Result<(), Refusal> {
     let drafts = folder.drafts()?.to_owned();
     let mut made = Vec::new();
     for name in FILES {
         let draft = drafts.join(name);
         let written = File::create(&draft).and_then(|file| write_file(&mut BufWriter::new(file), name, report));
-        written.map_err(|error| format!("cannot write `{}`: {error}", folder.path().join(name).display()))?;
+        written.map_err(|error| {
+            Refusal::input(format!("cannot write `{}`: {error}", folder.path().join(name).display()))
+        })?;
         made.push((name, draft));
     }
     Ok(folder.commit(&made)?)

@@ -21,7 +21,7 @@ pub(crate) use inspect::inspect_command;
 pub(crate) use new::new_command;
 pub(crate) use vocabulary::vocabulary_command;
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use args::BuildArgs;
 
 fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
@@ -107,6 +107,6 @@ fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet
         (Some(spinner), _) => spinner.println(progress.to_string()),
         (None, Progress::Cargo { .. }) => {}
         (None, _) if quiet => {}
-        (None, _) => tell(format_args!("{progress}")),
+        (None, _) => eprint_line(format_args!("{progress}")),
     }
 }

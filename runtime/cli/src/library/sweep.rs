@@ -20,7 +20,7 @@ use crate::pack::pack_for_sweep;
 use crate::replay::sweep as replay;
 use crate::run::args::QuestionArgs;
 use crate::run::points::{self, Point, Points};
-use crate::run::search::{Asked, FoundRow, search_once};
+use crate::run::search::{FoundRow, SearchSpec, search_once};
 use crate::run::sweep::point;
 use crate::sweep::part::{Header, Part, SweepKind};
 use crate::sweep::shard::Shard;
@@ -47,7 +47,7 @@ enum Kind {
 
 /// A search at each point.
 struct Search {
-    asked: Asked,
+    asked: SearchSpec,
     questions: QuestionArgs,
 }
 
@@ -73,7 +73,8 @@ impl Sweep {
                 let options = crate::run::options(&args)?;
                 let questions = args.questions.clone();
                 let axes = some_axes(&questions.sweeps)?;
-                let asked = questions.search.as_ref().map(|text| Asked::of(&questions, text, &axes)).transpose()?;
+                let asked =
+                    questions.search.as_ref().map(|text| SearchSpec::of(&questions, text, &axes)).transpose()?;
                 let searched = asked.iter().map(|asked| asked.name.as_str());
                 let names: Vec<&str> = searched.chain(axes.iter().map(|axis| axis.name.as_str())).collect();
                 let settings = points::settings(&args, &options);
@@ -160,7 +161,11 @@ impl Sweep {
     }
 
     /// The files of a scenario, all in one pack.
-    fn run_inputs(&self, points: &Points, asked: Option<&Asked>) -> Result<(Vec<PathBuf>, Vec<InputFile>), Refusal> {
+    fn run_inputs(
+        &self,
+        points: &Points,
+        asked: Option<&SearchSpec>,
+    ) -> Result<(Vec<PathBuf>, Vec<InputFile>), Refusal> {
         let path = self.file.clone().unwrap_or_default();
         let mut sources: BTreeMap<(String, PathBuf), SourceFile> = BTreeMap::new();
         for values in &self.combinations {

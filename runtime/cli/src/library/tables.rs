@@ -72,7 +72,7 @@ pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
 /// # Errors
 /// For another ending; those of the file.
 pub fn write_columns(path: &Path, columns: &[Column], force: bool) -> Result<(), Refusal> {
-    let format = out_format("path", path).map_err(Refusal::input)?;
+    let format = out_format("path", path)?;
     let file = vcr_output::Outputs::new(force).create(path)?;
     Ok(file.write_with(|out| write(out, columns, format))?)
 }

@@ -12,9 +12,10 @@ use std::io::{self, Write};
 use clap::Command;
 use clap_mangen::Man;
 use roff::{Roff, roman};
-use vcr_output::{OutputError, Outputs};
+use vcr_output::Outputs;
 
-use crate::exit::{Exit, print_error, printed};
+use crate::exit::{Exit, printed};
+use crate::refusal::Refusal;
 use args::{Format, ManArgs};
 
 /// A page and its file name.
@@ -25,30 +26,26 @@ struct Page {
 
 pub(crate) fn man(args: &ManArgs) -> Exit {
     match pages(args.format)
-        .map_err(|error| (format!("cannot write pages: {error}"), None))
+        .map_err(|error| Refusal::input(format!("cannot write pages: {error}")))
         .and_then(|pages| write(args, &pages))
     {
         Ok(count) => {
             let line = format!("wrote {count} pages to {}\n", args.out.display());
             printed(io::stdout().write_all(line.as_bytes()), Exit::Passed)
         }
-        Err((message, hint)) => {
-            print_error(&message, hint.as_deref());
-            Exit::BadInput
-        }
+        Err(refusal) => refusal.print(),
     }
 }
 
 /// Returns the number of pages. All get their names at the end, or none does.
-fn write(args: &ManArgs, pages: &[Page]) -> Result<usize, (String, Option<String>)> {
-    let told = |error: OutputError| (error.to_string(), error.hint().map(str::to_owned));
+fn write(args: &ManArgs, pages: &[Page]) -> Result<usize, Refusal> {
     let mut rule = Outputs::new(args.force);
     let mut files = Vec::with_capacity(pages.len());
     for page in pages {
-        files.push(rule.create(&args.out.join(&page.name)).map_err(told)?);
+        files.push(rule.create(&args.out.join(&page.name))?);
     }
     for (file, page) in files.into_iter().zip(pages) {
-        file.write_with(|out| out.write_all(&page.text)).map_err(told)?;
+        file.write_with(|out| out.write_all(&page.text))?;
     }
     Ok(pages.len())
 }

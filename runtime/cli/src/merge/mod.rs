@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use vcr_import::table::{Column, write as write_columns};
 use vcr_output::Outputs;
 
-use crate::exit::{Exit, print_error, tell};
+use crate::exit::{Exit, eprint_line};
 use crate::refusal::Refusal;
 use crate::replay::sweep as replay;
 use crate::run::grid::{Cell, Grid};
@@ -31,20 +31,17 @@ pub(crate) fn merge(args: &MergeArgs) -> Exit {
     match write(args) {
         Ok(summary) => {
             if !args.quiet {
-                tell(format_args!("{summary}"));
+                eprint_line(format_args!("{summary}"));
             }
             Exit::Passed
         }
-        Err(refusal) => {
-            print_error(&refusal.message, refusal.hint.as_deref());
-            refusal.exit
-        }
+        Err(refusal) => refusal.print(),
     }
 }
 
 /// Returns a summary.
 fn write(args: &MergeArgs) -> Result<String, Refusal> {
-    let format = out_format("--out", &args.out).map_err(Refusal::input)?;
+    let format = out_format("--out", &args.out)?;
     let files = files(&args.files)?;
     let mut outputs = Outputs::new(args.force);
     for file in &files {

@@ -9,13 +9,12 @@ use tempfile::TempDir;
 use vcr_cluster::Report;
 use vcr_output::OutputFile;
 use vcr_pack::{
-    COMPAT, Content, EngineSteps, Expected, FORMAT, InputEntry, Manifest, PackError, PackFile, REPORT, RunSteps,
-    SCENARIO, STEPS, Settings, VERSION,
+    COMPAT, Content, EngineSteps, Expected, FORMAT, InputEntry, Manifest, PackFile, REPORT, RunSteps, SCENARIO, STEPS,
+    Settings, VERSION,
 };
 use vcr_scenario::{COMPAT_TABLE, Outcome, SourceFile};
 
-use super::Refused;
-use crate::exit::Exit;
+use crate::refusal::Refusal;
 
 /// A run and what it has read.
 pub(super) struct Packed<'a> {
@@ -29,10 +28,9 @@ pub(super) struct Packed<'a> {
 
 impl Packed<'_> {
     /// Writes the pack; `outcome` is the result of the run, or its error.
-    pub(super) fn write(self, outcome: Result<&Outcome, String>, draft: OutputFile) -> Result<Manifest, Refused> {
-        let unreadable = |error: std::io::Error| {
-            Refused(format!("cannot read `{}`: {error}", self.script.display()), None, Exit::BadInput)
-        };
+    pub(super) fn write(self, outcome: Result<&Outcome, String>, draft: OutputFile) -> Result<Manifest, Refusal> {
+        let unreadable =
+            |error: std::io::Error| Refusal::input(format!("cannot read `{}`: {error}", self.script.display()));
         let (script, content) = match self.text {
             Some(text) => {
                 // Where relative paths in it start.
@@ -53,7 +51,7 @@ impl Packed<'_> {
         let mut inputs = Vec::new();
         for (source, place) in self.sources.iter().zip(places) {
             let place = format!("{SCENARIO}/{place}");
-            let found = source.files().map_err(|error| Refused(error.to_string(), None, Exit::BadInput))?;
+            let found = source.files().map_err(|error| Refusal::input(error.to_string()))?;
             for (name, path) in found {
                 files.push(PackFile { path: place_of(&place, source, &name), content: Content::File(path) });
             }
@@ -63,7 +61,7 @@ impl Packed<'_> {
         let expected = match outcome {
             Ok(outcome) => {
                 let mut report = serde_json::to_vec_pretty(outcome)
-                    .map_err(|error| Refused(format!("cannot write the report: {error}"), None, Exit::BadInput))?;
+                    .map_err(|error| Refusal::input(format!("cannot write the report: {error}")))?;
                 report.push(b'\n');
                 files.push(PackFile { path: REPORT.to_owned(), content: Content::Bytes(report) });
                 files.push(PackFile { path: STEPS.to_owned(), content: Content::Bytes(digests(&outcome.runs)) });
@@ -143,9 +141,8 @@ pub(super) struct Redacted {
 }
 
 impl Redacted {
-    pub(super) fn of(sources: &[SourceFile]) -> Result<Self, Refused> {
-        let failed =
-            |error: std::io::Error| Refused(format!("cannot write redacted copies: {error}"), None, Exit::BadInput);
+    pub(super) fn of(sources: &[SourceFile]) -> Result<Self, Refusal> {
+        let failed = |error: std::io::Error| Refusal::input(format!("cannot write redacted copies: {error}"));
         let folder = TempDir::new().map_err(failed)?;
         let mut files = BTreeMap::new();
         let traffic = sources.iter().filter(|source| matches!(source.kind, "trace" | "capture"));
@@ -156,8 +153,7 @@ impl Redacted {
             let own = folder.path().join(index.to_string());
             fs::create_dir(&own).map_err(failed)?;
             let copy = own.join(source.path.file_name().unwrap_or_default());
-            vcr_pack::redact::redact(&source.name, &source.path, &copy)
-                .map_err(|error: PackError| Refused::from(error))?;
+            vcr_pack::redact::redact(&source.name, &source.path, &copy)?;
             files.insert(source.name.clone(), copy);
         }
         Ok(Self { _folder: folder, files })

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use vcr_output::{OutputError, Outputs};
+use vcr_output::Outputs;
 use vcr_pack::{Manifest, PackError, Settings};
 use vcr_scenario::{Blame, Outcome, RunOptions, ScenarioError, SourceFile, run_file};
 use vcr_units::{format_bytes, format_ns};
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{BOLD, DIM};
@@ -29,31 +29,9 @@ pub(crate) use opened::{OpenedPack, Verdict};
 /// Ending of the names of packs.
 const SUFFIX: &str = "vcr";
 
-/// Why a command about packs ends: a message and a hint.
-struct Refused(String, Option<String>, Exit);
-
-impl From<PackError> for Refused {
+impl From<PackError> for Refusal {
     fn from(error: PackError) -> Self {
-        Self(error.to_string(), None, Exit::BadInput)
-    }
-}
-
-impl From<OutputError> for Refused {
-    fn from(error: OutputError) -> Self {
-        Self(error.to_string(), error.hint().map(str::to_owned), Exit::BadInput)
-    }
-}
-
-impl From<ScenarioError> for Refused {
-    fn from(error: ScenarioError) -> Self {
-        Self(error.to_string(), error.hint.clone(), error.blame.into())
-    }
-}
-
-impl Refused {
-    fn exit(self) -> Exit {
-        print_error(&self.0, self.1.as_deref());
-        self.2
+        Self::input(error.to_string())
     }
 }
 
@@ -65,16 +43,15 @@ pub(crate) fn pack_for_sweep(script: &Path, text: Option<&str>, sources: &[Sourc
     let path = folder.path().join("scenario.vcr");
     let draft = Outputs::new(false).create(&path)?;
     let packed = Packed { script, text, settings: Settings::default(), is_redacted: false, sources };
-    let unpacked = |Refused(message, hint, exit)| Refusal { exit, hint, ..Refusal::input(message) };
-    packed.write(Err("it was packed for a sweep, without a result".to_owned()), draft).map_err(unpacked)?;
+    packed.write(Err("it was packed for a sweep, without a result".to_owned()), draft)?;
     fs::read(&path).map_err(|error| Refusal::input(format!("cannot read the pack: {error}")))
 }
 
 pub(crate) fn pack(args: &PackArgs) -> Exit {
-    make_pack(args).unwrap_or_else(Refused::exit)
+    make_pack(args).unwrap_or_else(Refusal::print)
 }
 
-fn make_pack(args: &PackArgs) -> Result<Exit, Refused> {
+fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
     let output = args.output.clone().unwrap_or_else(|| default_pack(&args.file));
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
@@ -98,7 +75,7 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refused> {
     if !args.quiet {
         let bytes = fs::metadata(&output).map_or(0, |file| file.len());
         let (ran, all) = (ran.as_nanos() as f64, started.elapsed().as_nanos() as f64);
-        tell(format_args!(
+        eprint_line(format_args!(
             "packed {} files into {} ({}) in {}, after running it in {}",
             manifest.files.len(),
             output.display(),
@@ -115,7 +92,7 @@ fn run_once(
     args: &PackArgs,
     settings: &Settings,
     files_by_name: BTreeMap<String, PathBuf>,
-) -> Result<(Result<Outcome, ScenarioError>, Vec<SourceFile>), Refused> {
+) -> Result<(Result<Outcome, ScenarioError>, Vec<SourceFile>), Refusal> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let options = RunOptions {
         seed: settings.seed,
@@ -134,7 +111,7 @@ fn run_once(
         Err(error) if error.blame == Blame::Input => return Err(error.clone().into()),
         Ok(outcome) if outcome.partial.is_some() => {
             let exit = crate::stop::cause().map_or(Exit::BadInput, crate::stop::Cause::exit);
-            return Err(Refused("the run was stopped; nothing was packed".to_owned(), None, exit));
+            return Err(Refusal { exit, ..Refusal::input("the run was stopped; nothing was packed") });
         }
         _ => {}
     }
@@ -152,11 +129,11 @@ pub(crate) fn pack_failure(
     let output = if output.is_empty() { default_pack(script) } else { PathBuf::from(output) };
     // The pack of an earlier failure is replaced, but nothing else.
     let mut outputs = Outputs::new(vcr_pack::is_pack(&output));
-    let written = outputs.reads(script).and_then(|()| outputs.create(&output)).map_err(Refused::from);
+    let written = outputs.reads(script).and_then(|()| outputs.create(&output)).map_err(Refusal::from);
     let packed = Packed { script, text: None, settings, is_redacted: false, sources };
     match written.and_then(|draft| packed.write(outcome.map_err(ToString::to_string), draft)) {
-        Ok(_) => tell(format_args!("packed into {}; run it with: vcr run {0}", output.display())),
-        Err(refused) => drop(refused.exit()),
+        Ok(_) => eprint_line(format_args!("packed into {}; run it with: vcr run {0}", output.display())),
+        Err(refused) => drop(refused.print()),
     }
 }
 
@@ -166,20 +143,19 @@ fn default_pack(script: &Path) -> PathBuf {
 }
 
 pub(crate) fn unpack(args: &UnpackArgs) -> Exit {
-    unpack_into(args).unwrap_or_else(Refused::exit)
+    unpack_into(args).unwrap_or_else(Refusal::print)
 }
 
-fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refused> {
+fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refusal> {
     let folder = args.output.clone().unwrap_or_else(|| {
         let name = args.pack.file_stem().unwrap_or(args.pack.as_os_str());
         if args.pack.extension().is_some() { PathBuf::from(name) } else { PathBuf::from(name).with_extension("d") }
     });
     if folder.exists() {
         let message = format!("`{}` exists", folder.display());
-        return Err(Refused(message, Some("name another folder with --output".to_owned()), Exit::BadInput));
+        return Err(Refusal::input(message).hint("name another folder with --output"));
     }
-    let failed =
-        |error: io::Error| Refused(format!("cannot write `{}`: {error}", folder.display()), None, Exit::BadInput);
+    let failed = |error: io::Error| Refusal::input(format!("cannot write `{}`: {error}", folder.display()));
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed)?;
     // It gets its name when all of it is right.
@@ -189,12 +165,12 @@ fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refused> {
     let manifest = vcr_pack::unpack(&args.pack, &place)?;
     fs::rename(&place, &folder).map_err(failed)?;
     let script = folder.join(&manifest.scenario);
-    tell(format_args!("unpacked {} files into {}", manifest.files.len(), folder.display()));
-    tell(format_args!("run it with: vcr run {}{}", script.display(), options_of(&manifest.settings)));
+    eprint_line(format_args!("unpacked {} files into {}", manifest.files.len(), folder.display()));
+    eprint_line(format_args!("run it with: vcr run {}{}", script.display(), options_of(&manifest.settings)));
     let moved = manifest.inputs.iter().filter(|input| input.path.contains("/elsewhere/"));
     for input in moved {
         let place = folder.join(&input.path);
-        tell(format_args!(
+        eprint_line(format_args!(
             "note: `{}` of the script is {}; running the pack itself finds it",
             input.name,
             place.display()
@@ -221,7 +197,7 @@ fn options_of(settings: &Settings) -> String {
 pub(crate) fn inspect(args: &InspectPackArgs) -> Exit {
     let manifest = match vcr_pack::verify(&args.pack) {
         Ok(manifest) => manifest,
-        Err(error) => return Refused::from(error).exit(),
+        Err(error) => return Refusal::from(error).print(),
     };
     let mut out = anstream::stdout().lock();
     let written = if args.json {

@@ -9,7 +9,7 @@ use vcr_pack::{COMPAT, Manifest, STEPS, first_divergence};
 use vcr_scenario::{COMPAT_TABLE, Outcome, RunOptions, ScenarioError};
 
 use super::make::{runs_of, without_path};
-use crate::exit::tell;
+use crate::exit::eprint_line;
 use crate::refusal::Refusal;
 
 /// A pack, unpacked and checked.
@@ -33,8 +33,8 @@ impl Verdict {
     }
 
     /// Prints it.
-    pub(crate) fn tell(&self) {
-        self.lines.iter().for_each(|line| tell(format_args!("{line}")));
+    pub(crate) fn print(&self) {
+        self.lines.iter().for_each(|line| eprint_line(format_args!("{line}")));
     }
 }
 

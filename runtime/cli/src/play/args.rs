@@ -9,7 +9,7 @@ use vcr_units as units;
 use super::control::ControlArgs;
 use super::engine::EngineArgs;
 use super::guests::GuestArgs;
-use super::replay::ReplayArgs;
+use super::playback::PlaybackArgs;
 use super::timing::TimingArgs;
 use super::transfer::TransferArgs;
 use crate::guest::config::guest_config;
@@ -37,7 +37,7 @@ pub(crate) struct LiveArgs {
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
     #[command(flatten)]
-    pub(crate) replay: ReplayArgs,
+    pub(crate) playback: PlaybackArgs,
     #[command(flatten)]
     pub(crate) events: EventArgs,
     #[command(flatten)]

@@ -19,7 +19,7 @@ use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, P
 use super::guests::LiveGuests;
 use super::kv_shape::weights_dtype;
 use super::latency::{named_latency, single_times};
-use super::replay;
+use super::playback;
 use super::unusable::Unusable;
 use crate::service::{raise_limit_of_files, use_small_pages};
 use crate::values::is_guest;
@@ -128,7 +128,7 @@ pub(crate) fn live_config(
         overheads: overheads(args)?,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, &side, guests)?,
-        replay: replay::settings(&args.replay, args.timing.is_given(), &side.model_name)?,
+        replay: playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,

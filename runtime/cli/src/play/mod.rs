@@ -8,8 +8,8 @@ pub(crate) mod guests;
 mod kv_shape;
 mod latency;
 mod nixl;
+pub(crate) mod playback;
 mod rendezvous;
-pub(crate) mod replay;
 mod timing;
 mod transfer;
 pub(crate) mod transfer_tls;
@@ -30,7 +30,7 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(live.process.quiet, None);
     let guests = LiveGuests::new(&live.guests);
     let prepared = config::play_config(args, &guests).and_then(|config| {
-        let report = replay::report_file(&live.replay)?;
+        let report = playback::report_file(&live.playback)?;
         Ok((config, control::listen(&live.control)?, report))
     });
     let (config, listeners, report) = match prepared {
@@ -42,14 +42,14 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     };
     let replay = config.replay.clone();
     let served = serve(config, listeners.with_guests(guests.reader()), guests);
-    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(report, &settings.replay));
-    ended(served, replayed)
+    let played_back = replay.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.replay));
+    ended(served, played_back)
 }
 
 /// How a command ends that served, and has reported what was played back.
-pub(crate) fn ended(served: Result<(), LiveError>, replayed: Result<Exit, unusable::Unusable>) -> Exit {
+pub(crate) fn ended(served: Result<(), LiveError>, played_back: Result<Exit, unusable::Unusable>) -> Exit {
     match served {
-        Ok(()) => match replayed {
+        Ok(()) => match played_back {
             Ok(Exit::Passed) if stop::cause() == Some(Cause::Timeout) => Exit::TimedOut,
             Ok(exit) => exit,
             Err(unusable) => {

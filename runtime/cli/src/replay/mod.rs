@@ -24,7 +24,7 @@ use vcr_scenario::{Blame, Reporter};
 use vcr_trace::Trace;
 use vcr_units::format_ns;
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::stop;
 use crate::terminal::progress::TerminalReporter;
@@ -45,10 +45,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
             false => sweep::sweep(args),
         }),
     };
-    done.unwrap_or_else(|refusal| {
-        print_error(&refusal.message, refusal.hint.as_deref());
-        refusal.exit
-    })
+    done.unwrap_or_else(Refusal::print)
 }
 
 /// Name, in reports, of the maximum time that ends a run.
@@ -132,7 +129,7 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
     if let Some(cause) = stopped_by.filter(|_| stopped.is_some() || !args.output.quiet) {
         let at = format_ns(run.duration_ms * 1e6);
         let (done, of) = (summary.completed_requests, summary.num_requests);
-        tell(format_args!(
+        eprint_line(format_args!(
             "stopped by {cause} at {at} of virtual time, with {done} of {of} requests done; these results are partial"
         ));
     }

@@ -75,15 +75,10 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         None => synthetic(args, topology.pools()[0].engine.block_size())?,
     };
     let config = RunConfig {
-        name: NAME.to_owned(),
         seed: args.run.seed,
-        topology,
         workloads: vec![workload],
-        faults: Vec::new(),
-        max_retries: 0,
         max_time_ns: args.run.max_time_ns(),
-        samples_steps: false,
-        keeps_requests: false,
+        ..RunConfig::new(NAME, topology)
     };
     check_room(config.memory_estimate())?;
     config

@@ -20,10 +20,10 @@ use vcr_trace::Trace;
 use super::args::ReplayArgs;
 use super::{How, Refusal, Setup, Watched, check, files, run, setup};
 use crate::args::{Cli, Command};
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::stop;
 use crate::sweep::part::{self, Header, SweepKind};
-use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
+use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{align_right, bare_table, write_table};
 
@@ -176,13 +176,7 @@ fn run_point(setup: &Setup, threads: Threads, reporter: &dyn Reporter) -> Result
 pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let axes = axes(&args.sweep.sweeps).map_err(Refusal::input)?;
     let targets = targets(args, &axes)?;
-    let out_format = args
-        .sweep
-        .sweep_out
-        .as_deref()
-        .map(|path| out_format("--sweep-out", path))
-        .transpose()
-        .map_err(Refusal::input)?;
+    let out_format = sweep_out_format(args.sweep.sweep_out.as_deref())?;
     let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
@@ -219,7 +213,10 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     }
     let stopped = stop::cause().filter(|_| points.len() < setups.len());
     if let Some(cause) = stopped.filter(|_| points.is_empty()) {
-        tell(format_args!("stopped by {} before a run of the sweep was done; nothing was written", cause.name()));
+        eprint_line(format_args!(
+            "stopped by {} before a run of the sweep was done; nothing was written",
+            cause.name()
+        ));
         return Ok(cause.exit());
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
@@ -244,7 +241,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     if let Some(cause) = stopped {
         let (done, all) = (points.len(), setups.len());
         let where_to = if args.sweep.sweep_out.is_some() { "; these were written" } else { "" };
-        tell(format_args!("stopped by {}: {done} of {all} runs of the sweep are done{where_to}", cause.name()));
+        eprint_line(format_args!("stopped by {}: {done} of {all} runs of the sweep are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
     Ok(printed(written, Exit::Passed))

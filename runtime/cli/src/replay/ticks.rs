@@ -9,7 +9,7 @@ use vcr_ticks::{TickRecord, TickReport, TickRunError, Workload, WorkloadError};
 
 use super::args::ReplayArgs;
 use super::{Watched, Watcher, files};
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::stop;
 use crate::terminal::progress::TerminalReporter;
@@ -26,7 +26,11 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let mut out = anstream::stdout().lock();
     let written = if args.output.json { write_json(&mut out, &report) } else { write_tables(&mut out, &report) };
     let Some(cause) = stop::cause() else { return Ok(printed(written, Exit::Passed)) };
-    tell(format_args!("stopped by {} after {} ticks; these results are partial", cause.name(), report.summary.ticks));
+    eprint_line(format_args!(
+        "stopped by {} after {} ticks; these results are partial",
+        cause.name(),
+        report.summary.ticks
+    ));
     Ok(printed(written, cause.exit()))
 }
 

@@ -12,7 +12,7 @@ use vcr_scenario::{Outcome, Reporter, RunOptions, Scenario, ScenarioError, paral
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use crate::pack::{OpenedPack, Verdict};
 use crate::refusal::Refusal;
 use crate::stop;
@@ -143,7 +143,7 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     }
     let read = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok());
     let read: Vec<PathBuf> = read.flat_map(|outcome| outcome.files_read.clone()).chain(files).collect();
-    tell_totals(args, &all, started);
+    print_totals(args, &all, started);
     let worst = all.iter().map(Done::exit).max_by_key(|exit| *exit as u8).unwrap_or(Exit::Passed);
     let exit = stop::cause().filter(|_| all.iter().any(was_cut)).map_or(worst, |cause| cause.exit());
     Ok((printed(written, exit), read))
@@ -181,7 +181,7 @@ fn stem(file: &Path) -> String {
 fn print(args: &RunArgs, done: &Done) -> io::Result<()> {
     let written = print_result(args, done);
     for line in done.verdict.iter().flat_map(|verdict| &verdict.lines) {
-        tell(format_args!("{}: {line}", printable(&done.file.display().to_string())));
+        eprint_line(format_args!("{}: {line}", printable(&done.file.display().to_string())));
     }
     written
 }
@@ -195,7 +195,7 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
             return Ok(());
         }
         None => {
-            tell(format_args!("{}: not started", printable(&name)));
+            eprint_line(format_args!("{}: not started", printable(&name)));
             return Ok(());
         }
     };
@@ -229,7 +229,7 @@ fn write_json(all: &[Done]) -> io::Result<()> {
 }
 
 /// Prints totals that differ between runs to standard error.
-fn tell_totals(args: &RunArgs, all: &[Done], started: Instant) {
+fn print_totals(args: &RunArgs, all: &[Done], started: Instant) {
     if args.quiet {
         return;
     }
@@ -238,7 +238,7 @@ fn tell_totals(args: &RunArgs, all: &[Done], started: Instant) {
     let slowest =
         slowest.map(|done| format!("; the slowest was {} in {}", done.file.display(), format_ns(done.wall_ns)));
     let wall = format_ns(started.elapsed().as_nanos() as f64);
-    tell(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
+    eprint_line(format_args!("{passed} of {} scenarios passed in {wall}{}", all.len(), slowest.unwrap_or_default()));
 }
 
 /// Says which file a run or a message is of.

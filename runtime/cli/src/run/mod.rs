@@ -21,7 +21,7 @@ use vcr_cluster::TargetDriver;
 use vcr_scenario::{RunOptions, expression};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, print_error};
+use crate::exit::Exit;
 use crate::refusal::Refusal;
 
 pub(crate) fn run(args: &RunArgs) -> Exit {
@@ -90,10 +90,7 @@ fn run_once(args: &RunArgs, options: &RunOptions) -> (Exit, Vec<PathBuf>) {
 }
 
 fn exit_of(done: Result<Exit, Refusal>) -> Exit {
-    done.unwrap_or_else(|refusal| {
-        print_error(&refusal.message, refusal.hint.as_deref());
-        refusal.exit
-    })
+    done.unwrap_or_else(Refusal::print)
 }
 
 /// The tokenizers of models, where they are part of this build.

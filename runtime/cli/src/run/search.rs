@@ -11,7 +11,7 @@ use vcr_scenario::search::{Bisection, ProbeReport, SearchRange, SearchReport};
 use vcr_scenario::{AssertionResult, RunOptions};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::run::args::QuestionArgs;
 use crate::run::measured::Measured;
@@ -19,24 +19,24 @@ use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
 use crate::stop;
 use crate::sweep::part::{self, Header, SweepKind};
-use crate::sweep::{Axis, axes, combinations, label, out_format, value_cells};
+use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
 
 /// The parameter and its values.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct SearchSpec {
     pub(crate) name: String,
     range: SearchRange,
     /// Unit behind each number, such as `/s`.
     unit: String,
 }
 
-impl Asked {
+impl SearchSpec {
     /// The question of `--search`, beside a sweep of other parameters.
     pub(crate) fn of(questions: &QuestionArgs, text: &str, axes: &[Axis]) -> Result<Self, Refusal> {
         let asked =
-            asked(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
+            parse(text, questions.tolerance).map_err(|why| Refusal::input(format!("--search {text}: {why}")))?;
         if axes.iter().any(|axis| axis.name == asked.name) {
             return Err(Refusal::input(format!("--sweep {}: the parameter is searched; sweep another", asked.name)));
         }
@@ -84,13 +84,8 @@ impl FoundRow {
 pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<Exit, Refusal> {
     let questions = &args.questions;
     let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
-    let asked = Asked::of(questions, text, &axes)?;
-    let format = questions
-        .sweep_out
-        .as_deref()
-        .map(|path| out_format("--sweep-out", path))
-        .transpose()
-        .map_err(Refusal::input)?;
+    let asked = SearchSpec::of(questions, text, &axes)?;
+    let format = sweep_out_format(questions.sweep_out.as_deref())?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
     let mut outputs = Outputs::new(args.force);
     outputs.reads(&args.file)?;
@@ -139,7 +134,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     }
     let written = print(args, &asked, &axes, &found);
     if let Some(cause) = stop::cause().filter(|_| was_stopped) {
-        tell(format_args!("stopped by {}: the search came no further", cause.name()));
+        eprint_line(format_args!("stopped by {}: the search came no further", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
     let all_found = found.iter().all(|one| one.report.bracket.kept.is_some());
@@ -149,7 +144,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
 /// A search with these values of other parameters; and whether it came to its end.
 pub(crate) fn search_once(
     questions: &QuestionArgs,
-    asked: &Asked,
+    asked: &SearchSpec,
     swept: (&[Axis], &[String]),
     execute: &Execute<'_>,
 ) -> Result<(SearchReport, bool), Refusal> {
@@ -201,7 +196,7 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, FoundRow)]) -> Vec<Co
 }
 
 /// `NAME=FROM..TO`; both numbers may have the same unit.
-fn asked(text: &str, tolerance: Option<f64>) -> Result<Asked, String> {
+fn parse(text: &str, tolerance: Option<f64>) -> Result<SearchSpec, String> {
     let form = || "expected NAME=FROM..TO, such as rate=1..64".to_owned();
     let (name, range) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(form)?;
     let (from, to) = range.split_once("..").ok_or_else(form)?;
@@ -216,7 +211,7 @@ fn asked(text: &str, tolerance: Option<f64>) -> Result<Asked, String> {
         }
         _ => SearchRange::fractions(fraction(from)?, fraction(to)?, tolerance)?,
     };
-    Ok(Asked { name: name.to_owned(), range, unit: unit.to_owned() })
+    Ok(SearchSpec { name: name.to_owned(), range, unit: unit.to_owned() })
 }
 
 fn number_and_unit(text: &str) -> (&str, &str) {
@@ -227,7 +222,7 @@ fn number_and_unit(text: &str) -> (&str, &str) {
 /// The executions with each value, one for each seed; none if they were stopped.
 fn try_values(
     execute: &Execute<'_>,
-    asked: &Asked,
+    asked: &SearchSpec,
     (axes, swept): (&[Axis], &[String]),
     indices: &[u64],
     repetitions: u64,
@@ -270,7 +265,7 @@ fn print_columns(args: &RunArgs, columns: &[Column]) -> io::Result<()> {
     anstream::stdout().lock().write_all(&text)
 }
 
-fn print(args: &RunArgs, asked: &Asked, axes: &[Axis], found: &[Found]) -> io::Result<()> {
+fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     if args.json {
         return write_json(&mut out, axes, found);
@@ -291,7 +286,7 @@ fn print(args: &RunArgs, asked: &Asked, axes: &[Axis], found: &[Found]) -> io::R
 }
 
 /// The values that a search has tried, and what broke with them.
-fn write_probes(out: &mut dyn Write, asked: &Asked, of: &str, report: &SearchReport) -> io::Result<()> {
+fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &SearchReport) -> io::Result<()> {
     if !of.is_empty() {
         writeln!(out, "\n  {BOLD}{}{BOLD:#}", printable(of))?;
     }
@@ -332,7 +327,7 @@ mod tests {
 
     #[test]
     fn ranges_are_whole_or_fractional_and_may_have_a_unit() {
-        let of = |text: &str, tolerance| asked(text, tolerance);
+        let of = |text: &str, tolerance| parse(text, tolerance);
         let whole = of("rate=1..64", None).expect("valid");
         assert_eq!((whole.text(0), whole.text(63), whole.range.is_whole()), ("1".to_owned(), "64".to_owned(), true));
         let fractions = of("rate=1..64", Some(0.25)).expect("valid");

@@ -13,7 +13,7 @@ use vcr_units::format_ns;
 
 use crate::args::RunArgs;
 use crate::compare::Baseline;
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::pack::{OpenedPack, pack_failure};
 use crate::refusal::Refusal;
 use crate::run::exit_of;
@@ -52,7 +52,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
             let mut exit = present(args, &outcome, started, || pack_failure(Ok(&outcome)));
             if outcome.partial.is_none() {
                 if let Some(verdict) = pack.as_ref().map(|pack| pack.compare(&outcome)) {
-                    verdict.tell();
+                    verdict.print();
                     exit = if verdict.is_different { Exit::CheckFailed } else { exit };
                 }
                 if let Some(baseline) = baseline {
@@ -63,7 +63,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
         }
         Err(error) => {
             if let Some(pack) = &pack {
-                pack.compare_error(&error).tell();
+                pack.compare_error(&error).print();
             }
             if error.blame == Blame::Fault {
                 pack_failure(Err(&error));
@@ -77,7 +77,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
 fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl FnOnce()) -> Exit {
     let stopped = outcome.partial.as_ref().and_then(|_| stop::cause());
     if let Some(cause) = stopped.filter(|_| outcome.runs.is_empty()) {
-        tell(format_args!("stopped by {} before any run had begun; nothing was written", cause.name()));
+        eprint_line(format_args!("stopped by {} before any run had begun; nothing was written", cause.name()));
         return cause.exit();
     }
     let written = print(args, outcome);
@@ -90,7 +90,7 @@ fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl
         return printed(written, cause.exit());
     }
     if !outcome.passed && written.is_ok() {
-        tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+        eprint_line(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
         on_failure();
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
@@ -114,15 +114,15 @@ fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let virtual_ns: f64 = outcome.runs.iter().filter(is_virtual).map(|run| run.duration_ms * 1e6).sum();
     let wall_ns = started.elapsed().as_nanos() as f64;
     if outcome.runs.iter().all(|run| run.target.is_some()) {
-        tell(format_args!("measured in {}", format_ns(wall_ns)));
+        eprint_line(format_args!("measured in {}", format_ns(wall_ns)));
     } else {
-        tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
+        eprint_line(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
     }
     if let Some(folder) = &args.out {
-        tell(format_args!("wrote {} to {}", outcome.files.join(", "), folder.display()));
+        eprint_line(format_args!("wrote {} to {}", outcome.files.join(", "), folder.display()));
     }
     if let Some(file) = &args.requests {
-        tell(format_args!("wrote {}", file.display()));
+        eprint_line(format_args!("wrote {}", file.display()));
     }
 }
 
@@ -136,7 +136,7 @@ fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
         false => "these results are partial",
     };
     let (by, whole, cut) = (cause.name(), whole.len(), cut.join(""));
-    tell(format_args!("stopped by {by}: {whole} run(s) were complete{cut}; {results}"));
+    eprint_line(format_args!("stopped by {by}: {whole} run(s) were complete{cut}; {results}"));
 }
 
 /// The command that does the same again, to be pasted into a shell.

@@ -7,7 +7,7 @@ use vcr_output::Outputs;
 use vcr_scenario::RunOptions;
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::run::grid::{Cell, Grid};
 use crate::run::measured::Measured;
@@ -15,19 +15,14 @@ use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
 use crate::sweep::part::{self, Header, SweepKind};
-use crate::sweep::{Axis, axes, combinations, label, out_format};
+use crate::sweep::{Axis, axes, combinations, label, sweep_out_format};
 use crate::terminal::style::{GREEN, RED, align_right, bare_table};
 use crate::terminal::text::printable;
 
 pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
     let questions = &args.questions;
     let axes = axes(&questions.sweeps).map_err(Refusal::input)?;
-    let format = questions
-        .sweep_out
-        .as_deref()
-        .map(|path| out_format("--sweep-out", path))
-        .transpose()
-        .map_err(Refusal::input)?;
+    let format = sweep_out_format(questions.sweep_out.as_deref())?;
     let combinations = combinations(&axes).map_err(Refusal::input)?;
     let chosen = questions.shard.points(combinations.len());
     let mut outputs = Outputs::new(args.force);
@@ -60,7 +55,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let done: usize = cells.iter().map(|cell| cell.repetitions.len()).sum();
     let stopped = stop::cause().filter(|_| done < all.len());
     if let Some(cause) = stopped.filter(|_| done == 0) {
-        tell(format_args!("stopped by {} before any of {} executions was done", cause.name(), all.len()));
+        eprint_line(format_args!("stopped by {} before any of {} executions was done", cause.name(), all.len()));
         return Ok(cause.exit());
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
@@ -79,7 +74,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let written = print(args, &grid);
     if let Some(cause) = stopped {
         let where_to = if questions.sweep_out.is_some() { "; these were written" } else { "" };
-        tell(format_args!("stopped by {}: {done} of {} executions are done{where_to}", cause.name(), all.len()));
+        eprint_line(format_args!("stopped by {}: {done} of {} executions are done{where_to}", cause.name(), all.len()));
         return Ok(printed(written, cause.exit()));
     }
     // A sweep asks; only repetitions of the scenario as it is are judged.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::exit::{Exit, tell};
+use crate::exit::{Exit, eprint_line};
 use crate::stop;
 
 /// Time between two looks at the files. A look costs a system call for each, which is less
@@ -31,7 +31,7 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
         if let Some(cause) = stop::cause() {
             return cause.exit();
         }
-        tell(format_args!("watching {} files; Ctrl-C ends it", files.len()));
+        eprint_line(format_args!("watching {} files; Ctrl-C ends it", files.len()));
         let changed = loop {
             if let Some((file, _)) = watched.iter().find(|(file, before)| state(file) != *before) {
                 break file.clone();
@@ -43,7 +43,7 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
         };
         // An editor may still write.
         std::thread::sleep(INTERVAL);
-        tell(format_args!("\n{} has changed", changed.display()));
+        eprint_line(format_args!("\n{} has changed", changed.display()));
     }
 }
 

@@ -26,7 +26,7 @@ use crate::exit::{Exit, print_error};
 use crate::play::config::{FrontendSide, identity, live_config, output_tokens, token_count};
 use crate::play::guests::LiveGuests;
 use crate::play::unusable::Unusable;
-use crate::play::{control, ended, replay};
+use crate::play::{control, ended, playback};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
@@ -55,7 +55,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
     config_file::log_translation();
     let guests = LiveGuests::new(&args.live.guests);
     let prepared = prepare(args, &guests).and_then(|prepared| {
-        let report = replay::report_file(&args.live.replay)?;
+        let report = playback::report_file(&args.live.playback)?;
         Ok((prepared, report))
     });
     let (prepared, report) = match prepared {
@@ -67,8 +67,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
     };
     let replay = prepared.config.replay.clone();
     let served = run(args, prepared, guests);
-    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(report, &settings.replay));
-    ended(served, replayed)
+    let played_back = replay.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.replay));
+    ended(served, played_back)
 }
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {

@@ -12,6 +12,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use vcr_import::table::{Cells, TableFormat};
 
+use crate::refusal::Refusal;
+
 /// Maximum number of runs; more are a mistyped range.
 pub(crate) const MAX_POINTS: usize = 100_000;
 
@@ -75,7 +77,12 @@ pub(crate) fn value_cells(texts: &[&String]) -> Cells {
 }
 
 /// The format of the table at `path`, which `option` names.
-pub(crate) fn out_format(option: &str, path: &Path) -> Result<TableFormat, String> {
-    let unknown = || format!("{option}: `{}` must end in .csv, .json or .parquet", path.display());
+pub(crate) fn out_format(option: &str, path: &Path) -> Result<TableFormat, Refusal> {
+    let unknown = || Refusal::input(format!("{option}: `{}` must end in .csv, .json or .parquet", path.display()));
     TableFormat::of_path(path).ok_or_else(unknown)
+}
+
+/// The format of the file of `--sweep-out`, if there is one.
+pub(crate) fn sweep_out_format(path: Option<&Path>) -> Result<Option<TableFormat>, Refusal> {
+    path.map(|path| out_format("--sweep-out", path)).transpose()
 }

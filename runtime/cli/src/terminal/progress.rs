@@ -10,7 +10,7 @@ use vcr_cluster::observe::Progress;
 use vcr_scenario::{Reporter, SourceFile};
 use vcr_units::format_ns;
 
-use crate::exit::tell;
+use crate::exit::eprint_line;
 use crate::stop::{self, Cause, InOrder};
 use crate::terminal::sparkline::ProgressHistory;
 use crate::terminal::text::printable;
@@ -88,8 +88,8 @@ impl TerminalReporter {
     fn line(&self, text: &str) {
         let text = printable(text);
         match &self.lines {
-            Some(lines) => lines.suspend(|| tell(format_args!("{text}"))),
-            None => tell(format_args!("{text}")),
+            Some(lines) => lines.suspend(|| eprint_line(format_args!("{text}"))),
+            None => eprint_line(format_args!("{text}")),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use vcr_report::Document;
 use vcr_scenario::Outcome;
 
-use crate::exit::tell;
+use crate::exit::eprint_line;
 
 /// The file that GitHub's runners show on the page of a workflow run.
 const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
@@ -25,7 +25,7 @@ pub(crate) fn append_with(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let path = Path::new(&path);
     if let Err(error) = append_to(path, write) {
-        tell(format_args!(
+        eprint_line(format_args!(
             "warning: cannot append the summary to `{}`, which {VARIABLE} names: {error}",
             path.display()
         ));

@@ -311,7 +311,7 @@ impl Cluster {
                 }
             }
         });
-        self.settle(entered)?;
+        self.or_fail(entered)?;
         Ok(tag)
     }
 
@@ -325,7 +325,7 @@ impl Cluster {
             return Ok(false);
         }
         let opened = self.simulation.open_instant(self.simulation.now_ns);
-        self.settle(opened)?;
+        self.or_fail(opened)?;
         self.simulation.take_back(request, GiveUp::Cancelled);
         Ok(true)
     }
@@ -340,7 +340,7 @@ impl Cluster {
         if std::mem::take(&mut self.simulation.is_open) {
             self.simulation.outside_ns = Some(self.simulation.now_ns);
             let done = self.simulation.handle_due(self.simulation.now_ns).and_then(|()| self.simulation.end_instant());
-            self.settle(done)?;
+            self.or_fail(done)?;
         }
         Ok(self.simulation.events.next_time())
     }
@@ -352,7 +352,7 @@ impl Cluster {
     /// When it lies beyond the horizon, when the simulation fails, when the callback panics.
     pub fn step(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<Option<u64>, ClusterError> {
         let Some(at_ns) = self.next_event_ns()? else {
-            self.tell(callback)?;
+            self.deliver(callback)?;
             return Ok(None);
         };
         self.step_until(at_ns, callback)?;
@@ -372,12 +372,12 @@ impl Cluster {
             return Err(self.fail(ClusterError::OutOfReach { run, to_ms, from_ms, horizon_ms }));
         }
         let advanced = self.simulation.advance(Some(at_ns), |_, _| true);
-        self.settle(advanced)?;
+        self.or_fail(advanced)?;
         if self.simulation.now_ns < at_ns {
             let opened = self.simulation.open_instant(at_ns);
-            self.settle(opened)?;
+            self.or_fail(opened)?;
         }
-        self.tell(callback)
+        self.deliver(callback)
     }
 
     /// Goes on until nothing is left to happen.
@@ -387,8 +387,8 @@ impl Cluster {
     pub fn run_to_end(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
         let advanced = self.simulation.advance(None, |_, _| true);
-        self.settle(advanced)?;
-        self.tell(callback)
+        self.or_fail(advanced)?;
+        self.deliver(callback)
     }
 
     /// The engines, or their ranks, as they are.
@@ -399,7 +399,7 @@ impl Cluster {
             role: worker.role(),
             is_up: worker.lifecycle().health() == Health::Up,
             outstanding_prefill_tokens: worker.engine().load().outstanding_prefill_tokens,
-            sample: super::engine_sample(worker),
+            sample: super::telemetry::engine_sample(worker),
         };
         self.simulation.fleet.workers().iter().enumerate().map(state).collect()
     }
@@ -444,20 +444,20 @@ impl Cluster {
         self.failure.get_or_insert(failure).clone()
     }
 
-    fn settle<T>(&mut self, done: Result<T, SimError>) -> Result<T, ClusterError> {
+    fn or_fail<T>(&mut self, done: Result<T, SimError>) -> Result<T, ClusterError> {
         done.map_err(|error| {
             let run = self.simulation.config.name.clone();
             self.fail(ClusterError::Failed { run, reason: error.to_string() })
         })
     }
 
-    /// Shows what has to be told.
-    fn tell(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+    /// Calls `callback` with the outputs of the present instant.
+    fn deliver(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         let mut outputs = std::mem::take(&mut self.simulation.observer.outputs);
-        let told = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
+        let delivered = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
         outputs.clear();
         self.simulation.observer.outputs = outputs;
-        told.map_err(|panic| {
+        delivered.map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             let run = self.simulation.config.name.clone();

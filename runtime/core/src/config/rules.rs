@@ -24,8 +24,8 @@ pub enum SchedulerRules {
 
 /// Queues, victims and caps.
 impl SchedulerRules {
-    /// Requests that were skipped wait in a queue of their own, which is tried before the others (up to 0.30), instead of
-    /// in their place.
+    /// Requests that were skipped wait in a queue of their own, which is tried before the others
+    /// (up to 0.30), instead of in their place.
     pub(crate) fn queues_skipped_apart(self) -> bool {
         self < Self::V0_31
     }
@@ -40,8 +40,9 @@ impl SchedulerRules {
         self >= Self::V0_32
     }
 
-    /// A priority victim that this step has not scheduled and that runs before the one that needs room moves the scan back,
-    /// too (since 0.28); before, the request after the one that needed room is passed over.
+    /// A priority victim that this step has not scheduled and that runs before the one that needs
+    /// room moves the scan back, too (since 0.28); before, the request after the one that needed
+    /// room is passed over.
     pub(crate) fn follows_moved_requests(self) -> bool {
         self >= Self::V0_28
     }
@@ -51,14 +52,14 @@ impl SchedulerRules {
         self >= Self::V0_33
     }
 
-    /// Adapters of all running requests count against `max_loras` (since 0.33), not those alone of requests that got tokens
-    /// in this step.
+    /// Adapters of all running requests count against `max_loras` (since 0.33), not those alone of
+    /// requests that got tokens in this step.
     pub(crate) fn counts_adapters_of_all_running(self) -> bool {
         self >= Self::V0_33
     }
 
-    /// A waiting request of which nothing can be computed now is stepped over (since 0.33) instead of ending the
-    /// admissions.
+    /// A waiting request of which nothing can be computed now is stepped over (since 0.33) instead
+    /// of ending the admissions.
     pub(crate) fn steps_over_empty_chunks(self) -> bool {
         self >= Self::V0_33
     }
@@ -66,34 +67,38 @@ impl SchedulerRules {
 
 /// Drafts and outputs.
 impl SchedulerRules {
-    /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those that are scheduled.
+    /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those
+    /// that are scheduled.
     pub(crate) fn reserves_slots_of_all_seqs(self) -> bool {
         self < Self::V0_28
     }
 
-    /// Chunks leave the tokens that a drafter reads ahead, of which each module for multi-token prediction has one (since
-    /// 0.28).
+    /// Chunks leave the tokens that a drafter reads ahead, of which each module for multi-token
+    /// prediction has one (since 0.28).
     pub(crate) fn spares_lookahead(self) -> bool {
         self >= Self::V0_28
     }
 
-    /// A request with one token left that finds no room for all drafts below the longest sequence ends the admissions (up
-    /// to 0.28), instead of being admitted without drafts.
+    /// A request with one token left that finds no room for all drafts below the longest sequence
+    /// ends the admissions (up to 0.28), instead of being admitted without drafts.
     pub(crate) fn waits_for_drafts_at_the_end(self) -> bool {
         self < Self::V0_29
     }
 
-    /// A request with one token left is padded with drafts even if nothing else decodes in this step (since 0.30).
+    /// A request with one token left is padded with drafts even if nothing else decodes in this
+    /// step (since 0.30).
     pub(crate) fn pads_without_decodes(self) -> bool {
         self >= Self::V0_30
     }
 
-    /// Tokens after a stop are taken back from what is computed (since 0.33), and their placeholders resolved.
+    /// Tokens after a stop are taken back from what is computed (since 0.33), and their
+    /// placeholders resolved.
     pub(crate) fn takes_back_after_stops(self) -> bool {
         self >= Self::V0_33
     }
 
-    /// The output of a step commits full blocks with drafts, too (since 0.33), not under async scheduling alone.
+    /// The output of a step commits full blocks with drafts, too (since 0.33), not under async
+    /// scheduling alone.
     pub(crate) fn commits_outputs_with_drafts(self) -> bool {
         self >= Self::V0_33
     }
@@ -106,28 +111,33 @@ impl SchedulerRules {
 
 /// Blocks and prefix hits.
 impl SchedulerRules {
-    /// Without prefix caching free blocks are taken in the order of their release (0.27), not the last one first.
+    /// Without prefix caching free blocks are taken in the order of their release (0.27), not the
+    /// last one first.
     pub(crate) fn queues_uncached_blocks(self) -> bool {
         self < Self::V0_28
     }
 
-    /// The ends of prompts that are kept for a drafter that drops a block lie a block before (since 0.30).
+    /// The ends of prompts that are kept for a drafter that drops a block lie a block before (since
+    /// 0.30).
     pub(crate) fn keeps_ends_for_dropped_blocks(self) -> bool {
         self >= Self::V0_30
     }
 
-    /// Of a group that drops a block, the block before the end of a shared prefix is kept as well (since 0.33).
+    /// Of a group that drops a block, the block before the end of a shared prefix is kept as well
+    /// (since 0.33).
     pub(crate) fn keeps_before_junctions(self) -> bool {
         self >= Self::V0_33
     }
 
-    /// The block that is dropped may hold the last known token (since 0.32); before, a lookup ends with the one before it.
+    /// The block that is dropped may hold the last known token (since 0.32); before, a lookup ends
+    /// with the one before it.
     pub(crate) fn drops_last_known_block(self) -> bool {
         self >= Self::V0_32
     }
 
-    /// A block of full attention that is larger than the hashed length is announced again at the end of a whole prompt (up
-    /// to 0.31); later at the last place from which the same prompt can go on.
+    /// A block of full attention that is larger than the hashed length is announced again at the
+    /// end of a whole prompt (up to 0.31); later at the last place from which the same prompt can
+    /// go on.
     pub(crate) fn announces_whole_prompts(self) -> bool {
         self < Self::V0_32
     }
@@ -145,33 +155,37 @@ impl SchedulerRules {
         self >= Self::V0_33
     }
 
-    /// What a drafter reads ahead of an item that is not computed is text to it (since 0.33).
+    /// A drafter that reads ahead of an item that is not computed takes it as text (since 0.33).
     pub(crate) fn reads_uncomputed_items_as_text(self) -> bool {
         self >= Self::V0_33
     }
 
-    /// An item is computed with the chunk whose drafter reads it ahead (since 0.28), not with the chunk that has it.
+    /// An item is computed with the chunk whose drafter reads it ahead (since 0.28), not with the
+    /// chunk that has it.
     pub(crate) fn computes_items_read_ahead(self) -> bool {
         self >= Self::V0_28
     }
 
-    /// `disable_chunked_mm_input` is looked at before the cache (since 0.32), so that a chunk ends before an item that is
-    /// cached, too.
+    /// `disable_chunked_mm_input` is looked at before the cache (since 0.32), so that a chunk ends
+    /// before an item that is cached, too.
     pub(crate) fn keeps_cached_items_whole(self) -> bool {
         self >= Self::V0_32
     }
 
-    /// A request refers to an item at every place that it has it at (since 0.32), not at the first place in a chunk alone.
+    /// A request refers to an item at every place that it has it at (since 0.32), not at the first
+    /// place in a chunk alone.
     pub(crate) fn refers_at_every_place(self) -> bool {
         self >= Self::V0_32
     }
 
-    /// The reference of a request ends with the last of its places (since 0.29), not with the first.
+    /// The reference of a request ends with the last of its places (since 0.29), not with the
+    /// first.
     pub(crate) fn refers_until_last_place(self) -> bool {
         self >= Self::V0_29
     }
 
-    /// An item that was evicted and computed again in one step is not listed as evicted (since 0.28).
+    /// An item that was evicted and computed again in one step is not listed as evicted (since
+    /// 0.28).
     pub(crate) fn lists_lasting_evictions_alone(self) -> bool {
         self >= Self::V0_28
     }

@@ -253,7 +253,7 @@ impl Engine {
         Admission::Admitted { scheduled_tokens: tokens }
     }
 
-    /// What comes of a request of which nothing can be computed now.
+    /// The admission of a request of which nothing can be computed now.
     fn without_chunk(&self, stop: AdmissionStop) -> Admission {
         if self.config.rules.steps_over_empty_chunks() { Admission::SteppedOver } else { Admission::Blocked(stop) }
     }

@@ -156,7 +156,7 @@ pub struct FakePage {
 }
 
 /// Counts beyond this are refused: each is observed one by one.
-const MOST_OBSERVATIONS: u64 = 1_000_000;
+const MAX_OBSERVATIONS: u64 = 1_000_000;
 
 impl FakePage {
     /// A page of these metrics; all others are 0 or absent.
@@ -256,8 +256,8 @@ fn observe_buckets(
         let (given, most) = (counts.len(), bounds.len());
         return Err(format!("invalid counts of {}: expected at most {most} buckets, got {given}", metric.name));
     }
-    if counts.iter().any(|count| *count > MOST_OBSERVATIONS) {
-        return Err(format!("invalid counts of {}: expected at most {MOST_OBSERVATIONS} in a bucket", metric.name));
+    if counts.iter().any(|count| *count > MAX_OBSERVATIONS) {
+        return Err(format!("invalid counts of {}: expected at most {MAX_OBSERVATIONS} in a bucket", metric.name));
     }
     let last = bounds.iter().rev().find(|bound| bound.is_finite()).copied().unwrap_or(0.0);
     for (bound, count) in bounds.into_iter().zip(counts) {

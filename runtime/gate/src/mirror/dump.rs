@@ -45,7 +45,7 @@ pub(super) fn read(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), Ga
     let mut dump = Dump::default();
     each_line(reader, &name, |number, bytes| {
         let place = Place::Line(number);
-        let refused = |problem: Problem| problem.at(&name, place);
+        let refused = |problem: Problem| GateError::from(problem.at(&name, place));
         let text = std::str::from_utf8(bytes).map_err(|_| refused(Problem::new("", "invalid UTF-8")))?;
         let (seconds, text) = timed(text);
         let at_ns = seconds.map(|seconds| ns("time", seconds, 1e9)).transpose().map_err(refused)?;

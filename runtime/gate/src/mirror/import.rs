@@ -51,7 +51,7 @@ pub(super) fn read(path: &Path, run: Option<&str>, out: &mut Out<'_, '_>) -> Res
         (None, Ok(imported)) => Ok(imported.notes.into_iter().map(|note| (note.what, note.count)).collect()),
         (None, Err(ImportError::UnknownFormat { name, .. })) => {
             let text = "cannot tell the format; name it with --format, or map columns with --column";
-            Err(crate::error::Problem::new("", text).at(&name, Place::File))
+            Err(crate::error::Problem::new("", text).at(&name, Place::File).into())
         }
         (None, Err(error)) => Err(error.into()),
     }

@@ -152,7 +152,7 @@ pub fn read_stream(
         Format::Table => table::read(reader, &mut out)?,
         Format::Imported => {
             let text = "captures and the files of other tools are read by their path";
-            return Err(Problem::new("", text).at(name, Place::File));
+            return Err(Problem::new("", text).at(name, Place::File).into());
         }
     }
     out.finish(format, notes)
@@ -203,7 +203,7 @@ impl<'a, 's> Out<'a, 's> {
         } else if observation.ok && !has_output {
             let text = "a successful observation needs output material, which its source does not have: record \
                         outputs, or compare lengths of answers with --lengths";
-            return Err(Problem::new("", text).at(&self.name, place));
+            return Err(Problem::new("", text).at(&self.name, place).into());
         }
         observation.check().map_err(|problem| problem.at(&self.name, place))?;
         self.checked(observation, place)
@@ -222,7 +222,7 @@ impl<'a, 's> Out<'a, 's> {
     }
 
     fn problem(&self, problem: Problem, place: Place) -> GateError {
-        problem.at(&self.name, place)
+        problem.at(&self.name, place).into()
     }
 
     fn finish(self, format: Format, notes: Vec<(String, u64)>) -> Result<Mirrored, GateError> {

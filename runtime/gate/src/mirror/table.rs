@@ -78,7 +78,7 @@ fn read_csv(reader: impl BufRead, out: &mut Out<'_, '_>) -> Result<(), GateError
         |error: csv::Error, row: u64, name: &str| Problem::new("", error.to_string()).at(name, Place::Row(row));
     let header: Vec<String> = match table.headers() {
         Ok(header) => header.iter().map(|column| column.trim_start_matches('\u{feff}').to_owned()).collect(),
-        Err(error) => return Err(failed(error, 0, &out.name)),
+        Err(error) => return Err(failed(error, 0, &out.name).into()),
     };
     for (index, record) in table.records().enumerate() {
         let number = index as u64 + 1;

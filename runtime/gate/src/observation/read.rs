@@ -29,7 +29,7 @@ impl<R: BufRead> ObservationReader<R> {
         let Some((line, bytes)) = row else { return Ok(None) };
         match parse(bytes) {
             Ok(observation) => Ok(Some((line, observation))),
-            Err(problem) => Err(problem.at(name, Place::Line(line))),
+            Err(problem) => Err(problem.at(name, Place::Line(line)).into()),
         }
     }
 }

@@ -39,7 +39,7 @@ impl FailureInjector for GuestFaults {
         let decided_before = actions.len();
         let Self { limits, running, live, events, texts } = self;
         let result = running.call("decide", |instance| {
-            let has_utility = tell(batch.events, live, events, texts);
+            let has_utility = pack_events(batch.events, live, events, texts);
             // Enough to fail every request there is.
             let most_bytes = (live.len() + 1) * ACTION_WORDS * size_of::<u64>();
             let budget = limits.budget(batch.events.len(), most_bytes);
@@ -55,7 +55,7 @@ impl FailureInjector for GuestFaults {
 
 /// Packs events into flat lists and keeps book of the requests. Gives whether
 /// there is a utility call among them.
-pub(crate) fn tell(
+pub(crate) fn pack_events(
     batch: &[FaultEvent<'_>],
     live: &mut BTreeSet<u32>,
     events: &mut Vec<u64>,

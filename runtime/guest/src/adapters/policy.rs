@@ -44,7 +44,7 @@ impl SchedulingPolicy for GuestPolicy {
         let said_before = preferences.len();
         let Self { limits, running, check, call, .. } = self;
         let result = running.call("decide", |instance| {
-            tell(batch, check, call);
+            pack_events(batch, check, call);
             // Enough to say everything of every request there is.
             let most_bytes = check.num_there() * PREFERENCE_KINDS * PREFERENCE_WORDS * size_of::<u64>();
             let budget = limits.budget(batch.events.len() + batch.progress.len(), most_bytes);
@@ -59,7 +59,7 @@ impl SchedulingPolicy for GuestPolicy {
 }
 
 /// Packs what happened into flat lists.
-fn tell(batch: &PolicyBatch<'_>, check: &mut PreferenceCheck, call: &mut PolicyCall) {
+fn pack_events(batch: &PolicyBatch<'_>, check: &mut PreferenceCheck, call: &mut PolicyCall) {
     call.now_ns = batch.now_ns;
     call.budget_tokens = batch.budget_tokens;
     call.running_slots = batch.running_slots;

@@ -13,13 +13,13 @@ pub struct PolicyWithFallback {
     fallback: Box<dyn SchedulingPolicy>,
     failed: FailureSink,
     /// By slot: what the fallback wants of the request there, if one is.
-    wanted: Vec<Option<Wanted>>,
+    standings: Vec<Option<Standing>>,
     /// The fallback's answer to a call.
-    said: Vec<Preference>,
+    answer: Vec<Preference>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct Standing {
     admission_rank: i64,
     eviction_rank: i64,
     chunk_cap: u32,
@@ -35,41 +35,41 @@ impl PolicyWithFallback {
         failed: FailureSink,
     ) -> Self {
         let guest = guest.inspect_err(|error| failed(&error.to_string())).ok();
-        Self { guest, fallback, failed, wanted: Vec::new(), said: Vec::new() }
+        Self { guest, fallback, failed, standings: Vec::new(), answer: Vec::new() }
     }
 
     fn note(&mut self, event: &PolicyEvent) {
         match *event {
             PolicyEvent::Arrived { slot, .. } => {
                 let slot = slot as usize;
-                if slot >= self.wanted.len() {
-                    self.wanted.resize(slot + 1, None);
+                if slot >= self.standings.len() {
+                    self.standings.resize(slot + 1, None);
                 }
-                self.wanted[slot] = Some(Wanted { admission_rank: 0, eviction_rank: 0, chunk_cap: NO_CHUNK_CAP });
+                self.standings[slot] = Some(Standing { admission_rank: 0, eviction_rank: 0, chunk_cap: NO_CHUNK_CAP });
             }
-            PolicyEvent::Ended { slot, .. } => self.wanted[slot as usize] = None,
+            PolicyEvent::Ended { slot, .. } => self.standings[slot as usize] = None,
             PolicyEvent::Admitted { .. } | PolicyEvent::Preempted { .. } => {}
         }
     }
 
-    /// Remembers what the fallback has said.
+    /// Remembers the preferences of the answer.
     fn remember(&mut self) {
-        for preference in &self.said {
-            let wanted = self.wanted.get_mut(preference.slot() as usize).and_then(Option::as_mut);
+        for preference in &self.answer {
+            let standing = self.standings.get_mut(preference.slot() as usize).and_then(Option::as_mut);
             // Unknown slots are found where the answer is applied.
-            let Some(wanted) = wanted else { continue };
+            let Some(standing) = standing else { continue };
             match *preference {
-                Preference::AdmissionRank { rank, .. } => wanted.admission_rank = rank,
-                Preference::EvictionRank { rank, .. } => wanted.eviction_rank = rank,
-                Preference::ChunkCap { tokens, .. } => wanted.chunk_cap = tokens,
+                Preference::AdmissionRank { rank, .. } => standing.admission_rank = rank,
+                Preference::EvictionRank { rank, .. } => standing.eviction_rank = rank,
+                Preference::ChunkCap { tokens, .. } => standing.chunk_cap = tokens,
             }
         }
     }
 
-    /// All that the fallback wants: the guest may have said otherwise of any.
-    fn say_all(&self, preferences: &mut Vec<Preference>) {
-        for (slot, wanted) in (0..).zip(&self.wanted) {
-            let Some(Wanted { admission_rank, eviction_rank, chunk_cap }) = *wanted else { continue };
+    /// All preferences of the fallback: the guest may have set others.
+    fn push_all(&self, preferences: &mut Vec<Preference>) {
+        for (slot, standing) in (0..).zip(&self.standings) {
+            let Some(Standing { admission_rank, eviction_rank, chunk_cap }) = *standing else { continue };
             preferences.extend([
                 Preference::AdmissionRank { slot, rank: admission_rank },
                 Preference::EvictionRank { slot, rank: eviction_rank },
@@ -89,14 +89,14 @@ impl SchedulingPolicy for PolicyWithFallback {
         let said_before = preferences.len();
         let outcome = guest.decide(batch, preferences);
         batch.events.iter().for_each(|event| self.note(event));
-        self.said.clear();
-        self.fallback.decide(batch, &mut self.said)?;
+        self.answer.clear();
+        self.fallback.decide(batch, &mut self.answer)?;
         self.remember();
         if let Err(error) = outcome {
             (self.failed)(&error.to_string());
             self.guest = None;
             preferences.truncate(said_before);
-            self.say_all(preferences);
+            self.push_all(preferences);
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ mod tests {
     fn nothing_is_said_of_a_request_that_came_and_went_in_one_call() {
         let gone = PolicyEvent::Ended { slot: 0, computed_tokens: 0, output_tokens: 0 };
         assert_eq!(ask(&mut RanksOfEngine::Priority, &[arrived(0, 1), gone]), []);
-        let said = ask(&mut RanksOfEngine::Priority, &[arrived(0, 1), gone, arrived(0, 2)]);
-        assert_eq!(said[0], Preference::AdmissionRank { slot: 0, rank: 2 });
+        let answer = ask(&mut RanksOfEngine::Priority, &[arrived(0, 1), gone, arrived(0, 2)]);
+        assert_eq!(answer[0], Preference::AdmissionRank { slot: 0, rank: 2 });
     }
 }

@@ -92,7 +92,7 @@ impl Driver for FaultWorkload {
         }
         let sent = self.happen();
         let events: Vec<FaultEvent<'_>> = sent.iter().map(SentEvent::event).collect();
-        let has_utility = faults::tell(&events, &mut self.may_fail, &mut self.events, &mut self.texts);
+        let has_utility = faults::pack_events(&events, &mut self.may_fail, &mut self.events, &mut self.texts);
         let count = self.events.len() / EVENT_WORDS;
         let most_bytes = (self.may_fail.len() + 1) * faults::ACTION_WORDS * size_of::<u64>();
         let budget = table.limits.budget(count, most_bytes);

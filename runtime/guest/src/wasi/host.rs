@@ -195,7 +195,7 @@ struct Output {
 impl Output {
     fn write(&mut self, bytes: &[u8]) {
         let Some(left) = self.bytes_left.checked_sub(bytes.len() as u64) else {
-            self.tell(Note::Dropped);
+            self.send(Note::Dropped);
             return;
         };
         self.bytes_left = left;
@@ -203,7 +203,7 @@ impl Output {
             self.line.extend_from_slice(part);
             if part.ends_with(b"\n") {
                 self.line.pop();
-                self.tell(Note::Line { text: &String::from_utf8_lossy(&self.line) });
+                self.send(Note::Line { text: &String::from_utf8_lossy(&self.line) });
                 self.line.clear();
             }
         }
@@ -211,12 +211,12 @@ impl Output {
 
     fn end_line(&mut self) {
         if !self.line.is_empty() {
-            self.tell(Note::Line { text: &String::from_utf8_lossy(&self.line) });
+            self.send(Note::Line { text: &String::from_utf8_lossy(&self.line) });
             self.line.clear();
         }
     }
 
-    fn tell(&self, note: Note<'_>) {
+    fn send(&self, note: Note<'_>) {
         if let Some(sink) = &self.sink {
             sink.note(note);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use vcr_replay::{Asked, Replay};
+use vcr_replay::{Lookup, Replay};
 use vcr_trace::capture::{ExtraKeys, PromptChain, RequestRecord};
 use vcr_wire::{EngineCoreRequest, FinishReason, SamplingParams, StopReason};
 
@@ -194,7 +194,7 @@ impl CaptureLookup {
         let chain = &mut self.prompt_chain;
         settings.replay.captures().hasher().chain_into(prompt, &keys, chain);
         let params = settings.replay.captures().knows_params().then(|| deciding_params(sampling));
-        let answer = settings.replay.answer(&Asked {
+        let answer = settings.replay.answer(&Lookup {
             params: params.as_ref(),
             chain,
             prompt_tokens: prompt.len() as u32,

@@ -116,7 +116,7 @@ impl Worker {
                 if matches!(next, Command::Stop) {
                     return;
                 }
-                self.obey(next);
+                self.handle_command(next);
                 command = look(inbox);
             }
             self.advance();
@@ -144,7 +144,7 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Start(transfer, since) => self.start(transfer, since),
             Command::Expect(expected, since) => self.expect(expected, since),

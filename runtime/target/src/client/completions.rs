@@ -38,7 +38,7 @@ pub(crate) struct Completions {
     /// Observations of the engines of this process, if it has them.
     pub(crate) book: Option<Book>,
     /// The outputs that count.
-    pub(crate) told: CountedOutputs,
+    pub(crate) counted: CountedOutputs,
 }
 
 impl Service for Completions {
@@ -149,9 +149,9 @@ impl Completions {
     /// Enters what an engine of this process said of a request.
     fn note_engine(&self, request: &IssuedRequest, heard: &AnswerReporter) {
         let Some(book) = &self.book else { return };
-        book.report_engine(request.tag, heard, self.told);
+        book.report_engine(request.tag, heard, self.counted);
         let Some(noted) = book.take(request.tag) else { return };
-        if let Some(at_s) = noted.scheduled_s.filter(|_| self.told != CountedOutputs::Output) {
+        if let Some(at_s) = noted.scheduled_s.filter(|_| self.counted != CountedOutputs::Output) {
             heard.admitted(at_s, noted.cached_tokens);
         }
         (0..noted.preemptions).for_each(|_| heard.preempted());
@@ -189,7 +189,7 @@ impl Completions {
                 if answer.last_tokens.is_none()
                     && let Some(book) = &self.book
                 {
-                    book.report_engine(request.tag, heard, self.told);
+                    book.report_engine(request.tag, heard, self.counted);
                 }
                 answer.last_tokens = Some(Instant::now());
                 heard.tokens(arrived);

@@ -100,7 +100,11 @@ pub(crate) fn pool(target: &HttpTarget) -> Result<Pool, TargetError> {
 }
 
 /// Asks a server what it is, which must have LoRA adapters of these numbers.
-pub(crate) async fn ask(pool: &Pool, target: &HttpTarget, adapters: &BTreeSet<u32>) -> Result<Server, TargetError> {
+pub(crate) async fn identify(
+    pool: &Pool,
+    target: &HttpTarget,
+    adapters: &BTreeSet<u32>,
+) -> Result<Server, TargetError> {
     let models = get(pool, "/v1/models").await;
     let cards = match models {
         Ok(bytes) => serde_json::from_slice::<Models>(&bytes).map(|models| models.data).map_err(|error| {
@@ -235,16 +239,16 @@ async fn count(pool: &Pool, model: &str, text: &str) -> Result<usize, ClientErro
 
 async fn tokenize(pool: &Pool, model: &str, text: &str) -> Result<Tokenized, ClientError> {
     let body = json!({ "model": model, "prompt": text }).to_string();
-    let bytes = ask_for(pool, Method::POST, "/tokenize", Some(Bytes::from(body))).await?;
+    let bytes = request(pool, Method::POST, "/tokenize", Some(Bytes::from(body))).await?;
     serde_json::from_slice(&bytes).map_err(|error| ClientError::Garbage(format!("/tokenize: {error}")))
 }
 
 /// The answer to a GET.
 pub(crate) async fn get(pool: &Pool, path: &str) -> Result<Vec<u8>, ClientError> {
-    ask_for(pool, Method::GET, path, None).await
+    request(pool, Method::GET, path, None).await
 }
 
-async fn ask_for(pool: &Pool, method: Method, path: &str, body: Option<Bytes>) -> Result<Vec<u8>, ClientError> {
+async fn request(pool: &Pool, method: Method, path: &str, body: Option<Bytes>) -> Result<Vec<u8>, ClientError> {
     let answer = async {
         let (response, busy) = pool.send(method, path, body, None, async || {}).await?;
         let status = response.status();

@@ -107,12 +107,12 @@ impl Book {
 
     /// Reports the engine that has a request, and when its KV came there, unless that was done
     /// already.
-    pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, told: CountedOutputs) {
+    pub(crate) fn report_engine(&self, tag: u64, heard: &AnswerReporter, counted: CountedOutputs) {
         let received_ns = self.contents().received_ns.remove(&tag);
         if let Some(at_ns) = received_ns {
             heard.transferred(at_ns);
         }
-        match (self.take_engine(tag), told) {
+        match (self.take_engine(tag), counted) {
             (None, _) => {}
             (Some(engine), CountedOutputs::All | CountedOutputs::Prompt) => heard.served_by(engine),
             (Some(engine), CountedOutputs::Output) => heard.decoded_by(engine),

@@ -25,7 +25,7 @@ const OTHER_ENGINES: &str = "it speaks to engines of vLLM alone";
 const ALONE: &str = "single engines do not see the others";
 const PAIRS: &str = "NIXL's parameters have no such transfers";
 /// Engines that one process runs.
-const MOST_ENGINES: u32 = 256;
+const MAX_ENGINES: u32 = 256;
 /// Blocks of a prompt that no decode engine fetches are held for as long as vLLM holds them.
 const LEASE_NS: u64 = 480_000_000_000;
 
@@ -129,7 +129,7 @@ fn pool_lacks(pool: &PoolConfig) -> Vec<(String, &'static str)> {
         (pool.scaling.is_some(), "autoscaling", "it waits for a number of engines that is fixed"),
         (has_barrier, "data-parallel ranks that wait for each other", "each engine steps by itself"),
         (matches!(pool.router, RouterConfig::Kv(_)), "KV router, which keeps books of whole clusters", ALONE),
-        (pool.most_ranks() > MOST_ENGINES, "pool of more than 256 engines", "one process runs no more"),
+        (pool.most_ranks() > MAX_ENGINES, "pool of more than 256 engines", "one process runs no more"),
     ];
     let there = parts.into_iter().filter(|(is_there, ..)| *is_there);
     there.map(|(_, part, reason)| (format!("{part} (pool `{}`)", pool.name), reason)).collect()

@@ -49,17 +49,17 @@ pub(crate) fn is_whole(output: &EngineCoreOutput) -> Option<bool> {
 }
 
 /// Enters what an output says.
-pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, told: CountedOutputs) {
+pub(crate) fn report(output: &EngineCoreOutput, heard: &AnswerReporter, counted: CountedOutputs) {
     let cached_tokens = output.prefill_stats.as_ref().map_or(0, |stats| stats.num_cached_tokens as u32);
     for event in output.events.iter().flatten() {
         match event.kind {
             EventType::Queued => {}
-            EventType::Scheduled if told == CountedOutputs::Output => {}
+            EventType::Scheduled if counted == CountedOutputs::Output => {}
             EventType::Scheduled => heard.admitted(event.timestamp, cached_tokens),
             EventType::Preempted => heard.preempted(),
         }
     }
-    if !output.new_token_ids.is_empty() && told != CountedOutputs::Prompt {
+    if !output.new_token_ids.is_empty() && counted != CountedOutputs::Prompt {
         heard.tokens(output.new_token_ids.len() as u32);
     }
 }
@@ -89,7 +89,7 @@ impl Direct {
         stream: &mut RequestStream,
         request: &IssuedRequest,
         heard: &AnswerReporter,
-        told: CountedOutputs,
+        counted: CountedOutputs,
     ) -> Answered {
         let (mut answer, mut is_first) = (Vec::new(), true);
         loop {
@@ -99,9 +99,9 @@ impl Direct {
                 Err(_) => return Answered::Lost(FailReason::EngineCrash),
             };
             if std::mem::take(&mut is_first) {
-                self.book.report_engine(request.tag, heard, told);
+                self.book.report_engine(request.tag, heard, counted);
             }
-            report(&output, heard, told);
+            report(&output, heard, counted);
             if request.needs_answer {
                 answer.extend_from_slice(&output.new_token_ids);
             }

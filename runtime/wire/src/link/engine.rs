@@ -324,7 +324,7 @@ impl EngineOutputs {
     /// When there is no such API server, or the library fails.
     pub fn send(&self, client: usize, frame: &[u8]) -> Result<(), LinkError> {
         if let (Some(link), 0) = (&self.local, client) {
-            link.say(frame);
+            link.send_message(frame);
             return Ok(());
         }
         self.send_frames(client, &[frame])
@@ -334,7 +334,7 @@ impl EngineOutputs {
     /// if the frontend is another process, to which messages are damaged on their way.
     pub fn damage(&self, frame: &[u8], damage: MessageDamage) -> bool {
         if let Some(link) = &self.local {
-            link.say_damaged(frame, damage);
+            link.send_damaged(frame, damage);
         }
         self.local.is_some()
     }
@@ -347,7 +347,7 @@ impl EngineOutputs {
     pub fn send_frames(&self, client: usize, frames: &[impl AsRef<[u8]>]) -> Result<(), LinkError> {
         if let (Some(link), 0, [frame]) = (&self.local, client, frames) {
             // Tensors stand in the message itself: engines here send no others.
-            link.say(frame.as_ref());
+            link.send_message(frame.as_ref());
             return Ok(());
         }
         let clients = self.clients();
@@ -372,7 +372,7 @@ impl EngineOutputs {
     /// When the library fails.
     pub fn send_dead(&self) -> Result<(), LinkError> {
         if let Some(link) = &self.local {
-            link.say(ENGINE_CORE_DEAD);
+            link.send_message(ENGINE_CORE_DEAD);
         }
         for socket in &self.clients {
             send(socket, [ENGINE_CORE_DEAD]).map_err(LinkError::socket("say that the engine is dead"))?;

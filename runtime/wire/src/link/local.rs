@@ -184,11 +184,11 @@ impl LocalLink {
         !self.mailbox().requests.is_empty()
     }
 
-    pub(super) fn say(&self, frame: &[u8]) {
+    pub(super) fn send_message(&self, frame: &[u8]) {
         (self.0.sink.0)(self.0.rank, LocalEvent::Message(frame));
     }
 
-    pub(super) fn say_damaged(&self, frame: &[u8], damage: MessageDamage) {
+    pub(super) fn send_damaged(&self, frame: &[u8], damage: MessageDamage) {
         (self.0.sink.0)(self.0.rank, LocalEvent::Damaged(frame, damage));
     }
 }

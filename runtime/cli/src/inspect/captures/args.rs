@@ -63,7 +63,7 @@ pub(crate) const SCHEMA_EXAMPLES: &str = with_plain_exit_codes!(
 /// How any input is read.
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// Format of the input [default: found out from its content].
+    /// Format of the input [default: detected from its content].
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
@@ -110,16 +110,9 @@ impl InputArgs {
     }
 }
 
-/// Options of `vcr inspect summarize`.
+/// Options for results that are shown or written.
 #[derive(Debug, Args)]
-pub(crate) struct SummarizeArgs {
-    /// A capture, or anything that can be converted to one.
-    #[arg(value_parser = crate::values::InputPath)]
-    pub(crate) file: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) input: InputArgs,
-
+pub(crate) struct ResultArgs {
     /// Write to a file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -131,6 +124,20 @@ pub(crate) struct SummarizeArgs {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `vcr inspect summarize`.
+#[derive(Debug, Args)]
+pub(crate) struct SummarizeArgs {
+    /// A capture, or anything that can be converted to one.
+    #[arg(value_parser = crate::values::InputPath)]
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
 }
 
 /// Options of `vcr inspect convert`.
@@ -202,17 +209,8 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: usize,
 
-    /// Write to a file instead of standard output.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// Replace the output if it exists.
-    #[arg(long, requires = "output")]
-    pub(crate) force: bool,
-
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
 }
 
 /// Options of `vcr inspect gen-demo`.

@@ -6,7 +6,7 @@ use vcr_import::export::{Exporter, Target};
 
 use super::args::ConvertArgs;
 use super::output::{self, Output};
-use super::{not_written, read, refused, tell_notes};
+use super::{not_written, print_notes, read, refused};
 use crate::exit::{Exit, printed};
 use crate::inspect::text::count;
 
@@ -30,7 +30,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Exit {
         Ok(lost) => lost,
         Err(error) => return not_written(&error),
     };
-    tell_notes("lost", &lost);
+    print_notes("lost", &lost);
     let (from, requests) = (imported.format, imported.requests);
     let account = if args.json {
         let notes = |notes: &[vcr_import::Note]| {

@@ -30,8 +30,8 @@ pub(crate) fn diff(args: &DiffArgs) -> Exit {
     let names = [&args.left, &args.right].map(|path| path.display().to_string());
     let exit = if found.is_equal() { Exit::Passed } else { Exit::CheckFailed };
     let inputs = [&args.left, &args.right].into_iter().chain(args.input.files());
-    write_to((args.output.as_deref(), args.force), inputs, exit, |out| {
-        if args.json {
+    write_to((args.result.output.as_deref(), args.result.force), inputs, exit, |out| {
+        if args.result.json {
             let mut value = json!(found);
             value["equal"] = json!(found.is_equal());
             value["names"] = json!(names);

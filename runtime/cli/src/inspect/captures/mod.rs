@@ -17,7 +17,7 @@ use vcr_import::{ImportError, Imported, Note, import};
 use vcr_output::OutputError;
 use vcr_trace::capture::{BrokenOff, CAPTURE_SCHEMA, CaptureLine};
 
-use crate::exit::{Exit, print_error, printed, tell};
+use crate::exit::{Exit, eprint_line, print_error, printed};
 use args::InputArgs;
 
 pub(crate) use convert::convert;
@@ -56,15 +56,15 @@ fn read(
     let imported = imported?;
     if imported.skipped > 0 {
         let first = imported.first_skipped.as_deref().unwrap_or_default();
-        tell(format_args!("warning: {} skipped, first: {first}", super::text::count(imported.skipped, "item")));
+        eprint_line(format_args!("warning: {} skipped, first: {first}", super::text::count(imported.skipped, "item")));
     }
-    tell_notes("not kept", &imported.notes);
+    print_notes("not kept", &imported.notes);
     Ok(imported)
 }
 
-fn tell_notes(what: &str, notes: &[Note]) {
+fn print_notes(what: &str, notes: &[Note]) {
     for note in notes {
-        tell(format_args!("note: {what}: {} {}", note.count, note.what));
+        eprint_line(format_args!("note: {what}: {} {}", note.count, note.what));
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use vcr_output::{OutputError, OutputFile, Outputs};
 
-use crate::exit::tell;
+use crate::exit::eprint_line;
 
 /// The word for standard output.
 const STDOUT: &str = "-";
@@ -55,7 +55,7 @@ impl Output {
     /// Prints a line about what was written, where that is not in the way.
     pub(super) fn print(is_stdout: bool, line: &str) -> io::Result<()> {
         if is_stdout {
-            tell(format_args!("{line}"));
+            eprint_line(format_args!("{line}"));
             return Ok(());
         }
         writeln!(anstream::stdout(), "{line}")

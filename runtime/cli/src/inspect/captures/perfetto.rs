@@ -8,7 +8,7 @@ use vcr_import::export::perfetto::{PerfettoExport, PerfettoFormat};
 use super::args::PerfettoArgs;
 use super::output::{self, Output};
 use super::{not_written, read, refused};
-use crate::exit::{Exit, printed, tell};
+use crate::exit::{Exit, eprint_line, printed};
 
 pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let is_json = args.output.extension().is_some_and(|suffix| suffix == "json");
@@ -33,7 +33,7 @@ pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let finished = export.finish().map_err(|error| output.error(error));
     match finished.and_then(|unplaced| output.commit().map(|()| unplaced)) {
         Ok(0) => {}
-        Ok(unplaced) => tell(format_args!("note: not shown: {unplaced} requests of unknown arrival")),
+        Ok(unplaced) => eprint_line(format_args!("note: not shown: {unplaced} requests of unknown arrival")),
         Err(error) => return not_written(&error),
     }
     let shown = args.output.display();

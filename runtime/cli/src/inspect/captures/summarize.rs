@@ -27,8 +27,8 @@ pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     };
     let summary = builder.finish();
     let inputs = std::iter::once(&args.file).chain(args.input.files());
-    write_to((args.output.as_deref(), args.force), inputs, Exit::Passed, |out| {
-        if args.json {
+    write_to((args.result.output.as_deref(), args.result.force), inputs, Exit::Passed, |out| {
+        if args.result.json {
             let mut value = json!(summary);
             value["format"] = json!(imported.format.name());
             value["skipped"] = json!(imported.skipped);

@@ -134,20 +134,20 @@ impl Cluster {
         }
         let at_ns = self.simulation.now_ns;
         let entered = self.simulation.open_instant(at_ns).and_then(|()| self.simulation.arrive(origin.workload, turn));
-        self.settle(entered)?;
+        self.or_fail(entered)?;
         Ok(tag)
     }
 
-    /// Shows `callback` what has to be told of the present instant.
+    /// Calls `callback` with the outputs of the present instant.
     ///
     /// # Errors
     /// When the callback panics.
-    pub fn hear(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
-        self.tell(callback)
+    pub fn deliver_outputs(&mut self, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
+        self.deliver(callback)
     }
 
     /// Takes `count` output tokens of a request from the place `first` on. The callback of
-    /// [`Cluster::hear`] must have had them.
+    /// [`Cluster::deliver_outputs`] must have had them.
     pub fn take_tokens(&mut self, request: u64, first: u32, count: u32) -> Vec<u32> {
         let shown = self.simulation.fleet.workers_mut().iter_mut().flat_map(|worker| worker.take_shown_tokens());
         self.tokens.extend(shown.map(|(tag, place, token)| ((tag, place), token)));

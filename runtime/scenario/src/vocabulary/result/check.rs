@@ -6,7 +6,7 @@ use rhai::{Engine, ImmutableString, Map, NativeCallContext};
 
 use crate::assertion::draws::Draws;
 use crate::assertion::malformed::Malformed;
-use crate::assertion::{Assertion, AssertionResult, check_asked, is_known, quantile_of_draws, value};
+use crate::assertion::{Assertion, AssertionResult, check_names, is_known, quantile_of_draws, value};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
@@ -61,7 +61,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
               -> Scripted<f64> {
             let thrown = |error| Thrown::from(error).at(call.call_position());
             if shared.reads_unmade_result() {
-                return check_asked(&result.report, &metric, &statistic).map(|()| 1.0).map_err(thrown);
+                return check_names(&result.report, &metric, &statistic).map(|()| 1.0).map_err(thrown);
             }
             value(&result.report, &metric, &statistic).map_err(thrown)
         },
@@ -83,7 +83,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
               -> Scripted<f64> {
             let (share, draws) = share_of_draws(&shared, &call, &result, "value", "quantile", options)?;
             if shared.reads_unmade_result() {
-                let asked = check_asked(&result.report, &metric, &statistic).map(|()| 1.0);
+                let asked = check_names(&result.report, &metric, &statistic).map(|()| 1.0);
                 return asked.map_err(|error| Thrown::from(error).at(call.call_position()));
             }
             quantile_of_draws(&result.report, &draws, &metric, &statistic, share)

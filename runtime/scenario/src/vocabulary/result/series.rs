@@ -42,8 +42,8 @@ const QUANTITIES: &[(&str, Quantity)] = &[
     ("completed_per_s", Quantity::Requests(|request| request.end_ns.filter(|_| request.outcome == Outcome::Completed))),
 ];
 
-/// Arguments of the script.
-struct Asked {
+/// Arguments of a call of `series`.
+struct SeriesQuery {
     quantity: Quantity,
     every_ns: u64,
     pool: Option<String>,
@@ -85,7 +85,7 @@ fn series(
     if context.reads_unmade_result() {
         return Ok(Array::new());
     }
-    let asked = Asked { quantity: *quantity, every_ns, pool, engine };
+    let asked = SeriesQuery { quantity: *quantity, every_ns, pool, engine };
     let values = read(report, &asked).map_err(refuse)?;
     Ok(values.into_iter().map(Dynamic::from).collect())
 }
@@ -98,7 +98,7 @@ fn unknown(name: &str) -> Thrown {
 }
 
 /// A value for each interval of the run.
-fn read(report: &Report, asked: &Asked) -> Result<Vec<f64>, Thrown> {
+fn read(report: &Report, asked: &SeriesQuery) -> Result<Vec<f64>, Thrown> {
     if asked.every_ns == 0 {
         return Err(Thrown::input("`every` must be more than 0"));
     }
@@ -146,7 +146,11 @@ fn counted(report: &Report, every_ns: u64, count: usize, when: fn(&RequestRecord
 }
 
 /// The samples of the engines that are asked for.
-fn engines<'a>(report: &Report, samples: &'a RunSeries, asked: &Asked) -> Result<Vec<&'a [EngineSample]>, Thrown> {
+fn engines<'a>(
+    report: &Report,
+    samples: &'a RunSeries,
+    asked: &SeriesQuery,
+) -> Result<Vec<&'a [EngineSample]>, Thrown> {
     let is_asked = |pool: &str, engine: u32| {
         asked.pool.as_deref().is_none_or(|asked| asked == pool) && asked.engine.is_none_or(|asked| asked == engine)
     };
@@ -161,7 +165,7 @@ fn engines<'a>(report: &Report, samples: &'a RunSeries, asked: &Asked) -> Result
 }
 
 /// The value of an interval; none without a sample in it.
-fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &Asked, interval: u64) -> Option<f64> {
+fn value(engines: &[&[EngineSample]], interval_ns: u64, asked: &SeriesQuery, interval: u64) -> Option<f64> {
     let taken = engines.first()?.len();
     let from = (interval * asked.every_ns).div_ceil(interval_ns) as usize;
     let to = (((interval + 1) * asked.every_ns).div_ceil(interval_ns) as usize).min(taken);

@@ -16,7 +16,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         engine.register_fn(
             function,
             move |call: NativeCallContext<'_>, name: ImmutableString, low: Dynamic, high: Dynamic, holds: FnPtr| {
-                let asked = Asked { function, goal, name: name.to_string(), low, high, options: Map::new() };
+                let asked = SearchCall { function, goal, name: name.to_string(), low, high, options: Map::new() };
                 search(&shared, &call, asked, &holds)
             },
         );
@@ -29,7 +29,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
                   high: Dynamic,
                   holds: FnPtr,
                   options: Map| {
-                let asked = Asked { function, goal, name: name.to_string(), low, high, options };
+                let asked = SearchCall { function, goal, name: name.to_string(), low, high, options };
                 search(&shared, &call, asked, &holds)
             },
         );
@@ -37,7 +37,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 }
 
 /// The arguments of a search.
-struct Asked {
+struct SearchCall {
     function: &'static str,
     goal: Goal,
     name: String,
@@ -46,8 +46,8 @@ struct Asked {
     options: Map,
 }
 
-fn search(context: &Context, call: &NativeCallContext<'_>, asked: Asked, holds: &FnPtr) -> Scripted<Map> {
-    let Asked { function, goal, name, low, high, options } = asked;
+fn search(context: &Context, call: &NativeCallContext<'_>, asked: SearchCall, holds: &FnPtr) -> Scripted<Map> {
+    let SearchCall { function, goal, name, low, high, options } = asked;
     let mut options = Options::new(function, &context.source, call, options);
     let tolerance = options.f64("tolerance");
     options.finish()?;

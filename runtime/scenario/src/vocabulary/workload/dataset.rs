@@ -26,7 +26,7 @@ struct Dialogue {
 }
 
 impl Dialogue {
-    fn push(&mut self, prompt: Said, answer: &Said) {
+    fn push(&mut self, prompt: TextTokens, answer: &TextTokens) {
         self.turns.push((prompt.count.max(1), answer.count.max(1)));
         self.prompts.push(prompt.tokens);
     }
@@ -34,12 +34,12 @@ impl Dialogue {
 
 /// The tokens of a text: how many, and which if they are kept.
 #[derive(Debug, Default)]
-struct Said {
+struct TextTokens {
     count: u32,
     tokens: Vec<u32>,
 }
 
-impl Said {
+impl TextTokens {
     fn join(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.tokens.extend(other.tokens);
@@ -55,14 +55,14 @@ enum Counting {
 }
 
 impl Counting {
-    fn count(&mut self, text: &str) -> Result<Said, String> {
+    fn count(&mut self, text: &str) -> Result<TextTokens, String> {
         match self {
             Self::Characters(of_token) => {
-                Ok(Said { count: (text.chars().count() as f64 / *of_token).round() as u32, tokens: Vec::new() })
+                Ok(TextTokens { count: (text.chars().count() as f64 / *of_token).round() as u32, tokens: Vec::new() })
             }
             Self::Tokens { tokenize, keeps } => {
                 let tokens = tokenize(text)?;
-                Ok(Said { count: tokens.len() as u32, tokens: if *keeps { tokens } else { Vec::new() } })
+                Ok(TextTokens { count: tokens.len() as u32, tokens: if *keeps { tokens } else { Vec::new() } })
             }
         }
     }
@@ -190,11 +190,11 @@ struct Part {
 }
 
 impl Content {
-    fn said(&self, counting: &mut Counting) -> Result<Said, String> {
+    fn tokens(&self, counting: &mut Counting) -> Result<TextTokens, String> {
         match self {
             Self::Text(text) => counting.count(text),
             Self::Parts(parts) => {
-                let mut all = Said::default();
+                let mut all = TextTokens::default();
                 for part in parts {
                     all.join(counting.count(&part.text)?);
                 }
@@ -209,21 +209,21 @@ impl Record {
     fn dialogue(&self, counting: &mut Counting) -> Result<Dialogue, String> {
         let mut dialogue = Dialogue::default();
         if let (Some(prompt), Some(output)) = (self.prompt_tokens, self.output_tokens) {
-            let of_length = |count: u32| Said { count, tokens: Vec::new() };
+            let of_length = |count: u32| TextTokens { count, tokens: Vec::new() };
             dialogue.push(of_length(prompt), &of_length(output));
             return Ok(dialogue);
         }
         if let (Some(prompt), Some(completion)) = (&self.prompt, &self.completion) {
-            dialogue.push(prompt.said(counting)?, &completion.said(counting)?);
+            dialogue.push(prompt.tokens(counting)?, &completion.tokens(counting)?);
             return Ok(dialogue);
         }
         let Some(messages) = &self.conversations else {
             return Err("expected `conversations`, `messages`, `prompt` with `completion`, or lengths".to_owned());
         };
-        let mut before: Option<Said> = None;
+        let mut before: Option<TextTokens> = None;
         for message in messages {
             let content = message.content.as_ref();
-            let said = content.map_or(Ok(Said::default()), |content| content.said(counting))?;
+            let said = content.map_or(Ok(TextTokens::default()), |content| content.tokens(counting))?;
             if !MODEL_ROLES.contains(&message.role.as_str()) {
                 before.get_or_insert_default().join(said);
             } else if let Some(before) = before.take() {

@@ -182,7 +182,7 @@ impl Serving {
                 }
             }
             let next_ns = self.cluster.next_event_ns().map_err(failed_cluster)?;
-            self.cluster.hear(|output| heard.push(output.clone())).map_err(failed_cluster)?;
+            self.cluster.deliver_outputs(|output| heard.push(output.clone())).map_err(failed_cluster)?;
             heard.into_iter().for_each(|output| self.expect(output));
             self.send(now_ns)?;
             let leaves_ns = self.outgoing.first_key_value().map(|(at_ns, _)| *at_ns);
@@ -206,7 +206,7 @@ impl Serving {
             }
             Request::Utility(call) => {
                 let output = UtilityOutput::failed(call.call_id, &call.method, "a cluster has no such function");
-                self.say(&EngineCoreOutputs { utility_output: Some(output), ..EngineCoreOutputs::default() })
+                self.write(&EngineCoreOutputs { utility_output: Some(output), ..EngineCoreOutputs::default() })
             }
             _ => Ok(()),
         }
@@ -276,8 +276,8 @@ impl Serving {
                     error,
                     ..EngineCoreOutput::default()
                 };
-                let told = under_way.tag.map(|tag| (tag, record));
-                self.outgoing.entry(at_ns).or_default().push((output, told));
+                let record = under_way.tag.map(|tag| (tag, record));
+                self.outgoing.entry(at_ns).or_default().push((output, record));
             }
         }
     }
@@ -288,8 +288,8 @@ impl Serving {
         let due = std::mem::replace(&mut self.outgoing, later);
         let mut outputs: Vec<EngineCoreOutput> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        for (output, told) in due.into_values().flatten() {
-            if let Some((tag, record)) = told {
+        for (output, record) in due.into_values().flatten() {
+            if let Some((tag, record)) = record {
                 // Before its client hears of the end.
                 self.register.ended(tag, *record);
             }
@@ -310,10 +310,10 @@ impl Serving {
             return Ok(());
         }
         let timestamp = monotonic_ns() as f64 / 1e9;
-        self.say(&EngineCoreOutputs { outputs, timestamp, ..EngineCoreOutputs::default() })
+        self.write(&EngineCoreOutputs { outputs, timestamp, ..EngineCoreOutputs::default() })
     }
 
-    fn say(&mut self, message: &EngineCoreOutputs) -> Result<(), TargetError> {
+    fn write(&mut self, message: &EngineCoreOutputs) -> Result<(), TargetError> {
         self.frame.clear();
         message.encode(&mut self.frame, VllmMinor::V0_33.rules());
         self.link.send(0, &self.frame).map_err(failed_link)

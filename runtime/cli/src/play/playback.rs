@@ -14,7 +14,7 @@ use crate::exit::Exit;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Replay of a capture")]
-pub(crate) struct ReplayArgs {
+pub(crate) struct PlaybackArgs {
     /// Play back this capture: its tokens at its times.
     #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["replay_tokens", "replay_steps"])]
     #[arg(value_parser = crate::values::InputPath)]
@@ -99,7 +99,7 @@ pub(crate) enum UnmatchedArg {
 
 /// The capture to be replayed, if there is one.
 pub(crate) fn settings(
-    args: &ReplayArgs,
+    args: &PlaybackArgs,
     has_latency: bool,
     model_name: &str,
 ) -> Result<Option<ReplaySettings>, Unusable> {
@@ -126,12 +126,12 @@ pub(crate) fn settings(
         });
     }
     let replay = open(path, args, model_name)?;
-    tell_what_it_is(&replay, path, tokens);
+    log_captures(&replay, path, tokens);
     Ok(Some(ReplaySettings { replay: Arc::new(replay), tokens, times }))
 }
 
 /// Options that mean nothing without a capture.
-fn unused(args: &ReplayArgs) -> Result<(), Unusable> {
+fn unused(args: &PlaybackArgs) -> Result<(), Unusable> {
     let given = [
         ("--strict", args.strict),
         ("--lenient", args.lenient),
@@ -147,7 +147,7 @@ fn unused(args: &ReplayArgs) -> Result<(), Unusable> {
     }
 }
 
-fn open(path: &Path, args: &ReplayArgs, model_name: &str) -> Result<Replay, Unusable> {
+fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Replay, Unusable> {
     let expected = Expectation {
         fingerprint: args.expect_fingerprint.clone(),
         model: (!model_name.is_empty()).then(|| model_name.to_owned()),
@@ -175,7 +175,7 @@ fn open(path: &Path, args: &ReplayArgs, model_name: &str) -> Result<Replay, Unus
     Replay::new(captures, by, policy).map_err(unusable)
 }
 
-fn tell_what_it_is(replay: &Replay, path: &Path, wants_tokens: bool) {
+fn log_captures(replay: &Replay, path: &Path, wants_tokens: bool) {
     let captures = replay.captures();
     for warning in &captures.summary().warnings {
         tracing::warn!("{warning}");
@@ -185,7 +185,7 @@ fn tell_what_it_is(replay: &Replay, path: &Path, wants_tokens: bool) {
         records = captures.num_records(),
         prefixes = captures.num_prefixes(),
         index_bytes = captures.memory_bytes(),
-        "replaying"
+        "playing back"
     );
     if wants_tokens && captures.num_with_tokens() < captures.num_records() {
         tracing::warn!(
@@ -196,7 +196,7 @@ fn tell_what_it_is(replay: &Replay, path: &Path, wants_tokens: bool) {
 }
 
 /// The file of the report, still without its name.
-pub(crate) fn report_file(args: &ReplayArgs) -> Result<Option<OutputFile>, Unusable> {
+pub(crate) fn report_file(args: &PlaybackArgs) -> Result<Option<OutputFile>, Unusable> {
     let Some(path) = &args.replay_report else { return Ok(None) };
     let mut outputs = Outputs::new(args.force);
     let mut captures = [&args.replay, &args.replay_tokens, &args.replay_steps].into_iter().flatten();

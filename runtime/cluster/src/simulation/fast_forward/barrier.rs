@@ -8,15 +8,15 @@ use std::ops::Range;
 
 use vcr_core::Engine;
 
-use super::Simulation;
 use crate::error::SimError;
 use crate::observe::Observer;
+use crate::simulation::Simulation;
 
 impl<O: Observer> Simulation<'_, O> {
     /// Starts a step of an engine with the ranks `ranks`, of which those in `together` have work,
     /// and goes through those that must follow unless they are watched. `is_last` unless other
     /// workers have yet to start at this instant.
-    pub(super) fn start_together(
+    pub(in crate::simulation) fn start_together(
         &mut self,
         ranks: Range<u32>,
         together: &[u32],

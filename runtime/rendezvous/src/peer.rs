@@ -1,4 +1,4 @@
-//! Asking a peer that may not be there yet.
+//! Requests to a peer that may not be there yet.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use vcr_transfer::{ErrorKind, TransferError};
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Result of asking a peer.
-pub(crate) enum Asked<T> {
+pub(crate) enum Reply<T> {
     Answer(T),
     /// It is not there, or does not know yet, because of this.
     NotYet(String),
@@ -18,7 +18,7 @@ pub(crate) enum Asked<T> {
 }
 
 /// Asks until there is an answer, or until the deadline of `timeout` passes; `what` it is that does not come.
-pub(crate) async fn ask_until<T, F: Future<Output = Asked<T>>>(
+pub(crate) async fn retry_until<T, F: Future<Output = Reply<T>>>(
     (deadline, timeout): (Instant, Duration),
     what: &str,
     mut ask: impl FnMut() -> F,
@@ -26,9 +26,9 @@ pub(crate) async fn ask_until<T, F: Future<Output = Asked<T>>>(
     let mut reason = "no answer".to_owned();
     loop {
         match timeout_at(deadline, ask()).await {
-            Ok(Asked::Answer(answer)) => return Ok(answer),
-            Ok(Asked::Never(error)) => return Err(error),
-            Ok(Asked::NotYet(why)) => reason = why,
+            Ok(Reply::Answer(answer)) => return Ok(answer),
+            Ok(Reply::Never(error)) => return Err(error),
+            Ok(Reply::NotYet(why)) => reason = why,
             Err(_) => {}
         }
         if Instant::now() + RETRY >= deadline {
@@ -53,11 +53,11 @@ impl std::fmt::Display for Place {
 
 impl Place {
     /// A connection to it.
-    pub(crate) async fn connect(&self) -> Asked<TcpStream> {
+    pub(crate) async fn connect(&self) -> Reply<TcpStream> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         match TcpStream::connect((host, self.port)).await {
-            Ok(stream) => Asked::Answer(stream),
-            Err(error) => Asked::NotYet(error.to_string()),
+            Ok(stream) => Reply::Answer(stream),
+            Err(error) => Reply::NotYet(error.to_string()),
         }
     }
 }

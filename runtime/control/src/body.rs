@@ -1,4 +1,4 @@
-//! Requests that change something, and their bodies.
+//! Bodies of requests that change something.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,7 +18,7 @@ const MAX_BODY: usize = 64 << 10;
 const MAX_WASTE: usize = 4 << 20;
 
 /// The body of a request.
-pub(crate) trait Wanted: DeserializeOwned + Send {
+pub(crate) trait ChangeBody: DeserializeOwned + Send {
     /// A good body.
     const EXAMPLE: &'static str;
 }
@@ -26,11 +26,11 @@ pub(crate) trait Wanted: DeserializeOwned + Send {
 /// The engine; all of them if none is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichEngine {
+pub(crate) struct EngineChoice {
     pub(crate) engine: Option<u16>,
 }
 
-impl Wanted for WhichEngine {
+impl ChangeBody for EngineChoice {
     const EXAMPLE: &'static str = r#"{"engine": 0}, or nothing for all engines"#;
 }
 
@@ -39,7 +39,7 @@ impl Wanted for WhichEngine {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-impl Wanted for Nothing {
+impl ChangeBody for Nothing {
     const EXAMPLE: &'static str = "no body";
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct LatencyChange {
     pub(crate) engine: Option<u16>,
 }
 
-impl Wanted for LatencyChange {
+impl ChangeBody for LatencyChange {
     const EXAMPLE: &'static str = r#"{"model": "fixed(#{ step: \"10ms\" })", "engine": 0}"#;
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct TimeScaleChange {
     pub(crate) engine: Option<u16>,
 }
 
-impl Wanted for TimeScaleChange {
+impl ChangeBody for TimeScaleChange {
     const EXAMPLE: &'static str = r#"{"factor": 2.0, "engine": 0}"#;
 }
 
@@ -77,15 +77,15 @@ pub(crate) struct FaultChange {
     pub(crate) engine: Option<u16>,
 }
 
-impl Wanted for FaultChange {
+impl ChangeBody for FaultChange {
     const EXAMPLE: &'static str = r#"{"fault": "error:rate=0.1", "engine": 0}"#;
 }
 
 /// A request that changes something, once it is known that it may.
 #[derive(Debug)]
-pub(crate) struct Asked<T>(pub(crate) T);
+pub(crate) struct Change<T>(pub(crate) T);
 
-impl<S: Sync, T: Wanted> FromRequest<S> for Asked<T> {
+impl<S: Sync, T: ChangeBody> FromRequest<S> for Change<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
@@ -126,7 +126,7 @@ async fn read(body: Body) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Nothing says as much as an object without keys.
-fn parse<T: Wanted>(bytes: &[u8]) -> Result<T, String> {
+fn parse<T: ChangeBody>(bytes: &[u8]) -> Result<T, String> {
     let bytes = bytes.trim_ascii();
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     // Arrays would be taken for the values of the keys in order.
@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn nothing_is_an_object_without_keys() {
         for body in ["", " \n", "{}", r#"{"engine": null}"#] {
-            assert_eq!(parse::<WhichEngine>(body.as_bytes()).expect(body).engine, None);
+            assert_eq!(parse::<EngineChoice>(body.as_bytes()).expect(body).engine, None);
         }
-        assert_eq!(parse::<WhichEngine>(br#" {"engine": 3} "#).expect("it is right").engine, Some(3));
+        assert_eq!(parse::<EngineChoice>(br#" {"engine": 3} "#).expect("it is right").engine, Some(3));
     }
 
     #[test]
