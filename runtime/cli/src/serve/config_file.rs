@@ -25,6 +25,9 @@ static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new(
 
 /// The command line; that of `vcr serve --config FILE` is completed by the file.
 pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    if !line.iter().any(|word| word == "serve") {
+        return command.try_get_matches_from(line);
+    }
     let matches = command.clone().try_get_matches_from(line)?;
     let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
     // There is one server in a process.
