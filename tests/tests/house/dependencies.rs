@@ -310,8 +310,8 @@ fn licences_are_accepted_by_both_tools() {
     assert!(accepted.len() > 5, "{accepted:?}");
 }
 
-/// What Cargo compiles for a command: the name of each unit (a package's library or build script,
-/// for this or for the building machine), by all that decides if another command can use it, too.
+/// The units that Cargo compiles for a command (a package's library or build script, for this or for
+/// the building machine): their packages, by all that decides if another command can use them, too.
 fn units(arguments: &[&str]) -> BTreeMap<u64, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
