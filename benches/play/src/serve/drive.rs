@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use rustix::process::nice;
 use vcr_core::seed::{derive, mix};
 
 use super::connection::{Connection, Shape, request};
@@ -12,8 +11,6 @@ use crate::Failure;
 
 /// Connections that are looked at at once.
 const EVENTS_AT_ONCE: usize = 512;
-/// As [`nice`] counts.
-const LOWEST_PRIORITY: i32 = 19;
 /// Longer than any server is silent while it has work.
 const PATIENCE_S: i64 = 60;
 
@@ -102,25 +99,11 @@ impl Clients {
 
     /// Runs a stream on each connection and returns when each token came.
     /// `on_way` is called once, when all streams have begun.
-    ///
-    /// It is done on a thread of the lowest priority: where client and server share
-    /// cores, the server does not wait for the client, as if each had a machine.
     pub(crate) fn paced(
         &mut self,
         shape: Shape,
-        on_way: &mut (dyn FnMut() -> Result<(), Failure> + Send),
+        on_way: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Tokens, Failure> {
-        let mut run = || {
-            nice(LOWEST_PRIORITY)?;
-            self.run_paced(shape, on_way)
-        };
-        std::thread::scope(|scope| {
-            let tokens = scope.spawn(move || run().map_err(|error| error.to_string())).join();
-            Ok(tokens.map_err(|_| "the client panicked".to_owned())??)
-        })
-    }
-
-    fn run_paced(&mut self, shape: Shape, on_way: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Tokens, Failure> {
         let count = self.connections.len();
         self.connections.iter().try_for_each(Connection::take_times)?;
         for place in 0..count {
