@@ -1,8 +1,8 @@
 //! Settings that vLLM refuses are refused with the next step; those that it ignores are ignored.
 
 use vcr_core::{
-    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec,
-    ServingEngine, StopRules, TokenSource,
+    ConfigError, Drafter, Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Prompt, RejectReason,
+    RequestSpec, ServingEngine, StopRules, TokenSource,
 };
 
 struct Ones;
@@ -219,4 +219,27 @@ fn a_request_that_can_never_run_leaves_the_queue_in_its_turn() {
     let load = engine.load();
     assert_eq!((load.num_waiting, load.outstanding_prefill_tokens, load.num_active_blocks), (0, 0, 0));
     assert!(!engine.has_schedulable_requests());
+}
+
+/// vLLM's `_spec_decode_step_blocks`: alone in the engine, such a load waits for blocks that nobody holds.
+#[test]
+fn a_load_that_leaves_nothing_for_drafts_never_starts() {
+    let drafting = EngineConfigInput {
+        num_gpu_blocks: 17,
+        max_model_len: Some(256),
+        num_speculative_tokens: 1,
+        drafter: Drafter::Eagle,
+        ..input()
+    };
+    let mut engine = engine(drafting);
+    assert_eq!(engine.check(241, 0), Ok(()), "it could be computed here");
+    assert_eq!(engine.check_load(241), Err(RejectReason::LoadNeverFits));
+    assert_eq!(engine.check_load(240), Ok(()));
+    for (tag, prompt_tokens, loads) in [(0, 241, 0), (1, 240, 1)] {
+        let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, prompt_tokens, 0) };
+        let id = engine.submit(spec).expect("vLLM takes it");
+        engine.schedule();
+        assert_eq!(engine.plan().remote_loads.len(), loads);
+        engine.abort(id);
+    }
 }

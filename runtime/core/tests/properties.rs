@@ -113,10 +113,12 @@ struct Bounds {
     least_tokens: u64,
     /// Tokens with KV at the most: drafts and bursts take slots, too.
     most_tokens: u64,
+    /// Tokens of whole blocks that a load of the prompt needs and leaves free; with a drafter alone.
+    load_tokens: Option<u64>,
 }
 
 impl Bounds {
-    fn of(config: &EngineConfig, prompt_tokens: u32, max_tokens: u32) -> Self {
+    fn of(config: &EngineConfig, prompt_tokens: u32, max_tokens: u32, is_split: bool) -> Self {
         let [prompt_tokens, max_tokens] = [prompt_tokens, max_tokens].map(u64::from);
         let max_model_len = config.max_model_len.map_or(u64::MAX, u64::from);
         let drafting = config.drafting();
@@ -131,11 +133,15 @@ impl Bounds {
             prompt_tokens,
             first_token: max_tokens.min(1),
             max_model_len,
-            never_ends: config.enable_chunked_prefill && max_tokens == 0 && prompt_tokens == max_model_len,
+            never_ends: is_split && max_tokens == 0 && prompt_tokens == max_model_len,
             whole_step_tokens: (!config.enable_chunked_prefill).then_some(step_tokens),
             pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
             least_tokens,
             most_tokens,
+            load_tokens: (drafting.lookahead_tokens > 0).then(|| {
+                let blocks = prompt_tokens.div_ceil(block_size) + u64::from(1 + drafts).div_ceil(block_size);
+                blocks * block_size
+            }),
         }
     }
 
@@ -151,6 +157,9 @@ impl Bounds {
             RejectReason::PromptTooLong => assert!(self.prompt_tokens >= self.max_model_len),
             RejectReason::LastTokenNeverComputed => assert!(self.never_ends, "it would end"),
             RejectReason::ExceedsKvPool => assert!(self.most_tokens > self.pool_tokens, "it would fit"),
+            RejectReason::LoadNeverFits => {
+                assert!(self.load_tokens.is_some_and(|load| load > self.pool_tokens), "its load would start");
+            }
             RejectReason::ExceedsTokenBudget => {
                 assert!(self.whole_step_tokens.is_some_and(|step| self.most_tokens > step), "it would fit a step");
             }
@@ -200,8 +209,17 @@ impl Driver {
                     kv_role: *role,
                     ..request(self.engine.config(), tag, *prompt_tokens, *shared, *max_tokens)
                 };
-                let bounds = Bounds::of(self.engine.config(), *prompt_tokens, *max_tokens);
-                let fits = self.engine.check(*prompt_tokens, *max_tokens);
+                // An item splits a prompt where chunked prefill is off, too, which the lengths alone do not say.
+                let has_items = !spec.prompt.items().is_empty();
+                let is_split = self.engine.config().enable_chunked_prefill || has_items;
+                let bounds = Bounds::of(self.engine.config(), *prompt_tokens, *max_tokens, is_split);
+                let mut fits = self.engine.check(*prompt_tokens, *max_tokens);
+                if has_items && bounds.never_ends {
+                    fits = Err(RejectReason::LastTokenNeverComputed);
+                }
+                if *role == KvRole::Destination {
+                    fits = fits.and_then(|()| self.engine.check_load(*prompt_tokens));
+                }
                 match fits.and_then(|()| self.engine.submit(spec)) {
                     Ok(id) => {
                         bounds.check_accepted();

@@ -269,6 +269,9 @@ impl MeasuredRun {
             // Engines of a prefill pool generate the first token alone.
             let is_prefill = index + 1 < self.engines.len();
             engine.check(prompt_tokens, if is_prefill { max_tokens.min(1) } else { max_tokens })?;
+            if index > 0 {
+                engine.check_load(prompt_tokens)?;
+            }
         }
         Ok(())
     }

@@ -48,7 +48,9 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     pub(super) fn check(&self, pool: PoolRole, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
-        self.fleet.workers_of(pool)[0].engine().check(prompt_tokens, max_tokens)
+        let engine = self.fleet.workers_of(pool)[0].engine();
+        engine.check(prompt_tokens, max_tokens)?;
+        if pool == PoolRole::Decode { engine.check_load(prompt_tokens) } else { Ok(()) }
     }
 
     /// Whether a request that comes to a pool can never run there, and is rejected when

@@ -18,6 +18,7 @@ use vcr_cluster::{
 };
 use vcr_core::Drafter;
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::sglang::PassOrder;
 
 use crate::support::{MS, assert_conserved, config, linear_in_batches, mix, pool, run, synthetic};
 pub(crate) use case::{Case, arb_case};
@@ -94,6 +95,12 @@ fn any_run_with_a_drafter_is_conserved() {
     let drafters = vec![Drafter::Eagle, Drafter::MultiModuleMtp, Drafter::DraftModel];
     let drawn = (arb_case(), proptest::sample::select(drafters), any::<bool>());
     assert_runs_conserved(24, drawn.prop_map(|(case, drafter, is_async)| case.with_drafter(drafter, is_async)));
+}
+
+#[test]
+fn any_run_of_ranks_that_reserve_between_steps_is_conserved() {
+    let orders = proptest::sample::select(vec![PassOrder::PrefillFirst, PassOrder::Mixed]);
+    assert_runs_conserved(64, (arb_case(), orders).prop_map(|(case, order)| case.with_barrier(order)));
 }
 
 fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {

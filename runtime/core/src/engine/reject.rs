@@ -20,6 +20,12 @@ pub enum RejectReason {
     /// SGLang's scheduler would never admit it.
     #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
     ExceedsKvReserve,
+    /// A load leaves free what a drafter's first step may need, and where that and the prompt exceed the pool vLLM's
+    /// scheduler never starts it (0.27 to 0.33).
+    #[error(
+        "the prompt and the blocks that a load of KV leaves free for drafts together exceed the KV blocks of the engine"
+    )]
+    LoadNeverFits,
     /// Without chunking prompt and output must fit into one step, in which they
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]

@@ -3,7 +3,7 @@
 //! A request whose prompt another engine has computed gets blocks and waits
 //! without a running slot until the driver says what became of the transfer.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, RejectReason};
 use crate::kv::groups::Chunk;
 use crate::plan::RemoteLoad;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
@@ -39,11 +39,10 @@ impl Engine {
     ///
     /// Looks at all requests: only engines with such a drafter ask, when KV is to come.
     pub(crate) fn blocks_reserved_from_loads(&self) -> u32 {
-        let lookahead_tokens = self.config.drafting().lookahead_tokens;
-        if lookahead_tokens == 0 {
+        if self.config.drafting().lookahead_tokens == 0 {
             return 0;
         }
-        let step_tokens = 1 + self.config.num_speculative_tokens + lookahead_tokens;
+        let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
             let request = &self.requests[id];
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
@@ -60,16 +59,40 @@ impl Engine {
             RequestStatus::Running => self.requests[*id].flags.has(Flags::PREFILL_CHUNK),
             _ => false,
         };
-        let own = match &self.groups {
+        self.requests.live_ids().filter(goes_on).map(missing).sum::<u32>() + self.draft_step_blocks()
+    }
+
+    /// Whether a load of such a prompt's KV can start at all: alone in the engine it still leaves free what its own
+    /// first step with drafts may need.
+    ///
+    /// # Errors
+    /// When it never starts.
+    pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
+        if self.config.drafting().lookahead_tokens == 0 {
+            return Ok(());
+        }
+        let needed = self.config.most_blocks(prompt_tokens) + u64::from(self.draft_step_blocks());
+        if needed > u64::from(self.pool.num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
+    }
+
+    /// Slots of a step with drafts whose KV the drafter keeps, too.
+    fn draft_step_tokens(&self) -> u32 {
+        1 + self.config.num_speculative_tokens + self.config.drafting().lookahead_tokens
+    }
+
+    /// Blocks for such a step that begins new ones.
+    fn draft_step_blocks(&self) -> u32 {
+        let step_tokens = self.draft_step_tokens();
+        match &self.groups {
             Some(groups) => groups.new_blocks(step_tokens),
             None => step_tokens.div_ceil(self.config.block_size),
-        };
-        self.requests.live_ids().filter(goes_on).map(missing).sum::<u32>() + own
+        }
     }
 
     /// Whether a request waits for blocks that [`Engine::reserve_remote`] may find at
     /// the end of the step in flight.
-    pub(crate) fn may_reserve(&self) -> bool {
+    #[must_use]
+    pub fn may_reserve(&self) -> bool {
         self.destinations.len() > 0 && !self.destination_blocked
     }
 

@@ -6,7 +6,9 @@ macro_rules! common_methods {
     ($forward:ident) => {
         $forward! { ref
             fn check(prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
+            fn check_load(prompt_tokens: u32) -> Result<(), RejectReason>;
             fn may_schedule() -> bool;
+            fn may_reserve() -> bool;
             fn has_schedulable_requests() -> bool;
             fn steps_in_flight() -> usize;
             fn plan() -> &StepPlan;

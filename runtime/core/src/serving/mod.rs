@@ -54,6 +54,14 @@ pub trait ServingEngine: fmt::Debug {
     /// The reason why it could not.
     fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
 
+    /// Whether the KV of such a prompt could come from another engine. If not it may wait for ever, too.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    fn check_load(&self, _prompt_tokens: u32) -> Result<(), RejectReason> {
+        Ok(())
+    }
+
     /// Queues a request.
     ///
     /// # Errors
@@ -83,6 +91,12 @@ pub trait ServingEngine: fmt::Debug {
     /// no such request, or no room.
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         None
+    }
+
+    /// Whether [`ServingEngine::reserve_remote`] may find something at the end of the step in flight, or, between
+    /// steps, when it is asked again.
+    fn may_reserve(&self) -> bool {
+        false
     }
 
     /// Frees the KV of a request that ended as a source.

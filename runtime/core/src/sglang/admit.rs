@@ -223,7 +223,7 @@ impl SglangEngine {
     }
 
     /// Whether pages may be found for a request at the end of the pass in flight.
-    pub(super) fn may_reserve(&self) -> bool {
+    pub(super) fn waits_for_pages(&self) -> bool {
         self.destinations.len() > 0 && !self.destination_blocked
     }
 

@@ -99,7 +99,7 @@ impl SglangEngine {
             && self.plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
             && self.kv_ready.len() == 0
-            && !self.may_reserve()
+            && !self.waits_for_pages()
             && (self.waiting.len() == 0
                 || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs as usize))
     }

@@ -70,6 +70,10 @@ impl ServingEngine for SglangEngine {
         self.reserve_for_destination()
     }
 
+    fn may_reserve(&self) -> bool {
+        self.waits_for_pages()
+    }
+
     fn remote_kv_arrived(&mut self, id: RequestId) {
         self.end_load(id);
     }

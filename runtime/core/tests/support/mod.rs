@@ -181,13 +181,16 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
 /// Multimodal items of a prompt by its content: none, or some that repeat themselves and those of other prompts.
 fn items(config: &EngineConfig, content: u32, prompt_tokens: u32) -> Vec<PromptItem> {
     let chunk = match config.long_prefill_token_threshold {
-        0 => config.max_num_batched_tokens,
-        threshold => threshold.min(config.max_num_batched_tokens),
+        0 => config.step_tokens(),
+        threshold => threshold.min(config.step_tokens()),
     };
     let drafting = config.drafting();
-    let chunk = chunk.saturating_sub(drafting.draft_slots + drafting.prefill_lookahead_tokens).max(1);
+    let chunk = chunk.saturating_sub(drafting.draft_slots + drafting.prefill_lookahead_tokens);
     let longest = config.encoder_budget_embeds().min(config.encoder_cache_embeds()).min(chunk);
     let mut items = Vec::new();
+    if longest == 0 {
+        return items;
+    }
     // A chunk that ends where states are kept may be too short for an item that must not be split.
     if config.kv_cache_groups.iter().any(|group| matches!(group.kind, KvCacheKind::Mamba { .. })) {
         return items;

@@ -276,6 +276,11 @@ impl Worker {
         self.engine.reserve_remote()
     }
 
+    /// Whether its engine may find blocks for a prompt from elsewhere when it is asked next.
+    pub(crate) fn may_reserve(&self) -> bool {
+        self.engine.may_reserve()
+    }
+
     pub(crate) fn block_size_tokens(&self) -> u32 {
         self.block_size_tokens
     }

@@ -83,8 +83,12 @@ impl<O: Observer> Simulation<'_, O> {
             let worker = self.fleet.worker(index);
             worker.plan().shape.prefill_requests == 0 && worker.has_plain_prices() && !self.must_single_step(index)
         };
-        // A rank without a step may find room for what waits there when another step ends.
-        let rests = |rank: u32| together.contains(&rank) || !self.fleet.worker(rank).can_step();
+        // A rank without a step may find room for what waits there when another step ends, between two steps of
+        // the engine for what comes from elsewhere.
+        let rests = |rank: u32| {
+            let worker = self.fleet.worker(rank);
+            together.contains(&rank) || !worker.can_step() && !worker.may_reserve()
+        };
         if !together.iter().all(|&index| decodes_alone(index)) || !ranks.clone().all(rests) {
             return self.now_ns;
         }

@@ -6,7 +6,8 @@ use vcr_cluster::{
     PoolConfig, PoolRole, RequestMix, RouterConfig, RunConfig, ScalingConfig, TargetMetric, TargetPolicy, Topology,
     target_autoscaler,
 };
-use vcr_core::Drafter;
+use vcr_core::sglang::{PassOrder, SchedulePolicy};
+use vcr_core::{Drafter, Reservations};
 use vcr_random::Distribution;
 
 use super::routers::arb_router;
@@ -158,6 +159,14 @@ impl Case {
     /// The same with engines of ticks, in one pool.
     pub(crate) fn in_ticks(self) -> Self {
         Self { is_split: false, conditional: None, scheduler: Scheduler::Ticks, ..self }
+    }
+
+    /// The same with decode ranks that wait for each other and take blocks for prompts between their steps.
+    pub(crate) fn with_barrier(self, pass_order: PassOrder) -> Self {
+        let (prefill_ranks, _) = self.ranks;
+        let (schedule_policy, reservations) = (SchedulePolicy::Fifo, Reservations::BetweenSteps);
+        let scheduler = Scheduler::Sglang { pass_order, schedule_policy, reservations };
+        Self { is_split: true, ranks: (prefill_ranks, DataParallel { size: 3, barrier: true }), scheduler, ..self }
     }
 
     /// The same with drafters that have KV of their own.
