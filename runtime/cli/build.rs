@@ -4,7 +4,8 @@
 //! The program starts faster because the dynamic linker has little left to do: at
 //! a fixed address there are no pointers to adjust, of which a program at any address has 120,000
 //! in 500 pages of memory, and libzmq brings its C++ library along. Heap, stacks, libraries and guests
-//! stay at random addresses. The Python module and the tests are linked as ever.
+//! stay at random addresses. The Python module and the tests are linked as ever, and so are static
+//! programs for musl, which relocate themselves.
 
 use std::env::var;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ fn main() {
         return;
     }
     println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
+    if !var("CARGO_CFG_TARGET_ENV").is_ok_and(|libc| libc == "gnu") {
+        return;
+    }
     println!("cargo::rustc-link-arg-bins=-no-pie");
     if let Some(folder) = static_cpp_library() {
         println!("cargo::rustc-link-arg-bins=-L{}", folder.display());
@@ -23,7 +27,8 @@ fn main() {
 }
 
 /// A folder with the C++ library of the linker's compiler to be linked statically, if it has one. The linker
-/// looks into it before the folders of the system, where it would take the dynamic library.
+/// looks into it before the folders of the system, where it would take the dynamic library. Zig says none:
+/// it always links its own C++ library statically.
 fn static_cpp_library() -> Option<PathBuf> {
     const NAME: &str = "libstdc++.a";
     let linker = var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());

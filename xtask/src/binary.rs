@@ -1,11 +1,14 @@
 //! The binary of a release: built, stripped, its line tables apart.
 
+use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::checkout::Checkout;
 use crate::error::Error;
+use crate::target::Target;
 use crate::tool;
 
 /// A binary and what debuggers look up in place of it.
@@ -18,37 +21,81 @@ pub(crate) struct Stripped {
 
 /// Builds `vcr` with all features and the profile `dist`. The result names no folder of this
 /// machine: neither the checkout's nor the one of cargo's sources.
-pub(crate) fn build(checkout: &Checkout, target: &str) -> Result<PathBuf, Error> {
+///
+/// Zig's compiler, which cargo-zigbuild calls, links for other machines and for a chosen glibc.
+pub(crate) fn build(checkout: &Checkout, target: &Target) -> Result<PathBuf, Error> {
     let mut flags = vec![format!("--remap-path-prefix={}=/vcr", checkout.root.display())];
     let home = std::env::home_dir().map(|home| home.join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
     flags.extend(cargo.map(|cargo| format!("--remap-path-prefix={}=/cargo", cargo.display())));
-    let folder = checkout.root.join("target/dist-build");
-    let arguments = ["build", "--profile", "dist", "--locked", "--package", "vcr", "--features", "full", "--target"];
-    let mut command = Command::new("cargo");
-    command.args(arguments).arg(target).current_dir(&checkout.root);
-    // Apart from other builds, which have other flags.
+    let written = target.to_string();
+    let is_native = written == checkout.host;
+    // Apart from other builds, which have other flags; and from those with another linker, which Cargo would
+    // take for its own.
+    let folder = checkout.root.join("target/dist-build").join(if is_native { "" } else { &written });
+    let mut command = if is_native { Command::new("cargo") } else { Command::new("cargo-zigbuild") };
+    command.arg(if is_native { "build" } else { "zigbuild" });
+    command.args(["--profile", "dist", "--locked", "--package", "vcr", "--features", "full", "--target", &written]);
+    command.current_dir(&checkout.root);
     command.env("CARGO_TARGET_DIR", &folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    tool::run(&mut command, Some("a target that is not the host's needs `rustup target add` and a linker"))?;
-    Ok(folder.join(target).join("dist/vcr"))
+    if !is_native {
+        command.env("PATH", path_with_compilers(checkout)?);
+    }
+    tool::run(&mut command, Some("another target needs the standard library: `rustup target add TRIPLE`"))?;
+    Ok(folder.join(&target.triple).join("dist/vcr"))
 }
 
-/// Checks that a program is `vcr` of this version, by running it.
-pub(crate) fn check(program: &Path, checkout: &Checkout) -> Result<(), Error> {
-    let said = tool::text(Command::new(program).arg("--version"), "vcr --version")?;
-    if said.trim() == format!("vcr {}", checkout.version) {
-        return Ok(());
+/// `PATH` behind the folder of compilers that crates ask for by name, whatever the target is.
+fn path_with_compilers(checkout: &Checkout) -> Result<OsString, Error> {
+    let compilers = checkout.root.join("xtask/compilers");
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(compilers.clone()).chain(std::env::split_paths(&rest));
+    std::env::join_paths(folders).map_err(|source| Error::file("put into PATH", &compilers)(io::Error::other(source)))
+}
+
+/// A program that writes about itself: `vcr`, or what runs it.
+pub(crate) struct Program {
+    words: Vec<OsString>,
+}
+
+impl Program {
+    /// A program that this machine can run.
+    pub(crate) fn here(path: &Path) -> Self {
+        Self { words: vec![path.into()] }
     }
-    let expected = checkout.version.clone();
-    Err(Error::Version { path: program.to_owned(), expected, said: said.trim().to_owned() })
+
+    /// A binary for the target, behind what runs it if Cargo knows that by its variable.
+    pub(crate) fn of(binary: &Path, target: &Target) -> Self {
+        let runner = std::env::var(target.runner()).unwrap_or_default();
+        let runner = runner.split_whitespace().map(OsString::from);
+        Self { words: runner.chain([binary.into()]).collect() }
+    }
+
+    /// The command that starts it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        command
+    }
+
+    /// Checks that it is `vcr` of this version, by running it.
+    pub(crate) fn check(&self, checkout: &Checkout) -> Result<(), Error> {
+        let said = tool::text(self.command().arg("--version"), "vcr --version")?;
+        if said.trim() == format!("vcr {}", checkout.version) {
+            return Ok(());
+        }
+        let path = PathBuf::from(&self.words[self.words.len() - 1]);
+        Err(Error::Version { path, expected: checkout.version.clone(), said: said.trim().to_owned() })
+    }
 }
 
 /// Separates a binary from its line tables. Both are linked by `name`, the file name of the line
-/// tables. `OBJCOPY` names the program that does it for another target.
-pub(crate) fn strip(binary: &Path, name: &str) -> Result<Stripped, Error> {
+/// tables. `OBJCOPY` names the program that does it; binutils' own reads programs of its architecture only.
+pub(crate) fn strip(binary: &Path, name: &str, is_foreign: bool) -> Result<Stripped, Error> {
     let folder = tempfile::tempdir().map_err(Error::file("make", &std::env::temp_dir()))?;
     let (program, lines) = (folder.path().join("vcr"), folder.path().join(name));
-    let objcopy = std::env::var_os("OBJCOPY").unwrap_or_else(|| "objcopy".into());
+    let usual = if is_foreign { "llvm-objcopy" } else { "objcopy" };
+    let objcopy = std::env::var_os("OBJCOPY").unwrap_or_else(|| usual.into());
     let objcopy = || Command::new(&objcopy);
     tool::output(objcopy().arg("--only-keep-debug").arg(binary).arg(&lines))?;
     tool::output(objcopy().arg("--strip-all").arg(binary).arg(&program))?;

@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::archive::{Entries, Entry};
-use crate::binary::read;
+use crate::binary::{Program, read};
 use crate::checkout::Checkout;
 use crate::error::Error;
 use crate::tool;
@@ -40,14 +39,14 @@ pub(crate) fn add_files(checkout: &Checkout, entries: &mut Entries) -> Result<()
 }
 
 /// Adds what the program writes about itself.
-pub(crate) fn add_shells(program: &Path, entries: &mut Entries) -> Result<(), Error> {
+pub(crate) fn add_shells(program: &Program, entries: &mut Entries) -> Result<(), Error> {
     for (shell, path) in COMPLETIONS {
-        let script = tool::output(Command::new(program).args(["completions", shell]))?;
+        let script = tool::output(program.command().args(["completions", shell]))?;
         entries.insert(path.to_owned(), Entry::file(script));
     }
     let folder = tempfile::tempdir().map_err(Error::file("make", &std::env::temp_dir()))?;
     let pages = folder.path().join("man1");
-    tool::output(Command::new(program).args(["man", "--out"]).arg(&pages))?;
+    tool::output(program.command().args(["man", "--out"]).arg(&pages))?;
     for path in files(&pages)? {
         entries.insert(format!("man/{}", below(folder.path(), &path)), Entry::file(read(&path)?));
     }

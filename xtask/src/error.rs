@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::target::Glibc;
+
 /// The reason why a task ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -57,6 +59,36 @@ pub(crate) enum Error {
         /// Expected contents.
         expected: &'static str,
     },
+    /// The binary is no program of 64-bit Linux.
+    #[error("invalid binary `{path}`: expected an ELF file of 64 bits: {source}")]
+    NoElf {
+        /// The binary.
+        path: PathBuf,
+        /// The reader's message.
+        source: object::Error,
+    },
+    /// The binary is one of another architecture.
+    #[error("invalid binary `{path}`: expected a program for {expected}, got one for {got}")]
+    Machine {
+        /// The binary.
+        path: PathBuf,
+        /// That of the target.
+        expected: String,
+        /// Its own.
+        got: &'static str,
+    },
+    /// The binary does not run with the target's glibc.
+    #[error("invalid binary `{path}`: expected symbols of glibc {most} at most, got `{symbol}` of {version}")]
+    Glibc {
+        /// The binary.
+        path: PathBuf,
+        /// The target's version.
+        most: Glibc,
+        /// A symbol of the newest version.
+        symbol: String,
+        /// Its version, as the linker writes it.
+        version: String,
+    },
     /// The binary is one of another version.
     #[error("invalid binary `{path}`: expected version {expected}, got `{said}`")]
     Version {
@@ -82,8 +114,13 @@ impl Error {
             Self::NoTool { install, .. } => Some(install),
             Self::Failed { hint, .. } => *hint,
             Self::NoGuests(_) => Some("build them with `cargo run --release -- guest build --bootstrap`"),
+            Self::Glibc { .. } => Some("build it for that version: leave out `--binary`"),
             Self::Version { .. } => Some("build it from this checkout: `cargo build --release --features full`"),
-            Self::File { .. } | Self::Output { .. } | Self::Snapshot { .. } => None,
+            Self::File { .. }
+            | Self::Output { .. }
+            | Self::Snapshot { .. }
+            | Self::NoElf { .. }
+            | Self::Machine { .. } => None,
         }
     }
 }

@@ -15,12 +15,15 @@ mod dependencies;
 mod dist;
 mod error;
 mod provenance;
+mod target;
 mod tool;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::target::Target;
 
 /// Tasks around a release.
 #[derive(Debug, Parser)]
@@ -53,16 +56,18 @@ struct AdvisoriesArgs {
 /// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
 struct DistArgs {
-    /// Target triple [default: the host's].
-    #[arg(long, value_name = "TRIPLE")]
-    target: Option<String>,
+    /// Target triple [default: the host's]; for glibc with the version that the binary must run with, such
+    /// as aarch64-unknown-linux-gnu.2.28. Any but the host's bare triple is built by cargo-zigbuild.
+    #[arg(long, value_name = "TRIPLE[.GLIBC]")]
+    target: Option<Target>,
 
     /// Package this binary in place of building one with the profile `dist`.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 
     /// Program of the same version that runs here, where the binary does not: it writes completions
-    /// and manual pages.
+    /// and manual pages. Without it the binary itself is run, by what Cargo's variable
+    /// CARGO_TARGET_TRIPLE_RUNNER names for the target, if it is set.
     #[arg(long, value_name = "FILE")]
     runnable: Option<PathBuf>,
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::checkout::Checkout;
+use crate::target::Target;
 
 /// Lock files that decide what is compiled: the binary's, and that of the guests.
 pub(crate) const LOCK_FILES: [&str; 2] = ["Cargo.lock", "guests/Cargo.lock"];
@@ -21,7 +22,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 /// binary came to be: built with a profile, or given.
 pub(crate) fn statement(
     checkout: &Checkout,
-    target: &str,
+    target: &Target,
     binary: &str,
     locks: &[Named<'_>],
     subjects: &[Named<'_>],
@@ -42,7 +43,7 @@ pub(crate) fn statement(
         "predicate": {
             "buildDefinition": {
                 "buildType": "urn:vcr:xtask-dist:v1",
-                "externalParameters": {"target": target, "features": ["full"], "binary": binary},
+                "externalParameters": {"target": target.to_string(), "features": ["full"], "binary": binary},
                 "internalParameters": {"rustc": checkout.rustc, "version": checkout.version},
                 "resolvedDependencies": inputs,
             },

@@ -9,11 +9,17 @@ use crate::error::Error;
 /// seconds compile in a minute.
 const INSTALL: &[(&str, &str)] = &[
     ("objcopy", "install binutils"),
+    ("llvm-objcopy", "install llvm, or name an objcopy for the target in OBJCOPY"),
     ("git", "install git"),
+    ("cargo-zigbuild", "install it with `pip install cargo-zigbuild`, which brings zig, its compiler"),
     ("cargo-about", "install it with `cargo install cargo-about --locked --features cli`"),
     ("cargo-deny", "install it with `cargo install cargo-deny --locked`"),
     ("cargo-cyclonedx", "install it with `cargo install cargo-cyclonedx --locked`"),
 ];
+
+/// What to do about a program that this machine cannot start.
+const RUNNABLE: &str = "name a program of the same version that this machine can run, by `--runnable`, or what \
+    runs those of the target in Cargo's variable CARGO_TARGET_TRIPLE_RUNNER, such as an emulator";
 
 /// Runs a command and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Error> {
@@ -40,7 +46,7 @@ pub(crate) fn text(command: &mut Command, program: &'static str) -> Result<Strin
 
 fn not_started(program: String, source: io::Error) -> Error {
     let install = INSTALL.iter().find(|(name, _)| *name == program);
-    let install = install.map_or("name a program that this machine can run", |(_, install)| *install);
+    let install = install.map_or(RUNNABLE, |(_, install)| *install);
     Error::NoTool { program, install, source }
 }
 

@@ -174,13 +174,77 @@ fn runs_the_main_job(folder: &Path) {
 
 #[test]
 fn what_cannot_be_packaged_is_named() {
-    let refused = |binary: &str| {
-        let output = xtask(&["dist", "--binary", binary]);
-        assert_eq!(output.status.code(), Some(2));
-        String::from_utf8(output.stderr).expect("text")
-    };
-    let said = refused("no/such/file");
-    assert!(said.contains("error: cannot start `no/such/file`") && said.contains("hint: "), "{said}");
-    let said = refused("/bin/echo");
+    let said = refused(&["--binary", "no/such/file"]);
+    assert!(said.contains("error: cannot read `no/such/file`"), "{said}");
+    let said = refused(&["--binary", "/bin/echo"]);
     assert!(said.contains("invalid binary `/bin/echo`: expected version"), "{said}");
+    let said = refused(&["--binary", "/bin/echo", "--runnable", "no/such/file"]);
+    assert!(said.contains("error: cannot start `no/such/file`") && said.contains("hint: "), "{said}");
+    let said = refused(&["--binary", file!()]);
+    assert!(said.contains("expected an ELF file of 64 bits"), "{said}");
+    let said = refused(&["--target", "x86_64-unknown-linux-musl.2.28"]);
+    assert!(said.contains("expected a triple, for glibc with its version"), "{said}");
+}
+
+/// Its own program stands for one that was linked to this machine's glibc.
+#[test]
+fn a_binary_of_another_machine_or_a_newer_glibc_is_refused() {
+    let this = env!("CARGO_BIN_EXE_xtask");
+    let (here, other) = (std::env::consts::ARCH, if cfg!(target_arch = "x86_64") { "aarch64" } else { "x86_64" });
+    let said = refused(&["--binary", this, "--target", &format!("{other}-unknown-linux-gnu.2.28")]);
+    let expected = format!("invalid binary `{this}`: expected a program for {other}, got one for {here}");
+    assert!(said.contains(&expected), "{said}");
+
+    // The first glibc of the architecture is older than whatever the program was linked to.
+    let said = refused(&["--binary", this, "--target", &format!("{here}-unknown-linux-gnu.2.17")]);
+    let (_, symbol) = said.split_once("expected symbols of glibc 2.17 at most, got `").expect("it is refused");
+    let (symbol, version) = symbol.split_once("` of GLIBC_2.").expect("the version follows");
+    let program = fs::read(this).expect("it is readable");
+    let name = [b"\0", symbol.as_bytes(), b"\0"].concat();
+    assert!(program.windows(name.len()).any(|part| part == name), "{symbol} is no name in the program: {said}");
+    let minor: u32 =
+        version.split(|char: char| !char.is_ascii_digit()).next().unwrap_or_default().parse().expect(&said);
+    assert!(minor > 17, "{said}");
+    // None is newer than that: the next check is of the program's version.
+    let said = refused(&["--binary", this, "--target", &format!("{here}-unknown-linux-gnu.2.{minor}")]);
+    assert!(said.contains(" --version` failed"), "{said}");
+}
+
+/// Cargo's variable names what runs programs of another target: here a stand-in, which runs nothing.
+#[test]
+fn a_binary_is_run_by_what_cargo_knows_for_its_target() {
+    let (this, here) = (env!("CARGO_BIN_EXE_xtask"), std::env::consts::ARCH);
+    let variable = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", here.to_uppercase());
+    let target = format!("{here}-unknown-linux-gnu.99.0");
+    let mut command = Command::new(this);
+    command.args(["dist", "--binary", this, "--target", &target]).env(variable, "/bin/echo as told:");
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains(&format!("got `as told: {this} --version`")), "{said}");
+}
+
+#[test]
+fn a_compiler_that_is_missing_is_named() {
+    let here = std::env::consts::ARCH;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["dist", "--target", &format!("{here}-unknown-linux-gnu.2.28")]);
+    // Cargo, rustc and git are found, and nothing else.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for program in ["cargo", "rustc", "git"] {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+        std::os::unix::fs::symlink(found.expect("it is installed"), folder.path().join(program)).expect("it is new");
+    }
+    let output = command.env("PATH", folder.path()).output().expect("it starts");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("error: cannot start `cargo-zigbuild`"), "{said}");
+    assert!(said.contains("hint: install it with `pip install cargo-zigbuild`"), "{said}");
+}
+
+/// Standard error of `cargo xtask dist`, which ends with the exit code of bad input.
+fn refused(arguments: &[&str]) -> String {
+    let output = xtask(&[&["dist"], arguments].concat());
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
 }
