@@ -227,21 +227,39 @@ def test_the_command_runs_sweeps_on_a_cluster(cluster, scenario, expected, tmp_p
     assert binary(*words, *on)[1] == binary(*words)[1]
 
 
+def orphaning(folder: Path, *lines: str) -> dict[str, str]:
+    """The environment of a node whose workers run these lines before they ask for an object of a task."""
+    shutil.copytree(Path(vcr.__file__).parent, folder / "vcr")
+    module = folder / "vcr/ray.py"
+    text, marker = module.read_text(), "        words, inputs = ray.get("
+    assert marker in text
+    module.write_text(text.replace(marker, "".join(f"        {line}\n" for line in lines) + marker))
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_point_rests_while_ray_does_not_know_that_a_worker_is_lost(cluster, scenario, expected, tmp_path):
+    began = tmp_path / "began"
+    began.touch()
+    # Longer than all tries took when points did not rest.
+    fail = f"if time.time() < os.stat({str(began)!r}).st_mtime + 4: raise OSError('Broken pipe')"
+    for node in cluster.nodes:
+        cluster.kill(node)
+    cluster.wait(0)
+    cluster.add(env=orphaning(tmp_path / "failing", fail))
+    cluster.wait(1)
+    began.touch()
+    assert written(vcr.ray.sweep(scenario, GRID, task_s=0.05), tmp_path / "a.csv") == expected
+
+
 def test_a_worker_that_outlives_its_node_is_lost(cluster, scenario, expected, tmp_path):
     """What Ray raises in a task then says nothing of its points."""
     # Asked for an object at the moment when the daemon of its node dies, Ray raises this: seen with
     # 2.60, in one of three tries to hit the moment.
-    orphaning = tmp_path / "orphaning"
-    shutil.copytree(Path(vcr.__file__).parent, orphaning / "vcr")
-    module = orphaning / "vcr/ray.py"
-    text, marker = module.read_text(), "        words, inputs = ray.get("
-    assert marker in text
-    die = f"        os.kill(os.getppid(), {int(signal.SIGKILL)})\n        raise OSError('Broken pipe')\n"
-    module.write_text(text.replace(marker, die + marker))
+    die = [f"os.kill(os.getppid(), {int(signal.SIGKILL)})", "raise OSError('Broken pipe')"]
     for node in cluster.nodes:
         cluster.kill(node)
     cluster.wait(0)
-    cluster.add(env={"PYTHONPATH": str(orphaning)})
+    cluster.add(env=orphaning(tmp_path / "orphaning", *die))
     cluster.wait(1)
     cluster.add()
     cluster.wait(2)

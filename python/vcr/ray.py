@@ -34,8 +34,10 @@ Inputs = Sequence[tuple[str, Sequence[tuple[str, bytes]]]]
 #: Tasks in flight for each core: one that runs, one that waits.
 _TASKS_PER_CORE = 2
 
-#: A point that has lost so many workers is not tried again: it may be what ends them.
-_MAX_LOSSES = 4
+#: Seconds after which a point that has lost a worker is tried again, by its losses; one more, and it
+#: is not: it may be what ends them. Ray notices after ten to twenty seconds that a node is gone, and
+#: hands out tasks to a worker that outlives it until then.
+_REST_S = (1.0, 4.0, 16.0)
 
 
 def sweep(
@@ -115,6 +117,8 @@ class _Driver:
         self.costs = Costs(planned)
         self.pending = self.costs.spread(kept.missing())
         self.losses: dict[int, int] = {}
+        #: Points that have lost a worker, and when they are tried again.
+        self.resting: list[tuple[float, int]] = []
         #: By task.
         self.in_flight: dict[Any, list[int]] = {}
         # Not an argument itself: Ray would read it anew for each task.
@@ -123,15 +127,26 @@ class _Driver:
 
     def run(self) -> None:
         try:
-            while self.pending or self.in_flight:
+            while self.pending or self.in_flight or self.resting:
+                rest_s = self.wake()
                 self.submit()
-                done, _ = self.ray.wait(list(self.in_flight), num_returns=1)
+                if not self.in_flight:
+                    time.sleep(rest_s or 0)
+                    continue
+                done, _ = self.ray.wait(list(self.in_flight), num_returns=1, timeout=rest_s)
                 for task in done:
                     self.take(task)
         except BaseException:
             for task in self.in_flight:
                 self.ray.cancel(task, force=True)
             raise
+
+    def wake(self) -> float | None:
+        """Has points that have rested long enough tried again. Seconds until the next has; none if none rests."""
+        now = time.monotonic()
+        self.pending += [point for at, point in self.resting if at <= now]
+        self.resting = [rest for rest in self.resting if rest[0] > now]
+        return min(self.resting)[0] - now if self.resting else None
 
     def submit(self) -> None:
         """Keeps all cores busy, and no more tasks in flight than that takes."""
@@ -186,13 +201,13 @@ class _Driver:
     def lose(self, points: list[int], error: BaseException) -> None:
         """Has points again whose worker is lost."""
         for point in points:
-            self.losses[point] = self.losses.get(point, 0) + 1
-            if self.losses[point] >= _MAX_LOSSES:
+            losses = self.losses[point] = self.losses.get(point, 0) + 1
+            if losses > len(_REST_S):
                 raise FaultError(
-                    f"the point {self.label(point)} has lost its worker {_MAX_LOSSES} times: {_line(error)}",
+                    f"the point {self.label(point)} has lost its worker {losses} times: {_line(error)}",
                     "look at the memory of the nodes; results so far are in the folder of `results`",
                 ) from None
-        self.pending += points
+            self.resting.append((time.monotonic() + _REST_S[losses - 1], point))
 
     def label(self, point: int) -> str:
         return " ".join(f"{name}={of}" for name, of in zip(self.planned.axes, self.planned.values(point)))
