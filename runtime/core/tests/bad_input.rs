@@ -153,8 +153,11 @@ fn the_last_token_of_a_split_prompt_that_fills_the_model_is_never_computed() {
     assert!(engine.plan().scheduled.is_empty(), "one token is left for ever");
     engine.abort(id);
     assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
-    // In one step it ends.
+    // In one step it ends, but the threshold splits it where chunked prefill is off, too.
     let whole = EngineConfigInput { max_num_batched_tokens: 256, enable_chunked_prefill: false, ..input() };
+    let split = EngineConfigInput { long_prefill_token_threshold: 100, ..whole.clone() };
+    let split = Engine::new(EngineConfig::new(split).expect("a valid configuration"));
+    assert_eq!(split.check(256, 0), Err(RejectReason::LastTokenNeverComputed));
     let mut engine = Engine::new(EngineConfig::new(whole).expect("a valid configuration"));
     assert_eq!(engine.check(256, 0), Ok(()));
     engine.submit(request(0, 256, 0)).expect("it fits");

@@ -116,6 +116,8 @@ impl Driver {
             Action::Submit { prompt_tokens, shared, max_tokens, stops, kv_role } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
+                // Drivers transfer no states.
+                let kv_role = if self.engine.config().keeps_states() { KvRole::Local } else { kv_role };
                 let stops = stops.then(|| Box::new(StopRules::of_token(5)));
                 let max_tokens = if kv_role == KvRole::Source { 1 } else { max_tokens };
                 let plain = request(self.engine.config(), tag, prompt_tokens, shared, max_tokens);
@@ -249,7 +251,16 @@ impl Driver {
             self.act(&Action::EndTransfer(0, true));
             self.act(&Action::Step);
         }
-        panic!("{} requests never end with {:?}", self.live.len(), self.engine.config());
+        panic!(
+            "{} requests never end, {} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
+            self.live.len(),
+            self.engine.num_running(),
+            self.engine.num_waiting(),
+            self.engine.pool().num_free(),
+            self.engine.pool().num_usable(),
+            self.engine.plan().admission_stop,
+            self.engine.config(),
+        );
     }
 }
 

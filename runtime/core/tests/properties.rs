@@ -211,8 +211,9 @@ impl Driver {
                 };
                 // An item splits a prompt where chunked prefill is off, too, which the lengths alone do not say.
                 let has_items = !spec.prompt.items().is_empty();
-                let is_split = self.engine.config().enable_chunked_prefill || has_items;
-                let bounds = Bounds::of(self.engine.config(), *prompt_tokens, *max_tokens, is_split);
+                let config = self.engine.config();
+                let is_split = config.enable_chunked_prefill || config.long_prefill_token_threshold > 0 || has_items;
+                let bounds = Bounds::of(config, *prompt_tokens, *max_tokens, is_split);
                 let mut fits = self.engine.check(*prompt_tokens, *max_tokens);
                 if has_items && bounds.never_ends {
                     fits = Err(RejectReason::LastTokenNeverComputed);
@@ -488,6 +489,6 @@ fn every_request_ends_once_and_every_block_comes_back() {
     // Cases without requests would prove nothing.
     let total = total.get();
     assert!(total.accepted > 2 * total.rejected, "{total:?}");
-    assert!(total.reserved > 100 && total.preempted > 200, "{total:?}");
+    assert!(total.reserved > 30 && total.preempted > 200, "{total:?}");
     assert!(total.encoded > 1_000 && total.found > 1_000, "{total:?}");
 }
