@@ -19,8 +19,8 @@ pub(crate) struct Row<'a> {
     pub(crate) output_tokens: u32,
     /// The source's own ids; none if it says nothing about content.
     pub(crate) hash_ids: &'a [u64],
-    /// Whether one more block follows those, with content that no other has.
-    pub(crate) has_own_tail: bool,
+    /// How many blocks follow those with content that no other has.
+    pub(crate) own_blocks: u32,
     pub(crate) output_token_ids: &'a [u32],
     pub(crate) timestamp_ns: Option<i64>,
     pub(crate) delay_ns: Option<u64>,
@@ -29,6 +29,8 @@ pub(crate) struct Row<'a> {
     pub(crate) policy_class: Option<Box<str>>,
     /// When its answer came, and the outputs of that.
     pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
+    /// How long it took when it was recorded; kept of free turns.
+    pub(crate) recorded_ns: Option<u64>,
 }
 
 /// A field and what is wrong with it.
@@ -117,13 +119,14 @@ impl Assembler {
     }
 
     fn count_warning(&mut self, kind: WarningKind, line: u32) {
-        // Fields do not start so, and events are called none of the three.
+        // Fields do not start so, and events are called none of these.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0\0clamped".into(),
             WarningKind::SurplusHashIds => "\0\0surplus".into(),
             WarningKind::BlockSizeInferred(_) => "\0\0block size".into(),
             WarningKind::UnknownEvent(name) => format!("\0{name}").into(),
+            WarningKind::RelativeTimestamps => "\0\0relative".into(),
             WarningKind::Capture(text) => text.clone(),
         };
         let warnings = &mut self.trace.warnings;
@@ -159,7 +162,7 @@ impl Assembler {
             Some(range) => range,
             None => {
                 let scope = self.scope(session, &row);
-                self.push_hash_ids(scope, row.hash_ids, row.has_own_tail)?
+                self.push_hash_ids(scope, row.hash_ids, row.own_blocks)?
             }
         };
         let start = index_of(self.trace.output_token_ids.len(), "output token ids")?;
@@ -169,6 +172,9 @@ impl Assembler {
         if self.answer_times {
             let times = row.times.map(|(times, outputs)| self.push_outputs(times, outputs)).transpose()?;
             self.trace.answer_times.push(times);
+        }
+        if self.trace.has_free_turns {
+            self.trace.recorded_ns.push(row.recorded_ns);
         }
         self.trace.requests.push(TraceRequest {
             request_id: row.request_id,
@@ -255,21 +261,23 @@ impl Assembler {
         Ok(AnswerTimes { outputs: ItemRange { start, len }, ..times })
     }
 
-    fn push_hash_ids(
+    /// Numbers the ids of a prompt, which mean something only inside `scope` if there is one, and
+    /// `own_blocks` behind them with content that no other has.
+    pub(crate) fn push_hash_ids(
         &mut self,
         scope: Option<u64>,
         ids: &[u64],
-        has_own_tail: bool,
+        own_blocks: u32,
     ) -> Result<HashIdRange, FieldProblem> {
         let dense = &mut self.dense_hash_ids;
         // All of them may be new.
-        index_of(dense.distinct() as usize + ids.len() + usize::from(has_own_tail), "hash ids")?;
+        index_of(dense.distinct() as usize + ids.len() + own_blocks as usize, "hash ids")?;
         let mut rest = ids.iter();
-        let mut has_tail = has_own_tail;
+        let mut own = 0..own_blocks;
         let numbers = std::iter::from_fn(|| match (rest.next(), scope) {
             (Some(id), None) => Some(dense.number(*id)),
             (Some(id), Some(scope)) => Some(dense.number_in(scope, *id)),
-            (None, _) => std::mem::take(&mut has_tail).then(|| dense.fresh()),
+            (None, _) => own.next().map(|_| dense.fresh()),
         });
         Ok(self.trace.hash_ids.push(numbers))
     }

@@ -1,6 +1,26 @@
 //! Dependencies of requests: edges between them, checked to have no circle.
 
-use crate::trace::{Dependency, ItemRange, Trace};
+use crate::trace::{Dependency, ItemRange, Trace, Trigger};
+
+impl Trace {
+    /// The same requests, where turns wait for the turns before them as others wait for others.
+    #[must_use]
+    pub fn with_free_turns(&self) -> Self {
+        if self.has_free_turns {
+            return self.clone();
+        }
+        let mut freed = Self { has_free_turns: true, recorded_ns: vec![None; self.requests.len()], ..self.clone() };
+        for (index, request) in (0..).zip(&self.requests) {
+            let Some(next) = request.next_turn else { continue };
+            let delay_ns = self.requests[next as usize].delay_ns;
+            let start = freed.dependencies.len() as u32;
+            freed.dependencies.push(Dependency { request: index, trigger: Trigger::Completion, delay_ns });
+            freed.requests[index as usize].next_turn = None;
+            freed.requests[next as usize].dependencies = ItemRange { start, len: 1 };
+        }
+        freed
+    }
+}
 
 /// Requests that wait for each other.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ pub enum TraceError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// Several files of a format that has one.
-    #[error("{files} trace files, but a {format} trace is one file; only dynamo traces may have several")]
+    #[error("{files} trace files, but a {format} trace is one file; only dynamo and weka traces may have several")]
     ManyFiles {
         /// Their number.
         files: usize,
@@ -176,6 +176,13 @@ pub enum RowProblem {
         /// That of the caller, or of an earlier row.
         expected: u32,
     },
+    /// Whether times below a subagent count from the subagent is not stated; an error only in
+    /// strict reading.
+    #[error(
+        "a request of a subagent is before the subagent itself, so nested times seem relative; read nested timestamps as \
+         relative, or as absolute"
+    )]
+    RelativeTimestamps,
     /// The recorded output and its stated length disagree.
     #[error("{given} token ids for an output length of {output_tokens}; they must be equal")]
     OutputLengthMismatch {

@@ -22,6 +22,9 @@ pub enum TraceFormat {
     /// Dynamo's log of requests (`dynamo.request.trace.v1`), in one or more
     /// files.
     Dynamo,
+    /// Recorded plays of coding agents as JSON documents (Weka, AgentX), in one or more files or a
+    /// folder of them.
+    Weka,
     /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`,
     /// `GeneratedTokens`. It says nothing of content, so no prompt shares
     /// anything with another.
@@ -33,12 +36,13 @@ pub enum TraceFormat {
 
 impl TraceFormat {
     /// All formats.
-    pub const ALL: [TraceFormat; 7] = [
+    pub const ALL: [TraceFormat; 8] = [
         TraceFormat::Mooncake,
         TraceFormat::MooncakeDelta,
         TraceFormat::AgenticMooncake,
         TraceFormat::AppliedComputeAgentic,
         TraceFormat::Dynamo,
+        TraceFormat::Weka,
         TraceFormat::Azure,
         TraceFormat::Capture,
     ];
@@ -52,6 +56,7 @@ impl TraceFormat {
             TraceFormat::AgenticMooncake => "agentic-mooncake",
             TraceFormat::AppliedComputeAgentic => "applied-compute-agentic",
             TraceFormat::Dynamo => "dynamo",
+            TraceFormat::Weka => "weka",
             TraceFormat::Azure => "azure",
             TraceFormat::Capture => "capture",
         }
@@ -62,6 +67,12 @@ impl TraceFormat {
     #[must_use]
     pub fn needs_closed_loop(self) -> bool {
         self == TraceFormat::AppliedComputeAgentic
+    }
+
+    /// Whether a trace may have several files.
+    #[must_use]
+    pub fn has_many_files(self) -> bool {
+        matches!(self, TraceFormat::Dynamo | TraceFormat::Weka)
     }
 }
 
@@ -149,6 +160,37 @@ impl FromStr for Sessions {
     }
 }
 
+/// The beginning of the times of requests of subagents ([`TraceFormat::Weka`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NestedTimestamps {
+    /// The subagent's own time if any request of the trace would be before its subagent otherwise,
+    /// else that of the play.
+    #[default]
+    Auto,
+    /// The beginning of the play.
+    Absolute,
+    /// The subagent's own time.
+    Relative,
+}
+
+impl NestedTimestamps {
+    /// All of them, with their names.
+    pub const ALL: [(&str, NestedTimestamps); 3] = [
+        ("auto", NestedTimestamps::Auto),
+        ("absolute", NestedTimestamps::Absolute),
+        ("relative", NestedTimestamps::Relative),
+    ];
+}
+
+impl FromStr for NestedTimestamps {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = NestedTimestamps::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, basis)| basis).ok_or_else(|| "expected auto, absolute or relative".to_owned())
+    }
+}
+
 /// Leading blocks that the sessions of a trace share, where the trace says
 /// nothing of content.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -196,6 +238,8 @@ pub struct TraceOptions {
     pub sessions: Sessions,
     /// The scope in which equal hash ids mean equal tokens; `None` leaves it to the trace.
     pub hash_id_scope: Option<HashIdScope>,
+    /// The beginning of the times of requests of subagents.
+    pub nested_timestamps: NestedTimestamps,
     /// The shared prefixes of sessions of [`TraceFormat::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
 }
@@ -210,6 +254,7 @@ impl Default for TraceOptions {
             answer_times: false,
             sessions: Sessions::default(),
             hash_id_scope: None,
+            nested_timestamps: NestedTimestamps::default(),
             shared_prefix: SharedPrefix::default(),
         }
     }

@@ -4,3 +4,4 @@ pub(crate) mod applied_compute;
 pub(crate) mod azure;
 pub(crate) mod dynamo;
 pub(crate) mod mooncake;
+pub(crate) mod weka;

@@ -34,7 +34,9 @@ mod trace;
 mod write;
 
 pub use error::{RowProblem, TraceError};
-pub use format::{HashIdScope, Sessions, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName};
+pub use format::{
+    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName,
+};
 pub use open::read_files;
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 pub use trace::hash_ids::{HashIdList, HashIdRange, HashIds, Runs};

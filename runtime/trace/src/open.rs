@@ -2,6 +2,7 @@
 
 use crate::capture::{self, CaptureReader, ReadOptions};
 use crate::formats::dynamo::DynamoReader;
+use crate::formats::weka::{self, WekaReader};
 use crate::formats::{applied_compute, azure, mooncake};
 use crate::{
     RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, VcrOutput, WarningKind,
@@ -9,7 +10,7 @@ use crate::{
 };
 use std::io::BufRead;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vcr_input::{Unpacked, is_regular};
 
@@ -48,6 +49,11 @@ impl Trace {
                 files.add(reader, name)?;
                 files.finish()
             }
+            TraceFormat::Weka => {
+                let mut files = WekaReader::new(options);
+                files.add(reader, name)?;
+                files.finish()
+            }
             TraceFormat::Azure => azure::read(reader, name, options),
             TraceFormat::Capture => {
                 read_capture(CaptureReader::from_reader(reader, name, &capture_options(options))?, name, options)
@@ -56,17 +62,23 @@ impl Trace {
     }
 }
 
-/// Reads a trace from its files; see [`Trace::open`]. Only traces of
-/// [`TraceFormat::Dynamo`] may have several, in any order.
+/// Reads a trace from its files; see [`Trace::open`]. Some formats may have several, those of
+/// [`TraceFormat::Dynamo`] in any order.
 ///
 /// # Errors
 /// See [`Trace::open`].
 pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<Trace, TraceError> {
     let first = paths.first().ok_or(TraceError::NoFile)?.as_ref();
-    let only_one = |format| match paths.len() {
-        1 => Ok(()),
-        files => Err(TraceError::ManyFiles { files, format }),
+    let only_one = |format: TraceFormat| match paths.len() {
+        files if files > 1 && !format.has_many_files() => Err(TraceError::ManyFiles { files, format }),
+        _ => Ok(()),
     };
+    if first.is_dir() && options.format.is_none_or(|format| format == TraceFormat::Weka) {
+        let in_folders = files_in_folders(paths)?;
+        if options.format.is_some() || is_corpus(&in_folders)? {
+            return read_corpus(&in_folders, first, options);
+        }
+    }
     if options.format == Some(TraceFormat::Capture) || first.is_dir() {
         only_one(TraceFormat::Capture)?;
         return open_capture(first, options);
@@ -84,9 +96,7 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
             detect(&name, stem, start)?
         }
     };
-    if format != TraceFormat::Dynamo {
-        only_one(format)?;
-    }
+    only_one(format)?;
     if format == TraceFormat::Capture {
         if is_regular(first) {
             drop(reader);
@@ -102,6 +112,10 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     if paths.len() == 1 {
         return Trace::read(reader, &name, format, options);
     }
+    if format == TraceFormat::Weka {
+        drop(reader);
+        return read_corpus(&files_in_folders(paths)?, first, options);
+    }
     let mut files = DynamoReader::new(options);
     files.add(reader, &name)?;
     for path in &paths[1..] {
@@ -109,6 +123,39 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
         files.add(reader, &name)?;
     }
     files.finish()
+}
+
+/// The files that paths name, with those in folders.
+fn files_in_folders(paths: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>, TraceError> {
+    let mut files = Vec::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        let io_error = |source| TraceError::Io { name: path.display().to_string(), source };
+        match path.is_dir() {
+            true => files.extend(weka::folder::files(path).map_err(io_error)?),
+            false => files.push(path.to_owned()),
+        }
+    }
+    Ok(files)
+}
+
+/// Whether files are a corpus of plays.
+fn is_corpus(files: &[PathBuf]) -> Result<bool, TraceError> {
+    let Some(first) = files.first() else { return Ok(false) };
+    let (name, mut reader) = unpacked(first)?;
+    let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name, source })?;
+    Ok(is_play(start))
+}
+
+fn read_corpus(files: &[PathBuf], place: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let mut corpus = WekaReader::new(options);
+    for file in files {
+        let (name, reader) = unpacked(file)?;
+        corpus.add(reader, &name)?;
+    }
+    if files.is_empty() {
+        return Err(TraceError::Empty { name: place.display().to_string() });
+    }
+    corpus.finish()
 }
 
 /// Reads a Mooncake trace whose rows determine the block size, and says so.
@@ -165,6 +212,9 @@ fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceErro
         return Err(TraceError::Empty { name: name.to_owned() });
     }
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
+    if is_play(text) {
+        return Ok(TraceFormat::Weka);
+    }
     if row.starts_with(b"{") {
         if is_capture(row) {
             return Ok(TraceFormat::Capture);
@@ -189,6 +239,15 @@ fn is_capture(row: &[u8]) -> bool {
     let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
     let has = |key: &[u8]| starts.windows(key.len()).any(|window| window == key);
     capture::detect(row).is_some() || has(b"\"vcr.capture\"") || has(b"\"ttft_ms\"")
+}
+
+/// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
+fn is_play(start: &[u8]) -> bool {
+    let has = |key: &[u8]| start.windows(key.len()).any(|window| window == key);
+    start.trim_ascii_start().starts_with(b"{")
+        && has(b"\"hash_id_scope\"")
+        && has(b"\"requests\"")
+        && !has(b"\"schema\"")
 }
 
 /// The first row of a relative of the Mooncake format gives it away. Deltas do

@@ -28,6 +28,9 @@ pub struct Trace {
     pub answer_times: Vec<Option<AnswerTimes>>,
     /// The outputs of those answers; see [`AnswerTimes::outputs`].
     pub output_times: Vec<OutputTime>,
+    /// How long each request took when it was recorded, as far as that is known; empty unless
+    /// [`Trace::has_free_turns`].
+    pub recorded_ns: Vec<Option<u64>>,
     /// The policy-class names that requests refer to by index.
     pub policy_classes: Vec<Box<str>>,
     /// Dependencies of requests; see [`Trace::dependencies`]. There is no cycle among them.
@@ -241,6 +244,8 @@ pub enum WarningKind {
     /// The block size of a Mooncake trace was not given, and lengths and numbers
     /// of hash ids leave only this one, in tokens.
     BlockSizeInferred(u32),
+    /// Times of requests of a subagent were taken to count from the subagent's own.
+    RelativeTimestamps,
     /// An event of a request trace that replay does not know was skipped.
     UnknownEvent(Box<str>),
     /// Warnings of the reader of a capture, with the file and how
@@ -261,6 +266,13 @@ impl fmt::Display for TraceWarning {
             WarningKind::UnknownEvent(name) => write!(f, "event of type `{name}` was skipped")?,
             WarningKind::BlockSizeInferred(tokens) => {
                 return write!(f, "block size {tokens} inferred from `input_length` and `hash_ids`");
+            }
+            WarningKind::RelativeTimestamps => {
+                return write!(
+                    f,
+                    "times of requests of subagents were taken as relative to their subagents: on line {} one is before its",
+                    self.first_line
+                );
             }
             WarningKind::Capture(text) => return f.write_str(text),
         }

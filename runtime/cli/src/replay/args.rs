@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
-use vcr_trace::{Sessions, TraceFormat};
+use vcr_trace::{NestedTimestamps, Sessions, TraceFormat};
 
 use super::tick_args::TickArgs;
 use crate::sweep::cluster::RayArgs;
@@ -37,7 +37,7 @@ JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 /// Options of `vcr replay`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// Trace to replay; several files with --trace-format dynamo.
+    /// Trace to replay; several files, or folders of them, of the formats dynamo and weka.
     #[arg(value_name = "TRACE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) trace_files: Vec<PathBuf>,
@@ -69,7 +69,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, azure or
+    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, weka, azure or
     /// capture [default: detected].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<TraceFormat>,
@@ -86,6 +86,11 @@ pub(crate) struct TraceArgs {
     /// Scope within which equal hash ids mean equal tokens: trace, play or session [default: set by the trace].
     #[arg(long, value_name = "SCOPE")]
     pub(crate) hash_id_scope: Option<IdScope>,
+
+    /// Beginning of the times of requests of subagents (weka): absolute (of the play), relative (of the subagent) or auto
+    /// (relative if one would be before its subagent otherwise).
+    #[arg(long, value_name = "BASIS", default_value = "auto")]
+    pub(crate) nested_timestamp_basis: NestedTimestamps,
 
     /// Share of a first prompt's leading blocks that sessions of a group have in common (applied_compute_agentic).
     #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]

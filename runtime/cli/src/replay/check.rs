@@ -50,8 +50,8 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             "a synthetic workload needs exactly one of --replay-concurrency, --request-rate, --arrival-interval-ms",
         );
     }
-    if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| format != TraceFormat::Dynamo) {
-        problem("several trace files: expected one, except with --trace-format dynamo");
+    if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| !format.has_many_files()) {
+        problem("several trace files: expected one, except with --trace-format dynamo or weka");
     }
     if has_trace {
         let only_synthetic = [

@@ -51,6 +51,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
             IdScope::Play => HashIdScope::Play,
             IdScope::Session => HashIdScope::Session,
         }),
+        nested_timestamps: args.trace.nested_timestamp_basis,
         shared_prefix: SharedPrefix {
             ratio: args.trace.trace_shared_prefix_ratio,
             groups: args.trace.trace_num_prefix_groups,

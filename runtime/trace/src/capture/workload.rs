@@ -167,7 +167,7 @@ impl Workload {
             input_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             hash_ids: &self.hashes[request.chain.start..ids_end],
-            has_own_tail: request.has_own_tail,
+            own_blocks: u32::from(request.has_own_tail),
             output_token_ids: &self.output_token_ids[request.answer.clone()],
             timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
             delay_ns: turn.think_ns,

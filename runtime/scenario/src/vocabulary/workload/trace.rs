@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use vcr_cluster::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_trace::{
-    HashIdScope, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions, read_files,
+    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions,
+    read_files,
 };
 
 use crate::script::context::Context;
@@ -25,6 +26,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
         ("agentic-mooncake", Some(TraceFormat::AgenticMooncake)),
         ("applied-compute-agentic", Some(TraceFormat::AppliedComputeAgentic)),
         ("dynamo", Some(TraceFormat::Dynamo)),
+        ("weka", Some(TraceFormat::Weka)),
         ("azure", Some(TraceFormat::Azure)),
         ("capture", Some(TraceFormat::Capture)),
     ];
@@ -71,6 +73,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
         answer_times: answers == Answers::Recorded,
         sessions: options.choice("sessions", &Sessions::ALL).unwrap_or_default(),
         hash_id_scope: options.choice("hash_id_scope", &scopes),
+        nested_timestamps: options.choice("nested_timestamps", &NestedTimestamps::ALL).unwrap_or_default(),
         shared_prefix,
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);

@@ -52,7 +52,8 @@ impl DecodedRow {
             Field::Dependencies => assign(&mut self.dependencies, map.next_value()?),
             Field::WaitFor => assign(&mut self.wait_for, map.next_value()?),
             Field::Branches => assign(&mut self.branches, map.next_value()?),
-            Field::Model | Field::RequestKind | Field::PrefixReset | Field::ToolEvents | Field::RecordedApiTime => {
+            Field::RecordedApiTime => set(&mut self.recorded_api_time, map.next_value()?),
+            Field::Model | Field::RequestKind | Field::PrefixReset | Field::ToolEvents => {
                 assign(&mut IgnoredAny, map.next_value()?)
             }
             Field::OutputTokenIds => map.next_value_seed(Fill(&mut self.output_token_ids))?,

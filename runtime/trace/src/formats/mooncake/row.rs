@@ -137,6 +137,7 @@ pub(super) struct DecodedRow {
     pub(super) wait_for: Vec<Box<str>>,
     pub(super) branches: Vec<Box<str>>,
     pub(super) tool_wait: Option<Millis>,
+    pub(super) recorded_api_time: Option<Millis>,
     pub(super) unknown_fields: Vec<Box<str>>,
     /// Fields that had a value.
     pub(super) present: u32,

@@ -1,0 +1,139 @@
+//! Waiting among the requests of a play, from the times at which they were recorded.
+
+use super::streams::SLACK_S;
+use crate::{Dependency, Trigger};
+
+const NS_PER_S: f64 = 1e9;
+
+/// Start and end of a request as recorded, in seconds of its play.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recorded {
+    pub(super) start_s: f64,
+    pub(super) end_s: f64,
+}
+
+/// A conversation of a play.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    /// Its requests, by time; there is at least one.
+    pub(super) calls: Vec<u32>,
+    /// The request of another stream that it left, or that started it.
+    pub(super) fork: Option<u32>,
+    /// The agent whose conversation it is: 0 for the play's own.
+    pub(super) agent: u32,
+}
+
+/// A request that waits for a subagent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Join {
+    pub(super) call: u32,
+    pub(super) agent: u32,
+}
+
+/// Requests with one thing each that they wait for. The first stream is that of the play.
+pub(super) fn edges(recorded: &[Recorded], streams: &[Stream], joins: &[Join]) -> Vec<(u32, Dependency)> {
+    let mut edges = Edges { recorded, edges: Vec::new() };
+    for stream in streams {
+        for pair in stream.calls.windows(2) {
+            edges.after_end(pair[1], pair[0]);
+        }
+        if let Some(fork) = stream.fork {
+            edges.after_fork(stream.calls[0], fork);
+        }
+    }
+    edges.after_all_before(streams);
+    for join in joins {
+        for stream in streams.iter().filter(|stream| stream.agent == join.agent) {
+            edges.after_end(join.call, stream.calls[stream.calls.len() - 1]);
+        }
+    }
+    let mut waits = vec![false; recorded.len()];
+    edges.edges.iter().for_each(|(call, _)| waits[*call as usize] = true);
+    // Nothing says what started it but that the play had.
+    let root = streams[0].calls[0];
+    for stream in streams.iter().filter(|stream| !waits[stream.calls[0] as usize] && stream.calls[0] != root) {
+        edges.after_start(stream.calls[0], root);
+    }
+    edges.edges
+}
+
+struct Edges<'a> {
+    recorded: &'a [Recorded],
+    edges: Vec<(u32, Dependency)>,
+}
+
+impl Edges<'_> {
+    fn push(&mut self, call: u32, request: u32, trigger: Trigger, delay_s: f64) {
+        self.edges.push((call, Dependency { request, trigger, delay_ns: ns_of(delay_s) }));
+    }
+
+    fn of(&self, call: u32) -> Recorded {
+        self.recorded[call as usize]
+    }
+
+    /// `call` waits for the end of `other`, as long as it did.
+    fn after_end(&mut self, call: u32, other: u32) {
+        self.push(call, other, Trigger::Completion, self.of(call).start_s - self.of(other).end_s);
+    }
+
+    fn after_start(&mut self, call: u32, other: u32) {
+        self.push(call, other, Trigger::Dispatch, self.of(call).start_s - self.of(other).start_s);
+    }
+
+    /// `call` waits for what started it: its start, if it had not ended by then.
+    fn after_fork(&mut self, call: u32, other: u32) {
+        if self.of(call).start_s < self.of(other).end_s {
+            self.after_start(call, other)
+        } else {
+            self.after_end(call, other)
+        }
+    }
+
+    /// Each request waits for those of the agent's other streams that had ended when it started,
+    /// since the agent may have needed them: for the last of each stream, unless one of these had
+    /// started after the end of another.
+    fn after_all_before(&mut self, streams: &[Stream]) {
+        let agents = streams.iter().map(|stream| stream.agent).max().map_or(0, |last| last + 1);
+        let mut by_agent = vec![Vec::new(); agents as usize];
+        for stream in streams {
+            let mut ended = stream.calls.clone();
+            ended.sort_by(|a, b| {
+                let (a, b) = (self.of(*a), self.of(*b));
+                a.end_s.total_cmp(&b.end_s).then(a.start_s.total_cmp(&b.start_s))
+            });
+            by_agent[stream.agent as usize].push((stream, ended));
+        }
+        let mut latest = Vec::new();
+        for group in by_agent.iter().filter(|group| group.len() > 1) {
+            for (index, (stream, _)) in group.iter().enumerate() {
+                for &call in &stream.calls {
+                    let start_s = self.of(call).start_s;
+                    let others = group.iter().enumerate().filter(|(other, _)| *other != index);
+                    latest.clear();
+                    latest.extend(others.filter_map(|(_, (_, ended))| self.last_before(ended, start_s)));
+                    let last_start_s =
+                        latest.iter().map(|call| self.of(*call).start_s).fold(f64::NEG_INFINITY, f64::max);
+                    let waits_for_it = |other: &u32| {
+                        let other = self.of(*other);
+                        other.start_s < last_start_s && other.end_s <= last_start_s + SLACK_S
+                    };
+                    latest.retain(|other| !waits_for_it(other));
+                    let completion =
+                        |request: &u32| Dependency { request: *request, trigger: Trigger::Completion, delay_ns: 0 };
+                    self.edges.extend(latest.iter().map(|other| (call, completion(other))));
+                }
+            }
+        }
+    }
+
+    /// The last of `ended`, which are by their ends, that had started and ended by then.
+    fn last_before(&self, ended: &[u32], start_s: f64) -> Option<u32> {
+        let count = ended.partition_point(|call| self.of(*call).end_s <= start_s + SLACK_S);
+        ended[..count].iter().rev().copied().find(|call| self.of(*call).start_s < start_s)
+    }
+}
+
+/// Seconds as nanoseconds; nothing if they are below 0.
+pub(super) fn ns_of(seconds: f64) -> u64 {
+    (seconds.max(0.0) * NS_PER_S).round() as u64
+}
