@@ -102,6 +102,9 @@ pub struct SglangConfigInput {
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
     /// Dynamo's mocker models it); 0 for one token a pass.
     pub max_extra_tokens_per_step: u32,
+    /// Passes of decoding after one that prefills, before the next that does: SGLang's prefill
+    /// and decode interval. It does not hold prompts back while nothing decodes.
+    pub prefill_decode_interval: u32,
 }
 
 impl Default for SglangConfigInput {
@@ -122,6 +125,7 @@ impl Default for SglangConfigInput {
             retraction: Retraction::default(),
             reservations: Reservations::default(),
             max_extra_tokens_per_step: 0,
+            prefill_decode_interval: 0,
         }
     }
 }

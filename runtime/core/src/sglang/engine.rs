@@ -68,6 +68,8 @@ pub struct SglangEngine {
     pub(super) reserve_tokens: u64,
     /// Of those tokens, how much is reserved.
     pub(super) reserved_share: NewTokenRatio,
+    /// Passes to come that decode before one prefills.
+    pub(super) decodes_due: u32,
     pub(super) plan: StepPlan,
     pub(super) step_in_flight: bool,
     pub(super) applied_steps: u64,
@@ -109,6 +111,7 @@ impl SglangEngine {
             kv_ready: WaitingQueue::new(Policy::Fcfs),
             num_loading: 0,
             reserve_tokens: 0,
+            decodes_due: 0,
             plan: StepPlan::default(),
             step_in_flight: false,
             applied_steps: 0,

@@ -51,6 +51,8 @@ options! {
          [retraction](../engine/other-schedulers.md#sglang))";
     MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
         Simulated, "further tokens that a decode may emit in a pass: multi-token prediction as Dynamo's mocker models it";
+    PREFILL_DECODE_INTERVAL prefill_decode_interval: Count("count", 0..=u32::MAX), "prefill_decode_interval", None, Simulated,
+        "passes that decode after one that prefills, before the next that does, as long as anything decodes";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.

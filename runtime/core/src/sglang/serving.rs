@@ -6,7 +6,7 @@ use super::radix;
 use crate::engine::RejectReason;
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
-use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::plugins::TokenSource;
 use crate::plugins::latency::DecodeSteps;
 use crate::request::{Request, RequestId, RequestSpec, RequestStatus};
@@ -92,8 +92,19 @@ impl ServingEngine for SglangEngine {
         let mut plan = std::mem::take(&mut self.plan);
         plan.clear();
         self.run_loaded();
-        plan.admission_stop = self.admit(&mut plan);
+        if self.decodes_due > 0 && self.running.is_empty() {
+            // Passes without anything to decode take no time.
+            self.decodes_due = 0;
+            self.reserved_share.restart();
+        }
+        plan.admission_stop = match self.decodes_due {
+            0 => self.admit(&mut plan),
+            _ if self.waiting.len() == 0 => AdmissionStop::Drained,
+            _ => AdmissionStop::Budget,
+        };
         let prefills = !self.prefills.is_empty();
+        self.decodes_due =
+            if prefills { self.config.prefill_decode_interval } else { self.decodes_due.saturating_sub(1) };
         self.take_first_slots();
         let is_new = |entry: &ScheduledRequest| entry.kind != ScheduledKind::Running;
         self.prefills.sort_by_key(is_new);

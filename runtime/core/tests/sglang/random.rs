@@ -57,6 +57,8 @@ fn arb_config() -> impl Strategy<Value = SglangConfigInput> {
             reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
             retraction: if before_all { Retraction::BeforeAll } else { Retraction::BehindAll },
             max_extra_tokens_per_step,
+            // None in a quarter of the cases, as otherwise.
+            prefill_decode_interval: num_pages % 4,
         }
     })
 }

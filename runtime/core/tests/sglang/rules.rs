@@ -258,3 +258,21 @@ fn an_abort_is_idempotent_and_leaves_nothing() {
     assert_eq!(engine.load().outstanding_prefill_tokens, 0);
     assert!(!engine.has_schedulable_requests());
 }
+
+/// After a pass that prefills come as many that decode as are asked for, while anything decodes.
+#[test]
+fn prompts_wait_for_the_interval_of_decodes() {
+    let input = SglangConfigInput { prefill_decode_interval: 2, ..SglangConfigInput::default() };
+    let mut engine = engine(input);
+    submit(&mut engine, 1, 0, 10, 5);
+    let is_prefill = |rows: &[(u64, vcr_core::plan::ScheduledKind, u32, u32)]| rows.iter().any(|row| row.3 > 1);
+    assert!(is_prefill(&pass(&mut engine)));
+    submit(&mut engine, 2, 0, 10, 2);
+    // Two passes decode the first; then the second prompt comes, and two decodes again.
+    let passes: Vec<bool> = (0..4).map(|_| is_prefill(&pass(&mut engine))).collect();
+    assert_eq!(passes, [false, false, true, false]);
+    // The second has ended, and the first in the pass that follows: a third prompt then waits for nothing.
+    assert_eq!(pass(&mut engine).len(), 1);
+    submit(&mut engine, 3, 0, 10, 2);
+    assert!(is_prefill(&pass(&mut engine)));
+}

@@ -77,6 +77,8 @@ pub struct SglangArgs {
     pub clip_max_new_tokens: u32,
     /// Factor of the share of outputs that is reserved.
     pub schedule_conservativeness: f64,
+    /// Passes of decoding between two that prefill.
+    pub prefill_decode_interval: u32,
 }
 
 /// The scheduler of an engine.

@@ -159,6 +159,7 @@ impl EngineArgs {
             },
             reservations: Reservations::BetweenSteps,
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
+            prefill_decode_interval: own.prefill_decode_interval,
         };
         SglangConfig::new(input).map(EngineKind::from)
     }

@@ -34,6 +34,8 @@ pub(super) struct Raw {
     /// Its bytes per token are 0 unless they are given.
     pub(super) kv_tiers: Option<KvTiersConfig>,
     pub(super) sglang: Option<SglangRaw>,
+    pub(super) prefill_schedule_interval: Option<u32>,
+    pub(super) prefill_decode_interval: Option<u32>,
     pub(super) dp_size: Option<u32>,
     pub(super) tensor_parallel_size: Option<u32>,
     pub(super) attention_dp_size: Option<u32>,

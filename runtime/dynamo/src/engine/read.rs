@@ -51,6 +51,7 @@ fn checked(raw: Raw) -> EngineArgs {
             chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(own_sglang.chunked_prefill_size),
             clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(own_sglang.clip_max_new_tokens),
             schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(own_sglang.schedule_conservativeness),
+            prefill_decode_interval: raw.prefill_decode_interval.unwrap_or(0),
         }),
     };
     let page_size = sglang.page_size.filter(|_| kind == Kind::Sglang);
@@ -214,8 +215,8 @@ fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "the router's configuration decides what it receives");
     keys.pass_over(&["kv_cache_capacity_bytes"], ABOUT_MEMORY);
     raw.kv_tiers = tiers::nested(keys);
-    keys.refuse(&["prefill_schedule_interval"], |value| *value == 1, "remove it");
-    keys.refuse(&["prefill_decode_interval"], |value| *value == 0, "remove it");
+    raw.prefill_schedule_interval = keys.count("prefill_schedule_interval");
+    raw.prefill_decode_interval = keys.count_option(&sglang::option::PREFILL_DECODE_INTERVAL);
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     keys.refuse(&["kv_cache_groups", "state_cache", "prefix_match_unit"], is_empty, "remove it");
 }

@@ -35,6 +35,18 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
             );
         }
     }
+    let interval = raw.prefill_schedule_interval.unwrap_or(1);
+    let ranks = raw.attention_dp_size.filter(|&size| size > 1).or(raw.dp_size).unwrap_or(1);
+    if interval > 1 && kind != Kind::Vllm {
+        let text = "is for engines of type \"vllm\" only; `prefill_decode_interval` is that of \"sglang\"";
+        problem("prefill_schedule_interval", text.to_owned());
+    } else if interval > 1 && ranks > 1 {
+        // An engine of one rank never waits for it.
+        problem("prefill_schedule_interval", "is not simulated with several ranks; remove it".to_owned());
+    }
+    if raw.prefill_decode_interval.is_some_and(|interval| interval > 0) && kind != Kind::Sglang {
+        problem("prefill_decode_interval", "is for engines of type \"sglang\" only; remove it".to_owned());
+    }
     if raw.async_scheduling == Some(true) && kind != Kind::Vllm {
         problem("async_scheduling", "is for engines of type \"vllm\" only; remove it".to_owned());
     }
