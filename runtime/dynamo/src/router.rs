@@ -126,6 +126,7 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     }
     let policy_config = keys.text("router_policy_config");
     let conditional = conditional(keys);
+    without_effect(keys, use_kv_events);
     not_simulated(keys);
     RouterArgs { config, queue_policy, policy_config, conditional }
 }
@@ -151,6 +152,27 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     is_enabled.then_some(config)
 }
 
+/// Keys that Dynamo's replay checks and makes no use of: its router is told of no shared cache and
+/// of no session, and enters nothing into its index but KV events.
+fn without_effect(keys: &mut Keys<'_>, use_kv_events: bool) {
+    let multiplier = keys.between("shared_cache_multiplier", 0.0, 1.0).is_some_and(|multiplier| multiplier > 0.0);
+    let cache = keys.choice("shared_cache_type", &[("none", false), ("hicache", true)]) == Some(true);
+    let predicted = keys.at_least("router_predicted_ttl_secs", 0.0).is_some();
+    let sessions = keys.boolean("enable_session_prefix_index") == Some(true);
+    for (key, is_given, needs_events) in [
+        ("shared_cache_multiplier", multiplier, false),
+        ("shared_cache_type", cache, false),
+        ("router_predicted_ttl_secs", predicted, true),
+        ("enable_session_prefix_index", sessions, true),
+    ] {
+        if is_given && needs_events && !use_kv_events {
+            keys.problem(key, "needs `use_kv_events`");
+        } else if is_given {
+            keys.remark(key, "has no effect, as in Dynamo's replay: only live routers use it");
+        }
+    }
+}
+
 /// Keys without meaning in a simulation, and keys that are not simulated.
 fn not_simulated(keys: &mut Keys<'_>) {
     if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
@@ -160,13 +182,6 @@ fn not_simulated(keys: &mut Keys<'_>) {
     if keys.boolean("router_replica_sync") == Some(true) {
         keys.remark("router_replica_sync", "is ignored; use --router-replicas and --router-sync-ms");
     }
-    let is_zero = |value: &serde_json::Value| value.as_f64() == Some(0.0) || value == "none";
-    keys.refuse(
-        &["shared_cache_multiplier", "shared_cache_type"],
-        is_zero,
-        "shared caches are not simulated; remove it",
-    );
-    keys.refuse(&["router_predicted_ttl_secs"], |_| false, "set `use_kv_events` to false and `router_ttl_secs`");
     keys.pass_over(
         &[
             "durable_kv_events",
@@ -243,6 +258,31 @@ mod tests {
             "`router_temperature`: must be a number of at least 0, but is -1",
             r#"`router_queue_policy`: must be one of "fcfs", "lcfs", "wspt", but is "best""#,
         ] {
+            assert!(error.contains(needle), "{needle} is not in:\n{error}");
+        }
+    }
+
+    #[test]
+    fn what_only_live_routers_use_is_checked_and_reported() {
+        let plain = read("{}").expect("valid").0;
+        for (text, remarks) in [
+            (r#"{"shared_cache_multiplier": 0.5, "shared_cache_type": "hicache"}"#, 2),
+            (r#"{"shared_cache_multiplier": 0, "shared_cache_type": "none", "enable_session_prefix_index": false}"#, 0),
+            (r#"{"router_predicted_ttl_secs": 5, "enable_session_prefix_index": true}"#, 2),
+        ] {
+            let (args, found) = read(text).expect("valid");
+            assert_eq!((&args, found.len()), (&plain, remarks), "{text}");
+        }
+        for (text, needle) in [
+            (r#"{"shared_cache_multiplier": 2}"#, "`shared_cache_multiplier`: must be a number"),
+            (r#"{"shared_cache_type": "disk"}"#, r#"must be one of "none", "hicache""#),
+            (r#"{"router_predicted_ttl_secs": -1}"#, "must be a number of at least 0"),
+            (
+                r#"{"router_predicted_ttl_secs": 5, "use_kv_events": false}"#,
+                "`router_predicted_ttl_secs`: needs `use_kv_events`",
+            ),
+        ] {
+            let error = read(text).expect_err("it is wrong").to_string();
             assert!(error.contains(needle), "{needle} is not in:\n{error}");
         }
     }
