@@ -92,8 +92,9 @@ impl WorkloadConfig {
             },
             WorkloadSource::Trace { trace, pacing, copies, .. } => {
                 let rows = match (max_time_ns, pacing) {
+                    (_, TracePacing::Profile(profile)) if profile.duration_ns.is_some() => 0,
                     (None, _) => trace.requests.len(),
-                    (Some(_), TracePacing::ClosedLoop { .. }) => 0,
+                    (Some(_), TracePacing::ClosedLoop { .. } | TracePacing::Profile(_)) => 0,
                     (Some(_), TracePacing::Recorded { .. }) => {
                         let arrives = |request: &&TraceRequest| {
                             request.dependencies.len == 0

@@ -37,9 +37,9 @@ pub use config::{
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
     IslBucket, KvAwareConfig, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths, Limit,
     LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, Piece, PolicyFactory, PoolConfig, PoolRole,
-    QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix, RetryConfig,
-    RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo, SourceOutput,
-    TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix,
+    RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo,
+    SourceOutput, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
@@ -52,8 +52,8 @@ pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, record
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport, MeasuredFacts,
-    MetricsReport, PoolReport, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloCounts, SloMetric,
-    TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
+    MetricsReport, PoolReport, ProfileReport, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloCounts,
+    SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
 };
 pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest, Threads,

@@ -114,6 +114,15 @@ impl Pantry {
         let trace: String = rows.collect();
         self.folder.write("trace.jsonl", &trace);
         self.folder.write("conversation_trace.jsonl", &trace);
+        let turn = |start: f64, ids: &[u32]| json!({"type": "s", "t": start, "model": "m", "in": 64 * ids.len(), "out": 20, "api_time": 1.0, "hash_ids": ids});
+        let plays = (0..3).map(|play| {
+            let requests = [turn(0.0, &[1]), turn(3.0, &[1, 2]), turn(9.0, &[1, 2, 3])];
+            let play =
+                json!({"id": format!("play-{play}"), "block_size": 64, "hash_id_scope": "local", "requests": requests});
+            format!("{play}\n")
+        });
+        fs::create_dir_all(self.folder.path().join("agents")).expect("the folder is writable");
+        self.folder.write("agents/plays.jsonl", plays.collect::<String>());
         let request = |id, arrival_tick| {
             json!({"id": id, "prompt_tokens": 32, "max_output_tokens": 8, "priority": 1,
             "arrival_tick": arrival_tick})

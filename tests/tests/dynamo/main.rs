@@ -4,6 +4,7 @@
 //! function of 1.6.1 for the same traces and arguments; each is met to its last
 //! digit under the preset of its version.
 
+mod agents;
 mod preemption;
 mod queue;
 mod ranks;

@@ -10,6 +10,7 @@ use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
 use vcr_trace::{NestedTimestamps, Sessions, TraceFormat};
 
+use super::profile_args::ProfileArgs;
 use super::tick_args::TickArgs;
 use crate::sweep::cluster::RayArgs;
 use crate::sweep::shard::ShardArgs;
@@ -44,6 +45,8 @@ pub(crate) struct ReplayArgs {
 
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
+    #[command(flatten)]
+    pub(crate) profile: ProfileArgs,
     #[command(flatten)]
     pub(crate) synthetic: SyntheticArgs,
     #[command(flatten)]

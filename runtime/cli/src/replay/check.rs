@@ -53,6 +53,9 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| !format.has_many_files()) {
         problem("several trace files: expected one, except with --trace-format dynamo or weka");
     }
+    if !has_trace && args.profile.lanes.is_some() {
+        problem("--lanes is for traces; use --replay-concurrency");
+    }
     if has_trace {
         let only_synthetic = [
             (pacings[1], "--request-rate"),
@@ -72,8 +75,8 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
 fn formats(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let trace = &args.trace;
     let is_agentic = trace.trace_format == Some(TraceFormat::AppliedComputeAgentic);
-    if is_agentic && trace.replay_concurrency.is_none() {
-        problem("--trace-format applied_compute_agentic needs --replay-concurrency: it has no timestamps");
+    if is_agentic && trace.replay_concurrency.is_none() && args.profile.lanes.is_none() {
+        problem("--trace-format applied_compute_agentic needs --replay-concurrency or --lanes: it has no timestamps");
     }
     if !is_agentic && (trace.trace_shared_prefix_ratio != 0.0 || trace.trace_num_prefix_groups != 0) {
         problem(

@@ -6,6 +6,7 @@ pub(crate) mod check;
 mod files;
 mod host;
 mod online;
+pub(crate) mod profile_args;
 mod setup;
 mod show;
 pub(crate) mod sweep;

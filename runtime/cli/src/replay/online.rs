@@ -17,6 +17,7 @@ pub(super) fn refuse(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             "--telemetry",
             "it is in virtual time; live engines have `vcr play`'s metrics",
         ),
+        (args.profile.lanes.is_some(), "--lanes", "lanes are simulated in virtual time; use --replay-concurrency"),
         (args.run.threads.is_some(), "--threads", "engines are threads of their own"),
     ] {
         if given {

@@ -44,7 +44,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
         format: args.trace.trace_format,
         block_size_tokens: args.trace.trace_block_size,
         strictness: if args.run.strict { Strictness::Strict } else { Strictness::Lenient },
-        first_timestamp_required: args.trace.replay_concurrency.is_none(),
+        first_timestamp_required: args.trace.replay_concurrency.is_none() && args.profile.lanes.is_none(),
         sessions: args.trace.sessions,
         hash_id_scope: args.trace.hash_id_scope.map(|scope| match scope {
             IdScope::Trace => HashIdScope::Trace,
@@ -339,9 +339,10 @@ fn check_room(estimate: MemoryEstimate) -> Result<(), Refusal> {
 
 fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadConfig {
     let speedup = args.trace.arrival_speedup_ratio;
-    let pacing = match args.trace.replay_concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup },
-        None => TracePacing::Recorded { speedup },
+    let pacing = match (args.profile.config(speedup), args.trace.replay_concurrency) {
+        (Some(profile), _) => TracePacing::Profile(profile),
+        (None, Some(concurrency)) => TracePacing::ClosedLoop { concurrency, speedup },
+        (None, None) => TracePacing::Recorded { speedup },
     };
     let trace = Arc::clone(trace);
     let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated };

@@ -33,6 +33,16 @@ pub(crate) struct Results<'a> {
     pub(super) host: Option<&'a HostUse>,
 }
 
+/// The name of a session, of which a trace that is played again has one more each time.
+fn session_name(names: &[String], session: u64) -> Option<String> {
+    let count = names.len() as u64;
+    let name = &names[usize::try_from(session.checked_rem(count)?).ok()?];
+    Some(match session / count {
+        0 => name.clone(),
+        again => format!("{name}#{}", again + 1),
+    })
+}
+
 impl Results<'_> {
     /// Writes the files that were asked for.
     pub(crate) fn write_files(&self, files: Files) -> Result<(), Refusal> {
@@ -41,7 +51,7 @@ impl Results<'_> {
         }
         if let Some(file) = files.rows {
             let names = self.session_names();
-            let name = |record: &RequestRecord| names.as_ref().map(|names| names[record.session as usize].clone());
+            let name = |record: &RequestRecord| names.as_ref().and_then(|names| session_name(names, record.session));
             file.write_with(|out| rows::write(out, self.run, &name))?;
         }
         Ok(())
@@ -55,7 +65,10 @@ impl Results<'_> {
             let names = (0..synthetic.request_count.unwrap_or(0)).map(|session| format!("session_{session}"));
             return (synthetic.turns_per_session > 1).then(|| names.collect());
         };
-        if trace.sessions as usize == trace.requests.len() && self.args.trace.replay_concurrency.is_none() {
+        if trace.sessions as usize == trace.requests.len()
+            && self.args.trace.replay_concurrency.is_none()
+            && self.args.profile.lanes.is_none()
+        {
             return None;
         }
         // Sessions are numbered as they first appear.
@@ -129,6 +142,15 @@ impl Results<'_> {
                 summary.num_requests,
                 goodput.request_throughput_rps,
                 goodput.output_throughput_tok_s,
+            )?;
+        }
+        if let Some(profile) = &self.run.profile {
+            let (began, warmup) = (format_ns(profile.began_ns as f64), profile.warmup_requests);
+            writeln!(
+                out,
+                "  profile: {} of {} plays ended; it began at {began}, and the {warmup} requests before that are not \
+                 measured",
+                profile.plays_ended, profile.plays_started,
             )?;
         }
         if let Some(host) = self.host {

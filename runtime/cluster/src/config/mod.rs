@@ -7,6 +7,7 @@ mod curve;
 mod kv_router;
 mod mix;
 mod pool;
+mod profile;
 mod queue_classes;
 mod router;
 mod topology;
@@ -27,6 +28,7 @@ pub use pool::{
     DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,
 };
+pub use profile::ProfileConfig;
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
 pub use topology::{KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};

@@ -1,10 +1,11 @@
 //! Validation of a run before it begins, beyond what its types rule out.
 
-use vcr_core::ACCEPTANCE_RATES;
+use vcr_core::{ACCEPTANCE_RATES, EngineKind};
+use vcr_trace::Trace;
 
 use super::{
-    Answers, Arrivals, FaultKind, Gaps, Limit, PoolConfig, RequestClass, RouterConfig, RunConfig, ScalingConfig,
-    Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultKind, Gaps, Limit, PoolConfig, ProfileConfig, RequestClass, RouterConfig, RunConfig,
+    ScalingConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 
 /// Sizes beyond which a run would fill the memory before it began; a request
@@ -44,6 +45,13 @@ impl RunConfig {
             }
             if pool.data_parallel.size == 0 {
                 problem(format!("pool `{}`", pool.name), "engines must have at least 1 data-parallel rank");
+            }
+            if let EngineKind::Sglang(engine) = &pool.engine
+                && engine.prefill_decode_interval > 0
+                && pool.data_parallel.size > 1
+            {
+                let text = "`prefill_decode_interval` is not simulated with several ranks, which count together";
+                problem(format!("pool `{}`", pool.name), text);
             }
             if let Some(scaling) = &pool.scaling {
                 scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
@@ -123,6 +131,10 @@ impl RunConfig {
         for workload in &self.workloads {
             workload.check(&mut |text| problem(format!("workload `{}`", workload.name), text));
         }
+        let warms = |workload: &WorkloadConfig| workload.profile().is_some_and(|profile| profile.warmup_requests > 0);
+        if self.workloads.len() > 1 && self.workloads.iter().any(warms) {
+            problem("run".to_owned(), "a warm-up is not measured, so a run with one has no other workload");
+        }
         for (index, fault) in self.faults.iter().enumerate() {
             let place = format!("fault {}", index + 1);
             match self.topology.pool(fault.pool) {
@@ -193,7 +205,7 @@ impl WorkloadConfig {
                     problem("clients of recorded answers do as recorded; `timeout` and the like need simulated ones");
                 }
                 if self.client.max_in_flight.is_some()
-                    && (trace.has_free_turns || matches!(pacing, TracePacing::ClosedLoop { .. }))
+                    && (trace.has_free_turns || !matches!(pacing, TracePacing::Recorded { .. }))
                 {
                     problem("`max_in_flight` limits open loops whose sessions do not wait for each other");
                 }
@@ -207,14 +219,46 @@ impl WorkloadConfig {
                 if let TracePacing::ClosedLoop { concurrency, .. } = pacing {
                     check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
                 }
-                let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
-                if !positive(*speedup) {
+                if let TracePacing::Profile(profile) = pacing {
+                    profile.check(trace, *copies, *answers, problem);
+                }
+                if !positive(pacing.speedup()) {
                     problem("`speedup` must be positive and finite");
                 }
                 if matches!(pacing, TracePacing::ClosedLoop { concurrency: 0, .. }) {
                     problem("`concurrency` must be at least 1");
                 }
             }
+        }
+    }
+}
+
+impl ProfileConfig {
+    fn check(&self, trace: &Trace, copies: u32, answers: Answers, problem: &mut dyn FnMut(&str)) {
+        if self.lanes == 0 {
+            problem("`lanes` must be at least 1");
+        }
+        check_most("lanes", u64::from(self.lanes), MAX_IN_FLIGHT, problem);
+        check_most("warmup_requests", u64::from(self.warmup_requests), 1_000_000, problem);
+        if copies != 1 {
+            problem("`copies` are for traces without lanes, which repeat a trace as long as they have time");
+        }
+        if answers == Answers::Recorded {
+            problem("recorded answers come at recorded times, which lanes do not have");
+        }
+        if trace.is_delta {
+            problem("turns of the trace give only what is new in them, which lanes cannot take up; give whole prompts");
+        }
+        if self.duration_ns == Some(0) {
+            problem("`duration` must be above 0");
+        }
+        if self.duration_ns.is_none() && self.grace_ns > 0 {
+            problem("`grace` is for a `duration`");
+        }
+        if self.snapshot_seed.is_some() && trace.requests.iter().any(|request| request.arrival_ns.is_none()) {
+            problem(
+                "snapshots need to know when each request was sent, which only traces of agents tell that state it",
+            );
         }
     }
 }

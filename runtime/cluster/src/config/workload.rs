@@ -7,6 +7,7 @@ use vcr_trace::Trace;
 use super::arrivals::Arrivals;
 use super::client::ClientConfig;
 use super::mix::{RequestClass, Slo};
+use super::profile::ProfileConfig;
 
 /// When the answers to a trace's requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub enum TracePacing {
         /// Delays are divided by it; above 1 is faster.
         speedup: f64,
     },
+    /// Arrivals are ignored: plays follow each other in lanes.
+    Profile(ProfileConfig),
 }
 
 /// Source of a workload's requests.
@@ -99,12 +102,21 @@ impl WorkloadConfig {
         own.or(self.slo.as_ref())
     }
 
+    /// How its plays are kept going, if it is a profile.
+    #[must_use]
+    pub fn profile(&self) -> Option<&ProfileConfig> {
+        match &self.source {
+            WorkloadSource::Trace { pacing: TracePacing::Profile(profile), .. } => Some(profile),
+            _ => None,
+        }
+    }
+
     /// Whether the end of a request can bring about another's arrival.
     pub(crate) fn is_chained(&self) -> bool {
         match &self.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. } | Arrivals::Users { .. }, .. } => true,
             WorkloadSource::Synthetic { classes, .. } => classes.iter().any(|class| class.mix.has_turns()),
-            WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. }, .. } => true,
+            WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. } | TracePacing::Profile(_), .. } => true,
             WorkloadSource::Trace { trace, .. } if trace.has_free_turns => true,
             WorkloadSource::Trace { trace, .. } => trace.requests.iter().any(|request| request.next_turn.is_some()),
         }

@@ -36,6 +36,8 @@ pub(crate) struct Ledger {
     tally: Tally,
     ended: u64,
     steps: u64,
+    /// Requests and steps of the warm-up.
+    unmeasured: (usize, u64),
     /// By worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
@@ -59,6 +61,7 @@ impl Ledger {
             tally: Tally::default(),
             ended: 0,
             steps: 0,
+            unmeasured: (0, 0),
             steady_decodes: (0..workers).map(|_| SteadyDecode::default()).collect(),
             overheads,
             kept: None,
@@ -74,9 +77,23 @@ impl Ledger {
         self.kept = Some(Kept::default());
     }
 
-    /// Takes what was kept, by tag.
+    /// Takes what was kept of the measured requests.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<KeptRequest>> {
-        self.kept.take().map(Kept::into_requests)
+        let mut kept = self.kept.take().map(Kept::into_requests)?;
+        kept.drain(..self.unmeasured.0);
+        Some(kept)
+    }
+
+    /// All requests and steps until now were to warm the caches: what counts begins here.
+    pub(crate) fn begin_measuring(&mut self) {
+        self.unmeasured = (self.records.len(), self.steps);
+        self.metrics.fill(MetricSet::default());
+        self.step_metrics = MetricSet::default();
+    }
+
+    /// Requests of the warm-up, which came first.
+    pub(crate) fn unmeasured(&self) -> u64 {
+        self.unmeasured.0 as u64
     }
 
     /// Enters the hashes of a request's prompt, if those are kept.
@@ -341,8 +358,9 @@ impl Ledger {
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, Summarised) {
         let unfinished = self.records.iter_mut().filter(|record| record.outcome == Outcome::Unfinished);
         unfinished.for_each(|record| record.reach_client(&self.overheads));
-        self.step_metrics.add(Counter::Steps, self.steps);
+        self.step_metrics.add(Counter::Steps, self.steps - self.unmeasured.1);
         self.metrics.push(self.step_metrics);
+        self.records.drain(..self.unmeasured.0);
         (self.records, MetricSet::summarise(self.metrics))
     }
 

@@ -10,7 +10,7 @@ mod lacking;
 
 use vcr_core::{AnyEngine, Prompt, RejectReason, ServingEngine};
 
-use crate::config::{Overheads, RunConfig};
+use crate::config::{Overheads, RunConfig, RunConfigError};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::ledger::Ledger;
@@ -102,6 +102,10 @@ impl MeasuredRun {
     /// When the configuration makes no sense.
     pub fn new(config: RunConfig, knows_engines: bool) -> Result<Self, SimError> {
         config.check().map_err(SimError::Config)?;
+        if let Some(workload) = config.workloads.iter().find(|workload| workload.profile().is_some()) {
+            let problem = "lanes of plays are simulated in virtual time alone; give a concurrency".to_owned();
+            return Err(SimError::Config(vec![RunConfigError { place: workload.name.clone(), problem }]));
+        }
         let engines: Vec<_> = config.topology.pools().iter().map(|pool| pool.engine.clone()).collect();
         let mut events = EventQueue::new(config.topology.pools().len());
         let mut traffic = Traffic::new(&config, engines[0].hashed_blocks(), true);
@@ -188,7 +192,7 @@ impl MeasuredRun {
                     self.start_session(workload, at_ns)
                 }
                 Event::Ready { workload, node } => {
-                    Some((workload, self.traffic.start_node(workload, node, at_ns, &mut self.events)))
+                    self.traffic.start_node(workload, node, at_ns, &mut self.events).map(|turn| (workload, turn))
                 }
                 Event::NextTurn { slot, .. } => self.traffic.continue_session(slot),
                 Event::NextAttempt { after } => self.traffic.next_attempt(after),
@@ -388,7 +392,7 @@ impl MeasuredRun {
         self.call_off_give_up(tag, &pending);
         self.ledger.end(tag, outcome, at_ns);
         let Some(follow_up) = self.retry(tag, pending, outcome, at_ns) else { return };
-        self.traffic.ended(tag, self.ledger.record(tag), follow_up, at_ns, &mut self.events);
+        let _is_warm = self.traffic.ended(tag, self.ledger.record(tag), follow_up, at_ns, &mut self.events);
     }
 
     /// A planned fault had no engine to act on.

@@ -8,8 +8,8 @@ use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use super::{
-    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, RequestNames, ScalingEvent,
-    TableCoverage, TrendReport, WorkloadSlos,
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, ProfileReport, Report, RequestNames,
+    ScalingEvent, TableCoverage, TrendReport, WorkloadSlos,
 };
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
@@ -18,6 +18,7 @@ use crate::fleet::{Fleet, Rescaled, Worker};
 use crate::ledger::Ledger;
 use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised, Summary, Trend, Unit};
 use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+use crate::traffic::ProfileCounts;
 
 /// Version of a run's report.
 pub(super) const SCHEMA_VERSION: u32 = 2;
@@ -36,6 +37,8 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) ledger: Ledger,
     pub(crate) fleet: Fleet,
     pub(crate) handoffs: &'a KvHandoffs,
+    /// Counts of its profile, if it has one.
+    pub(crate) profile: Option<ProfileCounts>,
 }
 
 /// Sums up a run.
@@ -43,7 +46,8 @@ pub(crate) struct RunEnd<'a> {
 /// # Errors
 /// When not one request could ever run.
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
-    let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs } = end;
+    let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, profile } =
+        end;
     let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
@@ -52,10 +56,13 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         None => config.max_time_ns.filter(|_| ended < arrived).unwrap_or(last_end_ns),
     };
     let kv_peak = fleet.workers().iter().map(kv_peak_usage).fold(0.0, f64::max);
-    let seconds = duration_ns as f64 / 1e9;
-    if arrived > 0 && ledger.total(Counter::Rejected) == arrived && stopped_at_ns.is_none() {
-        let Outcome::Rejected(reason) = ledger.record(0).outcome else { unreachable!("all were rejected") };
-        return Err(SimError::NothingFits { requests: arrived, reason });
+    // Without a warm-up the measurement begins with the run.
+    let unmeasured = ledger.unmeasured();
+    let measured_ns = duration_ns - profile.map_or(0, |profile| profile.began_ns.min(duration_ns));
+    let seconds = measured_ns as f64 / 1e9;
+    if arrived > unmeasured && ledger.total(Counter::Rejected) == arrived - unmeasured && stopped_at_ns.is_none() {
+        let Outcome::Rejected(reason) = ledger.record(unmeasured).outcome else { unreachable!("all were rejected") };
+        return Err(SimError::NothingFits { requests: arrived - unmeasured, reason });
     }
     // Steps in flight at the end of the run count as far as they lie in it.
     fleet.workers_mut().iter_mut().for_each(|worker| worker.cut_step(duration_ns));
@@ -82,12 +89,12 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let empty = Report::empty(&config.name, config.seed, workload_names.iter().map(String::as_str));
     let mut report = Report {
         schema_version: FINGERPRINTED_VERSION,
-        duration_ms: ns_to_ms(duration_ns),
+        duration_ms: ns_to_ms(measured_ns),
         partial: stopped_at_ns.is_some(),
         cut_short: stopped_at_ns.is_none() && config.max_time_ns.is_some() && (expects_requests || ended < arrived),
         unfinished_requests: arrived - ended,
         workloads: workloads.collect(),
-        metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
+        metrics: metrics_report(all, || records.iter(), seconds, Some((measured_ns, kv_peak))),
         engines,
         pools,
         scaling,
@@ -100,6 +107,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         engine_names,
         step_digests: kept_digests,
         kept,
+        profile: profile.map(ProfileReport::of),
+        first_request: unmeasured,
         ..empty
     };
     report.fingerprint = fingerprint(&report, step_digests);
@@ -120,7 +129,7 @@ fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
         let (stats, totals) = (worker.engine_stats(), worker.totals());
         let config = fleet.pool(worker.role()).config();
         let ranks = config.data_parallel.size;
-        let provisioned_ns = worker.lifecycle().provisioned_until(duration_ns);
+        let provisioned_ns = worker.provisioned_until(duration_ns);
         EngineReport {
             pool: config.name.clone(),
             engine: worker.index() / ranks,
@@ -145,7 +154,7 @@ fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
 fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     let reports = fleet.pools().iter().map(|pool| {
         let engines = pool.engines().map(|index| &fleet.workers()[index]);
-        let worker_ns = engines.map(|engine| u128::from(engine.lifecycle().provisioned_until(duration_ns))).sum();
+        let worker_ns = engines.map(|engine| u128::from(engine.provisioned_until(duration_ns))).sum();
         PoolReport {
             pool: pool.config().name.clone(),
             first_worker: pool.first_worker(),

@@ -9,6 +9,7 @@ mod coverage;
 mod goodput;
 mod kv_transfers;
 mod measured;
+mod profile;
 mod request_names;
 mod uncertainty;
 
@@ -28,6 +29,7 @@ pub use goodput::{Goodput, Selection, SloClassReport, SloCounts, SloMetric, Work
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
 pub use measured::{MeasuredFacts, TargetReport};
+pub use profile::ProfileReport;
 pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
 
@@ -260,9 +262,15 @@ pub struct Report {
     /// have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub slo_classes: BTreeMap<String, SloClassReport>,
+    /// The lanes of plays of a trace; only there if it is played in such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileReport>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
-    /// Every request, in order of arrival.
+    /// Number of the first of the requests: those before it were to warm the caches.
+    #[serde(skip)]
+    pub first_request: u64,
+    /// Every request that was measured, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
     /// Every gap between consecutive output tokens, in nanoseconds.
@@ -334,7 +342,9 @@ impl Report {
             outside_fitted_range: None,
             table_coverage: None,
             uncertainty: None,
+            profile: None,
             fingerprint: String::new(),
+            first_request: 0,
             requests: Vec::new(),
             token_gaps_ns: CountedSamples::default(),
             samples: RunSamples::default(),

@@ -24,8 +24,10 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     pub(super) fn start_node(&mut self, workload: u32, node: u64) -> Result<(), SimError> {
-        let turn = self.traffic.start_node(workload, node, self.due_ns, &mut self.events);
-        self.arrive(workload, turn)
+        match self.traffic.start_node(workload, node, self.due_ns, &mut self.events) {
+            Some(turn) => self.arrive(workload, turn),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn continue_session(&mut self, slot: u32) -> Result<(), SimError> {

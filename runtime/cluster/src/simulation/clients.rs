@@ -10,8 +10,10 @@ use crate::traffic::{Attempt, Earlier, Turn};
 impl<O: Observer> Simulation<'_, O> {
     /// A client has sent a request, and knows how long it will wait.
     pub(super) fn begin_wait(&mut self, tag: u64, earlier: Option<Earlier>) {
-        let config = self.traffic.client(self.ledger.record(tag).workload);
-        if config.is_patient() {
+        let workload = self.ledger.record(tag).workload;
+        let config = self.traffic.client(workload);
+        let cancels_at_ns = self.traffic.cancels_at_ns(workload);
+        if config.is_patient() && cancels_at_ns.is_none() {
             return;
         }
         let attempt = Attempt {
@@ -20,7 +22,7 @@ impl<O: Observer> Simulation<'_, O> {
             sent_ns: self.due_ns,
         };
         self.ledger.set_deadline(tag, config.last_ns(attempt));
-        let patience = config.patience(self.traffic.output_seeds()[tag as usize], attempt);
+        let patience = config.patience(self.traffic.output_seeds()[tag as usize], attempt).at_most(cancels_at_ns);
         let (gives_up, may_retry) = (patience.ends(false), config.retry.is_some());
         if let Some((at_ns, _)) = gives_up {
             self.events.expect_give_up(at_ns, tag);

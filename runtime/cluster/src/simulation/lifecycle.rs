@@ -247,6 +247,10 @@ impl<O: Observer> Simulation<'_, O> {
             return;
         }
         let Some(live) = self.retry(tag, live, outcome) else { return };
-        self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
+        let is_warm = self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
+        if is_warm {
+            self.ledger.begin_measuring();
+            self.fleet.workers_mut().iter_mut().for_each(|worker| worker.begin_measuring(self.now_ns));
+        }
     }
 }

@@ -428,6 +428,7 @@ impl<O: Observer> Simulation<'_, O> {
             ledger: self.ledger,
             fleet: self.fleet,
             handoffs: &self.handoffs,
+            profile: self.traffic.profile_counts(),
         })?;
         report.series = self.series;
         Ok(report)

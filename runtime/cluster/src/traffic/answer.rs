@@ -29,9 +29,17 @@ impl PacedAnswer<'_> {
 }
 
 impl TracePacing {
+    /// The number by which times are divided.
+    pub(crate) fn speedup(self) -> f64 {
+        match self {
+            Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. } => speedup,
+            Self::Profile(profile) => profile.speedup,
+        }
+    }
+
     /// A time or a wait of the trace as virtual time.
     pub(crate) fn scale(self, ns: u64) -> u64 {
-        let (Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. }) = self;
+        let speedup = self.speedup();
         // Exact where nothing is scaled: a double holds 53 bits.
         if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }

@@ -38,6 +38,13 @@ impl Patience {
         first.into_iter().chain(self.whole).min()
     }
 
+    /// The same, cancelled at a time if there is one.
+    #[must_use]
+    pub(crate) fn at_most(self, cancels_at_ns: Option<u64>) -> Self {
+        let cancelled = cancels_at_ns.map(|at_ns| (at_ns, GiveUp::Cancelled));
+        Self { whole: self.whole.into_iter().chain(cancelled).min(), ..self }
+    }
+
     /// After how many tokens it has enough.
     #[must_use]
     pub fn cancel_tokens(&self) -> Option<u32> {

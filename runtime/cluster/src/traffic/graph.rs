@@ -16,10 +16,10 @@ use crate::config::TracePacing;
 
 /// A request that waits for another.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
-    row: u32,
-    trigger: Trigger,
-    delay_ns: u64,
+pub(super) struct Waiter {
+    pub(super) row: u32,
+    pub(super) trigger: Trigger,
+    pub(super) delay_ns: u64,
 }
 
 /// Progress of the requests of a trace.
@@ -159,7 +159,7 @@ impl Graph {
 }
 
 /// Of each row, the rows that wait for it; their delays as the trace is paced.
-fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
+pub(super) fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
     let (first, order) = grouped(trace.requests.len() as u32, trace.dependencies.iter().map(|other| other.request));
     let mut row_of = vec![0; trace.dependencies.len()];
     for (row, request) in trace.requests.iter().enumerate() {
@@ -176,7 +176,7 @@ fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
 
 /// Items by group: where each group begins, and where the last ends, in the
 /// list of items, which keep their order inside a group.
-fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; groups as usize + 1];
     let mut count = 0;
     for group in group_of.clone() {
@@ -196,7 +196,7 @@ fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32
 }
 
 /// The play of each row, numbered in file order.
-fn plays(trace: &Trace) -> Vec<u32> {
+pub(super) fn plays(trace: &Trace) -> Vec<u32> {
     let mut parent: Vec<u32> = (0..trace.requests.len() as u32).collect();
     let mut first_of_session = vec![None; trace.sessions as usize];
     for (row, request) in trace.requests.iter().enumerate() {

@@ -8,6 +8,7 @@ mod answer;
 mod client;
 mod drawn;
 mod graph;
+mod profile;
 mod synthetic;
 mod turn;
 mod workload;
@@ -23,10 +24,12 @@ use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
 pub use agents::AgentsInput;
 pub use client::{Attempt, Patience};
+
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;
 
 pub(crate) use answer::PacedAnswer;
+pub(crate) use profile::ProfileCounts;
 pub(crate) use turn::{Earlier, FollowUp, Turn};
 
 /// A session between two turns.
@@ -106,7 +109,11 @@ impl Traffic {
     pub(crate) fn begin(&mut self, events: &mut EventQueue) {
         for (index, workload) in (0..).zip(&mut self.workloads) {
             let arrival = Event::Arrival { workload: index };
-            if let Some(concurrency) = workload.closed_loop() {
+            let start_ns = workload.start_ns();
+            if let Some(profile) = workload.profile_mut() {
+                profile.begin(start_ns);
+                push_released(workload, index, events);
+            } else if let Some(concurrency) = workload.closed_loop() {
                 if let Some(at_ns) = workload.next_rise_ns() {
                     events.push(at_ns, Event::UserComes { workload: index });
                 }
@@ -197,9 +204,14 @@ impl Traffic {
         self.attempts.remove(&after)
     }
 
-    /// A request of a workload's graph starts.
-    pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Turn {
+    /// A request of a workload's graph starts, or one of its lanes if it is due still.
+    pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
         let workload = &mut self.workloads[index as usize];
+        if workload.profile().is_some() {
+            let turn = workload.start_in_lane(node, now_ns);
+            push_released(workload, index, events);
+            return turn;
+        }
         let (turn, is_next) = workload.start_node(node);
         if is_next
             && let Some(at_ns) = workload.next_start_ns()
@@ -211,7 +223,7 @@ impl Traffic {
             graph.arrived(node, now_ns);
         }
         self.push_released(index, events);
-        turn
+        Some(turn)
     }
 
     /// The next turn of a session that has thought, with its workload.
@@ -239,7 +251,8 @@ impl Traffic {
         self.answers.insert(tag, answer);
     }
 
-    /// A request has ended: its session continues, or makes room for another.
+    /// A request has ended: its session continues, or makes room for another. Whether a warm-up
+    /// is over with it.
     pub(crate) fn ended(
         &mut self,
         tag: u64,
@@ -247,7 +260,7 @@ impl Traffic {
         mut follow_up: FollowUp,
         now_ns: u64,
         events: &mut EventQueue,
-    ) {
+    ) -> bool {
         let index = record.workload;
         // A drawn conversation cannot continue without an answer; rows of a trace
         // stand for themselves and each of them is accounted for.
@@ -255,8 +268,7 @@ impl Traffic {
             follow_up = FollowUp::None;
         }
         if let FollowUp::Waiters { node } = follow_up {
-            self.end_node(index, node, now_ns, events);
-            return;
+            return self.end_node(index, node, record.outcome == Outcome::Completed, now_ns, events);
         }
         let workload = &mut self.workloads[index as usize];
         if let Some(think_ns) = workload.think_time_ns(&mut follow_up) {
@@ -268,7 +280,7 @@ impl Traffic {
             self.thinking[slot as usize] = Some(Thinking { workload: index, follow_up, tag, output_tokens });
             let next = Event::NextTurn { workload: index, session: record.session, slot };
             events.push(now_ns.saturating_add(think_ns), next);
-            return;
+            return false;
         }
         workload.end_session();
         // A refusal takes no time: without a count to end it, a loop of refused
@@ -277,16 +289,34 @@ impl Traffic {
         if workload.closed_loop().is_some() && !is_refused && workload.has_next(now_ns) {
             events.push(now_ns, Event::Arrival { workload: index });
         }
+        false
     }
 
-    /// A request of a workload's graph has ended: requests that wait for it continue.
-    fn end_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) {
+    /// A request of a workload's graph or lanes has ended: requests that wait for it continue.
+    /// Whether a warm-up is over with it.
+    fn end_node(&mut self, index: u32, node: u64, is_completed: bool, now_ns: u64, events: &mut EventQueue) -> bool {
         let workload = &mut self.workloads[index as usize];
+        if let Some(profile) = workload.profile_mut() {
+            let is_warm = profile.ended(node, is_completed, now_ns);
+            push_released(workload, index, events);
+            return is_warm;
+        }
         let is_over = workload.graph_mut().is_some_and(|graph| graph.ended(node, now_ns));
         if is_over && workload.closed_loop().is_some() && workload.has_next(now_ns) {
             events.push(now_ns, Event::Arrival { workload: index });
         }
         self.push_released(index, events);
+        false
+    }
+
+    /// When requests of a workload are cancelled that are in flight still.
+    pub(crate) fn cancels_at_ns(&self, workload: u32) -> Option<u64> {
+        self.workloads[workload as usize].profile()?.cancels_at_ns()
+    }
+
+    /// Counts of the profile of the run, if it has one.
+    pub(crate) fn profile_counts(&self) -> Option<ProfileCounts> {
+        self.workloads.iter().find_map(|workload| Some(workload.profile()?.counts()))
     }
 
     /// Schedules the requests that a workload's graph has released.
@@ -295,6 +325,14 @@ impl Traffic {
         while let Some((at_ns, node)) = graph.pop_released() {
             events.push(at_ns, Event::Ready { workload: index, node });
         }
+    }
+}
+
+/// Schedules the requests that a workload's lanes have released.
+fn push_released(workload: &mut Workload, index: u32, events: &mut EventQueue) {
+    let Some(profile) = workload.profile_mut() else { return };
+    while let Some((at_ns, node)) = profile.pop_released() {
+        events.push(at_ns, Event::Ready { workload: index, node });
     }
 }
 

@@ -14,11 +14,14 @@ use vcr_trace::Trace;
 use super::answer::PacedAnswer;
 use super::drawn::Sessions;
 use super::graph::Graph;
+use super::profile::{DueRow, Profile};
 use super::turn::{FollowUp, Turn};
 use crate::config::{Answers, Arrivals, CurveWalk, Gaps, RequestClass, TracePacing, WorkloadConfig, WorkloadSource};
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
+/// Tokens that a request generates which warms the caches.
+const WARMUP_OUTPUT_TOKENS: u32 = 1;
 
 /// A workload and its position.
 pub(crate) struct Workload {
@@ -37,6 +40,8 @@ pub(crate) struct Workload {
     first_turns: Vec<(u64, u32, u32)>,
     /// The requests of a trace in which not all wait for the turn before.
     graph: Option<Graph>,
+    /// The lanes of a trace that is played in such.
+    profile: Option<Profile>,
     last_start_ns: u64,
     /// Progress of a rate that changes, or of a number of users.
     walk: CurveWalk,
@@ -59,7 +64,12 @@ impl Workload {
         keeps_tokens: bool,
     ) -> Self {
         let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
+        let mut profile = None;
         let (first_turns, graph) = match &config.source {
+            WorkloadSource::Trace { trace, pacing: TracePacing::Profile(lanes), .. } => {
+                profile = Some(Profile::new(trace, *lanes));
+                (Vec::new(), None)
+            }
             WorkloadSource::Trace { trace, copies, stagger_ns, pacing, .. } => {
                 let graph = || Graph::new(trace, *copies, *pacing, config.start_ns, *stagger_ns);
                 let graph = trace.has_free_turns.then(graph);
@@ -85,6 +95,7 @@ impl Workload {
             started: 0,
             first_turns,
             graph,
+            profile,
             walk: CurveWalk::default(),
             users: 0,
             shares,
@@ -106,6 +117,7 @@ impl Workload {
             started: 0,
             first_turns: Vec::new(),
             graph: None,
+            profile: None,
             walk: CurveWalk::default(),
             users: 0,
             shares: None,
@@ -130,6 +142,7 @@ impl Workload {
                 Arrivals::Varying { limit, .. } => limit.count,
                 Arrivals::ClosedLoop { .. } | Arrivals::Users { .. } => None,
             },
+            WorkloadSource::Trace { pacing: TracePacing::Profile(_), .. } => None,
             WorkloadSource::Trace { .. } => Some(self.first_turns.len() as u64),
         }
     }
@@ -167,6 +180,24 @@ impl Workload {
     /// The requests that wait for each other, if the workload has such.
     pub(crate) fn graph_mut(&mut self) -> Option<&mut Graph> {
         self.graph.as_mut()
+    }
+
+    /// The lanes of plays, if the workload has such.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
+    }
+
+    /// The same to be changed.
+    pub(crate) fn profile_mut(&mut self) -> Option<&mut Profile> {
+        self.profile.as_mut()
+    }
+
+    /// The request of a node of the lanes, if it is due.
+    pub(crate) fn start_in_lane(&mut self, node: u64, now_ns: u64) -> Option<Turn> {
+        let DueRow { row, copy, is_warmup } = self.profile.as_mut()?.start(node, now_ns)?;
+        let turn = self.trace_turn(row, copy, None);
+        let max_tokens = if is_warmup { WARMUP_OUTPUT_TOKENS } else { turn.max_tokens };
+        Some(Turn { follow_up: FollowUp::Waiters { node }, max_tokens, ..turn })
     }
 
     /// Starts the next play of a graph; its requests are released there.
@@ -257,7 +288,8 @@ impl Workload {
         );
         // Sessions that are dropped, and further attempts, change whose turn it is.
         let is_steady = self.config.client.retry.is_none() && self.config.client.max_in_flight.is_none();
-        let is_known = !is_drawn && is_steady && self.closed_loop().is_none() && self.graph.is_none();
+        let is_known =
+            !is_drawn && is_steady && self.closed_loop().is_none() && self.graph.is_none() && self.profile.is_none();
         is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
     }
 

@@ -160,6 +160,9 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
     }
+    if let Some(profile) = &run.profile {
+        ours["profile"] = json!(profile);
+    }
     if let Some(capacity) = facts.capacity {
         ours["capacity"] = capacity.clone();
     }

@@ -128,7 +128,10 @@ impl Summary {
     pub fn of(report: &Report, settings: &ReportSettings) -> Self {
         let completed = || report.requests.iter().filter(|record| record.outcome == Outcome::Completed);
         let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
-        let duration_ns = report.requests.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let end_ns = report.requests.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        // A warm-up is not measured.
+        let began_ns = report.profile.map_or(0, |profile| profile.began_ns);
+        let duration_ns = end_ns.saturating_sub(began_ns);
         let seconds = duration_ns as f64 / 1e9;
         let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };

@@ -51,10 +51,10 @@ impl RunFiles {
         self.steps.finish_steps()?;
         let requests = self.steps.process() + 1;
         self.steps.with_trace(|trace| {
-            for (id, record) in report.requests.iter().enumerate() {
+            for (id, record) in (report.first_request..).zip(&report.requests) {
                 let workload = &report.workload_names[record.workload as usize];
                 for (phase, start_ns, end_ns) in phases(record) {
-                    trace.span(requests, id as u64, workload, phase, (start_ns, end_ns), &[])?;
+                    trace.span(requests, id, workload, phase, (start_ns, end_ns), &[])?;
                 }
             }
             Ok(())

@@ -46,12 +46,23 @@ impl Worker {
         }
     }
 
-    /// Totals of its tiers over all incarnations until `now_ns`, if it has any.
+    /// Totals of its tiers over all incarnations from the beginning of the measurement until
+    /// `now_ns`, if it has any.
     pub(crate) fn tier_stats(&mut self, now_ns: u64) -> Option<KvTierStats> {
+        let present = self.present_tier_stats(now_ns)?;
+        Some(self.totals.tier_stats(&present))
+    }
+
+    /// Totals of its tiers over all incarnations until `now_ns`.
+    pub(super) fn all_tier_stats(&mut self, now_ns: u64) -> KvTierStats {
+        let present = self.present_tier_stats(now_ns);
+        present.map_or_else(KvTierStats::default, |present| self.totals.all_tier_stats(&present))
+    }
+
+    fn present_tier_stats(&mut self, now_ns: u64) -> Option<KvTierStats> {
         let tiers = self.tiers_mut()?;
         tiers.advance(now_ns);
-        let present = tiers.stats();
-        Some(self.totals.tier_stats(&present))
+        Some(tiers.stats())
     }
 
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.

@@ -346,7 +346,7 @@ impl Worker {
     /// Its process has ended.
     fn end_process(&mut self, now_ns: u64, then: Health) {
         self.executing = false;
-        let tiers = self.tier_stats(now_ns).unwrap_or_default();
+        let tiers = self.all_tier_stats(now_ns);
         self.totals.lose(self.engine.stats(), tiers);
         let records_events = self.engine.kv_events().is_some();
         self.engine = new_engine(&self.engine.kind(), records_events, self.reports_to_router);
@@ -401,6 +401,18 @@ impl Worker {
     /// The number of the step that executes, or is next, over all incarnations.
     pub(crate) fn step_number(&self) -> u64 {
         self.engine_stats().steps - self.engine.steps_in_flight() as u64
+    }
+
+    /// Begins its totals again.
+    pub(crate) fn begin_measuring(&mut self, now_ns: u64) {
+        let tiers = self.all_tier_stats(now_ns);
+        self.totals.begin_measuring(now_ns, self.engine.stats(), tiers);
+    }
+
+    /// Time from the beginning of the measurement until `end_ns` for which it had its place.
+    pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
+        let all_ns = self.lifecycle.provisioned_until(end_ns);
+        all_ns - self.lifecycle.provisioned_until(self.totals.measured_from_ns.min(end_ns))
     }
 
     /// Engine totals over all incarnations.

@@ -13,6 +13,10 @@ pub(crate) struct WorkerTotals {
     pub(crate) prefill_tokens: u64,
     pub(crate) peak_active_blocks: u32,
     pub(crate) crashes: u32,
+    /// Its statistics until the measurement began, and when that was.
+    unmeasured: EngineStats,
+    unmeasured_tiers: KvTierStats,
+    pub(crate) measured_from_ns: u64,
     lost: EngineStats,
     lost_tiers: KvTierStats,
     lost_range_use: Option<RangeUse>,
@@ -22,15 +26,32 @@ impl WorkerTotals {
     /// Adds the statistics of an engine that is gone. `tiers` are those of all incarnations
     /// until now.
     pub(super) fn lose(&mut self, engine: &EngineStats, tiers: KvTierStats) {
-        add_stats(&mut self.lost, engine);
+        combine(&mut self.lost, engine, u64::saturating_add);
         self.lost_tiers = tiers;
     }
 
-    /// The statistics of all engines, of which `present` is the last.
+    /// The statistics of all engines, of which `present` is the last, since the measurement began.
     pub(super) fn engine_stats(&self, present: &EngineStats) -> EngineStats {
         let mut all = self.lost;
-        add_stats(&mut all, present);
+        combine(&mut all, present, u64::saturating_add);
+        combine(&mut all, &self.unmeasured, u64::saturating_sub);
         all
+    }
+
+    /// Totals begin again at `now_ns`, until when the present engine and its tiers had these
+    /// statistics.
+    pub(super) fn begin_measuring(&mut self, now_ns: u64, engine: &EngineStats, tiers: KvTierStats) {
+        let mut unmeasured = self.lost;
+        combine(&mut unmeasured, engine, u64::saturating_add);
+        *self = Self {
+            unmeasured,
+            unmeasured_tiers: tiers,
+            measured_from_ns: now_ns,
+            lost: self.lost,
+            lost_tiers: self.lost_tiers,
+            lost_range_use: self.lost_range_use,
+            ..Self::default()
+        };
     }
 
     /// Adds the range use of a latency model that is gone.
@@ -44,28 +65,35 @@ impl WorkerTotals {
     }
 
     /// The statistics of all tiers, of which `present` are the last.
-    pub(super) fn tier_stats(&self, present: &KvTierStats) -> KvTierStats {
+    pub(super) fn all_tier_stats(&self, present: &KvTierStats) -> KvTierStats {
         let mut all = self.lost_tiers;
         all.add(present);
         all
     }
+
+    /// The same since the measurement began.
+    pub(super) fn tier_stats(&self, present: &KvTierStats) -> KvTierStats {
+        self.all_tier_stats(present).since(&self.unmeasured_tiers)
+    }
 }
 
-fn add_stats(into: &mut EngineStats, from: &EngineStats) {
-    into.steps += from.steps;
-    into.preemptions += from.preemptions;
+/// Adds the counts of statistics to others, or takes them off.
+fn combine(into: &mut EngineStats, from: &EngineStats, by: fn(u64, u64) -> u64) {
+    let each = |into: &mut u64, from: u64| *into = by(*into, from);
+    each(&mut into.steps, from.steps);
+    each(&mut into.preemptions, from.preemptions);
     let (drafts, more) = (&mut into.spec_decode, &from.spec_decode);
-    drafts.num_drafts += more.num_drafts;
-    drafts.num_draft_tokens += more.num_draft_tokens;
-    drafts.num_accepted_tokens += more.num_accepted_tokens;
+    each(&mut drafts.num_drafts, more.num_drafts);
+    each(&mut drafts.num_draft_tokens, more.num_draft_tokens);
+    each(&mut drafts.num_accepted_tokens, more.num_accepted_tokens);
     let (encoder, more) = (&mut into.encoder, &from.encoder);
-    encoder.queries += more.queries;
-    encoder.hits += more.hits;
-    encoder.computed_items += more.computed_items;
-    encoder.computed_embeds += more.computed_embeds;
+    each(&mut encoder.queries, more.queries);
+    each(&mut encoder.hits, more.hits);
+    each(&mut encoder.computed_items, more.computed_items);
+    each(&mut encoder.computed_embeds, more.computed_embeds);
     for (into, from) in [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)] {
-        into.requests += from.requests;
-        into.queried_tokens += from.queried_tokens;
-        into.hit_tokens += from.hit_tokens;
+        each(&mut into.requests, from.requests);
+        each(&mut into.queried_tokens, from.queried_tokens);
+        each(&mut into.hit_tokens, from.hit_tokens);
     }
 }

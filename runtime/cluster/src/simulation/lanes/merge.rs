@@ -30,6 +30,7 @@ pub(super) fn report(
         ledger,
         fleet: Fleet::joined(pool, fleets.into_iter()),
         handoffs: &KvHandoffs::new(&run.topology),
+        profile: None,
     })?;
     report.series = series.into_iter().collect::<Option<Vec<_>>>().and_then(RunSeries::joined);
     Ok(report)

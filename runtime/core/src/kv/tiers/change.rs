@@ -32,6 +32,20 @@ impl KvTierStats {
         self.host_to_disk_bytes = self.host_to_disk_bytes.saturating_add(more.host_to_disk_bytes);
         self.disk_to_host_bytes = self.disk_to_host_bytes.saturating_add(more.disk_to_host_bytes);
     }
+
+    /// What was added to the totals that were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            loads: self.loads - earlier.loads,
+            host_hit_blocks: self.host_hit_blocks - earlier.host_hit_blocks,
+            disk_hit_blocks: self.disk_hit_blocks - earlier.disk_hit_blocks,
+            device_to_host_bytes: self.device_to_host_bytes - earlier.device_to_host_bytes,
+            host_to_device_bytes: self.host_to_device_bytes - earlier.host_to_device_bytes,
+            host_to_disk_bytes: self.host_to_disk_bytes - earlier.host_to_disk_bytes,
+            disk_to_host_bytes: self.disk_to_host_bytes - earlier.disk_to_host_bytes,
+        }
+    }
 }
 
 /// Tier that keeps a block below the device.

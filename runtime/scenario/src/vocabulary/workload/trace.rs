@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vcr_cluster::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_cluster::{Answers, ProfileConfig, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_trace::{
     HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions,
     read_files,
@@ -39,9 +39,14 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     if concurrency.is_some() && speedup.is_some() {
         options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
     }
-    let pacing = match concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
-        None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
+    let profile = profile(&mut options);
+    if concurrency.is_some() && profile.is_some() {
+        options.problem("lanes", "`lanes` and `concurrency` both say what is in flight; give one of them");
+    }
+    let pacing = match (profile, concurrency) {
+        (Some(profile), _) => TracePacing::Profile(ProfileConfig { speedup: speedup.unwrap_or(1.0), ..profile }),
+        (None, Some(concurrency)) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
+        (None, None) => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
     };
     let block_size_tokens = options.u32("block_size").map(|block_size| {
         NonZeroU32::new(block_size).unwrap_or_else(|| {
@@ -69,7 +74,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
         format: options.choice("format", &formats).flatten(),
         block_size_tokens,
         strictness,
-        first_timestamp_required: concurrency.is_none(),
+        first_timestamp_required: concurrency.is_none() && profile.is_none(),
         answer_times: answers == Answers::Recorded,
         sessions: options.choice("sessions", &Sessions::ALL).unwrap_or_default(),
         hash_id_scope: options.choice("hash_id_scope", &scopes),
@@ -97,6 +102,40 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     }
     let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
     Ok(of.workload(start_ns, source))
+}
+
+/// Lanes of plays, if they are asked for.
+fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
+    let lanes = options.u32("lanes");
+    let snapshot_seed = options.u64("snapshot_seed");
+    let warmup_requests = options.u32("warmup_requests");
+    let duration_ns = options.duration_ns("duration");
+    let grace_ns = options.duration_ns("grace");
+    let play_idle_cap_ns = options.duration_ns("play_idle_cap");
+    let idle_cap_ns = options.duration_ns("idle_cap");
+    let given = [
+        ("snapshot_seed", snapshot_seed.is_some()),
+        ("warmup_requests", warmup_requests.is_some()),
+        ("duration", duration_ns.is_some()),
+        ("grace", grace_ns.is_some()),
+        ("play_idle_cap", play_idle_cap_ns.is_some()),
+        ("idle_cap", idle_cap_ns.is_some()),
+    ];
+    let Some(lanes) = lanes else {
+        for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+            options.problem(name, &format!("`{name}` is for a trace with `lanes`"));
+        }
+        return None;
+    };
+    Some(ProfileConfig {
+        snapshot_seed,
+        warmup_requests: warmup_requests.unwrap_or(0),
+        duration_ns,
+        grace_ns: grace_ns.unwrap_or(0),
+        play_idle_cap_ns,
+        idle_cap_ns,
+        ..ProfileConfig::new(lanes)
+    })
 }
 
 /// Reads a trace once, however often the scenario names it.

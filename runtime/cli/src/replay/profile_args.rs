@@ -1,0 +1,55 @@
+//! Options of `vcr replay` for plays of agents that follow each other in lanes.
+
+use clap::Args;
+use vcr_cluster::ProfileConfig;
+
+/// Options of a profile.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Profile (plays of agents in lanes)")]
+pub(crate) struct ProfileArgs {
+    /// Play the trace in N lanes and ignore arrival times: each has one play (a session, or sessions that wait for each
+    /// other) at a time, and takes the next of the trace when it ends.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "replay_concurrency")]
+    pub(crate) lanes: Option<u32>,
+
+    /// Start the first play of each lane in its middle, at a place that follows from this seed.
+    #[arg(long, value_name = "SEED", requires = "lanes")]
+    pub(crate) snapshot_seed: Option<u64>,
+
+    /// Warm the caches before the profile: each lane sends the last request before its snapshot of each conversation that
+    /// goes on, and then N of these again, of one output token each. They are not measured.
+    #[arg(long, value_name = "N", default_value = "0", requires = "lanes")]
+    pub(crate) warmup_requests: u32,
+
+    /// Start requests for this long, the trace from its beginning again after its last play [default: each play once].
+    #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
+    pub(crate) profile_duration: Option<u64>,
+
+    /// Wait for requests in flight for this long after the profile, then cancel them [default: cancel them at once].
+    #[arg(long, value_name = "DURATION", requires = "profile_duration", value_parser = crate::values::time_limit)]
+    pub(crate) profile_grace: Option<u64>,
+
+    /// Cut what a play waits for to this, while it has nothing in flight.
+    #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
+    pub(crate) play_idle_cap: Option<u64>,
+
+    /// Cut what all plays wait for to this, while none has anything in flight.
+    #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
+    pub(crate) idle_cap: Option<u64>,
+}
+
+impl ProfileArgs {
+    /// The profile, if lanes are asked for.
+    pub(crate) fn config(&self, speedup: f64) -> Option<ProfileConfig> {
+        Some(ProfileConfig {
+            speedup,
+            snapshot_seed: self.snapshot_seed,
+            warmup_requests: self.warmup_requests,
+            duration_ns: self.profile_duration,
+            grace_ns: self.profile_grace.unwrap_or(0),
+            play_idle_cap_ns: self.play_idle_cap,
+            idle_cap_ns: self.idle_cap,
+            ..ProfileConfig::new(self.lanes?)
+        })
+    }
+}
