@@ -26,6 +26,7 @@ const TIERS: KvTiersConfig = KvTiersConfig {
     host_to_device_bytes_per_s: Some(3_200_000_000),
     host_to_disk_bytes_per_s: Some(800_000_000),
     disk_to_host_bytes_per_s: Some(400_000_000),
+    host_latency_ns: 0,
     disk_latency_ns: 100_000,
 };
 

@@ -100,7 +100,7 @@ fn json_of(value: OptionValue) -> Value {
 }
 
 fn tiers_of(tiers: &KvTiersConfig) -> Value {
-    json!({
+    let mut settings = json!({
         "host_blocks": tiers.host_blocks,
         "disk_blocks": tiers.disk_blocks,
         "kv_bytes_per_token": tiers.kv_bytes_per_token,
@@ -110,5 +110,10 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
         "host_to_disk_bytes_per_s": tiers.host_to_disk_bytes_per_s,
         "disk_to_host_bytes_per_s": tiers.disk_to_host_bytes_per_s,
         "disk_latency_ns": tiers.disk_latency_ns,
-    })
+    });
+    // Logs from before there was such a latency have none.
+    if tiers.host_latency_ns > 0 {
+        settings["host_latency_ns"] = tiers.host_latency_ns.into();
+    }
+    settings
 }

@@ -12,7 +12,7 @@ const PLAY: &str = r#"{"id":"fix-a-bug","models":["m"],"block_size":16,"hash_id_
   {"type":"s","t":2.0,"model":"m","in":50,"out":12,"api_time":0.7,"hash_ids":[1,2,5]},
   {"type":"n","t":4.5,"model":"m","in":80,"out":12,"api_time":1.0,"hash_ids":[1,2,3,4,6]}]}"#;
 
-/// What aisimulate-core 0.13.0, which is Dynamo 1.6.1's replay, makes of it; names are shortened.
+/// The rows that aisimulate-core 0.13.0, Dynamo 1.6.1's replay, makes of it; names are shortened.
 const ROWS: &str = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":16,"hash_id_scope":"local"}
 {"request_id":"0","play_id":"p","session_id":"root","input_length":48,"output_length":20,"hash_ids":[1,2,3],"not_before_ms":0.0,"recorded_api_time_ms":1500.0}
 {"request_id":"1:0","play_id":"p","session_id":"look","input_length":40,"output_length":9,"hash_ids":[1,7,100],"not_before_ms":1700.0,"recorded_api_time_ms":500.0,"dependencies":[{"request_id":"0","trigger":"completion","delay_ms":200.0,"relation":"spawn"}]}

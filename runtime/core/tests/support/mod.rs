@@ -173,6 +173,7 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
             host_to_device_bytes_per_s: bytes_per_s,
             host_to_disk_bytes_per_s: bytes_per_s,
             disk_to_host_bytes_per_s: bytes_per_s,
+            host_latency_ns: u64::from(host_blocks % 3),
             disk_latency_ns: 5,
         }
     }))

@@ -180,6 +180,10 @@ fn tiers_are_those_of_either_line() {
         (Some(32_000_000_000), Some(10_000_000_000))
     );
     assert_eq!(tiers.disk_latency_ns, 100_000);
+    let late = json!({"engine": {
+        "kv_cache_bytes_per_token": 1000, "native_host_offload": {"num_host_blocks": 9, "latency_to_first_byte_ms": 0.5},
+    }});
+    assert_eq!(args(late).kv_tiers.expect("it has tiers").host_latency_ns, 500_000);
     // Bandwidths of absent tiers are reported.
     let warnings = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
     assert_eq!(warnings.len(), 2);

@@ -85,6 +85,10 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
         tiers.host_blocks = required_blocks(&mut keys, "num_host_blocks");
         tiers.device_to_host_bytes_per_s = bandwidth(&mut keys, "d2h_bandwidth_gbps", HOST_GB_PER_S);
         tiers.host_to_device_bytes_per_s = bandwidth(&mut keys, "h2d_bandwidth_gbps", HOST_GB_PER_S);
+        let latency_ms = keys.between("latency_to_first_byte_ms", 0.0, 1e9).unwrap_or(0.0);
+        tiers.host_latency_ns = (latency_ms * 1e6).round() as u64;
+        let shared = ["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps", "kv_layout_id"];
+        keys.pass_over(&shared, "it is about a host tier that workers share");
         keys.finish(|_| None);
     }
     if let Some(disk) = disk {

@@ -97,7 +97,7 @@ impl Source {
         &self.rows[self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize]
     }
 
-    /// What a row waits for, all of which is of its play, by the place there.
+    /// Dependencies of a row, all of which are on rows of its play, by their places there.
     fn inside<'a>(&'a self, rows: &'a [u32], row: u32) -> impl Iterator<Item = (usize, &'a Dependency)> {
         let dependencies = self.trace.dependencies(&self.trace.requests[row as usize]).iter();
         dependencies.filter_map(|other| Some((rows.binary_search(&other.request).ok()?, other)))

@@ -28,7 +28,7 @@ fn trace() -> Arc<Trace> {
     Arc::new(Trace::read(rows.join("\n").as_bytes(), "t", TraceFormat::AgenticMooncake, &options).unwrap())
 }
 
-/// What is released, by time, as seconds and rows.
+/// Released nodes by time, as seconds and rows.
 fn released(profile: &mut Profile) -> Vec<(u64, u32)> {
     let mut released: Vec<_> =
         std::iter::from_fn(|| profile.pop_released()).map(|(at_ns, node)| (at_ns / S, split(node).1)).collect();

@@ -105,6 +105,7 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
             host_to_device_bytes_per_s: speeds.1,
             host_to_disk_bytes_per_s: speeds.2,
             disk_to_host_bytes_per_s: speeds.3,
+            host_latency_ns: 0,
             disk_latency_ns,
         },
     )

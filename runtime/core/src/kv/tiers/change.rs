@@ -33,7 +33,7 @@ impl KvTierStats {
         self.disk_to_host_bytes = self.disk_to_host_bytes.saturating_add(more.disk_to_host_bytes);
     }
 
-    /// What was added to the totals that were `earlier`.
+    /// The difference to the totals that were `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -21,6 +21,9 @@ pub struct KvTiersConfig {
     pub host_to_disk_bytes_per_s: Option<u64>,
     /// From the disk to the host.
     pub disk_to_host_bytes_per_s: Option<u64>,
+    /// From when a transfer to or from the host is asked for until its first byte moves; it takes no
+    /// bandwidth.
+    pub host_latency_ns: u64,
     /// Added to every read of the disk.
     pub disk_latency_ns: u64,
 }
@@ -55,6 +58,7 @@ impl Default for KvTiersConfig {
             host_to_device_bytes_per_s: Some(14_000_000_000),
             host_to_disk_bytes_per_s: Some(7_000_000_000),
             disk_to_host_bytes_per_s: Some(7_000_000_000),
+            host_latency_ns: 0,
             disk_latency_ns: 0,
         }
     }

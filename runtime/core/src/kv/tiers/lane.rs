@@ -21,6 +21,8 @@ pub(super) struct Transfer {
 #[derive(Debug)]
 pub(super) struct Lane {
     bytes_per_s: Option<u64>,
+    /// From when a transfer is asked for until its first byte is sent, at the earliest.
+    first_byte_ns: u64,
     /// From the last byte sent until it arrives.
     latency_ns: u64,
     /// When everything so far is sent.
@@ -32,8 +34,9 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(bytes_per_s: Option<u64>, latency_ns: u64) -> Self {
-        Self { bytes_per_s, latency_ns, free_at_ns: 0, transfers: VecDeque::new(), slots: VecDeque::new(), bytes: 0 }
+    pub(super) fn new(bytes_per_s: Option<u64>, first_byte_ns: u64, latency_ns: u64) -> Self {
+        let (transfers, slots) = (VecDeque::new(), VecDeque::new());
+        Self { bytes_per_s, first_byte_ns, latency_ns, free_at_ns: 0, transfers, slots, bytes: 0 }
     }
 
     /// Bytes of all transfers so far.
@@ -57,7 +60,8 @@ impl Lane {
     ) {
         let bytes = block_bytes.saturating_mul(u64::from(num_blocks));
         self.bytes = self.bytes.saturating_add(bytes);
-        self.free_at_ns = self.free_at_ns.max(now_ns).saturating_add(self.alone_ns(bytes));
+        let ready_ns = now_ns.saturating_add(self.first_byte_ns);
+        self.free_at_ns = self.free_at_ns.max(ready_ns).saturating_add(self.alone_ns(bytes));
         let before = self.slots.len();
         self.slots.extend(slots);
         let num_slots = (self.slots.len() - before) as u32;

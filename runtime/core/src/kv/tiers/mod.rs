@@ -81,10 +81,10 @@ impl KvTiers {
     #[must_use]
     pub fn new(config: KvTiersConfig, block_size_tokens: u32) -> Self {
         let lane = |way: Way| match way {
-            Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, 0),
-            Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0),
-            Way::DiskToHost => Lane::new(config.disk_to_host_bytes_per_s, config.disk_latency_ns),
-            Way::HostToDevice => Lane::new(config.host_to_device_bytes_per_s, 0),
+            Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0),
+            Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0, 0),
+            Way::DiskToHost => Lane::new(config.disk_to_host_bytes_per_s, 0, config.disk_latency_ns),
+            Way::HostToDevice => Lane::new(config.host_to_device_bytes_per_s, config.host_latency_ns, 0),
         };
         Self {
             block_bytes: config.kv_bytes_per_token.saturating_mul(u64::from(block_size_tokens)),

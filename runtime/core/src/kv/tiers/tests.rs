@@ -14,6 +14,7 @@ fn config() -> KvTiersConfig {
         host_to_device_bytes_per_s: Some(32_000_000_000),
         host_to_disk_bytes_per_s: Some(8_000_000_000),
         disk_to_host_bytes_per_s: Some(4_000_000_000),
+        host_latency_ns: 0,
         disk_latency_ns: 100,
     }
 }
@@ -50,6 +51,19 @@ fn batches_arrive_one_after_another_each_as_a_whole() {
     // It is there already.
     tiers.offload(&[1, 2, 3], 0);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
+}
+
+#[test]
+fn the_first_byte_of_a_transfer_waits_beside_those_under_way() {
+    let config = KvTiersConfig { host_latency_ns: 500, ..config() };
+    let mut tiers = KvTiers::new(config, 16);
+    tiers.record_changes(true);
+    tiers.advance(10);
+    // Two batches asked for at once: the second has waited while the first was sent.
+    tiers.offload(&[1, 2, 3], 0);
+    tiers.advance(20_000);
+    let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
+    assert_eq!(changes(&mut tiers), [host(2_510, 1), host(2_510, 2), host(3_510, 3)]);
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn make(mut options: Options<'_>) -> Scripted<TiersSpec> {
         kv_bytes_per_token: options.required("kv_bytes_per_token", kv_bytes_per_token),
         disk_blocks: options.u32("disk_blocks").unwrap_or(own.disk_blocks),
         offload_batch_size: options.u32("offload_batch_size").unwrap_or(own.offload_batch_size),
+        host_latency_ns: options.duration_ns("host_latency").unwrap_or(own.host_latency_ns),
         disk_latency_ns: options.duration_ns("disk_latency").unwrap_or(own.disk_latency_ns),
     };
     options.finish()?;
