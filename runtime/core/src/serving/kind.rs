@@ -9,6 +9,7 @@ use crate::ticks::TickConfig;
 
 /// Checked settings of an engine, which select its scheduler.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a pool has one, and its engines take it apart when they start")]
 pub enum EngineKind {
     /// vLLM's, or with [`CapacityPolicy::GuaranteedNoEvict`] TensorRT-LLM's.
     ///

@@ -123,7 +123,7 @@ fn profile(options: &mut Options<'_>) -> Option<ProfileConfig> {
     ];
     let Some(lanes) = lanes else {
         for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
-            options.problem(name, &format!("`{name}` is for a trace with `lanes`"));
+            options.problem(name, format!("`{name}` is for a trace with `lanes`"));
         }
         return None;
     };
