@@ -17,7 +17,7 @@ const INSTALL: &[(&str, &str)] = &[
     ("cargo-cyclonedx", "install it with `cargo install cargo-cyclonedx --locked`"),
 ];
 
-/// What to do about a program that this machine cannot start.
+/// The remedy for a program that this machine cannot start.
 const RUNNABLE: &str = "name a program of the same version that this machine can run, by `--runnable`, or what \
     runs those of the target in Cargo's variable CARGO_TARGET_TRIPLE_RUNNER, such as an emulator";
 
