@@ -5,8 +5,11 @@
 #   docker run --rm -v "$PWD:/mine" vcr run /mine/my.rhai
 #   docker run --rm -p 8000:8000 vcr serve --host 0.0.0.0
 #
-# `--build-arg SOURCE=prebuilt` compiles nothing: it takes prebuilt/vcr, a stripped binary
-# for Debian 12's glibc, and prebuilt/home/guests/dist from the build context.
+# `--build-arg SOURCE=prebuilt` compiles nothing: it takes prebuilt/amd64/vcr or prebuilt/arm64/vcr,
+# stripped binaries such as those of releases, and prebuilt/home/guests/dist from the build context.
+# So both architectures are made on one machine:
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg SOURCE=prebuilt .
 ARG SOURCE=build
 
 FROM rust:1.95-bookworm AS build
@@ -18,7 +21,9 @@ RUN cargo build --release --locked --features full && target/release/vcr guest b
     && cp -r guests/dist /built/home/guests/dist
 
 FROM scratch AS prebuilt
-COPY prebuilt /built
+ARG TARGETARCH
+COPY prebuilt/${TARGETARCH}/vcr /built/vcr
+COPY prebuilt/home /built/home
 
 FROM ${SOURCE} AS built
 

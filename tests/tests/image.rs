@@ -64,7 +64,10 @@ fn context(folder: &Folder) -> PathBuf {
     let context = folder.path().join("context");
     let dist = context.join("prebuilt/home/guests/dist");
     fs::create_dir_all(&dist).expect("it is writable");
-    done(Command::new("strip").arg("-o").arg(context.join("prebuilt/vcr")).arg(vcr()));
+    // As images name architectures.
+    let binary = context.join("prebuilt").join(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
+    fs::create_dir(&binary).expect("it is writable");
+    done(Command::new("strip").arg("-o").arg(binary.join("vcr")).arg(vcr()));
     for name in ["Dockerfile", ".dockerignore", "scenarios"] {
         done(Command::new("cp").arg("-r").arg(root().join(name)).arg(context.join(name)));
     }
