@@ -24,10 +24,16 @@ pub(crate) struct Stripped {
 ///
 /// Zig's compiler, which cargo-zigbuild calls, links for other machines and for a chosen glibc.
 pub(crate) fn build(checkout: &Checkout, target: &Target) -> Result<PathBuf, Error> {
-    let mut flags = vec![format!("--remap-path-prefix={}=/vcr", checkout.root.display())];
     let home = std::env::home_dir().map(|home| home.join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
-    flags.extend(cargo.map(|cargo| format!("--remap-path-prefix={}=/cargo", cargo.display())));
+    let folders = std::iter::once((checkout.root.clone(), "/vcr")).chain(cargo.map(|cargo| (cargo, "/cargo")));
+    let (mut rust, mut c) = (Vec::new(), Vec::new());
+    for (folder, name) in folders {
+        rust.push(format!("--remap-path-prefix={}={name}", folder.display()));
+        // Assertions of libzmq name their file.
+        c.push(format!("'-ffile-prefix-map={}={name}'", folder.display()));
+    }
+    let c = c.join(" ");
     let written = target.to_string();
     let is_native = written == checkout.host;
     // Apart from other builds, which have other flags; and from those with another linker, which Cargo would
@@ -37,20 +43,27 @@ pub(crate) fn build(checkout: &Checkout, target: &Target) -> Result<PathBuf, Err
     command.arg(if is_native { "build" } else { "zigbuild" });
     command.args(["--profile", "dist", "--locked", "--package", "vcr", "--features", "full", "--target", &written]);
     command.current_dir(&checkout.root);
-    command.env("CARGO_TARGET_DIR", &folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    command.env("CARGO_TARGET_DIR", &folder).env("CARGO_ENCODED_RUSTFLAGS", rust.join("\u{1f}"));
+    let underscored = target.triple.replace('-', "_");
+    command.env("CC_SHELL_ESCAPED_FLAGS", "1");
+    command.env(format!("CFLAGS_{underscored}"), &c).env(format!("CXXFLAGS_{underscored}"), &c);
     if !is_native {
-        command.env("PATH", path_with_compilers(checkout)?);
+        let compilers = checkout.root.join("xtask/compilers");
+        // By the name that bindgen asks for first. Zig's own headers, which cargo-zigbuild would name, need
+        // Zig's clang.
+        let headers = format!("-nostdinc -isystem '{}'", compilers.join("include").display());
+        command.env(format!("BINDGEN_EXTRA_CLANG_ARGS_{}", target.triple), headers);
+        command.env("PATH", path_behind(&compilers)?);
     }
     tool::run(&mut command, Some("another target needs the standard library: `rustup target add TRIPLE`"))?;
     Ok(folder.join(&target.triple).join("dist/vcr"))
 }
 
 /// `PATH` behind the folder of compilers that crates ask for by name, whatever the target is.
-fn path_with_compilers(checkout: &Checkout) -> Result<OsString, Error> {
-    let compilers = checkout.root.join("xtask/compilers");
+fn path_behind(compilers: &Path) -> Result<OsString, Error> {
     let rest = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(compilers.clone()).chain(std::env::split_paths(&rest));
-    std::env::join_paths(folders).map_err(|source| Error::file("put into PATH", &compilers)(io::Error::other(source)))
+    let folders = std::iter::once(compilers.to_owned()).chain(std::env::split_paths(&rest));
+    std::env::join_paths(folders).map_err(|source| Error::file("put into PATH", compilers)(io::Error::other(source)))
 }
 
 /// A program that writes about itself: `vcr`, or what runs it.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -223,22 +224,56 @@ fn a_binary_is_run_by_what_cargo_knows_for_its_target() {
     assert!(said.contains(&format!("got `as told: {this} --version`")), "{said}");
 }
 
+/// A folder with Cargo, rustc and git, and nothing else.
+fn programs() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for program in ["cargo", "rustc", "git"] {
+        let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+        symlink(found.expect("it is installed"), folder.path().join(program)).expect("it is new");
+    }
+    folder
+}
+
 #[test]
 fn a_compiler_that_is_missing_is_named() {
-    let here = std::env::consts::ARCH;
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.args(["dist", "--target", &format!("{here}-unknown-linux-gnu.2.28")]);
-    // Cargo, rustc and git are found, and nothing else.
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for program in ["cargo", "rustc", "git"] {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-        std::os::unix::fs::symlink(found.expect("it is installed"), folder.path().join(program)).expect("it is new");
-    }
-    let output = command.env("PATH", folder.path()).output().expect("it starts");
+    command.args(["dist", "--target", "aarch64-unknown-linux-gnu.2.28"]);
+    let output = command.env("PATH", programs().path()).output().expect("it starts");
     let said = String::from_utf8(output.stderr).expect("text");
     assert!(said.contains("error: cannot start `cargo-zigbuild`"), "{said}");
     assert!(said.contains("hint: install it with `pip install cargo-zigbuild`"), "{said}");
+}
+
+/// A stand-in says how it was called, and builds nothing.
+#[test]
+fn other_targets_are_built_by_zig_with_what_crates_ask_for_by_name() {
+    let programs = programs();
+    let stand_in = programs.path().join("cargo-zigbuild");
+    // From the system, since a shell passes on no variable with a hyphen in its name.
+    let script = "#!/bin/sh\necho \"called: $*\"\n/usr/bin/tr '\\0' '\\n' </proc/$$/environ\nexit 1\n";
+    fs::write(&stand_in, script).expect("it is writable");
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["dist", "--target", "aarch64-unknown-linux-gnu.2.28"]).stdin(Stdio::null());
+    let output = command.env("PATH", programs.path()).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stdout).expect("text");
+    let root = root().canonicalize().expect("it is there");
+    let root = root.display();
+    for wanted in [
+        "called: zigbuild --profile dist --locked --package vcr --features full --target aarch64-unknown-linux-gnu.2.28",
+        &format!("PATH={root}/xtask/compilers:"),
+        &format!(
+            "BINDGEN_EXTRA_CLANG_ARGS_aarch64-unknown-linux-gnu=-nostdinc -isystem '{root}/xtask/compilers/include'"
+        ),
+        &format!("CXXFLAGS_aarch64_unknown_linux_gnu='-ffile-prefix-map={root}=/vcr'"),
+    ] {
+        assert!(said.lines().any(|line| line.starts_with(wanted)), "no {wanted}:\n{said}");
+    }
+    for name in ["g++", "include/stdbool.h", "include/stddef.h", "include/stdint.h"] {
+        assert!(self::root().join("xtask/compilers").join(name).is_file(), "{name}");
+    }
 }
 
 /// Standard error of `cargo xtask dist`, which ends with the exit code of bad input.

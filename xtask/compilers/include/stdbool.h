@@ -1,0 +1,2 @@
+/* As stdint.h beside it. C++ has the type. */
+#pragma once
