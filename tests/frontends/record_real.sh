@@ -77,10 +77,10 @@ for line in open(sys.argv[1]):
 engine=("$vcr" play --handshake-address "tcp://127.0.0.1:{handshake}" --vllm-minor 0.32 --max-model-len 2048
   --block-size "$(setting block_size)" --num-gpu-blocks "$(setting num_gpu_blocks)"
   --max-num-seqs "$(setting max_num_seqs)" --max-num-batched-tokens "$(setting max_num_batched_tokens)"
-  --seed 99 --strict --replay "$work/live.jsonl")
+  --seed 99 --strict --playback "$work/live.jsonl")
 
-chain recorded "${engine[@]}" --replay-times recorded
-chain model "${engine[@]}" --replay-times model --inter-token-latency 5ms
+chain recorded "${engine[@]}" --playback-times recorded
+chain model "${engine[@]}" --playback-times model --inter-token-latency 5ms
 
 for name in recorded model; do
   cmp "$work/live.answers" "$work/$name.answers" || fail "the answers of $name differ"

@@ -248,7 +248,7 @@ fn files_of_ours_are_named_where_they_do_not_fit() {
     folder.write("test.rhai", "trace(#{ path: \"sweep.csv\" });");
     folder.run(&[]).failed(2, &["the table of a sweep of `vcr replay`, not a trace"]);
     let no_capture = ["the list of requests of `vcr run`, not a capture"];
-    folder.vcr(&["play", "--replay", "out/requests.jsonl"]).failed(2, &no_capture);
+    folder.vcr(&["play", "--playback", "out/requests.jsonl"]).failed(2, &no_capture);
     folder.write("other.csv", "x,y\n1,2\n");
     folder.vcr(&["inspect", "summarize", "other.csv"]).failed(2, &["by its columns x, y", "`prompt_tokens`"]);
     folder.write("plain.csv", "arrival_ms,prompt_tokens,output_tokens\n0,10,5\n20,30,6\n");

@@ -40,7 +40,7 @@ fn packed_input_is_looked_at_before_it_is_unpacked() {
     folder.vcr(&dataset).failed(2, &["zeros.jsonl.gz", too_long]);
     folder.vcr(&["replay", "zeros.jsonl.gz"]).failed(2, &["line 1", "longer than 67108864 bytes"]);
     // No engine waits for a frontend before its capture is known to be one.
-    let playback = ["play", "--handshake-address", "tcp://127.0.0.1:9", "--replay", "zeros.jsonl.gz"];
+    let playback = ["play", "--handshake-address", "tcp://127.0.0.1:9", "--playback", "zeros.jsonl.gz"];
     folder.vcr(&playback).failed(2, &["line 1", "longer than 67108864 bytes"]);
 }
 
@@ -49,7 +49,7 @@ fn packed_input_is_unpacked_up_to_a_limit() {
     let folder = Folder::new();
     let meta = b"{\"kind\":\"meta\",\"format\":\"vcr.capture\",\"version\":1}\n";
     folder.write("capture.jsonl.gz", bomb(meta, b'x', 3));
-    let playback = ["play", "--handshake-address", "tcp://127.0.0.1:9", "--replay", "capture.jsonl.gz"];
+    let playback = ["play", "--handshake-address", "tcp://127.0.0.1:9", "--playback", "capture.jsonl.gz"];
     folder.vcr(&playback).failed(2, &["capture.jsonl.gz", "of packed data unpack to more than 1.", "unpack the file"]);
 }
 

@@ -309,7 +309,7 @@ fn among_equal_prompts_the_record_with_equal_parameters_answers() {
     let capture = chain.out.to_str().expect("a path in text");
     let report = chain.out.with_file_name("report.json");
     let report_path = report.to_str().expect("a path in text");
-    let args = ["--max-model-len", "4096", "--replay", capture, "--strict", "--replay-report", report_path];
+    let args = ["--max-model-len", "4096", "--playback", capture, "--strict", "--playback-report", report_path];
     let mut play = Play::start(&frontend.handshake_address(), &args);
     frontend.wait_until_it_serves();
     for index in [2, 1] {

@@ -96,8 +96,8 @@ pub(crate) const PLAY_EXAMPLES: &str = "Examples:
   vcr play --kv-transfer nixl --nixl-model meta-llama/Llama-3.1-8B --vllm-version 0.33.0
   vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
   vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090
-  vcr play --replay day.jsonl.zst --strict --replay-report report.json
-  vcr play --replay day.jsonl.zst --replay-times model --inter-token-latency 10ms
+  vcr play --playback day.jsonl.zst --strict --playback-report report.json
+  vcr play --playback day.jsonl.zst --playback-times model --inter-token-latency 10ms
 
 Exit codes:
   0  stopped by a signal, after the requests under way; 124 if it was --timeout

@@ -13,7 +13,7 @@ use crate::faults::rule::FaultRule;
 use crate::kv_transfer::link::SharedLink;
 use crate::kv_transfer::peers::KvPeer;
 use crate::kv_transfer::settings::{LoadFailurePolicy, MeetingSettings, PlaneSettings};
-use crate::playback::capture::ReplaySettings;
+use crate::playback::capture::PlaybackSettings;
 use crate::stepping::watch::StepObserver;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
@@ -40,7 +40,7 @@ pub struct LiveConfig {
     /// The tokens of answers.
     pub tokens: TokenSettings,
     /// The capture for playback, if any.
-    pub replay: Option<ReplaySettings>,
+    pub playback: Option<PlaybackSettings>,
     /// Base of every random stream.
     pub seed: u64,
     /// Statistics sent with outputs.

@@ -74,7 +74,7 @@ pub struct Counters {
     /// Nanoseconds that they waited.
     pub kv_rooms_waited_ns: u64,
     /// Requests that were answered from a capture.
-    pub replayed: u64,
+    pub played_back: u64,
     /// Requests that were not in it.
     pub unmatched: u64,
     /// Requests that the router gave to this engine, its own among them.
@@ -131,7 +131,7 @@ impl Counters {
             kv_rooms: self.kv_rooms + other.kv_rooms,
             kv_rooms_missed: self.kv_rooms_missed + other.kv_rooms_missed,
             kv_rooms_waited_ns: self.kv_rooms_waited_ns + other.kv_rooms_waited_ns,
-            replayed: self.replayed + other.replayed,
+            played_back: self.played_back + other.played_back,
             unmatched: self.unmatched + other.unmatched,
             routed: self.routed + other.routed,
             routed_away: self.routed_away + other.routed_away,

@@ -44,9 +44,9 @@ pub enum LiveError {
     /// Its failure injector failed.
     #[error(transparent)]
     Injector(#[from] FaultError),
-    /// A record of the capture that it replays cannot be read.
+    /// A record of the capture that it plays back cannot be read.
     #[error(transparent)]
-    Replay(#[from] vcr_replay::ReplayError),
+    Playback(#[from] vcr_playback::PlaybackError),
     /// It has no memory for KV that moves.
     #[error(transparent)]
     Arena(#[from] vcr_transfer::ArenaError),

@@ -57,7 +57,7 @@ pub use kv_transfer::settings::{
     EndedTransfer, LoadFailurePolicy, MeetingSettings, PdRole, PlaneSettings, RoomKeys, TransferFault,
     TransferObserver, TransferTime,
 };
-pub use playback::capture::ReplaySettings;
+pub use playback::capture::PlaybackSettings;
 pub use process::engines::LiveEngines;
 pub use stepping::watch::StepObserver;
 pub use token_list::{TokenList, TokenListError};

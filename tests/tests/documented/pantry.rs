@@ -10,7 +10,7 @@ use vcr_tests::{Folder, Said, built_guest, byte_tokenizer, component, root, self
 
 /// Options behind which a name is one of an output.
 const OUTPUTS: [&str; 9] =
-    ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--replay-report"];
+    ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--playback-report"];
 
 /// The user's home, for commands that write there. The folders around it are those of the repository.
 pub(crate) const HOME: &str = "home";

@@ -102,18 +102,18 @@ fn a_stop_signal_drains_or_aborts() {
 /// Requests fail, and none of them hangs: neither those under way nor later
 /// ones.
 #[test]
-fn a_strict_replay_tells_the_frontend_that_it_is_over() {
+fn a_strict_playback_tells_the_frontend_that_it_is_over() {
     let folder = vcr_tests::Folder::new();
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl", "--requests", "3"]).ended(0);
     let capture = folder.path().join("a.jsonl");
     let capture = capture.to_str().expect("a path in text");
     for version in releases() {
-        let args = ["--replay", capture, "--strict"];
+        let args = ["--playback", capture, "--strict"];
         let Some((frontend, mut play)) = served(version, &FrontendOptions::default(), &args) else { return };
         let ask = || frontend.post("/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 8}));
         let failed = ask();
         assert!(failed.status >= 500, "{version}: {}", failed.body);
-        play.wait_for("the replay is strict: this ends it");
+        play.wait_for("the playback is strict: this ends it");
         assert_eq!(play.wait().code(), Some(1), "vLLM {version}");
         wait_until("the frontend knows that its engine is dead", || frontend.get("/health").status == 503);
         assert!(ask().status >= 500, "vLLM {version}");

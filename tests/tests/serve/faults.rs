@@ -48,7 +48,7 @@ fn a_capture_is_played_back() {
     let path = folder.path().join("capture.jsonl");
     let path = path.to_str().expect("a path is a text");
     let name = ["--served-model-name", "demo", "--max-model-len", "100000"];
-    let serve = Serve::start(&[&["--replay-tokens", path, "--replay-match", "index"], &name[..]].concat());
+    let serve = Serve::start(&[&["--playback-tokens", path, "--playback-match", "index"], &name[..]].concat());
     let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 100_000})).body;
     assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
 }

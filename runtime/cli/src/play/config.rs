@@ -128,7 +128,7 @@ pub(crate) fn live_config(
         overheads: overheads(args)?,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, &side, guests)?,
-        replay: playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
+        playback: playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,

@@ -40,9 +40,9 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    let replay = config.replay.clone();
+    let capture = config.playback.clone();
     let served = serve(config, listeners.with_guests(guests.reader()), guests);
-    let played_back = replay.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.replay));
+    let played_back = capture.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.playback));
     ended(served, played_back)
 }
 

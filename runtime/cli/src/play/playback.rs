@@ -5,42 +5,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use vcr_live::ReplaySettings;
+use vcr_live::PlaybackSettings;
 use vcr_output::{OutputError, OutputFile, Outputs};
-use vcr_replay::{CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Replay, ReplayReport, Unmatched};
+use vcr_playback::{CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Playback, PlaybackReport, Unmatched};
 
 use super::unusable::Unusable;
 use crate::exit::Exit;
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Replay of a capture")]
+#[command(next_help_heading = "Playback of a capture")]
 pub(crate) struct PlaybackArgs {
     /// Play back this capture: its tokens at its times.
-    #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["replay_tokens", "replay_steps"])]
+    #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["playback_tokens", "playback_steps"])]
     #[arg(value_parser = crate::values::InputPath)]
-    pub(crate) replay: Option<PathBuf>,
+    pub(crate) playback: Option<PathBuf>,
 
     /// Play back the tokens of this capture in steps of the latency model.
-    #[arg(long, value_name = "CAPTURE")]
+    #[arg(long, alias = "replay-tokens", value_name = "CAPTURE")]
     #[arg(value_parser = crate::values::InputPath)]
-    pub(crate) replay_tokens: Option<PathBuf>,
+    pub(crate) playback_tokens: Option<PathBuf>,
 
     /// Play back the times of this capture.
-    #[arg(long, value_name = "CAPTURE")]
+    #[arg(long, alias = "replay-steps", value_name = "CAPTURE")]
     #[arg(value_parser = crate::values::InputPath)]
-    pub(crate) replay_steps: Option<PathBuf>,
+    pub(crate) playback_steps: Option<PathBuf>,
 
     /// Source of the times [default: recorded; model if a latency is given].
-    #[arg(long, value_enum, value_name = "WHEN", requires = "replay")]
-    pub(crate) replay_times: Option<TimesArg>,
+    #[arg(long, value_enum, value_name = "WHEN", requires = "playback")]
+    pub(crate) playback_times: Option<TimesArg>,
 
     /// Match requests with records by [default: content; index if no record has hashes].
-    #[arg(long, value_enum, value_name = "HOW")]
-    pub(crate) replay_match: Option<MatchArg>,
+    #[arg(long, alias = "replay-match", value_enum, value_name = "HOW")]
+    pub(crate) playback_match: Option<MatchArg>,
 
     /// Handling of requests that are not in the capture.
     #[arg(long, value_enum, value_name = "POLICY", default_value = "random", conflicts_with = "strict")]
-    pub(crate) replay_unmatched: UnmatchedArg,
+    pub(crate) playback_unmatched: UnmatchedArg,
 
     /// End with exit code 1 at the first request that is not in the capture.
     #[arg(long, alias = "replay-strict")]
@@ -56,10 +56,10 @@ pub(crate) struct PlaybackArgs {
 
     /// Write a report of matched and unmatched requests to this file at the end.
     #[arg(long, value_name = "FILE")]
-    pub(crate) replay_report: Option<PathBuf>,
+    pub(crate) playback_report: Option<PathBuf>,
 
-    /// Replace the file of --replay-report if it exists.
-    #[arg(long, requires = "replay_report")]
+    /// Replace the file of --playback-report if it exists.
+    #[arg(long, requires = "playback_report")]
     pub(crate) force: bool,
 }
 
@@ -97,37 +97,37 @@ pub(crate) enum UnmatchedArg {
     Nearest,
 }
 
-/// The capture to be replayed, if there is one.
+/// The capture to be played back, if there is one.
 pub(crate) fn settings(
     args: &PlaybackArgs,
     has_latency: bool,
     model_name: &str,
-) -> Result<Option<ReplaySettings>, Unusable> {
-    let (path, tokens, times) = match (&args.replay, &args.replay_tokens, &args.replay_steps) {
+) -> Result<Option<PlaybackSettings>, Unusable> {
+    let (path, tokens, times) = match (&args.playback, &args.playback_tokens, &args.playback_steps) {
         (Some(path), ..) => {
             let otherwise = if has_latency { TimesArg::Model } else { TimesArg::Recorded };
-            (path, true, args.replay_times.unwrap_or(otherwise) == TimesArg::Recorded)
+            (path, true, args.playback_times.unwrap_or(otherwise) == TimesArg::Recorded)
         }
         (None, Some(tokens), Some(steps)) if tokens != steps => {
             return Err(Unusable {
-                message: "--replay-tokens and --replay-steps name two captures, but a request has one record"
+                message: "--playback-tokens and --playback-steps name two captures, but a request has one record"
                     .to_owned(),
-                hint: Some("name the same capture in both, which is what --replay does".to_owned()),
+                hint: Some("name the same capture in both, which is what --playback does".to_owned()),
             });
         }
         (None, Some(path), steps) => (path, true, steps.is_some()),
         (None, None, Some(path)) => (path, false, true),
         (None, None, None) => return unused(args).map(|()| None),
     };
-    if times && has_latency && args.replay.is_none() {
+    if times && has_latency && args.playback.is_none() {
         return Err(Unusable {
-            message: "--replay-steps plays recorded times, so no other latency can be given".to_owned(),
-            hint: Some("use --replay-tokens with a latency; --time-scale makes recorded times faster".to_owned()),
+            message: "--playback-steps plays recorded times, so no other latency can be given".to_owned(),
+            hint: Some("use --playback-tokens with a latency; --time-scale makes recorded times faster".to_owned()),
         });
     }
-    let replay = open(path, args, model_name)?;
-    log_captures(&replay, path, tokens);
-    Ok(Some(ReplaySettings { replay: Arc::new(replay), tokens, times }))
+    let playback = open(path, args, model_name)?;
+    log_captures(&playback, path, tokens);
+    Ok(Some(PlaybackSettings { playback: Arc::new(playback), tokens, times }))
 }
 
 /// Options that mean nothing without a capture.
@@ -136,26 +136,26 @@ fn unused(args: &PlaybackArgs) -> Result<(), Unusable> {
         ("--strict", args.strict),
         ("--lenient", args.lenient),
         ("--expect-fingerprint", args.expect_fingerprint.is_some()),
-        ("--replay-report", args.replay_report.is_some()),
+        ("--playback-report", args.playback_report.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => Err(Unusable {
-            message: format!("{name} needs a capture to replay"),
-            hint: Some("name one with --replay CAPTURE".to_owned()),
+            message: format!("{name} needs a capture to play back"),
+            hint: Some("name one with --playback CAPTURE".to_owned()),
         }),
         None => Ok(()),
     }
 }
 
-fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Replay, Unusable> {
+fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Playback, Unusable> {
     let expected = Expectation {
         fingerprint: args.expect_fingerprint.clone(),
         model: (!model_name.is_empty()).then(|| model_name.to_owned()),
     };
-    let unusable = |error: vcr_replay::ReplayError| Unusable { message: error.to_string(), hint: None };
+    let unusable = |error: vcr_playback::PlaybackError| Unusable { message: error.to_string(), hint: None };
     let captures =
         CaptureIndex::open(path, &CaptureIndexOptions { lenient: args.lenient, expected }).map_err(unusable)?;
-    let by = match args.replay_match {
+    let by = match args.playback_match {
         Some(MatchArg::Content) => MatchBy::Content,
         Some(MatchArg::Index) => MatchBy::Index,
         Some(MatchArg::Id) => MatchBy::Id,
@@ -166,17 +166,17 @@ fn open(path: &Path, args: &PlaybackArgs, model_name: &str) -> Result<Replay, Un
             MatchBy::Index
         }
     };
-    let policy = match args.replay_unmatched {
+    let policy = match args.playback_unmatched {
         _ if args.strict => Unmatched::Fail,
         UnmatchedArg::Random => Unmatched::Random,
         UnmatchedArg::Error => Unmatched::Error,
         UnmatchedArg::Nearest => Unmatched::Nearest,
     };
-    Replay::new(captures, by, policy).map_err(unusable)
+    Playback::new(captures, by, policy).map_err(unusable)
 }
 
-fn log_captures(replay: &Replay, path: &Path, wants_tokens: bool) {
-    let captures = replay.captures();
+fn log_captures(playback: &Playback, path: &Path, wants_tokens: bool) {
+    let captures = playback.captures();
     for warning in &captures.summary().warnings {
         tracing::warn!("{warning}");
     }
@@ -197,21 +197,21 @@ fn log_captures(replay: &Replay, path: &Path, wants_tokens: bool) {
 
 /// The file of the report, still without its name.
 pub(crate) fn report_file(args: &PlaybackArgs) -> Result<Option<OutputFile>, Unusable> {
-    let Some(path) = &args.replay_report else { return Ok(None) };
+    let Some(path) = &args.playback_report else { return Ok(None) };
     let mut outputs = Outputs::new(args.force);
-    let mut captures = [&args.replay, &args.replay_tokens, &args.replay_steps].into_iter().flatten();
+    let mut captures = [&args.playback, &args.playback_tokens, &args.playback_steps].into_iter().flatten();
     let opened = captures.try_for_each(|capture| outputs.reads(capture));
     opened.and_then(|()| outputs.create(path)).map(Some).map_err(|error| unwritable(&error))
 }
 
 fn unwritable(error: &OutputError) -> Unusable {
-    Unusable { message: format!("--replay-report: {error}"), hint: error.hint().map(str::to_owned) }
+    Unusable { message: format!("--playback-report: {error}"), hint: error.hint().map(str::to_owned) }
 }
 
-/// Says what the replay came to. A strict one that met a request it does not
+/// Says what the playback came to. A strict one that met a request it does not
 /// hold has failed.
-pub(crate) fn finish(file: Option<OutputFile>, replay: &Replay) -> Result<Exit, Unusable> {
-    let report = replay.report();
+pub(crate) fn finish(file: Option<OutputFile>, playback: &Playback) -> Result<Exit, Unusable> {
+    let report = playback.report();
     log(&report);
     if let Some(file) = file {
         let written = file.write_with(|out| {
@@ -223,7 +223,7 @@ pub(crate) fn finish(file: Option<OutputFile>, replay: &Replay) -> Result<Exit, 
     Ok(if report.has_failed { Exit::CheckFailed } else { Exit::Passed })
 }
 
-fn log(report: &ReplayReport) {
+fn log(report: &PlaybackReport) {
     let counts = &report.counts;
     tracing::info!(
         exact = counts.exact,
@@ -231,6 +231,6 @@ fn log(report: &ReplayReport) {
         nearest = counts.nearest,
         unmatched = counts.unmatched,
         unused = report.unused,
-        "the replay is over"
+        "the playback is over"
     );
 }

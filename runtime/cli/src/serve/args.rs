@@ -54,7 +54,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "reasoning_parser",
     "seed",
     "faults",
-    "replay",
+    "playback",
     "metrics_address",
     "quiet",
 ];

@@ -65,9 +65,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    let replay = prepared.config.replay.clone();
+    let capture = prepared.config.playback.clone();
     let served = run(args, prepared, guests);
-    let played_back = replay.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.replay));
+    let played_back = capture.map_or(Ok(Exit::Passed), |settings| playback::finish(report, &settings.playback));
     ended(served, played_back)
 }
 

@@ -93,7 +93,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
             acceptance_rates: Vec::new(),
             embedding_dimensions: None,
         },
-        replay: None,
+        playback: None,
         seed: 0,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,

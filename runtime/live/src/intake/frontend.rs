@@ -243,7 +243,7 @@ impl Intake {
                 if ends_run {
                     serving.fail_process();
                 }
-                let refusal = Refusal { code: "replay_mismatch", message, retryable: false };
+                let refusal = Refusal { code: "playback_mismatch", message, retryable: false };
                 serving.refuse(client, &request.request_id, &refusal, now_ns)?;
                 return Ok(false);
             }
@@ -386,7 +386,7 @@ impl Intake {
 
 /// The recorded answer of a request, if a capture is played back.
 fn find_script(serving: &mut Serving, request: &EngineCoreRequest) -> Result<Found, LiveError> {
-    let Some(settings) = &serving.context.config.replay else { return Ok(Found::Nothing) };
+    let Some(settings) = &serving.context.config.playback else { return Ok(Found::Nothing) };
     let time_scale = serving.stepper.time_scale();
     serving.captures.find(settings, request, time_scale, serving.context.rank, &mut serving.counters)
 }

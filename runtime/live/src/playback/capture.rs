@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use vcr_replay::{Lookup, Replay};
+use vcr_playback::{Lookup, Playback};
 use vcr_trace::capture::{ExtraKeys, PromptChain, RequestRecord};
 use vcr_wire::{EngineCoreRequest, FinishReason, SamplingParams, StopReason};
 
@@ -12,9 +12,9 @@ use crate::error::LiveError;
 
 /// A capture for playback.
 #[derive(Clone)]
-pub struct ReplaySettings {
+pub struct PlaybackSettings {
     /// The capture, shared by all engines.
-    pub replay: Arc<Replay>,
+    pub playback: Arc<Playback>,
     /// Answer with the recorded tokens, where there are any.
     pub tokens: bool,
     /// Answer at the recorded times instead of those of the latency model.
@@ -70,7 +70,7 @@ pub(crate) struct Script {
 pub(crate) enum Found {
     Nothing,
     Script(Box<Script>),
-    /// It must fail, and all engines with it if the replay is strict.
+    /// It must fail, and all engines with it if the playback is strict.
     Refused {
         reason: String,
         ends_run: bool,
@@ -80,7 +80,7 @@ pub(crate) enum Found {
 impl Script {
     /// Of a record; with times, divided by `time_scale`, if they are wanted and
     /// known. Not more than `max_tokens` tokens.
-    pub(crate) fn of(record: RequestRecord, settings: &ReplaySettings, max_tokens: u32, time_scale: f64) -> Self {
+    pub(crate) fn of(record: RequestRecord, settings: &PlaybackSettings, max_tokens: u32, time_scale: f64) -> Self {
         let is_cut = record.output_tokens > max_tokens;
         let after_tokens = record.output_tokens.min(max_tokens);
         let times = settings.times.then(|| RecordedTimes::of(&record, after_tokens, time_scale)).flatten();
@@ -176,7 +176,7 @@ impl CaptureLookup {
     /// When the capture cannot be read.
     pub(crate) fn find(
         &mut self,
-        settings: &ReplaySettings,
+        settings: &PlaybackSettings,
         request: &EngineCoreRequest,
         time_scale: f64,
         rank: u16,
@@ -192,9 +192,9 @@ impl CaptureLookup {
             images: &images,
         };
         let chain = &mut self.prompt_chain;
-        settings.replay.captures().hasher().chain_into(prompt, &keys, chain);
-        let params = settings.replay.captures().knows_params().then(|| deciding_params(sampling));
-        let answer = settings.replay.answer(&Lookup {
+        settings.playback.captures().hasher().chain_into(prompt, &keys, chain);
+        let params = settings.playback.captures().knows_params().then(|| deciding_params(sampling));
+        let answer = settings.playback.answer(&Lookup {
             params: params.as_ref(),
             chain,
             prompt_tokens: prompt.len() as u32,
@@ -204,14 +204,14 @@ impl CaptureLookup {
         })?;
         let id = request.request_id.as_str();
         match &answer.record {
-            Some(_) => counters.replayed += 1,
+            Some(_) => counters.played_back += 1,
             None => counters.unmatched += 1,
         }
         for sentence in answer.divergence.iter().chain(&answer.other_params) {
             tracing::warn!(rank, request = id, "{sentence}");
         }
         if answer.ends_run {
-            tracing::error!(rank, request = id, "the replay is strict: this ends it");
+            tracing::error!(rank, request = id, "the playback is strict: this ends it");
         }
         if answer.is_refused {
             let reason = answer.divergence.unwrap_or_default();
@@ -225,15 +225,15 @@ impl CaptureLookup {
 
 #[cfg(test)]
 mod tests {
-    use vcr_replay::{CaptureIndex, MatchBy, Unmatched};
+    use vcr_playback::{CaptureIndex, MatchBy, Unmatched};
     use vcr_trace::capture::{CaptureMeta, GapSummary};
 
     use super::*;
 
-    fn settings() -> ReplaySettings {
+    fn settings() -> PlaybackSettings {
         let captures = CaptureIndex::of_records(CaptureMeta::default(), Vec::new());
-        let replay = Replay::new(captures, MatchBy::Index, Unmatched::Random).expect("by index");
-        ReplaySettings { replay: Arc::new(replay), tokens: true, times: true }
+        let playback = Playback::new(captures, MatchBy::Index, Unmatched::Random).expect("by index");
+        PlaybackSettings { playback: Arc::new(playback), tokens: true, times: true }
     }
 
     fn record() -> RequestRecord {

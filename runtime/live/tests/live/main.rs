@@ -6,7 +6,7 @@ mod limits;
 mod overheads;
 mod pauses;
 mod planes;
-mod replay;
+mod playback;
 mod requests;
 mod routers;
 mod transfer;
@@ -73,7 +73,7 @@ fn config() -> LiveConfig {
             acceptance_rates: Vec::new(),
             embedding_dimensions: None,
         },
-        replay: None,
+        playback: None,
         seed: 7,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,

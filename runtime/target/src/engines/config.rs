@@ -174,7 +174,7 @@ pub(crate) fn live_config(
             acceptance_rates: pool.acceptance_rates.clone(),
             embedding_dimensions: None,
         },
-        replay: None,
+        playback: None,
         seed: run.seed,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,

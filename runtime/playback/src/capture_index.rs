@@ -86,19 +86,19 @@ pub struct Expectation {
 
 /// An error of opening a capture for playback.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
+pub enum PlaybackError {
     /// It cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// It holds no request.
-    #[error("{}: expected at least one finished request to replay", path.display())]
+    #[error("{}: expected at least one finished request to play back", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// It is of something else.
     #[error(
-        "{}: invalid {what} of the capture, {}: expected {expected}; replay a capture of that, or drop the option that \
+        "{}: invalid {what} of the capture, {}: expected {expected}; play back a capture of that, or drop the option that \
          expects it",
         path.display(),
         found.as_deref().unwrap_or("not known")
@@ -207,7 +207,7 @@ impl CaptureIndex {
     ///
     /// # Errors
     /// When it cannot be read, is of something else than expected, or empty.
-    pub fn open(path: &Path, options: &CaptureIndexOptions) -> Result<Self, ReplayError> {
+    pub fn open(path: &Path, options: &CaptureIndexOptions) -> Result<Self, PlaybackError> {
         let read = ReadOptions { lenient: options.lenient };
         let file = CaptureFile::open(path, &read)?;
         options.expected.check(path, file.meta(), &read)?;
@@ -228,7 +228,7 @@ impl CaptureIndex {
             });
         })?;
         if positions.is_empty() {
-            return Err(ReplayError::Empty { path: path.to_owned() });
+            return Err(PlaybackError::Empty { path: path.to_owned() });
         }
         let meta = file.meta().clone();
         let by_row = |order: &[u32]| {
@@ -294,7 +294,7 @@ impl CaptureIndex {
     ///
     /// # Errors
     /// When the file has changed or cannot be read any more.
-    pub fn record(&self, row: Row) -> Result<RequestRecord, ReplayError> {
+    pub fn record(&self, row: Row) -> Result<RequestRecord, PlaybackError> {
         match &self.store {
             Store::File(file, positions) => Ok(file.record_at(positions[row as usize])?),
             Store::Memory(records) => Ok(records[row as usize].clone()),
@@ -340,8 +340,8 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 
 impl Expectation {
     /// Whether a capture is what it must be.
-    fn check(&self, path: &Path, meta: &CaptureMeta, read: &ReadOptions) -> Result<(), ReplayError> {
-        let unexpected = |what, found: Option<String>, expected: &str| ReplayError::Unexpected {
+    fn check(&self, path: &Path, meta: &CaptureMeta, read: &ReadOptions) -> Result<(), PlaybackError> {
+        let unexpected = |what, found: Option<String>, expected: &str| PlaybackError::Unexpected {
             path: path.to_owned(),
             what,
             found,

@@ -1,6 +1,6 @@
 //! Answers from a capture.
 
-use vcr_replay::{CaptureIndex, MatchBy, Replay, Unmatched};
+use vcr_playback::{CaptureIndex, MatchBy, Playback, Unmatched};
 use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
 
 use super::*;
@@ -31,18 +31,18 @@ fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord
     }
 }
 
-fn replaying(records: Vec<RequestRecord>, times: bool, policy: Unmatched) -> (Bench, Arc<Replay>) {
+fn replaying(records: Vec<RequestRecord>, times: bool, policy: Unmatched) -> (Bench, Arc<Playback>) {
     let captures = CaptureIndex::of_records(CaptureMeta::default(), records);
-    let replay = Arc::new(Replay::new(captures, MatchBy::Content, policy).expect("records have hashes"));
-    let settings = ReplaySettings { replay: Arc::clone(&replay), tokens: true, times };
-    (Bench::new(LiveConfig { replay: Some(settings), ..config() }), replay)
+    let playback = Arc::new(Playback::new(captures, MatchBy::Content, policy).expect("records have hashes"));
+    let settings = PlaybackSettings { playback: Arc::clone(&playback), tokens: true, times };
+    (Bench::new(LiveConfig { playback: Some(settings), ..config() }), playback)
 }
 
 #[test]
 fn recorded_tokens_come_back_in_steps_of_the_model() {
     let prompts = [prompt(20), vec![7; 9]];
     let records = vec![record(&prompts[0], &[(0, 3)], "stop"), record(&prompts[1], &[(0, 2), (1, 2)], "length")];
-    let (bench, replay) = replaying(records, false, Unmatched::Random);
+    let (bench, playback) = replaying(records, false, Unmatched::Random);
     // Whatever stops the request by itself, the recorded answer is what it gets.
     let params = SamplingParams { stop_token_ids: Some(vec![101]), eos_token_id: Some(100), ..params(50) };
     bench.send(Request::Add(Box::new(request("a", &prompts[0], params))));
@@ -52,8 +52,8 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(ended[0].outputs.len(), 3, "the model's steps give one token each");
     assert_eq!(ended[0].outputs[2].stop_reason, None, "as recorded");
     assert_eq!(ended[1].tokens, [700, 701, 702, 703]);
-    assert_eq!(replay.report().counts.exact, 2);
-    assert_eq!(replay.report().unused, 0);
+    assert_eq!(playback.report().counts.exact, 2);
+    assert_eq!(playback.report().unused, 0);
 }
 
 #[test]
@@ -125,22 +125,22 @@ fn a_request_can_be_aborted_between_recorded_times() {
 
 #[test]
 fn what_is_not_in_the_capture_fails_where_it_must() {
-    let (bench, replay) = replaying(vec![record(&prompt(40), &[(0, 1)], "stop")], true, Unmatched::Error);
+    let (bench, playback) = replaying(vec![record(&prompt(40), &[(0, 1)], "stop")], true, Unmatched::Error);
     let mut other = prompt(40);
     other[20] = 0;
     bench.add("a", &other, 5);
     let one = bench.collect(&["a"]).remove(0);
     let error = one.outputs[0].error.as_ref().expect("it says why");
-    assert_eq!(error.code, "replay_mismatch");
+    assert_eq!(error.code, "playback_mismatch");
     assert!(error.message.contains("number 1, from token 16"), "{}", error.message);
     assert_eq!(bench.collect_one("b", &prompt(40)), Some(FinishReason::Stop), "others are served");
-    assert_eq!(replay.report().counts.unmatched, 1);
+    assert_eq!(playback.report().counts.unmatched, 1);
 }
 
 #[test]
 fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     let records = vec![record(&prompt(40), &[(0, 1), (3_600_000 * MS, 1)], "stop")];
-    let (mut bench, replay) = replaying(records, true, Unmatched::Fail);
+    let (mut bench, playback) = replaying(records, true, Unmatched::Fail);
     bench.add("under way", &prompt(40), 5);
     assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
     bench.add("a", &prompt(39), 5);
@@ -149,7 +149,7 @@ fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     let last = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
     assert_eq!(last.decode(), Ok(EngineMessage::Dead));
     bench.engines.take().expect("they run").wait().expect("they end by themselves");
-    assert!(replay.report().has_failed);
+    assert!(playback.report().has_failed);
 }
 
 /// Three records of a prompt: who asks for fifty tokens gets those of fifty.
@@ -162,7 +162,7 @@ fn among_equal_prompts_the_parameters_decide() {
             .clone(),
         ..record(&prompt(20), &[(0, tokens)], "length")
     };
-    let (bench, replay) = replaying(vec![of(5, 1), of(50, 2), of(7, 3)], true, Unmatched::Fail);
+    let (bench, playback) = replaying(vec![of(5, 1), of(50, 2), of(7, 3)], true, Unmatched::Fail);
     for (id, tokens, seed) in [("a", 50, 2_u64), ("b", 7, 3), ("c", 50, 4)] {
         let params = SamplingParams { seed: Some(seed.into()), temperature: 0.5, ..params(tokens) };
         bench.send(Request::Add(Box::new(request(id, &prompt(20), params))));
@@ -170,7 +170,7 @@ fn among_equal_prompts_the_parameters_decide() {
     let ended = bench.collect(&["a", "b", "c"]);
     let lengths: Vec<usize> = ended.iter().map(|one| one.tokens.len()).collect();
     assert_eq!(lengths, [50, 7, 5], "the last one gets what is left");
-    let counts = replay.report().counts;
+    let counts = playback.report().counts;
     assert_eq!((counts.exact, counts.other_params), (3, 1));
 }
 
@@ -189,14 +189,14 @@ fn completions_of_one_call_get_their_records_in_order() {
         output_token_ids: Some(vec![first_token, 2]),
         ..record(&prompt(20), &[(0, 1), (1, 1)], "length")
     };
-    let (bench, replay) = replaying(vec![child(10), child(11)], false, Unmatched::Fail);
+    let (bench, playback) = replaying(vec![child(10), child(11)], false, Unmatched::Fail);
     for id in ["0_cmpl-new", "1_cmpl-new"] {
         let params = SamplingParams { n: 2, ..params(50) };
         bench.send(Request::Add(Box::new(request(id, &prompt(20), params))));
     }
     let ended = bench.collect(&["0_cmpl-new", "1_cmpl-new"]);
     assert_eq!((ended[0].tokens.as_slice(), ended[1].tokens.as_slice()), (&[10, 2][..], &[11, 2][..]));
-    assert_eq!(replay.report().counts.exact, 2);
+    assert_eq!(playback.report().counts.exact, 2);
 }
 
 /// As a diffusion model gives them, at once and many at a time.

@@ -1,19 +1,19 @@
-//! One replay, shared by everybody who answers requests.
+//! One playback, shared by everybody who answers requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use vcr_trace::capture::RequestRecord;
 
-use crate::capture_index::{CaptureIndex, ReplayError};
+use crate::capture_index::{CaptureIndex, PlaybackError};
 use crate::counts::{Counts, Divergence, Divergences};
 use crate::index::Row;
 use crate::matcher::{Lookup, Match, MatchBy, Matcher, Unmatched};
 use crate::params;
 
-/// A capture that is being replayed. Engines may share it: whichever of them a
+/// A capture that is being played back. Engines may share it: whichever of them a
 /// request comes to, its record is used up for all.
-pub struct Replay {
+pub struct Playback {
     captures: Arc<CaptureIndex>,
     state: Mutex<State>,
 }
@@ -33,7 +33,7 @@ pub struct Answer {
     /// The place where its prompt diverged, if it did: a sentence for the log.
     pub divergence: Option<String>,
     /// In what the sampling parameters of its record are others, where the
-    /// replay is strict: a sentence for the log.
+    /// playback is strict: a sentence for the log.
     pub other_params: Option<String>,
     /// Whether it must fail.
     pub is_refused: bool,
@@ -41,9 +41,9 @@ pub struct Answer {
     pub ends_run: bool,
 }
 
-/// The result of a replay.
+/// The result of a playback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReplayReport {
+pub struct PlaybackReport {
     /// Records of the capture.
     pub records: u32,
     /// Those not requested.
@@ -62,14 +62,14 @@ pub struct ReplayReport {
 /// Names of unused records in a report.
 const MAX_UNUSED: usize = 100;
 
-impl Replay {
-    /// A replay of all records of `captures`.
+impl Playback {
+    /// A playback of all records of `captures`.
     ///
     /// # Errors
     /// When records are to be matched by content, and have none.
-    pub fn new(captures: CaptureIndex, by: MatchBy, policy: Unmatched) -> Result<Self, ReplayError> {
+    pub fn new(captures: CaptureIndex, by: MatchBy, policy: Unmatched) -> Result<Self, PlaybackError> {
         if by == MatchBy::Content && !captures.has_hashes() {
-            return Err(ReplayError::NoHashes { path: captures.path().to_owned() });
+            return Err(PlaybackError::NoHashes { path: captures.path().to_owned() });
         }
         let captures = Arc::new(captures);
         let matcher = Matcher::new(Arc::clone(&captures), by, policy);
@@ -93,7 +93,7 @@ impl Replay {
     ///
     /// # Errors
     /// When the record cannot be read.
-    pub fn answer(&self, asked: &Lookup<'_>) -> Result<Answer, ReplayError> {
+    pub fn answer(&self, asked: &Lookup<'_>) -> Result<Answer, PlaybackError> {
         let mut state = self.state();
         let found = state.matcher.take(asked);
         let policy = state.matcher.policy();
@@ -125,10 +125,10 @@ impl Replay {
 
     /// The result so far.
     #[must_use]
-    pub fn report(&self) -> ReplayReport {
+    pub fn report(&self) -> PlaybackReport {
         let state = self.state();
         let unused = (0..self.captures.num_records()).filter(|&row| state.matcher.is_unused(row));
-        ReplayReport {
+        PlaybackReport {
             records: self.captures.num_records(),
             unused: state.matcher.num_unused(),
             first_unused: unused.take(MAX_UNUSED).map(|row| self.name(row)).collect(),
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    fn replay(policy: Unmatched) -> Replay {
+    fn playback(policy: Unmatched) -> Playback {
         let record = |prompt: &[u32], name: &str| {
             let hasher = CaptureIndex::of_records(CaptureMeta::default(), Vec::new()).hasher();
             let chain = hasher.chain(prompt, &ExtraKeys::default());
@@ -198,27 +198,27 @@ mod tests {
             }
         };
         let records = vec![record(&[7; 40], "long"), record(&[8; 3], "short")];
-        Replay::new(CaptureIndex::of_records(CaptureMeta::default(), records), MatchBy::Content, policy)
+        Playback::new(CaptureIndex::of_records(CaptureMeta::default(), records), MatchBy::Content, policy)
             .expect("hashes")
     }
 
-    fn ask(replay: &Replay, prompt: &[u32]) -> Answer {
-        let chain = replay.captures().hasher().chain(prompt, &ExtraKeys::default());
+    fn ask(playback: &Playback, prompt: &[u32]) -> Answer {
+        let chain = playback.captures().hasher().chain(prompt, &ExtraKeys::default());
         let asked = Lookup { prompt_tokens: prompt.len() as u32, id: "live", ..Lookup::of_no_client(&chain) };
-        replay.answer(&asked).expect("records in memory")
+        playback.answer(&asked).expect("records in memory")
     }
 
     #[test]
     fn what_diverges_is_counted_and_reported() {
-        let replay = replay(Unmatched::Random);
-        assert!(ask(&replay, &[8; 3]).divergence.is_none());
+        let playback = playback(Unmatched::Random);
+        assert!(ask(&playback, &[8; 3]).divergence.is_none());
         let mut other = [7; 40];
         other[20] = 0;
-        let answer = ask(&replay, &other);
+        let answer = ask(&playback, &other);
         let sentence = answer.divergence.expect("it diverged");
         assert!(sentence.contains("number 1, from token 16"), "{sentence}");
         assert!(answer.record.is_none() && !answer.is_refused);
-        let report = replay.report();
+        let report = playback.report();
         assert_eq!((report.counts.exact, report.counts.unmatched, report.unused), (1, 1, 1));
         assert_eq!(report.first_unused, ["long"]);
         assert_eq!(report.divergences.first[0].first_divergent_block, 1);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn the_policy_decides_what_becomes_of_the_others() {
         let outcome = |policy| {
-            let answer = ask(&replay(policy), &[1; 40]);
+            let answer = ask(&playback(policy), &[1; 40]);
             (answer.record.is_some(), answer.is_refused, answer.ends_run)
         };
         assert_eq!(outcome(Unmatched::Random), (false, false, false));

@@ -139,8 +139,17 @@ fn a_mixed_workload_comes_back_token_by_token() {
     for (number, times) in ["recorded", "model"].into_iter().enumerate() {
         let report = folder.path().join(format!("report-{number}.json"));
         let report_path = report.to_str().expect("a path in text");
-        let again =
-            ["--replay", capture, "--replay-times", times, "--strict", "--replay-report", report_path, "--seed", "99"];
+        let again = [
+            "--playback",
+            capture,
+            "--playback-times",
+            times,
+            "--strict",
+            "--playback-report",
+            report_path,
+            "--seed",
+            "99",
+        ];
         let name = format!("again-{number}.jsonl");
         let chain = Chain::start(&options, folder.path(), &name, &again).expect("it is fetched");
         assert_eq!(mixed_workload(&chain.frontend, &adapter, false), answers, "times: {times}");
@@ -181,7 +190,7 @@ fn a_strict_replay_ends_at_a_prompt_that_is_not_in_the_capture() {
 
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
-    let mut engine = Play::start(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    let mut engine = Play::start(&frontend.handshake_address(), &["--playback", capture, "--strict"]);
     frontend.wait_until_it_serves();
     frontend.complete(&json!("Known"), &json!({"max_tokens": 3}));
     let refused = frontend.post("/v1/completions", &json!({"prompt": "Unknown", "max_tokens": 3}));
@@ -252,7 +261,7 @@ fn an_agent_recorded_once_plays_offline() {
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
     // No guest: whatever it says comes from the capture.
-    let _engine = Play::start(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    let _engine = Play::start(&frontend.handshake_address(), &["--playback", capture, "--strict"]);
     frontend.wait_until_it_serves();
     assert_eq!(agent(&frontend), transcript);
 }

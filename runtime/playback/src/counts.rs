@@ -1,4 +1,4 @@
-//! Counts of a replay.
+//! Counts of a playback.
 
 use serde::Serialize;
 
