@@ -54,6 +54,7 @@
 //! `decide`, `route` or `desired`. An error of a token source's `start` refuses one
 //! request instead.
 
+#![warn(missing_docs)]
 #![no_std]
 
 #[doc(hidden)]

@@ -19,7 +19,6 @@ pub fn sample_data(relative: &str) -> Option<PathBuf> {
 /// Sums over a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
-    /// Requests.
     pub requests: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,

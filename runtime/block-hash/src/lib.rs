@@ -39,6 +39,8 @@
 //! assert_ne!(hasher.hash_block(None, &tokens[16..], &[]), second);
 //! ```
 
+#![warn(missing_docs)]
+
 mod algorithm;
 mod cbor;
 mod digest;

@@ -16,6 +16,8 @@
 //! * order within an engine: [`vcr_core::policy::SchedulingPolicy`], by [`PoolConfig::policy`];
 //! * telemetry: [`observe::Observer`], which sees and does not decide.
 
+#![warn(missing_docs)]
+
 mod config;
 mod disaggregation;
 mod error;

@@ -35,6 +35,8 @@
 //! assert_eq!(scheduled_tokens, [512, 188, 1, 1]);
 //! ```
 
+#![warn(missing_docs)]
+
 mod compat;
 mod config;
 mod encoder;

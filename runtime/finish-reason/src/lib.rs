@@ -2,6 +2,8 @@
 //! logs and metrics. The wire's codec and the readers of captures share this table and
 //! nothing else.
 
+#![warn(missing_docs)]
+
 /// Why a request ended. The discriminant is the number in vLLM's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FinishReason {

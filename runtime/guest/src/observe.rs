@@ -78,7 +78,6 @@ pub struct GaugeSummary {
 pub struct GuestStats {
     /// Totals of counters.
     pub counters: BTreeMap<String, u64>,
-    /// Gauges.
     pub gauges: BTreeMap<String, GaugeSummary>,
     /// Notes that were dropped.
     pub dropped: u64,

@@ -20,7 +20,6 @@ use crate::Sink;
 /// Options of a demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
-    /// Requests.
     pub requests: NonZeroU64,
     /// Seed of everything that is drawn.
     pub seed: u64,

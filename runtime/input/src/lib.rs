@@ -9,6 +9,8 @@
 //! This crate knows no format but that of gzip and of zstd, and prints nothing:
 //! [`on_notice`] gets notices for a person who waits.
 
+#![warn(missing_docs)]
+
 mod file;
 mod lines;
 pub mod memory;

@@ -27,7 +27,6 @@ pub struct Counters {
     pub late_steps: u64,
     /// Nanoseconds by which the latest one was late.
     pub max_late_ns: u64,
-    /// Preemptions.
     pub preemptions: u64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_queries: u64,

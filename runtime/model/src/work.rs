@@ -12,7 +12,6 @@ use crate::weights;
 /// Bytes and operations of a model's steps on one GPU, over all layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelWork {
-    /// Layers.
     pub layers: u64,
     /// Numbers of a token between layers.
     pub hidden_size: u64,

@@ -36,12 +36,9 @@ pub enum Distribution {
         /// Standard deviation.
         std: f64,
     },
-    /// Exponential.
     Exponential {
-        /// Mean.
         mean: f64,
     },
-    /// Gamma.
     Gamma {
         /// Mean; above 0.
         mean: f64,

@@ -9,7 +9,6 @@ use crate::{Deployment, GpuSpec, RooflineError, StepCost, StepWork};
 /// A model as one GPU has it, summed over all layers. No number is negative.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayeredSpec {
-    /// Layers.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden_size: u64,

@@ -14,7 +14,6 @@ pub struct GenerationConfig {
     /// Tokens that end an output.
     #[serde(rename = "eos_token_id", deserialize_with = "one_or_many")]
     pub eos_token_ids: Vec<u32>,
-    /// Temperature.
     pub temperature: Option<f64>,
     /// Nucleus sampling.
     pub top_p: Option<f64>,

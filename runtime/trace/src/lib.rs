@@ -17,6 +17,8 @@
 //! # Ok::<(), vcr_trace::TraceError>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod assemble;
 mod block_size;
 pub mod capture;

@@ -20,7 +20,6 @@ pub struct Span {
     pub rank: u32,
     /// Region of the rank.
     pub region: u32,
-    /// Block.
     pub block: u32,
     /// Offset in the page.
     pub offset: u32,
@@ -63,7 +62,6 @@ pub enum ArenaError {
     TooLarge {
         /// Its size.
         needed_bytes: u64,
-        /// Blocks.
         blocks: u32,
         /// Bytes of a block.
         block_bytes: u64,
@@ -82,7 +80,6 @@ pub enum ArenaError {
     /// There is no memory for the table of blocks.
     #[error("cannot allocate the table of {blocks} KV blocks")]
     Table {
-        /// Blocks.
         blocks: u32,
         /// The allocator's error.
         #[source]

@@ -119,7 +119,6 @@ pub enum GeometryError {
     Ranks {
         /// KV heads.
         kv_heads: u32,
-        /// Ranks.
         ranks: u32,
     },
     /// The bytes of a block are no multiple of its slices.
@@ -130,7 +129,6 @@ pub enum GeometryError {
     BlockBytes {
         /// Bytes of a block.
         block_bytes: u64,
-        /// Layers.
         layers: u32,
         /// KV heads.
         kv_heads: u32,

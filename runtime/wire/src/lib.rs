@@ -33,6 +33,8 @@
 //! # Ok::<(), vcr_wire::DecodeError>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod codec;
 mod handshake;
 mod kv_events;

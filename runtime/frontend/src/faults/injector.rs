@@ -41,7 +41,6 @@ struct Active {
 struct Counts {
     /// Matching calls.
     calls: u64,
-    /// Faults.
     faults: u64,
 }
 

@@ -38,7 +38,6 @@ pub struct Iteration {
     pub computed_prompt_tokens: u64,
     /// Tokens that were generated.
     pub generated_tokens: u64,
-    /// Preemptions.
     pub preemptions: u64,
 }
 

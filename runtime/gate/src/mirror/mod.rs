@@ -83,7 +83,6 @@ pub struct MirrorOptions {
 pub struct Mirrored {
     /// The format of the file.
     pub format: Format,
-    /// Observations.
     pub observations: u64,
     /// Things left out, in words, with their numbers.
     pub notes: Vec<(String, u64)>,

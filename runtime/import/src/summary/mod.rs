@@ -26,7 +26,6 @@ pub struct Summary {
     pub is_workload: bool,
     /// Engines that presented themselves, else those that requests name.
     pub engines: u64,
-    /// Requests.
     pub requests: u64,
     /// Requests by their end: `stop`, ..., `ended` without a reason, `unfinished`.
     pub finished: BTreeMap<String, u64>,
@@ -62,13 +61,11 @@ pub struct Summary {
     pub peak_concurrency: Option<u64>,
     /// Requests under way, averaged over time.
     pub mean_concurrency: Option<f64>,
-    /// Sessions.
     pub sessions: Option<Sessions>,
     /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
     /// By concurrency at arrival.
     pub classes: Vec<Class>,
-    /// Steps.
     pub steps: Option<StepSummary>,
     /// Batches of KV events.
     pub kv_batches: u64,
@@ -118,7 +115,6 @@ pub struct Class {
     pub concurrency_from: u32,
     /// The highest.
     pub concurrency_to: u32,
-    /// Requests.
     pub requests: u64,
     /// From arrival to the first output.
     pub ttft_ns: Option<Quantiles>,

@@ -55,7 +55,6 @@ pub struct Latent {
 pub enum State {
     /// Mamba 2.
     Mamba {
-        /// Heads.
         heads: u64,
         /// Numbers of a head.
         head_dim: u64,
@@ -122,7 +121,6 @@ pub enum FeedForward {
     None,
     /// One network for all tokens, of this width.
     Dense(u64),
-    /// Experts.
     Experts(Experts),
 }
 

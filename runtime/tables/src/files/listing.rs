@@ -20,7 +20,6 @@ pub enum ColumnRange {
 /// A table's rows and columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSummary {
-    /// Rows.
     pub rows: usize,
     /// Columns in the file's order, but for those about the measurement.
     pub columns: Vec<(String, ColumnRange)>,

@@ -10,7 +10,6 @@ use crate::error::TablesError;
 /// The KV of a model, as far as the size of its blocks depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Layers.
     pub layers: u32,
     /// KV heads of each layer.
     pub heads: u32,

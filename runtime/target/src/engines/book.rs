@@ -13,7 +13,6 @@ use crate::drive::AnswerReporter;
 /// The outputs of an engine that count for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedOutputs {
-    /// All.
     All,
     /// All but its tokens, which clients do not get.
     Prompt,
