@@ -1,6 +1,6 @@
 //! Reasons for which requests are refused.
 
-use crate::encoder::EncoderCacheUse;
+use crate::encoder::{EncoderCacheUse, PromptItem};
 use crate::engine::Engine;
 use crate::request::Prompt;
 
@@ -63,15 +63,6 @@ impl Engine {
     /// Whether all multimodal items of a prompt can be computed.
     pub(crate) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
-        let drafting = config.drafting();
-        let mut longest_chunk = config.step_tokens().saturating_sub(drafting.draft_slots);
-        // Where an item that a chunk begins with is not split either, and text before it that a drafter reads ahead
-        // of is not computed without it.
-        let is_never_split = config.rules.keeps_first_item_whole() || drafting.prefill_lookahead_tokens > 0;
-        if config.long_prefill_token_threshold > 0 && is_never_split {
-            longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
-        }
-        longest_chunk = longest_chunk.saturating_sub(drafting.prefill_lookahead_tokens);
         let mut end = 0;
         for item in prompt.items() {
             if item.offset_tokens() < end || item.len_tokens() == 0 || item.end_tokens() > prompt.len_tokens() {
@@ -82,11 +73,28 @@ impl Engine {
             if limits.into_iter().flatten().any(|limit| item.num_embeds() > limit) {
                 return Err(RejectReason::ItemExceedsEncoder);
             }
-            if config.disable_chunked_mm_input && item.len_tokens() > longest_chunk {
+            if config.disable_chunked_mm_input && !self.can_hold_whole(item) {
                 return Err(RejectReason::ItemExceedsChunk);
             }
         }
         Ok(())
+    }
+
+    /// Whether some chunk can have an item that `disable_chunked_mm_input` keeps whole.
+    fn can_hold_whole(&self, item: &PromptItem) -> bool {
+        let config = &self.config;
+        let drafting = config.drafting();
+        // Chunks end that far before an item that they do not hold, for a drafter reads ahead of them.
+        let before = item.offset_tokens().min(drafting.prefill_lookahead_tokens);
+        if before == 0 && !config.rules.keeps_first_item_whole() {
+            // The chunk that begins with it may split it; vLLM starts with no longer ones than this.
+            return item.len_tokens() <= config.max_num_batched_tokens;
+        }
+        let mut longest_chunk = config.step_tokens().saturating_sub(drafting.draft_slots);
+        if config.long_prefill_token_threshold > 0 {
+            longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
+        }
+        before.saturating_add(item.len_tokens()) <= longest_chunk
     }
 
     /// Embeddings in the encoder cache; none before a request with multimodal items has come.

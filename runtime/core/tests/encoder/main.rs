@@ -2,7 +2,7 @@
 
 use vcr_core::plan::AdmissionStop;
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, Prompt, RejectReason, RequestSpec, SchedulerRules, TokenSource,
+    Drafter, Engine, EngineConfig, EngineConfigInput, Prompt, RejectReason, RequestSpec, SchedulerRules, TokenSource,
 };
 
 struct Ones;
@@ -151,6 +151,49 @@ fn items_that_could_never_be_computed_are_refused() {
     assert_eq!(of(whole(SchedulerRules::V0_33), &item), Err(RejectReason::ItemExceedsChunk));
     assert_eq!(of(whole(SchedulerRules::V0_32), &item), Ok(()));
     assert_eq!(of(input(), &[(Some(1), 0), (TEXT, 5)]), Err(RejectReason::MisplacedItems));
+}
+
+/// A chunk ends before an item that it does not hold, and a token earlier for a drafter that reads ahead, if that
+/// many are before it.
+#[test]
+fn an_item_that_is_not_split_needs_room_for_what_a_drafter_reads_ahead() {
+    let of = |rules, drafter, parts: &[(Option<u64>, u32)]| {
+        let mut engine = new_engine(EngineConfigInput {
+            disable_chunked_mm_input: true,
+            drafter,
+            num_speculative_tokens: 3,
+            rules,
+            ..input()
+        });
+        engine.submit(spec(0, parts))?;
+        let mut steps = 0;
+        while engine.num_unfinished() > 0 && steps < 20 {
+            step(&mut engine);
+            steps += 1;
+        }
+        assert!(steps < 20, "{rules:?}: a request that was accepted ends");
+        Ok(())
+    };
+    let refused = Err(RejectReason::ItemExceedsChunk);
+    for rules in [SchedulerRules::V0_29, SchedulerRules::V0_32, SchedulerRules::V0_33] {
+        let splits_first = rules < SchedulerRules::V0_33;
+        for (drafter, text, longest) in [
+            (Drafter::Mtp, 0, 64),
+            (Drafter::Mtp, 1, 63),
+            (Drafter::Mtp, 10, 63),
+            (Drafter::MultiModuleMtp, 0, 64),
+            (Drafter::MultiModuleMtp, 2, 62),
+            (Drafter::MultiModuleMtp, 10, 61),
+            // A draft model costs a token of the budget, which counts where items are not split at all.
+            (Drafter::DraftModel, 0, if splits_first { 64 } else { 63 }),
+            (Drafter::DraftModel, 10, if splits_first { 64 } else { 63 }),
+        ] {
+            let before = [(TEXT, text)];
+            let parts = |len| [&before[..usize::from(text > 0)], &[(Some(1), len), (TEXT, 9)]].concat();
+            assert_eq!(of(rules, drafter, &parts(longest)), Ok(()), "{rules:?} {drafter:?} {text}");
+            assert_eq!(of(rules, drafter, &parts(longest + 1)), refused, "{rules:?} {drafter:?} {text}");
+        }
+    }
 }
 
 #[test]
