@@ -135,10 +135,6 @@ fn values_of_a_wrong_type_or_range() {
     refused("engine(#{ pipeline_parallel_size: 2 });", &["`pipeline_parallel_size` is not simulated", "one stage"]);
     refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
     refused(
-        "engine(#{ vllm_minor: \"0.30\", drafter: \"eagle\", num_speculative_tokens: 2 });",
-        &["vLLM 0.30 has other rules for `drafter`"],
-    );
-    refused(
         "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",
         &["`max_num_batched_tokens` (3)", "`num_speculative_tokens` (3)"],
     );

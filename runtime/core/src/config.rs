@@ -383,11 +383,14 @@ impl EngineConfig {
         if !self.has_kv_cache_groups() {
             return tokens.div_ceil(self.input.block_size).into();
         }
-        let held = self
-            .input
-            .kv_cache_groups
-            .iter()
-            .map(|group| KvCacheGroup { kind: self.drafting.held_kind(group.kind), ..*group });
+        let held_kind = |kind| match kind {
+            KvCacheKind::Mamba { .. } if !self.rules.has_checkpoints() => {
+                KvCacheKind::Mamba { checkpoint_tokens: None }
+            }
+            kind => self.drafting.held_kind(kind),
+        };
+        let held =
+            self.input.kv_cache_groups.iter().map(|group| KvCacheGroup { kind: held_kind(group.kind), ..*group });
         let sizes = EngineSizes {
             block_size: self.input.block_size,
             in_flight_tokens: self.max_in_flight_tokens(),

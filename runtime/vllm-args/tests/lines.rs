@@ -124,6 +124,14 @@ fn drafters_become_options() {
     assert_eq!(read("m --spec-method mtp --spec-tokens 2").input.drafter, Drafter::Mtp);
     let connector = r#"m --spec-method mtp --spec-tokens 2 --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"#;
     assert!(read(connector).input.disable_lookahead_block_hashes, "as vLLM does with a connector");
+    for (minor, method, is_async) in
+        [("0.27", "mtp", true), ("0.27", "draft_model", false), ("0.28", "draft_model", true)]
+    {
+        let old = Deployment { minor, ..Deployment::default() };
+        let line = format!("m --spec-method {method} --spec-tokens 2 --spec-model a/small");
+        let input = VllmArgs::read(&line, old).unwrap_or_else(|errors| panic!("{minor}: {errors:?}")).input;
+        assert_eq!((input.drafter.has_kv(), input.async_scheduling), (true, is_async), "{minor}: {method}");
+    }
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--speculative-config").expect("it has a row");
     assert!(row.result.contains("`acceptance_rates`"), "{}", row.result);
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--num-gpu-blocks-override").expect("it has one");

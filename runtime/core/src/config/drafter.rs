@@ -1,6 +1,6 @@
 //! Drafters: who proposes drafts, and what the scheduler and the KV cache do differently for it.
 //!
-//! vLLM 0.32 and 0.33, `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
+//! vLLM's `vllm/config/{speculative,vllm}.py` and `vllm/v1/core/kv_cache_coordinator.py`.
 
 use super::{ConfigError, EngineConfigInput};
 use crate::compat::Reservations;

@@ -3,190 +3,189 @@
 //! Every difference is one predicate here, so that a rule is read without the releases that had another.
 
 /// The minor release of vLLM whose scheduler rules apply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SchedulerRules {
-    /// vLLM 0.27.
-    V0_27,
-    /// vLLM 0.28.
-    V0_28,
-    /// vLLM 0.29.
-    V0_29,
-    /// vLLM 0.30.
-    V0_30,
-    /// vLLM 0.31.
-    V0_31,
-    /// vLLM 0.32.
-    V0_32,
-    /// vLLM 0.33.
-    #[default]
-    V0_33,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SchedulerRules {
+    /// The release is 0 and this.
+    minor: u8,
+    /// The number of a rule that is not this release's; none if it is that of no rule.
+    turned: u8,
 }
 
-/// Queues, victims and caps.
+impl Default for SchedulerRules {
+    fn default() -> Self {
+        Self::V0_33
+    }
+}
+
 impl SchedulerRules {
+    /// vLLM 0.27.
+    pub const V0_27: Self = Self::of_minor(27);
+    /// vLLM 0.28.
+    pub const V0_28: Self = Self::of_minor(28);
+    /// vLLM 0.29.
+    pub const V0_29: Self = Self::of_minor(29);
+    /// vLLM 0.30.
+    pub const V0_30: Self = Self::of_minor(30);
+    /// vLLM 0.31.
+    pub const V0_31: Self = Self::of_minor(31);
+    /// vLLM 0.32.
+    pub const V0_32: Self = Self::of_minor(32);
+    /// vLLM 0.33.
+    pub const V0_33: Self = Self::of_minor(33);
+
+    const fn of_minor(minor: u8) -> Self {
+        Self { minor, turned: u8::MAX }
+    }
+
+    /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A
+    /// recording proves a rule only if it notices that.) None if there is no such rule.
+    #[must_use]
+    pub fn turned(self, rule: &str) -> Option<Self> {
+        let number = Self::RULES.iter().position(|name| *name == rule)?;
+        Some(Self { turned: number as u8, ..self })
+    }
+}
+
+/// Makes the predicates: of each the minor releases that have the rule.
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident: $minors:pat,)*) => {
+        /// The predicates, in the order of their numbers.
+        #[expect(non_camel_case_types, reason = "these are the names of functions")]
+        #[derive(Clone, Copy)]
+        enum Rule { $($name,)* }
+
+        impl SchedulerRules {
+            /// The names of all rules in which releases differ, in the order of their numbers.
+            pub const RULES: &[&str] = &[$(stringify!($name),)*];
+
+            $($(#[$doc])*
+            #[inline]
+            pub(crate) fn $name(self) -> bool {
+                matches!(self.minor, $minors) != (self.turned == Rule::$name as u8)
+            })*
+        }
+    };
+}
+
+rules! {
+    // Queues, victims and caps.
     /// Requests that were skipped wait in a queue of their own, which is tried before the others
     /// (up to 0.30), instead of in their place.
-    pub(crate) fn queues_skipped_apart(self) -> bool {
-        self < Self::V0_31
-    }
-
+    queues_skipped_apart: 27..=30,
     /// `long_prefill_token_threshold` caps a prompt even if it is the only request (up to 0.30).
-    pub(crate) fn caps_lone_prefills(self) -> bool {
-        self < Self::V0_31
-    }
-
+    caps_lone_prefills: 27..=30,
     /// Requests that have loaded their KV are admitted while new ones are paused (since 0.32).
-    pub(crate) fn admits_loaded_under_pause(self) -> bool {
-        self >= Self::V0_32
-    }
-
+    admits_loaded_under_pause: 32..,
     /// A priority victim that this step has not scheduled and that runs before the one that needs
     /// room moves the scan back, too (since 0.28); before, the request after the one that needed
     /// room is passed over.
-    pub(crate) fn follows_moved_requests(self) -> bool {
-        self >= Self::V0_28
-    }
-
+    follows_moved_requests: 28..,
     /// A request that is its own priority victim leaves others to schedule (since 0.33).
-    pub(crate) fn scans_on_after_own_preemption(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    scans_on_after_own_preemption: 33..,
     /// Adapters of all running requests count against `max_loras` (since 0.33), not those alone of
     /// requests that got tokens in this step.
-    pub(crate) fn counts_adapters_of_all_running(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    counts_adapters_of_all_running: 33..,
     /// A waiting request of which nothing can be computed now is stepped over (since 0.33) instead
     /// of ending the admissions.
-    pub(crate) fn steps_over_empty_chunks(self) -> bool {
-        self >= Self::V0_33
-    }
-}
+    steps_over_empty_chunks: 33..,
 
-/// Drafts and outputs.
-impl SchedulerRules {
+    // Drafts and outputs.
     /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those
     /// that are scheduled.
-    pub(crate) fn reserves_slots_of_all_seqs(self) -> bool {
-        self < Self::V0_28
-    }
-
+    reserves_slots_of_all_seqs: 27,
     /// Chunks leave the tokens that a drafter reads ahead, of which each module for multi-token
     /// prediction has one (since 0.28).
-    pub(crate) fn spares_lookahead(self) -> bool {
-        self >= Self::V0_28
-    }
-
+    spares_lookahead: 28..,
     /// A request with one token left that finds no room for all drafts below the longest sequence
     /// ends the admissions (up to 0.28), instead of being admitted without drafts.
-    pub(crate) fn waits_for_drafts_at_the_end(self) -> bool {
-        self < Self::V0_29
-    }
-
+    waits_for_drafts_at_the_end: 27..=28,
     /// A request with one token left is padded with drafts even if nothing else decodes in this
     /// step (since 0.30).
-    pub(crate) fn pads_without_decodes(self) -> bool {
-        self >= Self::V0_30
-    }
-
+    pads_without_decodes: 30..,
     /// Tokens after a stop are taken back from what is computed (since 0.33), and their
     /// placeholders resolved.
-    pub(crate) fn takes_back_after_stops(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    takes_back_after_stops: 33..,
     /// The output of a step commits full blocks with drafts, too (since 0.33), not under async
     /// scheduling alone.
-    pub(crate) fn commits_outputs_with_drafts(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    commits_outputs_with_drafts: 33..,
     /// Blocks of EAGLE and MTP are told apart by the tokens after them (since 0.33).
-    pub(crate) fn has_lookahead_hashes(self) -> bool {
-        self >= Self::V0_33
-    }
-}
+    has_lookahead_hashes: 33..,
 
-/// Blocks and prefix hits.
-impl SchedulerRules {
+    // Blocks and prefix hits.
     /// Without prefix caching free blocks are taken in the order of their release (0.27), not the
     /// last one first.
-    pub(crate) fn queues_uncached_blocks(self) -> bool {
-        self < Self::V0_28
-    }
-
+    queues_uncached_blocks: 27,
     /// The ends of prompts that are kept for a drafter that drops a block lie a block before (since
     /// 0.30).
-    pub(crate) fn keeps_ends_for_dropped_blocks(self) -> bool {
-        self >= Self::V0_30
-    }
-
+    keeps_ends_for_dropped_blocks: 30..,
     /// Of a group that drops a block, the block before the end of a shared prefix is kept as well
     /// (since 0.33).
-    pub(crate) fn keeps_before_junctions(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    keeps_before_junctions: 33..,
     /// The block that is dropped may hold the last known token (since 0.32); before, a lookup ends
     /// with the one before it.
-    pub(crate) fn drops_last_known_block(self) -> bool {
-        self >= Self::V0_32
-    }
-
+    drops_last_known_block: 32..,
     /// A block of full attention that is larger than the hashed length is announced again at the
     /// end of a whole prompt (up to 0.31); later at the last place from which the same prompt can
     /// go on.
-    pub(crate) fn announces_whole_prompts(self) -> bool {
-        self < Self::V0_32
-    }
-
+    announces_whole_prompts: 27..=31,
     /// The state at the end of a prompt is offered again in each step in which it is held (0.32).
-    pub(crate) fn offers_prompt_states_again(self) -> bool {
-        self == Self::V0_32
-    }
-}
+    offers_prompt_states_again: 32,
 
-/// Multimodal items.
-impl SchedulerRules {
+    // States of Mamba and linear attention that are kept where blocks end.
+    /// A chunk can leave a state within it behind (since 0.29), besides that at its end.
+    has_checkpoints: 29..,
+    /// Every chunk that begins where a block does leaves such a state, unless a drafter drops a block, and ends
+    /// anywhere (0.29); later the last chunk of a prompt alone, if the state is one that the layer's kernel can leave.
+    leaves_any_checkpoint: 29,
+    /// Blocks are taken for states within all chunks (up to 0.30), even where the states at the ends of prompts alone
+    /// are kept.
+    checkpoints_sparse_chunks: 27..=30,
+    /// Chunks end at the last boundary of all known tokens (up to 0.31), even if no later request can go on
+    /// there.
+    stops_at_known_end: 27..=31,
+    /// The block that a drafter drops may end with the last token of a prompt (since 0.32), so that the state before it
+    /// is kept.
+    drops_from_whole_prompts: 32..,
+    /// Each table that grows is taken to need all blocks that one can take (up to 0.29), whatever it takes.
+    assumes_most_states: 27..=29,
+    /// Boundaries that a chunk passes over count as blocks where it leaves a state (0.30).
+    counts_passed_boundaries: 30,
+    /// The blocks for drafts are taken again where a chunk leaves a state (0.31), those that it has stay where
+    /// they are (0.30 and 0.31).
+    keeps_drafts_at_checkpoints: 30 | 31,
+    /// Blocks for drafts before the latest state move on, even onto the place of a state that the chunk
+    /// leaves (up to 0.29).
+    moves_all_drafts: 27..=29,
+    /// A state that is left within a chunk is cached, even if it is not one of those that are to be kept (0.30 and
+    /// 0.31).
+    caches_any_checkpoint: 30 | 31,
+    /// The state at the end of a prompt is forgotten again where only such are kept (0.30).
+    forgets_prompt_checkpoints: 30,
+    /// States before a boundary that no chunk ended at are not freed while a request runs, but for the one before the
+    /// latest (up to 0.29).
+    keeps_states_before_gaps: 27..=29,
+
+    // Multimodal items.
+    /// The block that a prompt ends within and outputs complete is told apart by the last item of the prompt alone
+    /// (up to 0.30), not by all that it touches.
+    hashes_last_item_alone: 27..=30,
     /// `disable_chunked_mm_input` keeps an item whole that a chunk begins with (since 0.33).
-    pub(crate) fn keeps_first_item_whole(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    keeps_first_item_whole: 33..,
     /// A drafter that reads ahead of an item that is not computed takes it as text (since 0.33).
-    pub(crate) fn reads_uncomputed_items_as_text(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    reads_uncomputed_items_as_text: 33..,
     /// An item is computed with the chunk whose drafter reads it ahead (since 0.28), not with the
     /// chunk that has it.
-    pub(crate) fn computes_items_read_ahead(self) -> bool {
-        self >= Self::V0_28
-    }
-
+    computes_items_read_ahead: 28..,
     /// `disable_chunked_mm_input` is looked at before the cache (since 0.32), so that a chunk ends
     /// before an item that is cached, too.
-    pub(crate) fn keeps_cached_items_whole(self) -> bool {
-        self >= Self::V0_32
-    }
-
+    keeps_cached_items_whole: 32..,
     /// A request refers to an item at every place that it has it at (since 0.32), not at the first
     /// place in a chunk alone.
-    pub(crate) fn refers_at_every_place(self) -> bool {
-        self >= Self::V0_32
-    }
-
+    refers_at_every_place: 32..,
     /// The reference of a request ends with the last of its places (since 0.29), not with the
     /// first.
-    pub(crate) fn refers_until_last_place(self) -> bool {
-        self >= Self::V0_29
-    }
-
+    refers_until_last_place: 29..,
     /// An item that was evicted and computed again in one step is not listed as evicted (since
     /// 0.28).
-    pub(crate) fn lists_lasting_evictions_alone(self) -> bool {
-        self >= Self::V0_28
-    }
+    lists_lasting_evictions_alone: 28..,
 }

@@ -332,6 +332,9 @@ impl Engine {
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         request.flags.set(Flags::NEEDS_ENCODER, !items.is_empty());
+        if self.config.rules.hashes_last_item_alone() {
+            request.omit_items(&items, self.config.block_size);
+        }
         let id = self.requests.insert(request);
         if !items.is_empty() {
             self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);

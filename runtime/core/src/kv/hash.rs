@@ -91,7 +91,7 @@ impl ChainHasher {
     /// Makes all blocks from the next token on depend on `content`, which its tokens
     /// do not say: an image, say, whose placeholders are those of any other.
     pub fn push_mark(&mut self, content: u64) {
-        self.state = fold(self.state(), content);
+        self.state = mark(self.state(), content);
         self.run = None;
     }
 
@@ -145,6 +145,11 @@ impl ChainHasher {
 #[inline]
 pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
     state.wrapping_mul(MULTIPLIER).wrapping_add(u64::from(token) | 1 << 32)
+}
+
+/// The running state behind a mark; see [`ChainHasher::push_mark`].
+pub(crate) fn mark(state: u64, content: u64) -> u64 {
+    fold(state, content)
 }
 
 /// The running state once a block is full.

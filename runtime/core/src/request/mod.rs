@@ -10,6 +10,7 @@ pub use prompt::Prompt;
 pub use spec::{DrawnOutputs, KvRole, RequestSpec};
 pub use stop::{Repetition, StopRules};
 
+use crate::encoder::PromptItem;
 use crate::kv::hash::{self, BlockHash};
 use crate::kv::pool::BlockId;
 use crate::seed;
@@ -117,6 +118,9 @@ pub(crate) struct Request {
 
 // What follows the first line is read when a request comes, ends or samples
 // with rules; another line would cost every request that waits.
+/// Stands for items that the key of a block leaves out.
+const OMITTED_ITEMS: u64 = 0x6f6d_6974_7465_6421;
+
 const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
 /// Flags of a request, one bit each; tests of several are of any.
@@ -240,6 +244,16 @@ impl Request {
             let slots = u64::from(blocks.saturating_sub(held)) * u64::from(block_size_tokens);
             let more = u64::from(self.end_tokens - self.num_tokens).min(slots);
             self.tokens.reserve_exact(more as usize);
+        }
+    }
+
+    /// Tells the block that the prompt ends within, which outputs complete, apart from one whose key has all of these items:
+    /// it gets the last one alone. (It is told apart from all other such blocks, too.)
+    pub(crate) fn omit_items(&mut self, items: &[PromptItem], block_size_tokens: u32) {
+        let start = self.block_hashes.len() as u32 * block_size_tokens;
+        let [.., before, _] = items else { return };
+        if start > 0 && before.end_tokens() > start {
+            self.hash_state = hash::mark(self.hash_state, OMITTED_ITEMS);
         }
     }
 

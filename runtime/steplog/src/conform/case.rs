@@ -180,7 +180,8 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn read(folder: &Path) -> Result<Self, LogError> {
+    /// `change` is given the rules of the recorded release, and gives those to replay it by.
+    pub(super) fn read(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let path = folder.join("config.json");
         let refuse = |what: String| LogError::out_of_scope(&path, None, what);
         let file: CaseFile = read_whole(&path)?;
@@ -188,7 +189,7 @@ impl Case {
             return Err(refuse(format!("`config.{key}` is a setting not known here")));
         }
         let rules = file.vllm.as_deref().map_or(Ok(SchedulerRules::V0_32), rules_of).map_err(&refuse)?;
-        let config = file.config.checked(rules).map_err(|problem| LogError::file(&path, problem))?;
+        let config = file.config.checked(change(rules)).map_err(|problem| LogError::file(&path, problem))?;
         let in_flight = config.max_steps_in_flight() as u32;
         if let Some(most) = file.batch_queue.filter(|most| *most != in_flight) {
             let what = format!("`batch_queue` is {most}: up to {most} steps in flight, where {in_flight} may be");

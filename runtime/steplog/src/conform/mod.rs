@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 pub use report::{CaseReport, EventPlace, Mismatch};
 pub use scheduler::{ReplayedLine, ReplayedLines};
+use vcr_core::SchedulerRules;
 
 use crate::error::LogError;
 use crate::jsonl::is_there;
@@ -77,7 +78,15 @@ fn is_case(folder: &Path) -> bool {
 /// When it cannot be read or asks for what the core does not do. A decision
 /// that differs is not an error; it is in the report.
 pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
-    if is_of_scheduler(folder) { scheduler::replay(folder) } else { live::replay(folder) }
+    if is_of_scheduler(folder) { scheduler::replay(ReplayedLines::new(folder)?, folder) } else { live::replay(folder) }
+}
+
+/// Replays the recording of a scheduler in `folder` by other rules than those of its release, which `change` is given.
+///
+/// # Errors
+/// As [`replay_lines`]; also where the settings that follow from the rules are others than the recorded ones.
+pub fn replay_by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<CaseReport, LogError> {
+    scheduler::replay(ReplayedLines::by(folder, change)?, folder)
 }
 
 /// The lines of a recording of the scheduler, each with what the core did in

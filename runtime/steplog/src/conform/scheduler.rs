@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, StopRules, TokenSource};
+use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, SchedulerRules, StopRules, TokenSource};
 
 use super::case::{Case, CaseItem, CaseRequest};
 use super::report::{CaseReport, Difference};
@@ -46,7 +46,12 @@ pub struct ReplayedLines {
 
 impl ReplayedLines {
     pub(super) fn new(folder: &Path) -> Result<Self, LogError> {
-        let case = Case::read(folder)?;
+        Self::by(folder, |rules| rules)
+    }
+
+    /// By other rules than those of the recorded release, which `change` is given.
+    pub(super) fn by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
+        let case = Case::read(folder, change)?;
         let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
         Ok(Self { schedules: case.schedules, replay: Replay::new(case), lines, has_failed: false })
     }
@@ -77,9 +82,8 @@ impl Iterator for ReplayedLines {
     }
 }
 
-pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
+pub(super) fn replay(mut lines: ReplayedLines, folder: &Path) -> Result<CaseReport, LogError> {
     let mut report = CaseReport::new(folder);
-    let mut lines = ReplayedLines::new(folder)?;
     for replayed in &mut lines {
         let ReplayedLine { line, recorded, ours } = replayed?;
         report.steps += u64::from(recorded.s.is_some());

@@ -9,3 +9,4 @@ mod media;
 mod recordings;
 mod refused;
 mod reproduced;
+mod rules;

@@ -1,6 +1,7 @@
 //! vLLM's defaults for what is not given.
 
 use super::Late;
+use vcr_core::Drafter;
 use vcr_model::Model;
 
 use crate::error::ArgumentError;
@@ -55,9 +56,10 @@ pub(super) fn set(
     let has_drafter = input.drafter.has_kv();
     let has_ngrams = input.num_speculative_tokens > 0 && !input.drafter.has_kv();
     input.async_scheduling = late.async_scheduling.unwrap_or_else(|| {
-        let (on, why) = match (late.is_pooling, has_ngrams) {
-            (true, _) => (false, "off for models that only pool"),
-            (_, true) => (false, "off with n-gram speculation"),
+        let (on, why) = match input.drafter {
+            _ if late.is_pooling => (false, "off for models that only pool"),
+            _ if has_ngrams => (false, "off with n-gram speculation"),
+            Drafter::DraftModel if minor <= 27 => (false, "off with draft models up to 0.27"),
             _ => (true, "on where nothing excludes it"),
         };
         default("--async-scheduling", on.to_string(), why.to_owned());

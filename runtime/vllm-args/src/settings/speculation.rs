@@ -104,10 +104,6 @@ impl Speculation {
             let known = "ngram, eagle, eagle3, mtp and draft_model are simulated, with `acceptance_rates`";
             return refuse(format!("speculation with {method}"), known.to_owned());
         };
-        if drafter.has_kv() && minor < 32 {
-            let reason = "drafters with KV of their own are simulated as in 0.32 and 0.33".to_owned();
-            return refuse(format!("speculation with {} in 0.{minor}", method.as_deref().unwrap_or_default()), reason);
-        }
         input.drafter = drafter;
         let is_disabled = self.disable_lookahead_block_hashes || self.has_kv_connector && drafter.is_eagle_like();
         input.disable_lookahead_block_hashes = is_disabled && minor >= 33;

@@ -51,7 +51,8 @@ impl Group {
         let (block_size, draft_blocks, states) = match group.kind {
             KvCacheKind::Mamba { checkpoint_tokens } if config.enable_prefix_caching => {
                 let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
-                let states = States { checkpoint_tokens, drops_block, hash_lookahead_tokens };
+                let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules.has_checkpoints());
+                let states = States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules };
                 (config.block_size, config.num_speculative_tokens, Some(states))
             }
             // One state, whose block no sequence fills.
@@ -81,8 +82,34 @@ struct Table {
     num_skipped: u32,
     /// Blocks at its start that need not be offered to the cache.
     num_cached: u32,
-    /// Whether the latest chunk left a state behind at a boundary within it.
-    has_checkpoint: bool,
+    /// The place of the state that the latest chunk which took blocks went on from.
+    state_before: Option<u32>,
+    /// The place of the state that the latest chunk left behind at a boundary within it.
+    checkpoint: Option<u32>,
+}
+
+impl Table {
+    /// Moves the blocks before the place `end` to `taken`: all of them, or if `stops_at_gap` those behind the last null
+    /// block before it and, before these, the state that the latest chunk went on from. Gives the index from which on
+    /// they are to be freed first.
+    fn take_skipped(&mut self, end: u32, stops_at_gap: bool, taken: &mut Vec<BlockId>) -> usize {
+        let skipped = &mut self.blocks[..end as usize];
+        let mut first = self.num_skipped as usize;
+        self.num_skipped = end;
+        taken.clear();
+        if stops_at_gap {
+            let gap = skipped.iter().rposition(|&block| block == NULL_BLOCK);
+            first = gap.map_or(first, |gap| first.max(gap + 1));
+            if let Some(state) = skipped[..first].get_mut(self.state_before.map_or(usize::MAX, |place| place as usize))
+            {
+                taken.extend(held(&[std::mem::replace(state, NULL_BLOCK)]));
+            }
+        }
+        let later = taken.len();
+        taken.extend(held(&skipped[first..]));
+        skipped[first..].fill(NULL_BLOCK);
+        later
+    }
 }
 
 /// The blocks among these.
@@ -205,7 +232,7 @@ impl KvGroups {
     pub(crate) fn capacity_tokens(&self, id: RequestId) -> u32 {
         let tables = self.tables(id).iter().zip(&self.groups);
         let of_table = |(table, group): (&Table, &Group)| {
-            if table.has_checkpoint {
+            if table.checkpoint.is_some() {
                 // It is one of the latest chunk only.
                 return 0;
             }
@@ -284,7 +311,7 @@ impl KvGroups {
             let num_cached = table.len() as u32;
             // A chunk that does not begin where a block does may have been passed over as a whole.
             let num_skipped = table.iter().take_while(|&&block| block == NULL_BLOCK).count() as u32;
-            tables.by_group.push(Table { blocks: table, num_skipped, num_cached, has_checkpoint: false });
+            tables.by_group.push(Table { blocks: table, num_skipped, num_cached, ..Table::default() });
         }
         self.requests[id.index()] = tables;
         self.grow_table(pool, id, chunk, true);
@@ -361,15 +388,13 @@ impl KvGroups {
             if skipped <= table.num_skipped {
                 continue;
             }
-            let blocks = &mut table.blocks[table.num_skipped as usize..skipped as usize];
-            freed.clear();
-            freed.extend(held(blocks));
-            pool.release(freed);
+            let stops_at_gap = group.states.is_some_and(|states| states.rules.keeps_states_before_gaps());
+            let later = table.take_skipped(skipped, stops_at_gap, freed);
+            pool.release(&freed[later..]);
+            pool.release(&freed[..later]);
             if !freed.is_empty() {
                 tell(index, freed);
             }
-            blocks.fill(NULL_BLOCK);
-            table.num_skipped = skipped;
         }
     }
 
@@ -410,9 +435,11 @@ impl KvGroups {
     /// Frees all blocks of a request, those of one group after those of another.
     pub(crate) fn release(&mut self, pool: &mut KvPool, id: RequestId) {
         let Some(tables) = self.requests.get_mut(id.index()) else { return };
-        for table in std::mem::take(tables).by_group {
+        for (group, table) in self.groups.iter().zip(std::mem::take(tables).by_group) {
             self.freed.clear();
-            self.freed.extend(held(&table.blocks[table.num_skipped as usize..]));
+            // States may be held before those that were looked at.
+            let first = if group.aligns_states() { 0 } else { table.num_skipped as usize };
+            self.freed.extend(held(&table.blocks[first..]));
             pool.release(&self.freed);
         }
     }

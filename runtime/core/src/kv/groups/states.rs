@@ -1,11 +1,12 @@
-//! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM 0.32 and 0.33, `MambaManager` in
-//! cache mode `align` and `_mamba_block_aligned_split`).
+//! Blocks that hold states of Mamba and linear attention, with prefix caching (vLLM's `MambaManager` in cache mode
+//! `align`, and `_mamba_block_aligned_split`).
 //!
 //! A state stands for all tokens up to where a chunk ended. It is kept where a block of other layers ends, at the place
 //! of that block in the table; places that no chunk ended at have the null block. Behind the latest state a table has
 //! the blocks for states after drafts, which move on with it.
 
 use super::{Group, NULL_BLOCK, Table};
+use crate::config::SchedulerRules;
 use crate::kv::pool::BlockId;
 
 /// A chunk that needs blocks.
@@ -43,6 +44,8 @@ pub(super) struct States {
     pub(super) drops_block: bool,
     /// See [`Drafting`](crate::Drafting).
     pub(super) hash_lookahead_tokens: u32,
+    /// Whose rules apply.
+    pub(super) rules: SchedulerRules,
 }
 
 impl Group {
@@ -51,15 +54,26 @@ impl Group {
         self.states.is_some()
     }
 
+    fn rules(&self) -> SchedulerRules {
+        self.states.unwrap_or_default().rules
+    }
+
+    /// The place of the last boundary before the one that a chunk ends at or within.
+    fn checkpoint_place(&self, end: u32) -> Option<u32> {
+        end.div_ceil(self.block_size).checked_sub(2)
+    }
+
     /// Whether a chunk can leave the state at the boundary `position` behind, besides that at its end.
     fn can_checkpoint(&self, start: u32, end: u32, position: u32) -> bool {
         let Some(checkpoint_tokens) = self.states.and_then(|states| states.checkpoint_tokens) else { return false };
         let size = self.block_size;
+        if self.rules().leaves_any_checkpoint() {
+            return start.is_multiple_of(size);
+        }
         // The boundary has a place of its own between those of the state before and the state after.
-        let place = i64::from(end.div_ceil(size)) - 2;
-        let place_before = (i64::from(start) - 1).div_euclid(i64::from(size));
+        let place_before = start.checked_sub(1).map(|last| last / size);
         start.is_multiple_of(size)
-            && place > place_before
+            && self.checkpoint_place(end).is_some_and(|place| Some(place) > place_before)
             && start.saturating_add(size) <= position
             && position < end
             && (position - start).is_multiple_of(checkpoint_tokens)
@@ -70,21 +84,36 @@ impl Group {
     pub(super) fn last_boundary(&self, tokens: u32) -> u32 {
         let (size, states) = (self.block_size, self.states.unwrap_or_default());
         if states.drops_block {
+            let tokens = if states.rules.drops_from_whole_prompts() { tokens } else { tokens.saturating_sub(1) };
             return (tokens / size * size).saturating_sub(size);
         }
         tokens.saturating_sub(states.hash_lookahead_tokens.max(1)) / size * size
     }
 
-    /// Whether this chunk of a request leaves such a state, in a block that the request does not have yet.
-    fn leaves_checkpoint(&self, table: &Table, chunk: Chunk, is_sparse: bool, is_new: bool) -> bool {
-        if is_sparse && chunk.tokens < chunk.prefill_end
-            || !self.can_checkpoint(chunk.computed, chunk.tokens, self.last_boundary(chunk.tokens))
-        {
-            return false;
+    /// The boundary at which a chunk ends that would pass it, of a request with `tokens` known tokens.
+    fn last_stop(&self, tokens: u32) -> u32 {
+        let (size, states) = (self.block_size, self.states.unwrap_or_default());
+        if !states.rules.stops_at_known_end() {
+            return self.last_boundary(tokens);
         }
-        let place = (chunk.tokens.div_ceil(self.block_size) - 2) as usize;
+        (tokens / size * size).saturating_sub(if states.drops_block { size } else { 0 })
+    }
+
+    /// The place of the state that this chunk of a request leaves within it, in a block that the request does not have yet.
+    fn checkpoint(&self, table: &Table, chunk: Chunk, is_sparse: bool, is_new: bool) -> Option<u32> {
+        let Chunk { computed, tokens, prefill_end, .. } = chunk;
+        let rules = self.rules();
+        if is_sparse && tokens < prefill_end && !rules.checkpoints_sparse_chunks()
+            || rules.leaves_any_checkpoint() && tokens.is_multiple_of(self.block_size)
+            || !self.can_checkpoint(computed, tokens, self.last_boundary(tokens))
+        {
+            return None;
+        }
+        let place = self.checkpoint_place(tokens)?;
         let ends = table.blocks.len().saturating_sub(self.draft_blocks as usize);
-        table.blocks.get(place).is_none_or(|&block| block == NULL_BLOCK) || !is_new && place >= ends
+        let is_for_drafts = !is_new && place as usize >= ends && !rules.leaves_any_checkpoint();
+        let is_free = table.blocks.get(place as usize).is_none_or(|&block| block == NULL_BLOCK);
+        (is_free || is_for_drafts).then_some(place)
     }
 
     /// Blocks that a chunk takes, given `num_hit` blocks of a hit that the table does not have yet.
@@ -97,9 +126,17 @@ impl Group {
         is_new: bool,
     ) -> u32 {
         let missing = self.blocks_for(chunk.tokens).saturating_sub(num_hit + table.blocks.len() as u32);
-        let checkpoint = u32::from(self.leaves_checkpoint(table, chunk, is_sparse, is_new));
-        let drafts = if is_new { self.draft_blocks } else { 0 };
-        missing.min(1 + checkpoint + drafts)
+        let has_checkpoint = self.checkpoint(table, chunk, is_sparse, is_new).is_some();
+        let rules = self.rules();
+        let takes_drafts = is_new || has_checkpoint && rules.keeps_drafts_at_checkpoints();
+        let most = 1 + u32::from(has_checkpoint) + if takes_drafts { self.draft_blocks } else { 0 };
+        if missing == 0 || has_checkpoint && !is_new && rules.counts_passed_boundaries() {
+            missing
+        } else if rules.assumes_most_states() {
+            most
+        } else {
+            missing.min(most)
+        }
     }
 
     /// Gives a table what a chunk needs: null blocks for the boundaries that it passes over, the draft blocks that it
@@ -112,20 +149,28 @@ impl Group {
         is_new: bool,
         allocate: impl FnOnce(u32, &mut Vec<BlockId>),
     ) {
-        let checkpoint = usize::from(self.leaves_checkpoint(table, chunk, is_sparse, is_new));
-        table.has_checkpoint = checkpoint > 0;
+        let rules = self.rules();
+        table.checkpoint = self.checkpoint(table, chunk, is_sparse, is_new);
+        let checkpoint = usize::from(table.checkpoint.is_some());
         let required = self.blocks_for(chunk.tokens) as usize;
         let before = table.blocks.len();
-        if required <= before && checkpoint == 0 {
+        if required <= before && (checkpoint == 0 || rules.leaves_any_checkpoint()) {
             return;
         }
+        let latest = if is_new { before } else { before - self.draft_blocks as usize };
+        table.state_before = latest.checked_sub(1).map(|place| place as u32);
         let passed = required - self.draft_blocks as usize - 1;
         let nulls_end = passed.saturating_sub(checkpoint);
         if before < passed {
             table.blocks.resize(nulls_end.max(before), NULL_BLOCK);
         }
         if !is_new {
-            for place in before - self.draft_blocks as usize..before.min(nulls_end) {
+            let moved_end = match checkpoint {
+                1 if rules.keeps_drafts_at_checkpoints() => 0,
+                1 if rules.moves_all_drafts() => passed,
+                _ => nulls_end,
+            };
+            for place in before - self.draft_blocks as usize..before.min(moved_end) {
                 let block = std::mem::replace(&mut table.blocks[place], NULL_BLOCK);
                 table.blocks.push(block);
             }
@@ -137,9 +182,13 @@ impl Group {
     /// kept, unless a state in a step's middle serves as well.
     pub(super) fn aligned_end(&self, start: u32, end: u32, limits: &ChunkLimits) -> u32 {
         let (size, prefill_end) = (self.block_size, limits.prefill_end);
-        let has_checkpoint = end >= prefill_end && self.can_checkpoint(start, end, self.last_boundary(prefill_end));
+        let leaves_any = self.rules().leaves_any_checkpoint();
+        let has_checkpoint = match leaves_any {
+            true => !self.states.is_some_and(|states| states.drops_block) && self.can_checkpoint(start, end, 0),
+            false => end >= prefill_end && self.can_checkpoint(start, end, self.last_boundary(prefill_end)),
+        };
         let mut end = end;
-        if end < prefill_end {
+        if end < prefill_end && !(leaves_any && has_checkpoint) {
             let aligned = end / size * size;
             // Where a block is longer than any chunk, chunks end within it.
             if aligned > start || size <= limits.most_tokens {
@@ -151,7 +200,7 @@ impl Group {
         let shared_stop = start + shared.saturating_sub(start) / size * size;
         let stops = [
             (!has_checkpoint && !start.is_multiple_of(size)).then_some(next_boundary),
-            (!has_checkpoint).then_some(self.last_boundary(limits.known_tokens)),
+            (!has_checkpoint).then_some(self.last_stop(limits.known_tokens)),
             (start < shared && shared < end).then_some(shared_stop),
         ];
         let inside = stops.into_iter().flatten().filter(|&stop| start < stop && stop < end);

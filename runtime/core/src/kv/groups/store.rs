@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::lookup::{content, key};
-use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK};
+use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK, Tables};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
@@ -36,6 +36,7 @@ impl KvGroups {
             let group = self.groups[index];
             let size = group.block_size;
             let cacheable = self.cacheable_tokens(&group, computed);
+            let mut stored_states = Vec::new();
             let table = &mut self.requests[id.index()].by_group[index];
             let full = cacheable.min(hashed) / size;
             let step = if group.drops_block { hash_size } else { aligned };
@@ -66,7 +67,7 @@ impl KvGroups {
                 }
                 pool.insert(blocks, keys);
                 if group.aligns_states() {
-                    self.stored_in_step.extend(keys.iter().copied());
+                    stored_states.extend(keys.iter().copied());
                 }
                 if let Some(events) = pool.events_mut() {
                     let parent = (range.start > 0).then(|| hash_at(range.start * size));
@@ -74,6 +75,10 @@ impl KvGroups {
                     let contents = keys.iter().map(|&key| content(key, index));
                     events.stored_of_group(index as u8, tag, parent, contents, tokens.unwrap_or(&[]));
                 }
+            }
+            if group.aligns_states() {
+                self.store_checkpoint(pool, offered, index, cacheable, &mut stored_states);
+                self.stored_in_step.extend(stored_states);
             }
             if group.kind == KvCacheKind::FullAttention && size > hash_size {
                 self.store_prompt_end(pool, offered, index, cacheable);
@@ -109,6 +114,54 @@ impl KvGroups {
         })
     }
 
+    /// By some rules a state that was left within the chunk is cached, even if it is none of those that are to be kept; where
+    /// those at the ends of prompts alone are, any other is forgotten, and by some rules that one, too. `stored` are the
+    /// keys of states that this offer has cached.
+    fn store_checkpoint(
+        &mut self,
+        pool: &mut KvPool,
+        offered: &Offered<'_>,
+        index: usize,
+        cacheable: u32,
+        stored: &mut Vec<BlockHash>,
+    ) {
+        let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
+        let Tables { by_group, shared_prefix_tokens } = &self.requests[id.index()];
+        let (group, table) = (&self.groups[index], &by_group[index]);
+        let Some(place) = table.checkpoint.filter(|_| self.rules.caches_any_checkpoint()) else { return };
+        let block = table.blocks[place as usize];
+        if block == NULL_BLOCK {
+            return;
+        }
+        let end = (place + 1) * group.block_size;
+        let is_kept_end = end == group.last_boundary(prompt_tokens) && !self.rules.forgets_prompt_checkpoints();
+        let is_transient =
+            self.is_sparse() && cacheable < prompt_tokens && !is_kept_end && end != *shared_prefix_tokens;
+        let units = (end / self.hash_block_size) as usize;
+        let (before, now) = (pool.key_of(block), key(hashes[units - 1], index));
+        if before == Some(now) && !is_transient {
+            return;
+        }
+        if let Some(before) = before {
+            pool.forget(block);
+            stored.retain(|&other| other != before);
+            if let Some(events) = pool.events_mut() {
+                events.removed_of_group(index as u8, content(before, index));
+            }
+        }
+        if is_transient {
+            return;
+        }
+        pool.insert(&[block], &[now]);
+        stored.push(now);
+        if let Some(events) = pool.events_mut() {
+            let parent = (units > 1).then(|| hashes[units - 2]);
+            let first = (end - self.hash_block_size) as usize;
+            let tokens = tokens.get(first..end as usize).unwrap_or(&[]);
+            events.stored_of_group(index as u8, tag, parent, std::iter::once(hashes[units - 1]), tokens);
+        }
+    }
+
     /// Some rules offer the state from which the same prompt can go on in every step in which that is the latest boundary
     /// and the state is still held, as if it were new. Gives whether they may do so in the next step, too.
     fn offers_again(&mut self, offered: &Offered<'_>, computed: u32) -> bool {
@@ -126,7 +179,7 @@ impl KvGroups {
             let place = (boundary / group.block_size - 1) as usize;
             if table.blocks.get(place).is_some_and(|&block| block != NULL_BLOCK) {
                 again = true;
-                if !table.has_checkpoint {
+                if table.checkpoint.is_none() {
                     self.stored_in_step.insert(key(hashes[(boundary / self.hash_block_size) as usize - 1], index));
                 }
             }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use vcr_core::{EngineConfigInput, EngineOption, NamedValue, OPTIONS, SchedulerRules};
+use vcr_core::{NamedValue, SchedulerRules};
 
 use crate::script::options::Options;
 use crate::script::suggestion::{did_you_mean, nearest};
@@ -42,9 +42,6 @@ struct Version {
     /// Engine options that this version does not have.
     #[serde(default)]
     absent_engine_options: Vec<String>,
-    /// Engine options of this version with rules that are not simulated.
-    #[serde(default)]
-    differing_engine_options: Vec<String>,
 }
 
 /// [`SchedulerRules`], by name.
@@ -84,25 +81,7 @@ pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> Schedul
             options.problem(name, format!("vLLM {version} has no `{name}`"));
         }
     }
-    for name in &found.differing_engine_options {
-        if options.has(name) {
-            let text =
-                format!("vLLM {version} has other rules for `{name}` than later versions, and they are not simulated");
-            options.problem(name, text);
-        }
-    }
     found.scheduler_rules.0
-}
-
-/// Settings of an engine for which `version` has rules that are not simulated: they are not left at
-/// what it does without them.
-pub(crate) fn differing(version: &str, input: &EngineConfigInput) -> Vec<&'static str> {
-    let found = TABLE.version.iter().find(|known| known.name == version);
-    let names = found.map(|known| known.differing_engine_options.as_slice()).unwrap_or_default();
-    let is_set = |option: &&EngineOption| {
-        names.iter().any(|name| name == option.name) && (option.get)(input) != option.default_value()
-    };
-    OPTIONS.iter().filter(is_set).map(|option| option.name).collect()
 }
 
 /// Refuses settings of vLLM that are not simulated, each with its reason.

@@ -84,13 +84,6 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
         ..args.input.clone()
     };
     let made = vllm(&mut options, own, is_auto);
-    if let Ok(vcr_core::EngineKind::Vllm(config)) = &made {
-        for name in compat::differing(&minor, config) {
-            let text =
-                format!("vLLM {minor} has other rules for `{name}` than later versions, and they are not simulated");
-            options.problem_at(options.call_position(), text);
-        }
-    }
     let policy = policy.and_then(|spec| spec.factory);
     Read { made, policy, memory, is_auto, served: Some(Arc::new(args)) }.finish(options)
 }
