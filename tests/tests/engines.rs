@@ -46,6 +46,28 @@ fn an_engine_that_reserves_all_blocks_never_preempts_and_others_do() {
     assert_eq!(preemptions(&counters(TRTLLM)), 0);
 }
 
+/// Drafters have the rules of each release: those with a slot of their own had it of all requests that may run.
+#[test]
+fn drafters_run_by_the_rules_of_every_release() {
+    let small = "max_num_seqs: 64, max_num_batched_tokens: 512";
+    let steps = |counters: &Value| counters["steps"].as_u64().expect("steps are counted");
+    let undrafted = steps(&counters(&format!("{VLLM}, {small}")));
+    for (drafter, differs) in [("eagle", false), ("draft_model", true)] {
+        let of = |minor: &str| {
+            counters(&format!(
+                r#"{VLLM}, {small}, vllm_minor: "{minor}", drafter: "{drafter}", num_speculative_tokens: 3,
+                acceptance_rates: [0.7, 0.4, 0.2]"#
+            ))
+        };
+        let all = ["0.27", "0.28", "0.29", "0.30", "0.31"].map(of);
+        for counters in &all {
+            assert_eq!(counters["completed"], 200, "{drafter}: {counters}");
+            assert!(steps(counters) < undrafted, "{drafter}: {counters}, {undrafted}");
+        }
+        assert_eq!(steps(&all[0]) != steps(&all[1]), differs, "{drafter}: {} {}", all[0], all[1]);
+    }
+}
+
 #[test]
 fn options_of_another_engine_are_refused_by_name() {
     for (engine, words) in [

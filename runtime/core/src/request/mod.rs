@@ -10,7 +10,7 @@ pub use prompt::Prompt;
 pub use spec::{DrawnOutputs, KvRole, RequestSpec};
 pub use stop::{Repetition, StopRules};
 
-use crate::encoder::PromptItem;
+use crate::encoder::item::PromptItem;
 use crate::kv::hash::{self, BlockHash};
 use crate::kv::pool::BlockId;
 use crate::seed;
