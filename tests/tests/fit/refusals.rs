@@ -83,6 +83,27 @@ fn seconds_that_are_called_milliseconds_are_warned_of() {
 }
 
 #[test]
+fn rows_and_files_that_cannot_be_read_are_named() {
+    let folder = world();
+    let rows = measured(&folder, &["-e", "count=40"]);
+    let engine = ["--engine", ENGINE];
+    let with = |name: &str, value: Value| {
+        let mut rows = rows.clone();
+        rows[6][name] = value;
+        folder.write("a.csv", csv(&rows, &COLUMNS));
+    };
+    with("arrival_ms", json!(-1e9));
+    refused(&folder, &engine, &["`a.csv`, row 7, field `arrival_ms`", "sort the rows by arrival"]);
+    with("e2e_ms", json!(-1));
+    refused(&folder, &engine, &["`a.csv`, row 7, field `e2e_ms`", "invalid duration -1"]);
+    with("ttft_ms", json!("NaN"));
+    refused(&folder, &engine, &["`a.csv`, row 7, field `ttft_ms`"]);
+    folder.write("b.parquet", "PAR1 and nothing more");
+    folder.vcr(&["fit", "b.parquet", "--engine", ENGINE, "-o", "model.json"]).failed(2, &["`b.parquet`", "Parquet"]);
+    assert!(!folder.path().join("model.json").exists(), "a model was written");
+}
+
+#[test]
 fn engines_that_cannot_have_served_the_requests_are_refused() {
     let folder = world();
     table(&folder, "a.csv", &["-e", "count=60"]);

@@ -35,6 +35,14 @@ pub(crate) fn rows(name: &str, rows: &[&Measured]) -> Result<Vec<String>, FitErr
         "have a first-token time of 0: expected a positive time",
     )?;
     let mut warnings = Vec::new();
+    let silent = rows.iter().filter(|row| row.ttft_ns.is_some() && row.output_tokens == 0).count();
+    if silent > 0 {
+        warnings.push(format!(
+            "{name}: {silent} of {} requests have a first-token time and no output tokens, and are not compared; name \
+             the column with `--map output_tokens=COLUMN`",
+            rows.len()
+        ));
+    }
     let mut itl_ns: Vec<f64> = whole.iter().filter_map(|row| row.mean_itl_ns()).collect();
     itl_ns.sort_by(f64::total_cmp);
     if let Some(&median_ns) = itl_ns.get(itl_ns.len() / 2) {
@@ -60,4 +68,72 @@ pub(crate) fn rows(name: &str, rows: &[&Measured]) -> Result<Vec<String>, FitErr
         warnings.push(format!("{name}: all prompts have the same length, which does not fix the price of a token"));
     }
     Ok(warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Warnings about forty requests that differ in all respects, after a change.
+    fn warnings(change: impl Fn(usize, &mut Measured)) -> Vec<String> {
+        let mut measured: Vec<Measured> = (0..40)
+            .map(|index| Measured {
+                prompt_tokens: 100 + index,
+                output_tokens: 20,
+                ttft_ns: Some(30_000_000),
+                e2e_ns: Some(200_000_000 + u64::from(index) * 1_000_000),
+                is_whole: true,
+                ..Measured::default()
+            })
+            .collect();
+        measured.iter_mut().enumerate().for_each(|(index, request)| change(index, request));
+        rows("a.csv", &measured.iter().collect::<Vec<_>>()).expect("they can be true")
+    }
+
+    #[test]
+    fn columns_that_fix_little_or_contradict_each_other_are_warned_of() {
+        assert!(warnings(|_, _| ()).is_empty());
+        let alike = warnings(|_, request| request.prompt_tokens = 100);
+        assert!(alike[0].starts_with("a.csv: all prompts have the same length"), "{alike:?}");
+        let silent = warnings(|index, request| {
+            if index < 2 {
+                (request.output_tokens, request.is_whole) = (0, false);
+            }
+        });
+        assert!(silent[0].starts_with("a.csv: 2 of 40 requests have a first-token time and no output"), "{silent:?}");
+        let slow = warnings(|_, request| request.e2e_ns = request.e2e_ns.map(|ns| ns * 1_000));
+        assert!(slow[0].contains("--map ttft_us=COLUMN"), "{slow:?}");
+        let fast = warnings(|_, request| {
+            request.ttft_ns = request.ttft_ns.map(|ns| ns / 1_000);
+            request.e2e_ns = request.e2e_ns.map(|ns| ns / 1_000);
+        });
+        assert!(fast[0].contains("--map ttft_s=COLUMN"), "{fast:?}");
+    }
+
+    #[test]
+    fn times_that_cannot_be_are_refused() {
+        let refused = |change: &dyn Fn(&mut Measured)| {
+            let mut request = Measured {
+                prompt_tokens: 1,
+                output_tokens: 3,
+                ttft_ns: Some(30),
+                e2e_ns: Some(60),
+                is_whole: true,
+                ..Measured::default()
+            };
+            change(&mut request);
+            let requests = vec![request; 40];
+            rows("a.csv", &requests.iter().collect::<Vec<_>>()).expect_err("they cannot be true").to_string()
+        };
+        let late = refused(&|request| request.e2e_ns = Some(20));
+        assert!(late.contains("40 of 40 requests have their first token after their end"), "{late}");
+        let empty = refused(&|request| request.prompt_tokens = 0);
+        assert!(empty.contains("40 of 40 requests have no prompt tokens"), "{empty}");
+        let instant = refused(&|request| request.ttft_ns = Some(0));
+        assert!(instant.contains("40 of 40 requests have a first-token time of 0"), "{instant}");
+        let same = refused(&|_| ());
+        assert!(same.contains("all requests have the same time between tokens"), "{same}");
+        let unknown = refused(&|request| request.is_whole = false);
+        assert!(unknown.contains("0 of 40 requests were answered whole"), "{unknown}");
+    }
 }
