@@ -60,6 +60,10 @@ fn scenarios_know_the_options_and_refuse_others() {
     let needles =
         ["`tables` needs the option `system`", "no option `tensor_paralel`", "did you mean `tensor_parallel`?"];
     folder.run(&[]).failed(2, &needles);
+    let scales = "tables(#{ data: \".\", system: \"gpu\", model: \"us/dense\", scale: 0, prompt_scale: -1.5 });";
+    folder.write("test.rhai", scales);
+    let needles = ["`scale` must be above 0, but is 0", "`prompt_scale` must be above 0, but is -1.5"];
+    folder.run(&[]).failed(2, &needles);
     folder.write("test.rhai", "tables(#{ data: \".\", system: \"gpo\", model: \"us/dense\" });");
     folder.run(&[]).failed(2, &["invalid system `gpo`: expected one of gpu"]);
 }

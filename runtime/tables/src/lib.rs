@@ -28,4 +28,4 @@ pub use files::package::{Package, Stack, TableFile};
 pub use memory::MemoryNeed;
 pub use model::KvShape;
 pub use source::{Priced, Source};
-pub use tables::{Resolved, SourceFiles, Tables, TablesInput};
+pub use tables::{Resolved, Scale, SourceFiles, Tables, TablesInput};

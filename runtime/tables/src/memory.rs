@@ -117,7 +117,7 @@ mod tests {
             experts: None,
             shared_experts: 0,
             dense_layers: 0,
-            attention: Attention::Grouped { windowed: None, normalised: false },
+            attention: Attention::Grouped { windowed: None, normalised: None },
             latent_sizes: None,
             dtypes: BFLOAT16,
         }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn windows_have_a_rule_of_their_own() {
-        let attention = Attention::Grouped { windowed: Some((16, 128)), normalised: false };
+        let attention = Attention::Grouped { windowed: Some((16, 128)), normalised: None };
         let model = Model { attention, ..llama_8b() };
         assert_eq!(MemoryNeed::of(&model, Parallel { tensor: 1, expert: 1, attention_ranks: 1 }, None), None);
     }

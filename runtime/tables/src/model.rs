@@ -26,8 +26,10 @@ const EXPERTS: &[&str] = &[
     "Qwen3VLMoeForConditionalGeneration",
 ];
 const LATENT: &[&str] = &["DeepSeekForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"];
-/// Architectures that normalise queries and keys.
-const NORMALISED: &[&str] = &["Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "MiniMaxM2ForCausalLM"];
+/// Architectures that normalise queries and keys, each head by itself.
+const NORMALISED: &[&str] = &["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"];
+/// Architectures that normalise all heads of queries, and of keys, as one vector.
+const NORMALISED_AS_ONE: &[&str] = &["MiniMaxM2ForCausalLM"];
 
 /// Data types of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +52,15 @@ pub(crate) struct Experts {
     pub(crate) intermediate_size: u32,
 }
 
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Norms {
+    /// Of each head.
+    OfEach,
+    /// Of all heads as one vector, which tensor parallelism divides.
+    OfAll,
+}
+
 /// How a model attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attention {
@@ -57,7 +68,7 @@ pub(crate) enum Attention {
     Grouped {
         /// Layers that look at a window only, and the tokens of it.
         windowed: Option<(u32, u32)>,
-        normalised: bool,
+        normalised: Option<Norms>,
     },
     /// A compressed latent vector (MLA).
     Latent,
@@ -206,7 +217,11 @@ impl Model {
         } else {
             None
         };
-        let normalised = NORMALISED.contains(&architecture);
+        let normalised = if NORMALISED.contains(&architecture) {
+            Some(Norms::OfEach)
+        } else {
+            NORMALISED_AS_ONE.contains(&architecture).then_some(Norms::OfAll)
+        };
         let attention = if is_latent { Attention::Latent } else { Attention::Grouped { windowed, normalised } };
         let quantised = object_if_any(&files.quantisation)?;
         Ok(Self {

@@ -9,7 +9,7 @@ use crate::files::package::Stack;
 use crate::interpolation::curve::Curve;
 use crate::interpolation::grid::Grid;
 use crate::limits::{ExpertShape, Heads};
-use crate::model::{Attention, Experts, Model};
+use crate::model::{Attention, Experts, Model, Norms};
 use crate::operators::attention::{AttentionTables, Grouped, LatentTables};
 use crate::operators::collective::{Collective, Collectives};
 use crate::operators::experts::ExpertTable;
@@ -225,6 +225,9 @@ impl Maker<'_> {
         let output = Gemm { n: model.hidden_size, k: projected, dtype, is_input_cast: true };
         self.gemm("output projection", Group::Serial, output);
         let Attention::Grouped { windowed, normalised } = model.attention else { return Ok(Vec::new()) };
+        if normalised == Some(Norms::OfAll) {
+            self.norms_of_all(f64::from(projected), f64::from(kv_heads * dim));
+        }
         let (windowed_layers, window) = windowed.unwrap_or((0, 0));
         let kinds = [
             ("attention", model.layers - windowed_layers, None),
@@ -254,13 +257,30 @@ impl Maker<'_> {
     /// Time of the operators fused with the attention of prompts: rotary embeddings, the KV cache's
     /// writes and, where the model has them, norms of queries and keys. The package charges the
     /// traffic of one token for it, which is nearly the kernels' constant.
-    fn fused_ns(&self, queries: f64, keys: f64, normalised: bool) -> f64 {
+    fn fused_ns(&self, queries: f64, keys: f64, normalised: Option<Norms>) -> f64 {
         const MARGIN: f64 = 1.1;
         let traffic = |bytes: f64| self.system.traffic_ns(bytes);
         let rotary = 2.0 * traffic(2.0 * (queries + keys));
         let writes = 2.0 * traffic(self.model.dtypes.attention.bytes * keys);
-        let norms = if normalised { 4.0 * (traffic(2.0 * queries) + traffic(2.0 * keys)) } else { 0.0 };
+        let norms =
+            if normalised == Some(Norms::OfEach) { 4.0 * (traffic(2.0 * queries) + traffic(2.0 * keys)) } else { 0.0 };
         MARGIN * (rotary + writes + norms)
+    }
+
+    /// Norms of queries and keys over all heads: their squares, which the GPUs add up in an
+    /// all-reduce of two numbers a token in 32 bits, then the norms themselves.
+    fn norms_of_all(&mut self, queries: f64, keys: f64) {
+        let values = queries + keys;
+        let squares = self.traffic(2.0 * values);
+        let norms = self.traffic(4.0 * values);
+        self.add("squares of queries and keys", self.layers(), Group::Serial, squares);
+        self.add("norms of queries and keys", self.layers(), Group::Serial, norms);
+        let gpus = self.parallel.tensor;
+        if gpus > 1 {
+            const VALUES: f64 = 4.0;
+            let curve = self.collectives.curve(&self.system, Collective::AllReduce, gpus, VALUES);
+            self.add("all-reduces of norms", self.layers(), Group::Serial, curve);
+        }
     }
 
     fn latent(&mut self, tables: &LatentTables) -> Result<AttentionOperator, TablesError> {

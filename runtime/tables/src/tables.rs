@@ -90,8 +90,23 @@ pub struct Tables {
     prices: Arc<Prices>,
     covered: Priced,
     source: Arc<SourceFiles>,
-    /// Time of a step beside the sum of its operators.
-    scale: f64,
+    scale: Scale,
+}
+
+/// Time of a step beside the sum of its operators.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Of steps that only decode; above 0.
+    pub decodes: f64,
+    /// Of steps with prompts: they run at the limit of the GPU's power, which single kernels do
+    /// not reach while they are measured, and outside of CUDA graphs.
+    pub prompts: f64,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self { decodes: 1.0, prompts: 1.0 }
+    }
 }
 
 /// The files of the package that a model was read from.
@@ -196,7 +211,7 @@ impl Tables {
         };
         let prices = Prices { resolved, memory, with_prompts, decodes_only, logits, attention, tokens };
         let source = Arc::new(source_files(&package, &model_files, files));
-        Ok(Self { prices: Arc::new(prices), covered: Priced::default(), source, scale: 1.0 })
+        Ok(Self { prices: Arc::new(prices), covered: Priced::default(), source, scale: Scale::default() })
     }
 
     /// The files of the package that it was read from; a folder with these alone has the
@@ -206,9 +221,9 @@ impl Tables {
         &self.source
     }
 
-    /// Steps that take `scale` times the sum of their operators; above 0.
+    /// Steps that take this many times the sum of their operators.
     #[must_use]
-    pub fn with_scale(self, scale: f64) -> Self {
+    pub fn with_scale(self, scale: Scale) -> Self {
         Self { scale, ..self }
     }
 
@@ -280,7 +295,8 @@ impl Tables {
     }
 
     fn price_ns(&mut self, shape: &StepShape) -> Result<u64, LatencyError> {
-        let priced = self.price_step(shape) * self.scale;
+        let scale = if shape.prefill_tokens > 0 { self.scale.prompts } else { self.scale.decodes };
+        let priced = self.price_step(shape) * scale;
         self.covered += priced;
         let ns = priced.ns();
         if (0.0..=STEP_NS_MAX).contains(&ns) {

@@ -53,7 +53,9 @@ impl ExpertTable {
             });
             by_shape[at].2.push((f64::from(tokens[row]), latencies[row]));
         }
-        let shapes = by_shape.into_iter().filter_map(|(shape, spread, rows)| Some((shape, spread, Rows::new(rows)?)));
+        let shapes = by_shape
+            .into_iter()
+            .filter_map(|(shape, spread, rows)| Some((shape, spread, Rows::new(rows)?.without_outliers())));
         Ok(Some(Self { shapes: shapes.collect() }))
     }
 

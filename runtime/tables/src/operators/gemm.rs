@@ -65,7 +65,8 @@ impl Gemms {
                 let least = limits::gemm(&stack.system, *dtype, sizes[0], sizes[1], sizes[2]);
                 by_shape.entry((n[row], k[row])).or_default().push((sizes[0], latencies[row].max(least)));
             }
-            let shapes = by_shape.into_iter().filter_map(|(shape, rows)| Some((shape, Rows::new(rows)?)));
+            let shapes =
+                by_shape.into_iter().filter_map(|(shape, rows)| Some((shape, Rows::new(rows)?.without_outliers())));
             gemms.by_dtype.push((dtype.rows(), shapes.collect()));
         }
         if dtypes.contains(&Dtype::FP8_STATIC) {

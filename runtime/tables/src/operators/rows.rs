@@ -2,6 +2,11 @@
 
 use crate::source::Source;
 
+/// How much longer than a larger size a row may take. Nearly all rows are within a quarter of
+/// it; some take two to eighteen times as long, which is a fault of their measurement: work on
+/// fewer rows can be padded.
+const OUTLIER: f64 = 1.5;
+
 /// Times in nanoseconds at sizes, in order of the sizes; never empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
@@ -18,6 +23,21 @@ impl Rows {
         let (sizes, times_ns) = rows.into_iter().unzip();
         let rows = Self { sizes, times_ns };
         (!rows.sizes.is_empty()).then_some(rows)
+    }
+
+    /// The rows without those that take much longer than a larger one: what lies between the
+    /// others takes their place.
+    pub(crate) fn without_outliers(self) -> Self {
+        let mut least = f64::INFINITY;
+        let mut kept: Vec<(f64, f64)> = Vec::with_capacity(self.sizes.len());
+        for (&size, &ns) in self.sizes.iter().zip(&self.times_ns).rev() {
+            if ns <= OUTLIER * least {
+                kept.push((size, ns));
+            }
+            least = least.min(ns);
+        }
+        let (sizes, times_ns) = kept.into_iter().rev().unzip();
+        Self { sizes, times_ns }
     }
 
     /// The sizes.
@@ -73,5 +93,17 @@ mod tests {
         assert_eq!(rows.price(16.0, 1, limit), (200.0, Source::Extrapolated));
         // The median utilisation of the last three rows is 0.5.
         assert_eq!(rows.price(16.0, 3, limit), (160.0, Source::Extrapolated));
+    }
+
+    #[test]
+    fn a_row_that_takes_much_longer_than_a_larger_one_is_left_out() {
+        let rows = Rows::new([(1.0, 32.0), (2.0, 33.0), (4.0, 13.0), (8.0, 19.0), (16.0, 60.0), (32.0, 25.0)]);
+        let rows = rows.unwrap().without_outliers();
+        assert_eq!(rows.sizes(), [4.0, 8.0, 32.0]);
+        let limit = |size: f64| size;
+        assert_eq!(rows.price(16.0, 1, limit), (21.0, Source::Interpolated));
+        // The noise of a measurement is none.
+        let noisy = Rows::new([(1.0, 14.0), (2.0, 10.0), (4.0, 12.0)]).unwrap().without_outliers();
+        assert_eq!(noisy.sizes(), [1.0, 2.0, 4.0]);
     }
 }

@@ -7,7 +7,7 @@ mod refusals;
 
 use common::{Fake, assert_close, decodes, ms, operator, prompts};
 use vcr_core::latency::{DecodeSteps, LatencyModel, StepBatch, StepShape};
-use vcr_tables::{Source, Tables, TablesInput};
+use vcr_tables::{Scale, Source, Tables, TablesInput};
 
 #[test]
 fn a_step_is_the_sum_of_its_operators() {
@@ -39,6 +39,24 @@ fn steps_are_priced_in_whole_nanoseconds_and_counted_by_source() {
     let mut again = Vec::new();
     other.price(&batch, &mut again).unwrap();
     assert_eq!(again, durations);
+}
+
+#[test]
+fn steps_with_prompts_have_a_scale_of_their_own() {
+    let fake = Fake::with_tables();
+    let mixed = StepShape { decode_requests: 1, decode_tokens: 1, decode_context_tokens: 9, ..prompts(&[(16, 0)]) };
+    let shapes = [decodes(8, 64), prompts(&[(16, 0)]), mixed];
+    let priced = |scale: Scale| {
+        let mut durations = Vec::new();
+        let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &shapes };
+        fake.tables("dense").with_scale(scale).price(&batch, &mut durations).unwrap();
+        durations
+    };
+    let plain = priced(Scale::default());
+    let scaled = priced(Scale { decodes: 2.0, prompts: 3.0 });
+    for ((plain, scaled), factor) in plain.into_iter().zip(scaled).zip([2, 3, 3]) {
+        assert!(scaled.abs_diff(factor * plain) <= factor, "{scaled} is not {factor} x {plain}");
+    }
 }
 
 #[test]

@@ -185,6 +185,41 @@ fn windows_have_tables_of_their_own() {
 }
 
 #[test]
+fn norms_over_all_heads_are_added_up_between_gpus() {
+    let fake = Fake::with_tables();
+    let config = crate::common::EXPERTS.replace("MixtralForCausalLM", "MiniMaxM2ForCausalLM");
+    fake.text("model_configs/us--whole_config.json", &config);
+    fake.experts("power_law_1.2", &[(128, 1, 1, 1, 1.0), (128, 2, 1, 1, 1.0)]);
+    fake.all_reduce(&[("own_graph", 2, 4, 1.0), ("own_graph", 2, 40, 10.0)]);
+    let one = fake.tables("whole");
+    let two = Tables::new(&TablesInput { tensor_parallel: 2, ..fake.input("whole") }).unwrap();
+    // Two numbers of 32 bits for each token, in each of two layers.
+    assert_is(operator(&two, &decodes(1, 64), "all-reduces of norms"), Source::Measured, 2.0);
+    assert_is(operator(&two, &decodes(5, 64), "all-reduces of norms"), Source::Interpolated, 2.0 * 5.0);
+    let names =
+        |tables: &Tables| tables.operators(&decodes(1, 64)).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert!(!names(&one).iter().any(|name| name == "all-reduces of norms"));
+    for name in ["squares of queries and keys", "norms of queries and keys"] {
+        let ns = operator(&one, &decodes(1, 64), name).ns();
+        assert!(ns > 0.0 && ns >= operator(&two, &decodes(1, 64), name).ns(), "{name}");
+    }
+    // Norms of single heads need neither.
+    assert!(!names(&fake.tables("experts")).iter().any(|name| name.contains("queries and keys")));
+}
+
+#[test]
+fn a_row_slower_than_a_larger_one_is_no_price() {
+    let fake = Fake::with_tables();
+    let rows = [(1, 128, 64, 129.0), (2, 128, 64, 300.0), (4, 128, 64, 132.0), (8, 128, 64, 136.0)];
+    fake.gemm("1.1", &rows);
+    let tables = fake.tables("dense");
+    let at = |m| operator(&tables, &decodes(m, 64), "qkv projection");
+    assert_is(at(2), Source::Interpolated, 2.0 * 130.0);
+    fake.experts("power_law_1.2", &[(128, 1, 1, 1, 1.0), (128, 1, 1, 2, 9.0), (128, 1, 1, 3, 3.0)]);
+    assert_is(operator(&fake.tables("experts"), &decodes(2, 64), "experts"), Source::Interpolated, 2.0 * 2.0);
+}
+
+#[test]
 fn experts_are_looked_up_by_their_whole_shape() {
     let fake = Fake::with_tables();
     let tokens = |tp, ep, factor: f64| [(128, tp, ep, 1, factor), (128, tp, ep, 9, 9.0 * factor)];

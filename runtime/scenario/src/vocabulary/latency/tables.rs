@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vcr_core::factory::copies;
 use vcr_roofline::MemoryNeed;
-use vcr_tables::{DATA_VARIABLE, SourceFiles, Tables, TablesInput};
+use vcr_tables::{DATA_VARIABLE, Scale, SourceFiles, Tables, TablesInput};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
@@ -51,9 +51,12 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         *dtype = options.string(name);
     }
     let gpu_memory = options.bytes("gpu_memory");
-    let scale = options.f64("scale").unwrap_or(1.0);
-    if !(scale.is_finite() && scale > 0.0) {
-        options.problem("scale", format!("is {scale}: expected a number above 0"));
+    let decodes = options.f64("scale").unwrap_or(1.0);
+    let scale = Scale { decodes, prompts: options.f64("prompt_scale").unwrap_or(decodes) };
+    for (name, scale) in [("scale", scale.decodes), ("prompt_scale", scale.prompts)] {
+        if !(scale.is_finite() && scale > 0.0) {
+            options.problem(name, format!("`{name}` must be above 0, but is {scale}"));
+        }
     }
     let mut spec = None;
     if !system.is_empty() && !model.is_empty() {
