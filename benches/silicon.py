@@ -12,8 +12,8 @@ package:
 Left out are rows with data-parallel attention, since it is not known on how many GPUs they ran,
 saturated rows (TTFT above 5 s), parallel sizes that contradict each other, and repeats. Steps take
 the plain sum of their operators and time outside of steps is zero, unless --scale and --overheads
-give both, or --leave-one-out fits them: every model on a system is simulated with a scale of steps,
-a constant and a price per prompt token that all others were fitted with.
+give both, or --leave-one-out fits them: every model on a system is simulated with the five numbers
+of Prices, which are fitted to all other systems and to all other models.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 SYSTEMS = {"h100_sxm": 80, "h200_sxm": 141, "b200_sxm": 180}  # GB of memory
 
@@ -58,8 +59,34 @@ BLOCK = 16
 # vLLM's defaults of an API server on these GPUs.
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MEMORY_SHARE = 1024, 8192, 0.92
 
-LARGER = 1.15  # The other scale of steps that rows are simulated with before a fit.
-GRID = 8  # Steps of a search to each side of the best point so far.
+
+class Prices(NamedTuple):
+    """What the tables do not have."""
+
+    decodes: float = 1.0  # Time of a step that only decodes beside the sum of its operators.
+    prompts: float = 1.0  # The same of a step with prompts.
+    launch: float = 0.0  # Milliseconds of the host to launch a step with prompts, for each layer.
+    arrival: float = 0.0  # Milliseconds from the client to the queue.
+    token: float = 0.0  # Microseconds more for each token of the prompt.
+
+    def overheads(self, layers):
+        """The map that engine(...) takes, if anything in it is above zero."""
+        if self[2:] == (0.0, 0.0, 0.0):
+            return None
+        launch = f"{1000 * self.launch * layers:.0f}us"
+        return (f'#{{ prefill_launch: "{launch}", large_launch: "{launch}", '
+                f'arrival: "{self.arrival:.3f}ms", per_prompt_token: "{self.token:.3f}us" }}')
+
+
+# Prices that some rows of all groups are simulated with. What lies between is interpolated, so that
+# thousands of others can be tried in a fit.
+PROMPTS, LAUNCHES, DECODES = (1.0, 1.4), (0.3, 0.8, 1.3), 1.2
+MIDDLE = Prices(launch=LAUNCHES[1])
+SLOWER = MIDDLE._replace(decodes=DECODES)
+POINTS = [Prices(prompts=prompts, launch=launch) for prompts in PROMPTS for launch in LAUNCHES] + [SLOWER]
+# Where a search begins, its first steps, and what it may not leave.
+START, STEPS = Prices(1.05, 1.2, 0.8, 8.0, 2.0), (0.08, 0.1, 0.2, 4.0, 2.0)
+LEAST, MOST = Prices(0.8, 0.8, LAUNCHES[0]), Prices(1.5, 2.0, LAUNCHES[-1], 100.0, 50.0)
 
 
 def is_dense(name):
@@ -120,9 +147,18 @@ def num_gpu_blocks(data, model, precision, system, tensor, kv_cache_dtype):
     return max(2, int(free / kv_bytes / BLOCK))
 
 
-def kv_cache(precision, override):
+def kv_cache(group, override):
     """Data type of the KV cache: the rule, or what the user wants for all rows."""
-    return override or ("fp8" if precision in ("fp8", "fp4") else "bfloat16")
+    (name, precision, system) = group
+    # The public benchmark's scripts ask for FP8 on Blackwell only.
+    is_plain = name == "openai/gpt-oss-120b" and system != "b200_sxm"
+    return override or ("fp8" if precision in ("fp8", "fp4") and not is_plain else "bfloat16")
+
+
+def layer_count(data, model):
+    """Layers of a model of the package."""
+    config = json.loads((data / "model_configs" / f"{model.replace('/', '--')}_config.json").read_text())
+    return config.get("text_config", config)["num_hidden_layers"]
 
 
 def lengths(tokens, spread):
@@ -130,38 +166,46 @@ def lengths(tokens, spread):
     return tokens if spread == 0 else f"uniform({max(1, round(tokens * (1 - spread)))}, {tokens})"
 
 
-def scenario(args, data, group, rows, overheads, scale):
+def scenario(args, data, group, rows, prices):
     """A script with a run for each row."""
     (name, precision, system) = group
     model, gemm, moe = MODELS[(name, precision)]
-    lines = ["let runs = [];"]
-    kv_cache_dtype = kv_cache(precision, args.kv_cache_dtype)
+    # The benchmark's scripts ask for experts in MXFP8 there, which have tables of their own.
+    moe = "w4a8_mxfp4_mxfp8" if name == "openai/gpt-oss-120b" and system == "b200_sxm" else moe
+    lines, read = ["let runs = [];"], {}
+    kv_cache_dtype = kv_cache(group, args.kv_cache_dtype)
+    overheads = args.overheads or prices.overheads(layer_count(data, model))
     overheads = f", overheads: {overheads}" if overheads else ""
     for index, (row, _) in enumerate(rows):
         options = {"system": system, "model": model, "tensor_parallel": row["tensor"],
-                   "expert_parallel": row["expert"], "data": str(args.data.resolve()), "scale": scale}
+                   "expert_parallel": row["expert"], "data": str(args.data.resolve()),
+                   "scale": prices.decodes, "prompt_scale": prices.prompts}
         options |= {key: value for key, value in
                     (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", kv_cache_dtype)) if value}
         tables = ", ".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
         blocks = num_gpu_blocks(data, model, precision, system, row["tensor"], kv_cache_dtype)
         prompt, output = lengths(row["isl"], args.spread), lengths(row["osl"], args.spread)
         count = args.rounds * row["concurrency"]
+        # Tables are read once for all rows with the same parallel sizes.
+        if tables not in read:
+            read[tables] = f"tables_{len(read)}"
+            lines.append(f"let {read[tables]} = tables(#{{ {tables} }});")
         lines.append(
             f"runs.push(#{{ name: \"{index}\", cluster: cluster(#{{ engines: pool(#{{ engines: 1,\n"
             f"    engine: engine(#{{ num_gpu_blocks: {blocks}, max_num_seqs: {MAX_NUM_SEQS},\n"
             f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK},\n"
             f"        async_scheduling: {json.dumps(row['async'])}{overheads} }}),\n"
-            f"    latency: tables(#{{ {tables} }}) }}) }}),\n"
+            f"    latency: {read[tables]} }}) }}),\n"
             f"  workloads: [ closed_loop(#{{ concurrency: {row['concurrency']}, count: {count},\n"
             f"    prompt_tokens: {prompt}, output_tokens: {output} }}) ] }});")
     return "\n".join([*lines, "run_all(runs);", ""])
 
 
-def simulated(args, data, group, rows, overheads, scale=1.0):
+def simulated(args, data, group, rows, prices):
     """Means of TTFT and TPOT in milliseconds, for each row; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "group.rhai"
-        script.write_text(scenario(args, data, group, rows, overheads, scale))
+        script.write_text(scenario(args, data, group, rows, prices))
         command = [str(args.vcr), "run", str(script), "--json", "--quiet", "--max-runs", "100000"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -204,40 +248,53 @@ def estimated(group, rows, kv_cache_dtype):
     return estimates
 
 
-def fitted_scale(lines):
-    """How long steps take beside the sum of their operators, by these rows.
+def between(low, high, at):
+    """On a line of logarithms: `low` at 0, `high` at 1."""
+    return math.exp(math.log(low) + at * math.log(high / low))
 
-    The median of the logarithms of measured over simulated TPOT, each model on a system with equal
-    weight: what makes the sum of absolute logarithmic errors least.
+
+def interpolated(line, metric, prices):
+    """A metric of a row at prices between those of POINTS, overheads outside of steps apart."""
+    at = lambda prompts, launch: line["points"][Prices(prompts=prompts, launch=launch)][metric]
+    (low, high) = LAUNCHES[:2] if prices.launch <= LAUNCHES[1] else LAUNCHES[1:]
+    share = (prices.launch - low) / (high - low)
+    (few, many) = (between(at(prompts, low), at(prompts, high), share) for prompts in PROMPTS)
+    time = between(few, many, math.log(prices.prompts / PROMPTS[0]) / math.log(PROMPTS[1] / PROMPTS[0]))
+    slower = line["points"][SLOWER][metric] / line["points"][MIDDLE][metric]
+    return time * slower ** (math.log(prices.decodes) / math.log(DECODES))
+
+
+def fitted(lines, spread):
+    """The prices of these rows.
+
+    The least sum of absolute logarithmic errors of TPOT and TTFT, each model on a system with equal
+    weight, by a search along one price after the other with ever smaller steps.
     """
     sizes = Counter(machine(line["group"]) for line in lines)
-    ratios = sorted((math.log(line["measured"]["tpot"] / line["bare"]["tpot"]), 1 / sizes[machine(line["group"])])
-                    for line in lines)
-    half = sum(weight for _, weight in ratios) / 2
-    below = itertools.accumulate(weight for _, weight in ratios)
-    return math.exp(next(ratio for (ratio, _), weight in zip(ratios, below) if weight >= half))
 
+    def error(prices):
+        total = 0.0
+        for line in lines:
+            outside = prices.arrival + prices.token / 1000 * line["row"]["isl"] * (1 - spread / 2)
+            ttft = interpolated(line, "ttft", prices) + outside
+            tpot = interpolated(line, "tpot", prices)
+            errors = abs(math.log(ttft / line["measured"]["ttft"])) + abs(math.log(tpot / line["measured"]["tpot"]))
+            total += errors / sizes[machine(line["group"])]
+        return total
 
-def fitted_overheads(lines, spread, scale):
-    """Milliseconds outside of steps, a constant and one per prompt token, of these rows.
-
-    The least sum of absolute logarithmic errors of TTFT, each model on a system with equal weight,
-    searched in a grid that closes in on the best point; neither can be negative. TTFT at `scale`
-    is between those of the two simulations.
-    """
-    sizes = Counter(machine(line["group"]) for line in lines)
-    share = (scale - 1) / (LARGER - 1)
-    points = [(line["bare"]["ttft"] + share * (line["larger"]["ttft"] - line["bare"]["ttft"]),
-               line["row"]["isl"] * (1 - spread / 2), line["measured"]["ttft"], 1 / sizes[machine(line["group"])])
-              for line in lines]
-    error = lambda at: sum(weight * abs(math.log((ttft + at[0] + at[1] * tokens) / measured))
-                           for ttft, tokens, measured, weight in points)
-    best, steps = (0.0, 0.0), (10.0, 0.008)
-    while steps[0] > 0.1:
-        around = [[max(0.0, center + step * place) for place in range(-GRID, GRID + 1)]
-                  for center, step in zip(best, steps)]
-        best = min(itertools.product(*around), key=error)
-        steps = tuple(step / 4 for step in steps)
+    best, steps = START, STEPS
+    least = error(best)
+    for _ in range(6):
+        moved = True
+        while moved:
+            moved = False
+            for index, step in itertools.product(range(len(best)), (-1, 1)):
+                price = min(MOST[index], max(LEAST[index], best[index] + step * steps[index]))
+                tried = best._replace(**{best._fields[index]: price})
+                found = error(tried)
+                if found < least - 1e-9:
+                    best, least, moved = tried, found, True
+        steps = tuple(step / 2 for step in steps)
     return best
 
 
@@ -247,34 +304,37 @@ def machine(group):
 
 
 def leave_one_out(args, data, everything):
-    """Simulate every row again with the scale and the overheads of all other models and systems."""
+    """Simulate every row again with the prices of all other models and systems."""
     groups = defaultdict(list)
     for line in everything:
         line["bare"] = line["vcr"]
         groups[line["group"]].append(line)
 
-    def simulate(group, name, overheads, scale):
-        lines = groups[group]
-        results = simulated(args, data, group, [(line["row"], line["measured"]) for line in lines], overheads, scale)
+    def simulate(group, lines, prices):
+        results = simulated(args, data, group, [(line["row"], line["measured"]) for line in lines], prices)
         if isinstance(results, str):
             sys.exit(f"{' '.join(group)}: {results}")
-        for line, result in zip(lines, results):
-            line[name] = result
+        return results
 
-    for group in groups:
-        simulate(group, "larger", None, LARGER)
+    chosen = []
+    rng = random.Random(args.seed)
+    for group, lines in groups.items():
+        some = rng.sample(lines, args.fit_rows) if len(lines) > args.fit_rows else lines
+        chosen += some
+        for line in some:
+            line["points"] = {}
+        for prices in POINTS:
+            for line, result in zip(some, simulate(group, some, prices)):
+                line["points"][prices] = result
     fits = {}
     for group, lines in groups.items():
         left = machine(group)
         if left not in fits:
-            others = [line for line in everything if machine(line["group"]) != left]
-            scale = fitted_scale(others)
-            fits[left] = (scale, *fitted_overheads(others, args.spread, scale))
-        (scale, constant, token) = fits[left]
-        overheads = f'#{{ arrival: "{constant:.3f}ms", per_prompt_token: "{1000 * token:.3f}us" }}'
-        simulate(group, "vcr", overheads, scale)
-        for line in lines:
-            line["fitted"] = fits[left]
+            fits[left] = fitted([line for line in chosen if machine(line["group"]) != left], args.spread)
+        for line, result in zip(lines, simulate(group, lines, fits[left])):
+            line["vcr"], line["fitted"] = result, fits[left]
+    for line in everything:
+        line.pop("points", None)
 
 
 def cell(lines, who, metric):
@@ -294,7 +354,7 @@ def print_table(everything, fitted):
     titles = {"bare": "unfitted", "vcr": "vcr", "package": "package"}
     print("Absolute error in percent: median / 90th percentile (median signed error).\n")
     print("| system | model | rows |" + "".join(f" {titles[who]} {metric.upper()} |" for who, metric in columns)
-          + (" scale, constant, per token |" if fitted else ""))
+          + (" decodes, prompts, launch, arrival, per token |" if fitted else ""))
     print("|---" * (3 + len(columns) + fitted) + "|")
     groups = defaultdict(list)
     for line in everything:
@@ -311,8 +371,9 @@ def print_table(everything, fitted):
             continue
         cells = [*names, str(len(lines)), *(cell(lines, *column) for column in columns)]
         if fitted:
-            (scale, constant, token) = lines[0]["fitted"]
-            cells.append(f"{scale:.3f}, {constant:.1f} ms, {1000 * token:.1f} us" if names[0] != "all" else "")
+            prices = lines[0]["fitted"]
+            cells.append(f"{prices.decodes:.2f}, {prices.prompts:.2f}, {prices.launch:.2f} ms, "
+                         f"{prices.arrival:.1f} ms, {prices.token:.1f} us" if names[0] != "all" else "")
         print(f"| {' | '.join(cells)} |")
 
 
@@ -328,12 +389,14 @@ def main():
     outside = parser.add_mutually_exclusive_group()
     outside.add_argument("--overheads", metavar="MAP", help="time outside of steps, a map that engine(...) takes")
     outside.add_argument("--leave-one-out", action="store_true",
-                         help="simulate each model on a system with a scale and overheads fitted to all others")
+                         help="simulate each model on a system with prices fitted to all others")
+    parser.add_argument("--fit-rows", type=int, default=8, help="rows of each model, precision and system in a fit")
     parser.add_argument("--scale", type=float, default=1.0, help="how long steps take beside the sum of operators")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every row as a JSON line")
     args = parser.parse_args()
-    found = [*args.data.glob("lib*/python3*/site-packages/aiconfigurator_core"), args.data / "aiconfigurator_core", args.data]
+    name = "aiconfigurator_core"
+    found = [*args.data.glob(f"lib*/python3*/site-packages/{name}"), args.data / name, args.data]
     data = next((folder for folder in found if (folder / "systems").is_dir()), None)
     if data is None:
         sys.exit(f"no package aiconfigurator-core in {args.data}: pip install aiconfigurator-core==0.12.0")
@@ -341,11 +404,12 @@ def main():
     for group, rows in read_sample(data / "systems/silicon_sample.csv", args.seed, args.limit):
         if args.only not in " ".join(group):
             continue
-        results = simulated(args, data, group, rows, args.overheads, 1.0 if args.leave_one_out else args.scale)
+        prices = Prices() if args.leave_one_out else Prices(decodes=args.scale, prompts=args.scale)
+        results = simulated(args, data, group, rows, prices)
         if isinstance(results, str):
             print(f"{' '.join(group)}: {len(rows)} rows not simulated: {results}", file=sys.stderr)
             continue
-        own = estimated(group, rows, kv_cache(group[1], args.kv_cache_dtype))
+        own = estimated(group, rows, kv_cache(group, args.kv_cache_dtype))
         everything += [{"group": group, "row": row, "measured": measured, "vcr": result, "package": estimate}
                        for (row, measured), result, estimate in zip(rows, results, own)]
     if args.leave_one_out:
