@@ -26,6 +26,9 @@ use steady_decode::SteadyDecode;
 pub use step_facts::StepFacts;
 pub(crate) use tally::Tally;
 
+/// The most records that room is made for at the start.
+const MOST_RESERVED: u64 = 1 << 22;
+
 pub(crate) struct Ledger {
     /// By tag.
     records: Vec<RequestRecord>,
@@ -69,6 +72,11 @@ impl Ledger {
             first_two: vec![0; workloads],
             second_tokens: vec![0; workloads],
         }
+    }
+
+    /// Makes room for the records of `requests`: a list that grows holds them twice for a while.
+    pub(crate) fn reserve(&mut self, requests: u64) {
+        self.records.reserve_exact(requests.min(MOST_RESERVED) as usize);
     }
 
     /// Keeps what a capture has of requests besides their records. Outputs must then be

@@ -143,7 +143,9 @@ impl<O: Observer> Simulation<'_, O> {
         let fleet = Fleet::new(&config, wants_steps)?;
         let routing = Routing::new(&config, &fleet)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
+        let requests = config.memory_estimate().requests;
         let mut simulation = Self::of(config, observer, fleet, routing, traffic);
+        simulation.ledger.reserve(requests);
         simulation.begin();
         Ok(simulation)
     }
