@@ -25,7 +25,7 @@ const ENGINE: [&str; 2] = ["--extra-engine-args", r#"{"block_size": 16}"#];
 /// Requests of a replay by time, without their names.
 fn requests(folder: &Folder, trace: &str, args: &[&str]) -> Vec<String> {
     let rows = ["--report-jsonl", "rows.jsonl", "--force", "--quiet"];
-    folder.vcr(&[&["replay", trace], args, &rows[..], &ENGINE[..]].concat()).ended(0);
+    _ = folder.vcr(&[&["replay", trace], args, &rows[..], &ENGINE[..]].concat()).ended(0);
     let text = std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("it was written");
     let mut rows: Vec<String> = text
         .lines()
@@ -121,7 +121,7 @@ fn scenarios_play_profiles_too() {
         "agents.rhai",
         script(r#"lanes: 2, duration: "20s", grace: "10s", warmup_requests: 2, snapshot_seed: 1"#),
     );
-    folder.vcr(&["run", "agents.rhai", "--out", "out"]).ended(0);
+    _ = folder.vcr(&["run", "agents.rhai", "--out", "out"]).ended(0);
     let text = std::fs::read_to_string(folder.path().join("out/report.json")).expect("it was written");
     let report: Value = serde_json::from_str(&text).expect("a report is JSON");
     let profile = &report["runs"][0]["profile"];
