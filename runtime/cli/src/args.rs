@@ -233,7 +233,7 @@ const PLAY_COMMON: &[&str] = &[
     "tokens",
     "enable_kv_cache_events",
     "faults",
-    "replay",
+    "playback",
     "strict",
     "admin_address",
     "metrics_address",
