@@ -3,14 +3,16 @@
 //! * `decode_step`: one step of 256 running requests that all decode, with
 //!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
 //!   blocks and 30,000 requests waiting for a running slot.
+//! * `decode_step_with_groups`: the same of one to three KV-cache groups, with 100,000 blocks.
 //! * `skip`: the same 256 requests, 64 steps at a time.
+//! * `skip_with_groups`: the same with a window.
 //!
 //! Prefix caching is on, blocks hold 16 tokens, prompts 512 (4 where there are
 //! only 1,000 blocks). Reported per second: output tokens.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use vcr_core::latency::DecodeSteps;
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvCacheGroup, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
 /// Steps that are measured together: many, so that it does not show what the
@@ -39,8 +41,15 @@ fn request(tag: u64, prompt_tokens: u32) -> RequestSpec {
     RequestSpec::new(tag, prompt, max_tokens)
 }
 
-fn decoding_engine(num_gpu_blocks: u32, waiting: u64) -> Engine {
-    let config = EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..EngineConfigInput::default() });
+/// Groups of layers whose blocks are counted apart: the first `count` of them.
+fn groups(count: usize) -> Vec<KvCacheGroup> {
+    let kinds = ["full", "sliding_window:512", "sliding_window:1024"];
+    kinds[..count].iter().map(|kind| kind.parse().expect("a group of layers")).collect()
+}
+
+fn decoding_engine(num_gpu_blocks: u32, kv_cache_groups: Vec<KvCacheGroup>, waiting: u64) -> Engine {
+    let input = EngineConfigInput { num_gpu_blocks, kv_cache_groups, ..EngineConfigInput::default() };
+    let config = EngineConfig::new(input);
     let mut engine = Engine::new(config.expect("a valid configuration"));
     let prompt_tokens = if num_gpu_blocks < 10_000 { 4 } else { 512 };
     for tag in 0..RUNNING {
@@ -60,6 +69,15 @@ fn decoding_engine(num_gpu_blocks: u32, waiting: u64) -> Engine {
     engine
 }
 
+/// Takes steps one by one.
+fn step(mut engine: Engine, num_steps: usize) -> Engine {
+    for _ in 0..num_steps {
+        engine.schedule();
+        engine.update(&mut Counting);
+    }
+    engine
+}
+
 fn decode_step(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_step_256_running");
     for (num_gpu_blocks, waiting) in [(1_000, 0), (40_000, 0), (1_000_000, 0), (40_000, 30_000)] {
@@ -67,40 +85,59 @@ fn decode_step(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(RUNNING * num_steps as u64));
         let name = format!("{num_steps} steps, {num_gpu_blocks} blocks, {waiting} waiting");
         group.bench_function(name, |bencher| {
-            let setup = || decoding_engine(num_gpu_blocks, waiting);
-            let steps = |mut engine: Engine| {
-                for _ in 0..num_steps {
-                    engine.schedule();
-                    engine.update(&mut Counting);
-                }
-                engine
-            };
-            bencher.iter_batched(setup, steps, BatchSize::PerIteration);
+            let setup = || decoding_engine(num_gpu_blocks, Vec::new(), waiting);
+            bencher.iter_batched(setup, |engine| step(engine, num_steps), BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+    let mut group = criterion.benchmark_group("decode_step_with_groups");
+    group.throughput(Throughput::Elements(RUNNING * STEPS as u64));
+    for count in 1..=3 {
+        group.bench_function(format!("{count} groups"), |bencher| {
+            let setup = || decoding_engine(100_000, groups(count), 0);
+            bencher.iter_batched(setup, |engine| step(engine, STEPS), BatchSize::PerIteration);
         });
     }
     group.finish();
 }
 
+/// Goes through decode steps, as many together as may be.
+fn fast_forwards(mut engine: Engine) -> Engine {
+    let mut steps = DecodeSteps::default();
+    let mut left = FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS;
+    while left > 0 {
+        engine.predict_decode_steps(left.min(Engine::MAX_PREDICTED_STEPS), &mut steps);
+        if steps.len() == 0 {
+            engine.update(&mut Counting);
+            engine.schedule();
+        } else {
+            engine.decode_ahead(steps.len() as u32, &mut Counting);
+        }
+        left -= steps.len().max(1);
+    }
+    engine
+}
+
 fn skip(criterion: &mut Criterion) {
+    let scheduled = |num_gpu_blocks, groups| {
+        let mut engine = decoding_engine(num_gpu_blocks, groups, 0);
+        engine.schedule();
+        engine
+    };
+    let tokens = Throughput::Elements(RUNNING * (FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS) as u64);
     let mut group = criterion.benchmark_group("skip_256_running");
-    group.throughput(Throughput::Elements(RUNNING * (FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS) as u64));
+    group.throughput(tokens.clone());
     for num_gpu_blocks in [40_000, 1_000_000] {
         group.bench_function(format!("{num_gpu_blocks} blocks"), |bencher| {
-            let setup = || {
-                let mut engine = decoding_engine(num_gpu_blocks, 0);
-                engine.schedule();
-                engine
-            };
-            let fast_forwards = |mut engine: Engine| {
-                let mut steps = DecodeSteps::default();
-                for _ in 0..FAST_FORWARDS {
-                    engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
-                    assert_eq!(steps.len(), Engine::MAX_PREDICTED_STEPS);
-                    engine.decode_ahead(steps.len() as u32, &mut Counting);
-                }
-                engine
-            };
-            bencher.iter_batched(setup, fast_forwards, BatchSize::PerIteration);
+            bencher.iter_batched(|| scheduled(num_gpu_blocks, Vec::new()), fast_forwards, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+    let mut group = criterion.benchmark_group("skip_with_groups");
+    group.throughput(tokens);
+    for count in 1..=2 {
+        group.bench_function(format!("{count} groups"), |bencher| {
+            bencher.iter_batched(|| scheduled(100_000, groups(count)), fast_forwards, BatchSize::PerIteration);
         });
     }
     group.finish();
