@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Tokens, Whims, arb_config, request};
+use support::{Tokens, Whims, arb_config, request, situation};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
@@ -439,17 +439,7 @@ impl Driver {
             self.act(&Action::Reserve);
             self.act(&Action::Step);
         }
-        panic!(
-            "{} requests never end: {:?}, {} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
-            self.live.len(),
-            self.live,
-            self.engine.num_running(),
-            self.engine.num_waiting(),
-            self.engine.pool().num_free(),
-            self.engine.pool().num_usable(),
-            self.engine.plan().admission_stop,
-            self.engine.config(),
-        );
+        panic!("these never end: {:?}, {}", self.live, situation(&self.engine));
     }
 }
 

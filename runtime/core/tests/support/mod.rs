@@ -8,8 +8,8 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, NamedValue,
-    Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
+    CapacityPolicy, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig,
+    NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -31,6 +31,19 @@ impl TokenSource for Tokens {
     fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
         (tag as u32 * 3 + 2) % (most + 1)
     }
+}
+
+/// The load and the settings of an engine that does not go on.
+pub(crate) fn situation(engine: &Engine) -> String {
+    format!(
+        "{} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
+        engine.num_running(),
+        engine.num_waiting(),
+        engine.pool().num_free(),
+        engine.pool().num_usable(),
+        engine.plan().admission_stop,
+        engine.config(),
+    )
 }
 
 /// Settings that pass all checks.
