@@ -16,7 +16,7 @@ use crate::exit::Exit;
 #[command(next_help_heading = "Playback of a capture")]
 pub(crate) struct PlaybackArgs {
     /// Play back this capture: its tokens at its times.
-    #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["playback_tokens", "playback_steps"])]
+    #[arg(long, alias = "replay", value_name = "CAPTURE", conflicts_with_all = ["playback_tokens", "playback_steps"])]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) playback: Option<PathBuf>,
 
