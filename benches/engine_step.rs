@@ -107,7 +107,7 @@ fn fast_forwards(mut engine: Engine) -> Engine {
     let mut left = FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS;
     while left > 0 {
         engine.predict_decode_steps(left.min(Engine::MAX_PREDICTED_STEPS), &mut steps);
-        if steps.len() == 0 {
+        if steps.is_empty() {
             engine.update(&mut Counting);
             engine.schedule();
         } else {
