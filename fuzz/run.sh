@@ -25,14 +25,18 @@ coverage=(
 # A target of its own: flags named for one are not used for build scripts.
 host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="${coverage[*]}" cargo build --release --locked --target "$host" --bins
-for target in "$@"; do
+run_target() {
+  local target=$1 log="artifacts/$1/log"
   mkdir -p "corpus/$target" "artifacts/$target"
-  log="artifacts/$target/log"
   if ! "${CARGO_TARGET_DIR:-target}/$host/release/$target" "corpus/$target" -artifact_prefix="artifacts/$target/" \
     -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 >"$log" 2>&1; then
     tail -n 60 "$log"
     echo "the fuzz target $target failed; its input is in fuzz/artifacts/$target" >&2
-    exit 1
+    return 1
   fi
   printf '%-16s %s\n' "$target" "$(tail -n 1 "$log")"
-done
+}
+export -f run_target
+export host seconds
+# A target on each core; one that fails does not keep the others from running.
+printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" bash -euo pipefail -c 'run_target "$1"' run_target
