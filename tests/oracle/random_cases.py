@@ -40,18 +40,23 @@ class Hashed:
 
 
 # Kinds of groups of layers, as a command line names them.
-GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "mamba", "mamba-alone", "mamba-windows"]
+GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "mamba", "mamba-alone", "mamba-windows", "fulls"]
 # Drafters with KV of their own.
 DRAFTERS = ["eagle", "mtp", "multi_module_mtp", "draft_model"]
 # Those whose KV of a token depends on the token after it.
 EAGLE_LIKE = ["eagle", "mtp", "multi_module_mtp"]
 
 
-def draw(seed, number, groups=None, drafter=None, media=False):
+# Ways in which the ranks of an engine share its work, of which the scheduler takes notice.
+PARALLEL = ["context", "pipeline"]
+
+
+def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by_batch=False):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
-    `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", and with
-    multimodal items if `media` is set."""
-    parts = [part for part in ("media" if media else None, groups, drafter) if part]
+    `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", with
+    multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, and with
+    numbers of drafts that depend on the size of the batch if `by_batch` is set."""
+    parts = [part for part in ("by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter) if part]
     rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
     # Requests that outgrow the pool together, so that many are preempted.
     pressed = rng.random() < (0.75 if parts else 0.55)
@@ -72,6 +77,10 @@ def draw(seed, number, groups=None, drafter=None, media=False):
                 # A state within a chunk would be one of less than its block.
                 for group in config["groups"]:
                     group.pop("checkpoint", None)
+    if parallel:
+        draw_parallel(rng, config, parallel)
+    if by_batch:
+        draw_by_batch(rng, config)
     habits = draw_habits(rng, config, pressed)
     habits["media"] = Media(rng, config) if media else None
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
@@ -122,6 +131,46 @@ def draw_config(rng, pressed):
         "spec": spec,
         "async_scheduling": rng.random() < 0.6,
     }
+
+
+def draw_parallel(rng, config, parallel):
+    """How many ranks share a block, or the layers."""
+    if parallel == "context":
+        config["dcp"] = rng.choice([2, 2, 2, 4, 4, 8])
+        # Blocks of all ranks are not to be longer than most requests.
+        before, config["block_size"] = config["block_size"], rng.choice([1, 2, 4, 4, 8, 16])
+        for group in config.get("groups", ()):
+            group["block_size"] = group["block_size"] // before * config["block_size"]
+        return
+    config["pp"] = rng.choice([2, 2, 2, 3, 4, 4, 8])
+    if not config["async_scheduling"]:
+        # Drafts would be those of whichever batch has left the pipeline by then.
+        config["spec"] = 0
+        config.pop("drafter", None)
+        config.pop("disable_lookahead_block_hashes", None)
+        for group in config.get("groups", ()):
+            group.pop("drafter", None)
+
+
+def draw_by_batch(rng, config):
+    """How many drafts a batch of so many requests gets; more than there are at most count as these."""
+    config["spec"] = config["spec"] or rng.choice([2, 3, 4, 5])
+    first, ranges = 1, []
+    for _ in range(rng.choice([1, 2, 2, 3, 4])):
+        last = first + rng.choice([0, 1, 2, 3, 5, 8])
+        ranges.append([first, last, rng.choice([0, 1, 2, config["spec"], config["spec"] + 1])])
+        first = last + rng.choice([1, 1, 2, 4])
+    config["spec_by_batch"] = ranges
+
+
+def batches_in_flight(config):
+    """As many as vLLM has at once."""
+    return config.get("pp", 1) + config["async_scheduling"]
+
+
+def tokens_of_block(config):
+    """Tokens of a block of all ranks."""
+    return config["block_size"] * config.get("dcp", 1)
 
 
 def draw_drafter(rng, config):
@@ -180,6 +229,9 @@ def draw_groups(rng, config, kind):
         if kind == "mamba-windows":
             groups = groups[: rng.choice([len(groups), -1])] + [window()] * rng.choice([1, 1, 2])
             groups += [local()] * rng.choice([0, 0, 0, 1])
+    elif kind == "fulls":
+        config["block_size"] = size = rng.choice([8, 8, 16, 24])
+        groups = [full(), full(rng.choice([2, 2, 3, 4]))] + [full(rng.choice([1, 2, 3]))] * rng.choice([0, 0, 1])
     elif kind == "window":
         groups = [window()]
     elif kind == "hybrid":
@@ -211,7 +263,7 @@ def draw_groups(rng, config, kind):
 def held_blocks(config, tokens, in_flight=0):
     """About as many blocks as a request of this length holds at once, with tokens in flight."""
     if "groups" not in config:
-        return -(-tokens // config["block_size"])
+        return -(-tokens // tokens_of_block(config))
     blocks = 0
     for group in config["groups"]:
         held = tokens
@@ -220,7 +272,7 @@ def held_blocks(config, tokens, in_flight=0):
             continue
         if "window" in group:
             held = min(tokens, group["window"] + in_flight)
-        blocks += -(-held // group["block_size"]) + ("window" in group)
+        blocks += -(-held // (group["block_size"] * config.get("dcp", 1))) + ("window" in group)
     return blocks
 
 
@@ -307,7 +359,7 @@ def draw_next_turn(rng, config, habits, identity, scale, earlier):
 
 
 def prompt_length(rng, config, kind, scale):
-    block, longest = config["block_size"], config["max_model_len"] - 1
+    block, longest = tokens_of_block(config), config["max_model_len"] - 1
     if kind == "mixed":
         kind = rng.choice(["short", "middle", "long", "blocks"])
     length = {
@@ -351,10 +403,10 @@ def draw_pool(rng, config, requests, pressed):
     if "drafter" in config:
         slack += 2 * config["spec"]
     longest = max(min(config["max_model_len"], request["length"] + slack) for request in requests)
-    batches = 2 if config["async_scheduling"] else 1
+    batches = batches_in_flight(config)
     least = held_blocks(config, longest, batches * config["max_num_batched_tokens"]) + rng.choice([1, 2, 4])
     mean = sum(request["length"] for request in requests) / len(requests)
-    each = held_blocks(config, int(mean)) if "groups" in config else mean / config["block_size"]
+    each = held_blocks(config, int(mean)) if "groups" in config else mean / tokens_of_block(config)
     wanted = each * min(config["max_num_seqs"], len(requests))
     wanted *= rng.uniform(0.1, 0.6) if pressed else rng.choice([0.8, 1.5, 5.0])
     return min(4000, max(least, int(wanted)))
@@ -364,7 +416,8 @@ def expected_iterations(config, requests):
     """A rough guess, to keep cases small."""
     tokens = sum(request["length"] for request in requests)
     outputs = sum(request["max_tokens"] for request in requests)
-    room = config["num_blocks"] * config["block_size"] / (tokens / len(requests) + config["block_size"] / 2)
+    block = tokens_of_block(config)
+    room = config["num_blocks"] * block / (tokens / len(requests) + block / 2)
     if "groups" in config:
         room = config["num_blocks"] / held_blocks(config, tokens // len(requests))
     parallel = min(
@@ -383,7 +436,9 @@ def expected_iterations(config, requests):
         chunk = config["long_prefill_token_threshold"]
         if chunk and not config["adaptive"]:
             outputs += own / chunk
-    return outputs / parallel + 1.5 * computed / config["max_num_batched_tokens"]
+    # Turns in which all requests are in flight schedule nothing.
+    turns = config.get("pp", 1) * 0.75 + 0.25
+    return turns * outputs / parallel + 1.5 * computed / config["max_num_batched_tokens"]
 
 
 def draw_arrivals(rng, requests, expected, pressed):

@@ -2,7 +2,7 @@
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
-        [--drafter KIND] [--media] [--model-runner-v2]
+        [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -22,7 +22,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # Of the CPU, of torch and of settings that are drawn to be unusual.
 logging.disable(logging.WARNING)
 
-from random_cases import DRAFTERS, GROUP_KINDS, Hashed, draw  # noqa: E402
+from random_cases import DRAFTERS, GROUP_KINDS, PARALLEL, Hashed, draw  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 from vllm_scheduler import without_newer_settings  # noqa: E402
 
@@ -153,6 +153,8 @@ def main():
     parser.add_argument("--groups", choices=GROUP_KINDS, help="draw cases with groups of layers of this kind")
     parser.add_argument("--drafter", choices=[*DRAFTERS, "any"], help="draw cases with this drafter, which has KV of its own")
     parser.add_argument("--media", action="store_true", help="draw cases whose prompts have images")
+    parser.add_argument("--parallel", choices=PARALLEL, help="draw cases with context or pipeline parallelism")
+    parser.add_argument("--by-batch", action="store_true", help="draw cases with drafts by the size of the batch")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -164,8 +166,14 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.only:
         (arguments.out / "refused.jsonl").write_text("", encoding="utf-8")
-    kinds = {"groups": arguments.groups, "drafter": arguments.drafter, "media": arguments.media}
-    named = ["media" if arguments.media else None, arguments.drafter, arguments.groups]
+    kinds = {
+        "groups": arguments.groups,
+        "drafter": arguments.drafter,
+        "media": arguments.media,
+        "parallel": arguments.parallel,
+        "by_batch": arguments.by_batch,
+    }
+    named = ["by-batch" if arguments.by_batch else None, arguments.parallel, "media" if arguments.media else None, arguments.drafter, arguments.groups]
     prefix = "-".join(kind for kind in named if kind) or "random"
     for number in range(arguments.cases):
         name = f"{prefix}-{arguments.seed}-{number:03}"

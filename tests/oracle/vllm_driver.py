@@ -19,7 +19,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from vllm_scheduler import effective, new_scheduler
+from vllm_scheduler import effective, hash_block_size, new_scheduler
 
 STOP_TOKEN = 7
 PLACEHOLDER_TOKEN = 5
@@ -128,7 +128,7 @@ class Drive:
         self.config = config
         self.scheduler = new_scheduler(config, model, model_runner_v2)
         self._has_groups = "groups" in config
-        self.effective = effective(self.scheduler, self._has_groups, "drafter" in config, "encoder_cache_size" in config)
+        self.effective = effective(self.scheduler, config)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
         self.steps = []
         self._requests = {request["id"]: request for request in requests}
@@ -201,7 +201,7 @@ class Drive:
         # Since 0.33 a hash may cover tokens after its block.
         ahead = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)
         more = [ahead] if ahead else []
-        return get_request_block_hasher(self.config["block_size"], hash_function, *more)
+        return get_request_block_hasher(hash_block_size(self.config), hash_function, *more)
 
     def _add(self, line):
         added = []
@@ -351,7 +351,7 @@ class Drive:
         for identity, count in line["out"]:
             self._outputs[identity] += count
         if self.config["spec"] and not self.config["async_scheduling"]:
-            self._propose(line, number)
+            self._propose(line, number, output.num_spec_tokens_to_schedule)
         finished = [one for one in outputs if one.finish_reason is not None]
         if finished:
             line["fin"] = [[int(one.request_id), str(one.finish_reason)] for one in finished]
@@ -384,10 +384,10 @@ class Drive:
         if any(counters):
             line["pc"] = counters
 
-    def _propose(self, line, number):
-        """Without async scheduling the drafts are handed over after the step."""
+    def _propose(self, line, number, most):
+        """Without async scheduling the drafts are handed over after the step; at most as many as its batch size allows."""
         drafts = [
-            [identity, self._answers.proposed(number, identity, self._outputs[identity])]
+            [identity, min(most, self._answers.proposed(number, identity, self._outputs[identity]))]
             for identity, _ in line["out"]
         ]
         if drafts:

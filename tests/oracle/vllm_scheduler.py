@@ -95,6 +95,9 @@ def vllm_config(config, model):
     built.cache_config.block_size = config["block_size"]
     built.cache_config.num_gpu_blocks = config["num_blocks"]
     built.cache_config.mamba_cache_mode = mamba_cache_mode(config)
+    # Here, since neither the device nor the model of these cases would be split.
+    built.parallel_config.decode_context_parallel_size = config.get("dcp", 1)
+    built.parallel_config.pipeline_parallel_size = config.get("pp", 1)
     return built
 
 
@@ -109,6 +112,9 @@ def speculative_config(config, built):
         target_model_config=built.model_config,
         target_parallel_config=built.parallel_config,
     )
+    if "spec_by_batch" in config:
+        ranges = [tuple(entry) for entry in config["spec_by_batch"]]
+        speculative.num_speculative_tokens_per_batch_size = ranges
     drafter = config.get("drafter")
     if drafter is None:
         return speculative
@@ -188,9 +194,25 @@ def group_spec(config, group, built):
     raise ValueError(f"unknown kind of group: {group['kind']}")
 
 
+def resolved_block_size(config, group):
+    """Tokens of a block, of which each rank of decode context parallelism has a part; states are whole on each."""
+    ranks = config.get("dcp", 1) if group["kind"] == "full" else 1
+    return group_block_size(config, group) * ranks
+
+
 def scheduler_block_size(config):
     """The length that prefix hits are multiples of."""
-    return math.lcm(*(group_block_size(config, group) for group in groups_of(config)))
+    return math.lcm(*(resolved_block_size(config, group) for group in groups_of(config)))
+
+
+def hash_block_size(config):
+    """The length that is hashed."""
+    return config["block_size"] * config.get("dcp", 1)
+
+
+def has_second_runner(config, model_runner_v2):
+    """With pipeline parallelism async scheduling is that of vLLM's second model runner."""
+    return model_runner_v2 or config["async_scheduling"] and config.get("pp", 1) > 1
 
 
 def groups_of(config):
@@ -201,6 +223,10 @@ def groups_of(config):
 def new_scheduler(config, model, model_runner_v2):
     """A scheduler over the groups of layers that the case asks for."""
     built = vllm_config(config, model)
+    second_runner = has_second_runner(config, model_runner_v2)
+    if config.get("pp", 1) > 1:
+        # It counts batches by its second model runner, which it refuses without Triton.
+        built.__class__ = type("SplitConfig", (VllmConfig,), {"use_v2_model_runner": second_runner})
     layers = [f"layers.{index}" for index in range(built.model_config.get_total_num_hidden_layers())]
     groups = groups_of(config)
     # Releases before 0.29 have the interval as a variable of the environment.
@@ -227,12 +253,12 @@ def new_scheduler(config, model, model_runner_v2):
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(built),
         block_size=scheduler_block_size(config),
-        hash_block_size=config["block_size"],
+        hash_block_size=hash_block_size(config),
         log_stats=True,
     )
     # The settings refuse the second model runner where there is no Triton; all
     # the scheduler does with it is to tell of resumed requests as of new ones.
-    scheduler.use_v2_model_runner = model_runner_v2
+    scheduler.use_v2_model_runner = second_runner
     if "encoder_cache_size" in config:
         # What a multimodal model's budget comes to; the small model here has none.
         scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
@@ -241,8 +267,9 @@ def new_scheduler(config, model, model_runner_v2):
     return scheduler
 
 
-def effective(scheduler, has_groups, has_drafter, has_media):
+def effective(scheduler, config):
     """The settings as the scheduler holds them."""
+    has_groups, has_drafter, has_media = (key in config for key in ("groups", "drafter", "encoder_cache_size"))
     coordinator = scheduler.kv_cache_manager.coordinator
     dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     of_drafter = {
@@ -254,6 +281,14 @@ def effective(scheduler, has_groups, has_drafter, has_media):
         "coordinator": type(scheduler.kv_cache_manager.coordinator).__name__,
         "scheduler_block_size": scheduler.block_size,
         "hash_block_size": scheduler.hash_block_size,
+        "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
+    }
+    of_context = {
+        "scheduler_block_size": scheduler.block_size,
+        "hash_block_size": scheduler.hash_block_size,
+    }
+    of_pipeline = {
+        "decode_stagger": getattr(scheduler, "decode_stagger", getattr(scheduler, "pp_size", 1)),
         "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
     }
     of_media = {
@@ -283,4 +318,6 @@ def effective(scheduler, has_groups, has_drafter, has_media):
         **(by_group if has_groups else {}),
         **(of_drafter if has_drafter else {}),
         **(of_media if has_media else {}),
+        **(of_context if "dcp" in config else {}),
+        **(of_pipeline if "pp" in config else {}),
     }
