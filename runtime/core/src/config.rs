@@ -1,13 +1,16 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+mod draft_ranges;
 mod drafter;
 pub(crate) mod error;
 mod groups;
 pub(crate) mod options;
+mod parallel;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use draft_ranges::DraftRange;
 pub use drafter::{Drafter, Drafting};
 pub use error::ConfigError;
 pub use options::{
@@ -85,6 +88,9 @@ pub struct EngineConfigInput {
     pub disable_chunked_mm_input: bool,
     /// Draft tokens proposed for a request's next step; 0 for none.
     pub num_speculative_tokens: u32,
+    /// Drafts of requests by the size of their batch, at most `num_speculative_tokens`; none for as many in all
+    /// (vLLM's `num_speculative_tokens_per_batch_size`).
+    pub draft_ranges: Vec<DraftRange>,
     /// Origin of the drafts.
     pub drafter: Drafter,
     /// With EAGLE or MTP since vLLM 0.33: drop the last block of a hit, as before and as with a KV
@@ -92,6 +98,11 @@ pub struct EngineConfigInput {
     pub disable_lookahead_block_hashes: bool,
     /// Decide each step before the outputs of the one before are known.
     pub async_scheduling: bool,
+    /// Stages that the layers are split into; as many steps are in flight at once, and one more under
+    /// `async_scheduling`.
+    pub pipeline_parallel_size: u32,
+    /// Ranks that share the KV of each sequence: a block has `block_size` tokens on each of them.
+    pub decode_context_parallel_size: u32,
     /// The vLLM version whose rules apply.
     pub rules: SchedulerRules,
     /// KV tiers below the device, if any.
@@ -128,9 +139,12 @@ impl Default for EngineConfigInput {
             encoder_cache_size: None,
             disable_chunked_mm_input: false,
             num_speculative_tokens: 0,
+            draft_ranges: Vec::new(),
             drafter: Drafter::default(),
             disable_lookahead_block_hashes: false,
             async_scheduling: false,
+            pipeline_parallel_size: 1,
+            decode_context_parallel_size: 1,
             rules: SchedulerRules::default(),
             kv_tiers: None,
             kv_cache_groups: Vec::new(),
@@ -146,6 +160,7 @@ pub struct EngineConfig {
     watermark_blocks: u32,
     quirks: Quirks,
     drafting: Drafting,
+    context_ranks: u32,
 }
 
 impl EngineConfig {
@@ -160,11 +175,14 @@ impl EngineConfig {
         {
             input.kv_cache_groups.clear();
         }
+        let context_ranks = parallel::share_blocks(&mut input);
         let mut errors: Vec<ConfigError> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if let Some(tiers) = &input.kv_tiers {
             tiers.check(&mut errors);
         }
+        draft_ranges::check(&mut input, &mut errors);
         if errors.is_empty() {
+            parallel::check(&input, context_ranks, &mut errors);
             Self::check_pairs(&input, &mut errors);
         }
         if !errors.is_empty() {
@@ -172,7 +190,7 @@ impl EngineConfig {
         }
         let watermark_blocks = (input.watermark * f64::from(input.num_gpu_blocks)) as u32;
         let quirks = Quirks::new(input.capacity, input.victim, input.reservations, input.max_extra_tokens_per_step);
-        Ok(Self { watermark_blocks, quirks, drafting: Drafting::of(&input), input })
+        Ok(Self { watermark_blocks, quirks, drafting: Drafting::of(&input), context_ranks, input })
     }
 
     fn check_pairs(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
@@ -335,6 +353,7 @@ impl EngineConfig {
         !self.input.async_scheduling
             && self.input.num_speculative_tokens == 0
             && self.input.max_extra_tokens_per_step == 0
+            && self.input.pipeline_parallel_size == 1
     }
 
     /// Whether a running request's preemption of itself leaves others to schedule.
@@ -358,7 +377,34 @@ impl EngineConfig {
     /// Steps that may be scheduled before the oldest of them is applied.
     #[must_use]
     pub fn max_steps_in_flight(&self) -> usize {
-        if self.input.async_scheduling { 2 } else { 1 }
+        self.input.pipeline_parallel_size as usize + usize::from(self.input.async_scheduling)
+    }
+
+    /// Drafts that the requests of a batch of this size propose next.
+    #[must_use]
+    pub fn drafts_of_batch(&self, batch_requests: usize) -> u32 {
+        draft_ranges::drafts_of(&self.input.draft_ranges, self.input.num_speculative_tokens, batch_requests as u32)
+    }
+
+    /// Schedules from one decode of a request to its next (vLLM's `decode_stagger`).
+    #[must_use]
+    pub fn decode_stagger(&self) -> usize {
+        if self.input.async_scheduling { self.input.pipeline_parallel_size as usize } else { 1 }
+    }
+
+    /// The settings as they were stated: with the tokens that a block has on each rank.
+    #[must_use]
+    pub fn stated(&self) -> EngineConfigInput {
+        let mut input = self.input.clone();
+        parallel::unshare_blocks(&mut input, self.context_ranks);
+        input
+    }
+
+    /// Ranks that share each block (vLLM's `decode_context_parallel_size`); `block_size` counts the tokens of all of
+    /// them, and the field of that name is 1.
+    #[must_use]
+    pub fn context_ranks(&self) -> u32 {
+        self.context_ranks
     }
 
     /// Whether there are groups of layers other than one of full attention.

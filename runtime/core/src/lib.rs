@@ -54,8 +54,8 @@ pub mod ticks;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    ACCEPTANCE_RATES, ConfigError, Drafter, Drafting, Drivers, EngineConfig, EngineConfigInput, EngineOption,
-    GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules,
+    ACCEPTANCE_RATES, ConfigError, DraftRange, Drafter, Drafting, Drivers, EngineConfig, EngineConfigInput,
+    EngineOption, GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules,
     derived_settings, option,
 };
 pub use encoder::{EncoderCacheUse, PromptItem};

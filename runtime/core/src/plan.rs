@@ -174,6 +174,8 @@ pub struct StepPlan {
     pub tier_loads: Vec<TierLoad>,
     /// The reason that ended the admission of waiting requests.
     pub admission_stop: AdmissionStop,
+    /// Drafts that its requests propose next, at most.
+    pub most_drafts: u32,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
     /// The step as a latency model sees it.

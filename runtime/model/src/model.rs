@@ -128,11 +128,20 @@ impl Model {
         })
     }
 
-    /// Bytes of the weights on each GPU, without norms, biases and encoders of images.
+    /// Bytes of the weights on each GPU, or each of the largest stage, without norms, biases and encoders of
+    /// images.
     ///
     /// # Errors
     /// If it cannot be served so.
     pub fn weight_bytes(&self, serving: &Serving) -> Result<f64, ModelError> {
+        Ok(self.stage_weight_bytes(serving)?.into_iter().fold(0.0, f64::max))
+    }
+
+    /// The same for each stage.
+    ///
+    /// # Errors
+    /// If it cannot be served so.
+    pub fn stage_weight_bytes(&self, serving: &Serving) -> Result<Vec<f64>, ModelError> {
         serving.check(self.shape())?;
         Ok(weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving))
     }
@@ -173,7 +182,7 @@ impl Model {
         KvPlan::of(self.shape(), serving)
     }
 
-    /// Memory of a GPU that is left for KV blocks.
+    /// Memory of a GPU of each stage that is left for KV blocks.
     ///
     /// # Errors
     /// If the weights do not fit, with the numbers.
@@ -183,19 +192,20 @@ impl Model {
         gpu_bytes: f64,
         utilization: f64,
         other_bytes: f64,
-    ) -> Result<u64, ModelError> {
-        let weights = self.weight_bytes(serving)?;
-        let left = gpu_bytes * utilization - weights - other_bytes;
-        if left > 0.0 {
-            return Ok(left as u64);
+    ) -> Result<Vec<u64>, ModelError> {
+        let stages = self.stage_weight_bytes(serving)?;
+        let left = |weights: &f64| gpu_bytes * utilization - weights - other_bytes;
+        if stages.iter().all(|weights| left(weights) > 0.0) {
+            return Ok(stages.iter().map(|weights| left(weights) as u64).collect());
         }
+        let weights = stages.into_iter().fold(0.0, f64::max);
         let other = if other_bytes > 0.0 { format!(" and {} besides", gib(other_bytes)) } else { String::new() };
         Err(ModelError::Memory(format!(
             "No available memory for the cache blocks: {} has {} of weights on each of {} GPUs{other}, but {} x {} of \
              gpu_memory_utilization is {}; raise tensor_parallel, or take a larger GPU or smaller weights",
             self.name,
             gib(weights),
-            serving.tensor_parallel,
+            serving.tensor_parallel * serving.pipeline_parallel * serving.prefill_context_parallel,
             gib(gpu_bytes),
             utilization,
             gib(gpu_bytes * utilization)

@@ -1,7 +1,9 @@
 //! How a model is served, as far as its memory depends on it.
 
+use std::ops::Range;
+
 use crate::error::{ModelError, nearest};
-use crate::layers::{Layer, Mixer};
+use crate::layers::{Attention, Layer, Mixer, Reach};
 
 /// Properties of a model that its KV depends on.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,12 @@ pub(crate) struct Shape<'a> {
 pub struct Serving {
     /// GPUs that share each layer.
     pub tensor_parallel: u64,
+    /// Stages that the layers are split into.
+    pub pipeline_parallel: u64,
+    /// GPUs that share the KV of each sequence.
+    pub decode_context_parallel: u64,
+    /// Copies of each layer that share the tokens of a prompt.
+    pub prefill_context_parallel: u64,
     /// Ranks with attention of their own.
     pub data_parallel: u64,
     /// Whether experts are dealt out over the GPUs of all ranks.
@@ -47,6 +55,9 @@ impl Default for Serving {
     fn default() -> Self {
         Self {
             tensor_parallel: 1,
+            pipeline_parallel: 1,
+            decode_context_parallel: 1,
+            prefill_context_parallel: 1,
             data_parallel: 1,
             expert_parallel: false,
             kv_cache_dtype: "auto".to_owned(),
@@ -77,7 +88,13 @@ impl Serving {
     /// # Errors
     /// What does not divide, in vLLM's words, or is not known.
     pub(crate) fn check(&self, model: Shape<'_>) -> Result<(), ModelError> {
-        let counts = [("tensor_parallel", self.tensor_parallel), ("data_parallel", self.data_parallel)];
+        let counts = [
+            ("tensor_parallel", self.tensor_parallel),
+            ("data_parallel", self.data_parallel),
+            ("pipeline_parallel", self.pipeline_parallel),
+            ("decode_context_parallel", self.decode_context_parallel),
+            ("prefill_context_parallel", self.prefill_context_parallel),
+        ];
         for (field, value) in counts {
             if !(1..=65_536).contains(&value) {
                 return Err(serving(field, format!("{value}: expected a number from 1 to 65536")));
@@ -107,6 +124,11 @@ impl Serving {
                 return Err(serving("tensor_parallel", reason));
             }
         }
+        if self.pipeline_parallel > model.layers.len() as u64 {
+            let reason = format!("{} stages are more than {} layers", self.pipeline_parallel, model.layers.len());
+            return Err(serving("pipeline_parallel", reason));
+        }
+        self.check_context(model)?;
         let longest = model.max_model_len;
         match self.max_model_len {
             Some(0) => Err(serving("max_model_len", "0: expected at least 1".to_owned())),
@@ -118,6 +140,65 @@ impl Serving {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks the GPUs that share KV: those of a layer, or of its copies (`ParallelConfig`,
+    /// `verify_with_parallel_config`).
+    fn check_context(&self, model: Shape<'_>) -> Result<(), ModelError> {
+        let Self { tensor_parallel: tensor, decode_context_parallel: ranks, prefill_context_parallel: copies, .. } =
+            *self;
+        let field = "decode_context_parallel";
+        let all = tensor * copies;
+        if copies == 1 && !tensor.is_multiple_of(ranks) {
+            return Err(serving(field, format!("tp_size={tensor} must be divisible by dcp_size={ranks}")));
+        }
+        if copies > 1 && ![1, copies, all].contains(&ranks) {
+            let reason = format!("{ranks}: with prefill_context_parallel expected 1, {copies} or {all}");
+            return Err(serving(field, reason));
+        }
+        if ranks == 1 {
+            return Ok(());
+        }
+        for layer in model.layers {
+            match layer.mixer {
+                Mixer::Attention(Attention { reach: Reach::Full, heads, kv_heads, .. }) => {
+                    if tensor <= kv_heads || ranks > tensor / kv_heads {
+                        let reason = format!(
+                            "{ranks}: with tensor_parallel {tensor} each GPU has heads of its own of the {kv_heads} KV \
+                             heads, or up to {} GPUs have the same",
+                            (tensor / kv_heads).max(1)
+                        );
+                        return Err(serving(field, reason));
+                    }
+                    if !(heads / kv_heads).is_multiple_of(ranks) {
+                        let reason = format!("{ranks} does not divide the {} heads for each KV head", heads / kv_heads);
+                        return Err(serving(field, reason));
+                    }
+                }
+                Mixer::Attention(_) => {
+                    return Err(serving(field, "vLLM shares no KV of windows or chunks".to_owned()));
+                }
+                Mixer::State(_) => {
+                    let reason = "of a model with states: prefix hits that end within blocks are not followed";
+                    return Err(serving(field, reason.to_owned()));
+                }
+                Mixer::Latent(_) | Mixer::None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The layers of each stage (`get_pp_indices`): what remains goes to the stages before the last.
+    pub(crate) fn stages(&self, layers: usize) -> Vec<Range<usize>> {
+        let stages = usize::try_from(self.pipeline_parallel).unwrap_or(1).clamp(1, layers.max(1));
+        let (each, rest) = (layers / stages, layers % stages);
+        let mut start = 0;
+        let sizes = (0..stages).map(|stage| each + usize::from(stage + 1 < stages && stage + 1 + rest >= stages));
+        let range = |size: usize| {
+            start += size;
+            start - size..start
+        };
+        sizes.map(range).collect()
     }
 
     /// Bytes of a number of the KV cache.
@@ -148,4 +229,27 @@ fn expected() -> String {
 
 pub(crate) fn serving(field: &'static str, reason: String) -> ModelError {
     ModelError::Serving { field, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Serving;
+
+    #[test]
+    fn layers_are_split_as_vllm_splits_them() {
+        let sizes = |layers, pipeline_parallel| {
+            let serving = Serving { pipeline_parallel, ..Serving::default() };
+            let stages = serving.stages(layers);
+            assert_eq!((stages[0].start, stages[stages.len() - 1].end), (0, layers));
+            assert!(stages.windows(2).all(|pair| pair[0].end == pair[1].start));
+            stages.into_iter().map(|stage| stage.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(32, 1), [32]);
+        assert_eq!(sizes(32, 4), [8; 4]);
+        assert_eq!(sizes(61, 2), [31, 30]);
+        assert_eq!(sizes(61, 4), [15, 15, 16, 15]);
+        assert_eq!(sizes(62, 4), [15, 16, 16, 15]);
+        assert_eq!(sizes(63, 4), [16, 16, 16, 15]);
+        assert_eq!(sizes(3, 3), [1; 3]);
+    }
 }

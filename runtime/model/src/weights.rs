@@ -25,15 +25,31 @@ impl Sizes {
 /// Rows of the vocabulary are a multiple of this.
 const VOCABULARY_MULTIPLE: u64 = 64;
 
-/// Bytes of the matrices of all layers, the embedding and the output head, as far as one GPU has
-/// them; norms and biases are not counted.
-pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> f64 {
+/// Bytes of the matrices of all layers, the embedding and the output head, as far as one GPU of each stage
+/// has them; norms and biases are not counted.
+pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> Vec<f64> {
     let rows = sizes.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE);
-    let tables = if sizes.is_tied { 1.0 } else { 2.0 };
     let tensor = serving.tensor_parallel as f64;
-    let embeddings = tables * product(rows, sizes.hidden) * formats.plain.bytes() / tensor;
+    let table = product(rows, sizes.hidden) * formats.plain.bytes() / tensor;
     let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts: ExpertsCounted::All };
-    embeddings + layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
+    let stages = serving.stages(layers.len());
+    let last = stages.len() - 1;
+    let of_stage = |(stage, layers_of): (usize, &std::ops::Range<usize>)| {
+        // The last stage has the output head, which is the embedding itself where they are tied and on one GPU.
+        let tables = match (stage == 0, stage == last) {
+            (true, true) => {
+                if sizes.is_tied {
+                    1.0
+                } else {
+                    2.0
+                }
+            }
+            (true, false) | (false, true) => 1.0,
+            (false, false) => 0.0,
+        };
+        tables * table + layers[layers_of.clone()].iter().map(|layer| count.layer(layer)).sum::<f64>()
+    };
+    stages.iter().enumerate().map(of_stage).collect()
 }
 
 /// Weights of a step on one GPU, as numbers and as bytes.
@@ -65,7 +81,7 @@ pub(crate) fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, serving:
 
 /// GPUs over which the experts of a layer are spread.
 fn expert_ranks(serving: &Serving) -> f64 {
-    let ranks = if serving.expert_parallel { serving.data_parallel } else { 1 };
+    let ranks = if serving.expert_parallel { serving.data_parallel * serving.prefill_context_parallel } else { 1 };
     serving.tensor_parallel as f64 * ranks as f64
 }
 

@@ -76,6 +76,15 @@ fn vllm(config: &EngineConfig) -> Map<String, Value> {
         settings.remove(option::DRAFTER.log_key);
         settings.remove(option::DISABLE_LOOKAHEAD_BLOCK_HASHES.log_key);
     }
+    if config.pipeline_parallel_size == 1 {
+        settings.remove(option::PIPELINE_PARALLEL_SIZE.log_key);
+    }
+    if !config.draft_ranges.is_empty() {
+        let ranges = config.draft_ranges.iter().map(|range| json!([range.first, range.last, range.tokens]));
+        settings.insert("spec_by_batch".to_owned(), ranges.collect());
+    }
+    // Blocks are written with the tokens of all ranks.
+    settings.remove(option::DECODE_CONTEXT_PARALLEL_SIZE.log_key);
     if config.has_kv_cache_groups() {
         let groups: Vec<String> = config.kv_cache_groups.iter().map(ToString::to_string).collect();
         settings.insert(KV_CACHE_GROUPS.log_key.to_owned(), groups.into());

@@ -94,10 +94,14 @@ pub struct VllmArgs {
     pub kv_cache_memory_bytes: Option<u64>,
     /// The model's name or folder, if one is given.
     pub model: Option<String>,
+    /// Whether the longest sequence is the longest one that fits (`--max-model-len auto`).
+    pub fits_model_len: bool,
     /// Names under which the server offers it.
     pub served_model_names: Vec<String>,
     /// GPUs that share each layer.
     pub tensor_parallel_size: u32,
+    /// Copies of each layer that share the tokens of a prompt.
+    pub prefill_context_parallel_size: u32,
     /// Ranks with engines of their own.
     pub data_parallel_size: u32,
     /// Whether experts are dealt out over all GPUs.

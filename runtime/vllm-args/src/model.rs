@@ -6,6 +6,7 @@ use vcr_model::{KvPlan, Model, ModelError, Serving};
 
 use crate::error::ArgumentError;
 use crate::gpu::Gpu;
+use crate::settings::FITS;
 use crate::words::Word;
 use crate::{Effect, Row, VllmArgs};
 
@@ -33,14 +34,12 @@ impl ServedModel {
         other_bytes: u64,
         kv_cache_bytes: Option<u64>,
     ) -> Result<u32, ModelError> {
-        let bytes = match kv_cache_bytes {
-            Some(bytes) => bytes,
-            None => {
-                let memory = self.gpu.memory_bytes();
-                self.model.memory_left(&self.serving, memory, utilization, other_bytes as f64)?
-            }
-        };
-        self.kv.blocks_in(bytes)
+        if let Some(bytes) = kv_cache_bytes {
+            return self.kv.blocks_in(bytes);
+        }
+        let memory = self.gpu.memory_bytes();
+        let left = self.model.memory_left(&self.serving, memory, utilization, other_bytes as f64)?;
+        self.kv.blocks_in_stages(&left)
     }
 }
 
@@ -85,9 +84,6 @@ pub(crate) fn find(
     }
 }
 
-/// Steps that are decided before the outputs of the one before are known.
-const STEPS_IN_FLIGHT: u64 = 2;
-
 /// Gives the engine what follows from its model.
 pub(crate) fn serve(
     args: &mut VllmArgs,
@@ -104,11 +100,37 @@ pub(crate) fn serve(
     }
 }
 
+/// The longest sequence of the model that fits into the memory of all stages (`_auto_fit_max_model_len`).
+fn longest_that_fits(
+    args: &VllmArgs,
+    model: &Model,
+    serving: &Serving,
+    kv: &KvPlan,
+    gpu: Gpu,
+) -> Result<u64, ModelError> {
+    let bytes: Vec<u64> = match (args.num_gpu_blocks, args.kv_cache_memory_bytes) {
+        (Some(blocks), _) => kv.stage_block_bytes.iter().map(|bytes| bytes.saturating_mul(blocks.into())).collect(),
+        (None, Some(bytes)) => vec![bytes; kv.stage_block_bytes.len()],
+        (None, None) => model.memory_left(serving, gpu.memory_bytes(), args.gpu_memory_utilization, 0.0)?,
+    };
+    match kv.longest_in_stages(&bytes) {
+        0 => Err(ModelError::Memory(format!(
+            "Cannot auto-fit max_model_len of {}: not enough GPU memory available to serve even a single token. Try \
+             increasing `gpu_memory_utilization`",
+            model.name
+        ))),
+        longest => Ok(longest),
+    }
+}
+
 fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, ModelError> {
     let has = |name: &str| args.rows.iter().any(|row| row.argument == name && row.effect == Effect::Setting);
-    let steps = if args.input.async_scheduling { STEPS_IN_FLIGHT } else { 1 };
-    let serving = Serving {
+    let steps = u64::from(args.input.pipeline_parallel_size) + u64::from(args.input.async_scheduling);
+    let mut serving = Serving {
         tensor_parallel: args.tensor_parallel_size.into(),
+        pipeline_parallel: args.input.pipeline_parallel_size.into(),
+        decode_context_parallel: args.input.decode_context_parallel_size.into(),
+        prefill_context_parallel: args.prefill_context_parallel_size.into(),
         data_parallel: args.data_parallel_size.into(),
         expert_parallel: args.expert_parallel,
         kv_cache_dtype: args.kv_cache_dtype.clone(),
@@ -120,7 +142,18 @@ fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, Mo
         num_speculative_tokens: args.input.num_speculative_tokens.into(),
         disable_hybrid_kv_cache_manager: args.disable_hybrid_kv_cache_manager,
     };
-    let kv = model.kv_plan(&serving)?;
+    let mut kv = model.kv_plan(&serving)?;
+    if args.fits_model_len {
+        let longest = longest_that_fits(args, &model, &serving, &kv, gpu)?;
+        serving.max_model_len = Some(longest);
+        kv = model.kv_plan(&serving)?;
+        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+        args.input.max_model_len = Some(longest);
+        args.rows.retain(|row| row.argument != "--max-model-len" || row.effect != Effect::Default);
+        for row in args.rows.iter_mut().filter(|row| row.result == FITS) {
+            row.result = format!("max_model_len: {longest}, the longest that fits");
+        }
+    }
     let groups = kv.engine_groups();
     let block_size = u32::try_from(kv.block_size).unwrap_or(u32::MAX);
     let mut row = |argument: &str, value: String, result: String| {

@@ -16,6 +16,9 @@ use crate::table::Acts;
 use crate::words::{Given, Word};
 use crate::{Effect, Row, VllmArgs};
 
+/// Result of `--max-model-len auto` until the memory is known.
+pub(crate) const FITS: &str = "the longest sequence that fits";
+
 /// Settings whose defaults depend on others.
 #[derive(Default)]
 pub(super) struct Late {
@@ -26,6 +29,8 @@ pub(super) struct Late {
     pub(super) has_lora: bool,
     pub(super) is_throughput: bool,
     pub(super) is_pooling: bool,
+    /// Runs of tokens that a rank of decode context parallelism gets, by their arguments.
+    pub(super) interleave: Vec<(&'static str, u32)>,
     speculation: Speculation,
 }
 
@@ -44,8 +49,10 @@ pub(crate) fn apply(
             gpu_memory_utilization: GPU_MEMORY_UTILIZATION,
             kv_cache_memory_bytes: None,
             model: None,
+            fits_model_len: false,
             served_model_names: Vec::new(),
             tensor_parallel_size: 1,
+            prefill_context_parallel_size: 1,
             data_parallel_size: 1,
             expert_parallel: false,
             dtype: "auto".to_owned(),
@@ -74,8 +81,43 @@ pub(crate) fn apply(
         }
     }
     let Settings { mut args, late } = settings;
+    if args.fits_model_len && model.is_none() {
+        errors.push(ArgumentError::Value {
+            name: "--max-model-len".to_owned(),
+            value: "auto".to_owned(),
+            expected: "a number: what fits follows from a model that is known".to_owned(),
+        });
+    }
     late.speculation.apply(&mut args.input, model, minor, errors);
+    if args.data_parallel_size > 1 {
+        // Ranks would have different numbers of drafts: vLLM has the same for all.
+        args.input.draft_ranges.clear();
+    }
+    check_context(&args, &late, model, errors);
     defaults::set(args, &late, model, minor, gpu, errors)
+}
+
+/// GPUs that share sequences: those of a layer, or of its copies (`ParallelConfig`).
+fn check_context(args: &VllmArgs, late: &Late, model: Option<&Model>, errors: &mut Vec<ArgumentError>) {
+    let (tensor, copies) = (u64::from(args.tensor_parallel_size), u64::from(args.prefill_context_parallel_size));
+    let ranks = u64::from(args.input.decode_context_parallel_size);
+    let mut refuse = |name: &str, value: u64, expected: String| {
+        errors.push(ArgumentError::Value { name: name.to_owned(), value: value.to_string(), expected });
+    };
+    let name = "--decode-context-parallel-size";
+    if copies == 1 && !tensor.is_multiple_of(ranks) {
+        refuse(name, ranks, format!("a divisor of `--tensor-parallel-size` ({tensor})"));
+    } else if copies > 1 && ![1, copies, tensor * copies].contains(&ranks) {
+        let all = tensor * copies;
+        refuse(name, ranks, format!("1, {copies} or {all} with `--prefill-context-parallel-size {copies}`"));
+    }
+    // Blocks of a model are as its attention takes them.
+    for &(name, run) in late.interleave.iter().filter(|_| ranks > 1 && model.is_none()) {
+        let block_size = args.input.block_size;
+        if !block_size.is_multiple_of(run) {
+            refuse(name, run.into(), format!("a divisor of `--block-size` ({block_size})"));
+        }
+    }
 }
 
 /// A value that is the default is simulated; any other is not.
@@ -142,14 +184,17 @@ impl Settings {
                 args.expert_parallel = on;
                 "expert parallelism of the latency model".to_owned()
             }
-            "--pipeline-parallel-size" => {
-                if count(word, 1)? > 1 {
-                    return Err(not_simulated(
-                        word,
-                        "an engine is scheduled as one stage; the latency model determines its speed",
-                    ));
-                }
-                "one stage".to_owned()
+            "--pipeline-parallel-size" => set(&mut input.pipeline_parallel_size, word, 1, "pipeline_parallel_size")?,
+            "--decode-context-parallel-size" => {
+                set(&mut input.decode_context_parallel_size, word, 1, "decode_context_parallel_size")?
+            }
+            "--prefill-context-parallel-size" => {
+                args.prefill_context_parallel_size = count(word, 1)?;
+                "GPUs of the model; no decision depends on them".to_owned()
+            }
+            "--cp-kv-cache-interleave-size" | "--dcp-kv-cache-interleave-size" => {
+                late.interleave.push((name, count(word, 1)?));
+                "order in which ranks get tokens of a block; no decision depends on it".to_owned()
             }
             "--gpu-memory-utilization" => {
                 args.gpu_memory_utilization = share(word)?;
@@ -196,8 +241,10 @@ impl Settings {
             }
             "--max-model-len" => {
                 if matches!(word.text().as_str(), "-1" | "auto") {
-                    return Err(invalid(word, "a number: `vcr inspect model` prints how many tokens fit".to_owned()));
+                    args.fits_model_len = true;
+                    return Ok(FITS.to_owned());
                 }
+                args.fits_model_len = false;
                 let tokens = readable(word, 1)?;
                 input.max_model_len = Some(tokens);
                 format!("max_model_len: {tokens}")
@@ -344,7 +391,7 @@ mod tests {
                 "--spec-tokens" => "2 --spec-method ngram",
                 "--kv-transfer-config" => r#"'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"#,
                 "--gpu-memory-utilization" | "--watermark" => "0.5",
-                "--pipeline-parallel-size" => "1",
+                "--decode-context-parallel-size" => "1",
                 _ => "16",
             };
             let value = if argument.takes == Takes::Switch { "" } else { value };

@@ -163,10 +163,9 @@ mod tests {
     #[test]
     fn an_entry_has_all_its_parts() {
         let found = find("-dcp").expect("it is in the table");
-        assert_eq!(
-            (found.name, found.takes, found.default),
-            ("--decode-context-parallel-size", Takes::Value, Some("1"))
-        );
+        assert_eq!((found.name, found.takes, found.default), ("--decode-context-parallel-size", Takes::Value, None));
+        let found = find("--stream-interval").expect("it is in the table");
+        assert_eq!(found.default, Some("1"));
         let found = find("--max-num-active-seqs").expect("it is in the table");
         assert_eq!((found.since, found.until, found.versions().as_str()), (31, 33, "it is there since 0.31"));
         let found = find("--calculate-kv-scales").expect("it is in the table");

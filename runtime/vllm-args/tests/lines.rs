@@ -136,12 +136,8 @@ fn drafters_become_options() {
     assert!(row.result.contains("`acceptance_rates`"), "{}", row.result);
     let row = read(alone).rows.into_iter().find(|row| row.argument == "--num-gpu-blocks-override").expect("it has one");
     assert!(row.result.contains("the drafter's layers"), "{}", row.result);
-    for (key, value) in [
-        ("parallel_drafting", "true"),
-        ("num_speculative_tokens_per_batch_size", "[[1, 8, 2]]"),
-        ("disable_eagle_block_drop", "true"),
-        ("max_model_len", "4096"),
-    ] {
+    for (key, value) in [("parallel_drafting", "true"), ("disable_eagle_block_drop", "true"), ("max_model_len", "4096")]
+    {
         let config = format!("{{\"method\": \"eagle\", \"num_speculative_tokens\": 2, \"{key}\": {value}}}");
         let found = errors(&format!("m --speculative-config '{config}'"));
         assert!(found[0].contains(&format!("`--speculative-config.{key}` is not simulated")), "{found:?}");
@@ -151,8 +147,6 @@ fn drafters_become_options() {
 #[test]
 fn what_would_change_decisions_is_refused_with_its_reason() {
     for (arguments, expected) in [
-        ("-pp 2", "`--pipeline-parallel-size 2` is not simulated: an engine is scheduled as one stage"),
-        ("--dcp-kv-cache-interleave-size 8", "`--dcp-kv-cache-interleave-size 8` is not simulated"),
         ("--prefill-schedule-interval 4", "`--prefill-schedule-interval 4` is not simulated"),
         ("--scheduler-cls a.B", "`--scheduler-cls a.B` is not simulated"),
         ("--enable-dbo", "`--enable-dbo` is not simulated"),
@@ -213,5 +207,55 @@ fn versions_have_arguments_of_their_own() {
         ["invalid command `vllm`: expected `vllm serve MODEL ...` or its arguments alone"]
     );
     let found = errors("m --max-model-len auto");
-    assert!(found[0].contains("`vcr inspect model` prints how many tokens fit"), "{found:?}");
+    assert!(found[0].contains("what fits follows from a model that is known"), "{found:?}");
+}
+
+#[test]
+fn stages_and_ranks_are_settings_of_the_engine() {
+    let args = read("m -tp 8 -pp 4 -dcp 2 --dcp-kv-cache-interleave-size 8");
+    let input = &args.input;
+    assert_eq!((input.pipeline_parallel_size, input.decode_context_parallel_size), (4, 2));
+    assert!(input.async_scheduling, "the second model runner has it with several stages");
+    let row = |name: &str| args.rows.iter().find(|row| row.argument == name).map(|row| row.result.clone());
+    assert_eq!(row("--pipeline-parallel-size").as_deref(), Some("pipeline_parallel_size: 4"));
+    assert!(row("--dcp-kv-cache-interleave-size").is_some_and(|result| result.contains("no decision")));
+    let copies = read("m -tp 2 -pcp 4 -dcp 8");
+    assert_eq!((copies.prefill_context_parallel_size, copies.input.decode_context_parallel_size), (4, 8));
+    let old = Deployment { minor: "0.28", ..Deployment::default() };
+    let old = VllmArgs::read("m -pp 2", old).expect("it is valid");
+    assert!(!old.input.async_scheduling, "{:?}", old.rows);
+    for (arguments, expected) in [
+        (
+            "-tp 4 -dcp 3",
+            "invalid `--decode-context-parallel-size 3`: expected a divisor of `--tensor-parallel-size` (4)",
+        ),
+        ("-tp 2 -pcp 4 -dcp 2", "expected 1, 4 or 8 with `--prefill-context-parallel-size 4`"),
+        ("-tp 2 -dcp 2 --cp-kv-cache-interleave-size 5", "expected a divisor of `--block-size` (16)"),
+        ("-pp 0", "a whole number from 1"),
+    ] {
+        let found = errors(&format!("m {arguments}"));
+        assert!(found[0].contains(expected), "{arguments}: {found:?}");
+    }
+    // The order of tokens within a block of one rank does not matter.
+    assert_eq!(read("m --cp-kv-cache-interleave-size 5").input, read("m").input);
+}
+
+#[test]
+fn drafts_may_depend_on_the_size_of_the_batch() {
+    let line = |ranges: &str| {
+        let key = "num_speculative_tokens_per_batch_size";
+        format!(
+            "m --speculative-config '{{\"method\": \"ngram\", \"num_speculative_tokens\": 3, \"{key}\": {ranges}}}'"
+        )
+    };
+    let args = read(&line("[[1, 8, 3], [32, 128, 1]]"));
+    let found: Vec<_> = args.input.draft_ranges.iter().map(|range| (range.first, range.last, range.tokens)).collect();
+    assert_eq!(found, [(1, 8, 3), (32, 128, 1)]);
+    assert!(read(&line("null")).input.draft_ranges.is_empty());
+    for ranges in ["[]", "[[1, 8]]", "[1, 8, 2]", "\"1-8:2\"", "[[1, 8, -1]]"] {
+        let found = errors(&line(ranges));
+        assert!(found[0].contains("--speculative-config.num_speculative_tokens_per_batch_size"), "{ranges}: {found:?}");
+    }
+    // Ranks would have different numbers: vLLM has the same for all.
+    assert!(read(&format!("{} -dp 2", line("[[1, 8, 2]]"))).input.draft_ranges.is_empty());
 }

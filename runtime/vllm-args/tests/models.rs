@@ -98,3 +98,29 @@ fn a_folder_with_a_config_is_a_model() {
     let errors = VllmArgs::read("vllm serve m", deployment).expect_err("a field is missing");
     assert!(errors[0].to_string().ends_with("expected a field `vocab_size`"), "{errors:?}");
 }
+
+#[test]
+fn the_longest_sequence_may_be_the_one_that_fits() {
+    for word in ["auto", "-1"] {
+        let args = read(&format!("vllm serve Qwen/Qwen3-8B --max-model-len {word} --kv-cache-memory-bytes 1073741824"));
+        let args = args.expect("it is valid");
+        // As vLLM 0.32 estimates it.
+        assert_eq!(args.input.max_model_len, Some(7264));
+        let row = args.rows.iter().find(|row| row.argument == "--max-model-len").expect("it has a row");
+        assert_eq!(row.result, "max_model_len: 7264, the longest that fits");
+        assert_eq!(args.rows.iter().filter(|row| row.argument == "--max-model-len").count(), 1);
+        assert!(blocks(&args).is_ok());
+    }
+    let whole = read("vllm serve Qwen/Qwen3-8B --max-model-len auto").expect("it is valid");
+    assert_eq!(whole.input.max_model_len, read("vllm serve Qwen/Qwen3-8B").expect("it is valid").input.max_model_len);
+    let stated =
+        read("vllm serve Qwen/Qwen3-8B --max-model-len auto --num-gpu-blocks-override 65").expect("it is valid");
+    assert_eq!(stated.input.max_model_len, Some(64 * 16));
+    // The stages have half of the layers each.
+    let split = "vllm serve Qwen/Qwen3-8B --max-model-len auto -pp 2 --kv-cache-memory-bytes 1073741824";
+    assert!(read(split).expect("it is valid").input.max_model_len > Some(2 * 7264));
+    let none = read("vllm serve Qwen/Qwen3-8B --max-model-len auto --kv-cache-memory-bytes 1").expect_err("no room");
+    assert!(none[0].contains("Cannot auto-fit max_model_len"), "{none:?}");
+    let unknown = read("vllm serve org/model --max-model-len auto").expect_err("it is not known");
+    assert!(unknown[0].contains("a model that is known"), "{unknown:?}");
+}

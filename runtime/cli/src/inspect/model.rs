@@ -53,6 +53,18 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     tensor_parallel_size: u64,
 
+    /// Stages that the layers are split into.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pipeline_parallel_size: u64,
+
+    /// GPUs that share the KV of each sequence.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    decode_context_parallel_size: u64,
+
+    /// Copies of each layer that share the tokens of a prompt.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    prefill_context_parallel_size: u64,
+
     /// Ranks with attention of their own.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     data_parallel_size: u64,
@@ -73,7 +85,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     max_model_len: Option<u64>,
 
-    /// Most tokens of a step; sequences with windows hold KV of two steps.
+    /// Most tokens of a step; sequences with windows hold KV of two steps, and of as many more as there are stages besides.
     #[arg(long, value_name = "TOKENS", default_value_t = 8_192)]
     max_num_batched_tokens: u32,
 
@@ -86,16 +98,13 @@ pub(crate) struct ModelArgs {
     json: bool,
 }
 
-/// Steps that are decided before the outputs of the one before are known.
-const STEPS_IN_FLIGHT: u64 = 2;
-
 /// Printed fields of a model.
 struct Found {
     model: Model,
     kv: KvPlan,
     weight_bytes: f64,
     weight_format: &'static str,
-    /// Memory for KV blocks, if it is known, and the blocks in it.
+    /// Memory for KV blocks of the fullest stage, if it is known, and the blocks in it.
     pool: Option<(u64, u32)>,
 }
 
@@ -133,25 +142,29 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
     let gpu = gpu.transpose()?;
     let serving = Serving {
         tensor_parallel: args.tensor_parallel_size,
+        pipeline_parallel: args.pipeline_parallel_size,
+        decode_context_parallel: args.decode_context_parallel_size,
+        prefill_context_parallel: args.prefill_context_parallel_size,
         data_parallel: args.data_parallel_size,
         expert_parallel: args.enable_expert_parallel,
         kv_cache_dtype: args.kv_cache_dtype.clone(),
         block_size: args.block_size,
         max_model_len: args.max_model_len,
-        in_flight_tokens: STEPS_IN_FLIGHT * u64::from(args.max_num_batched_tokens),
+        // As under async scheduling.
+        in_flight_tokens: (args.pipeline_parallel_size.min(1 << 16) + 1) * u64::from(args.max_num_batched_tokens),
         quantization: args.quantization.clone(),
         ..Serving::default()
     };
     let model = Model::find(name)?;
     let kv = model.kv_plan(&serving)?;
-    let memory = match (args.kv_cache_memory_bytes, gpu) {
-        (Some(bytes), _) => Some(bytes),
+    let pool = match (args.kv_cache_memory_bytes, gpu) {
+        (Some(bytes), _) => Some((bytes, kv.blocks_in(bytes)?)),
         (None, Some(gpu)) => {
-            Some(model.memory_left(&serving, gpu.memory_bytes(), utilization, args.activation_bytes as f64)?)
+            let left = model.memory_left(&serving, gpu.memory_bytes(), utilization, args.activation_bytes as f64)?;
+            Some((left.iter().copied().min().unwrap_or(0), kv.blocks_in_stages(&left)?))
         }
         (None, None) => None,
     };
-    let pool = memory.map(|bytes| Ok((bytes, kv.blocks_in(bytes)?))).transpose()?;
     let weight_bytes = model.weight_bytes(&serving)?;
     let weight_format = model.weight_format(&serving)?.name();
     Ok(Found { model, kv, weight_bytes, weight_format, pool })

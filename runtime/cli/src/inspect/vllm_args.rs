@@ -106,6 +106,7 @@ fn write_json(out: &mut dyn Write, read: &VllmArgs, blocks: Option<u32>, config:
         "model": read.model,
         "served_model_names": read.served_model_names,
         "tensor_parallel_size": read.tensor_parallel_size,
+        "prefill_context_parallel_size": read.prefill_context_parallel_size,
         "data_parallel_size": read.data_parallel_size,
         "expert_parallel": read.expert_parallel,
         "dtype": read.dtype,

@@ -108,7 +108,8 @@ impl EngineArgs {
     ) -> Result<EngineConfig, Unusable> {
         self.options.check_version(minor)?;
         let mut input = self.input(minor)?;
-        let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
+        let block_tokens = input.block_size.saturating_mul(input.decode_context_parallel_size);
+        let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(block_tokens);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
         input.policy = policy;
         if !self.kv_cache_groups.is_empty() {

@@ -256,6 +256,12 @@ impl TransferArgs {
                 "--kv-transfer cannot be combined with `mamba` in --kv-cache-groups: states are not transferred",
             ));
         }
+        if engine.context_ranks() > 1 || engine.pipeline_parallel_size > 1 {
+            return Err(Unusable::new(
+                "--kv-transfer cannot be combined with --decode-context-parallel-size or --pipeline-parallel-size: how \
+                 blocks are spread over ranks is not known to it",
+            ));
+        }
         let element_bytes = self.kv_cache_dtype.bytes(shape, engines.dtype);
         let slice_bytes =
             engine.block_size.checked_mul(shape.head_size).and_then(|size| size.checked_mul(element_bytes));

@@ -30,6 +30,7 @@ impl<O: Observer> Simulation<'_, O> {
         // brings may end a fast-forward of steps that could be predicted.
         for &worker in &dirty {
             while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
+            self.fleet.worker_mut(worker).settle_batches();
         }
         dirty.retain(|&worker| self.fleet.may_start(worker));
         // KV that one of several ranks has reserved blocks for may be there at once.
@@ -95,7 +96,8 @@ impl<O: Observer> Simulation<'_, O> {
         {
             self.ledger.continue_prompt(tag, num_computed_tokens);
         }
-        if any && self.wants_steps {
+        // In a pipeline the order of decodes depends on schedules that came to nothing, too.
+        if (any || self.fleet.worker(index).has_stages()) && self.wants_steps {
             self.observer.scheduled(index, self.fleet.worker(index).engine());
         }
         self.enter_left_steady_decode(index);
@@ -116,7 +118,7 @@ impl<O: Observer> Simulation<'_, O> {
             }
             self.expect_loads(index);
         }
-        Ok(any)
+        Ok(self.fleet.worker_mut(index).queue_batch(has_step, any, now_ns))
     }
 
     /// Starts the oldest step that `index` has scheduled, and goes through those

@@ -111,6 +111,12 @@ pub enum ConfigError {
         /// The dependency.
         reason: &'static str,
     },
+    /// Numbers of drafts by the size of the batch that leave sizes out or state them twice.
+    #[error("invalid `num_speculative_tokens_per_batch_size`: {reason}")]
+    DraftRanges {
+        /// The expected and the given value.
+        reason: String,
+    },
     /// Groups of layers with which vLLM would not start.
     #[error("invalid `kv_cache_groups`: {reason}")]
     Groups {
@@ -183,6 +189,7 @@ impl ConfigError {
             Self::BudgetBelowSeqs { .. } | Self::BudgetBelowModelLen { .. } | Self::BudgetBelowDrafts { .. } => {
                 "max_num_batched_tokens"
             }
+            Self::DraftRanges { .. } => "num_speculative_tokens_per_batch_size",
             Self::Groups { .. } => "kv_cache_groups",
             Self::Retention { .. } => "prefix_cache_retention_interval",
             Self::NoUsableBlocks { .. } => "num_gpu_blocks",

@@ -379,6 +379,10 @@ options! {
         Some("0.31"), All, "a tighter cap on running requests";
     ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
         "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
+    PIPELINE_PARALLEL_SIZE pipeline_parallel_size: Count("count", 1..=64), "pp", None, All,
+        "stages that the layers are split into, each of which computes a step of its own at a time";
+    DECODE_CONTEXT_PARALLEL_SIZE decode_context_parallel_size: Count("count", 1..=1_024), "dcp", None, All,
+        "ranks that share the KV of each sequence: a block has `block_size` tokens on each of them";
     NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
         "drafts verified in each step; they take budget and KV slots";
     DRAFTER drafter: Name(), "drafter", None, All,

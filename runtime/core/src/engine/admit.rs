@@ -266,6 +266,8 @@ impl Engine {
         // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
+            // Where their number depends on the batch it is not known yet.
+            && self.config.draft_ranges.is_empty()
             && tokens == 1
             && !scan.prefill_running
             && (any_running || computed > 0 && rules.pads_without_decodes())

@@ -17,6 +17,7 @@ mod queues;
 mod reject;
 mod remote_kv;
 mod schedule;
+mod stagger;
 mod tier_load;
 mod update;
 
@@ -28,6 +29,7 @@ use self::fast_forward::steady_decode::SteadyDecode;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 pub(crate) use self::queues::QueueKind;
+use self::stagger::Stagger;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
 use crate::kv::groups::{GroupHit, KvGroups};
@@ -95,6 +97,8 @@ pub struct Engine {
     pub(crate) steady_decode: SteadyDecode,
     /// When tokens are due, where requests have times of their own.
     pub(crate) pace: Option<Box<Pace>>,
+    /// Turns of requests, in a pipeline under async scheduling.
+    pub(crate) stagger: Option<Box<Stagger>>,
     next_sequence: u64,
 }
 
@@ -118,13 +122,14 @@ impl Engine {
             policy_book: PolicyBook::of(config.policy),
             steady_decode: SteadyDecode::new(&config),
             pace: None,
+            stagger: Stagger::of(&config),
+            steps: StepsInFlight::new(config.max_steps_in_flight()),
             config,
             requests: RequestTable::default(),
             running: Vec::new(),
             num_loading: 0,
             num_deferred: 0,
             pause_state: PauseState::Unpaused,
-            steps: StepsInFlight::new(),
             outputs: StepOutputs::default(),
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
@@ -221,7 +226,8 @@ impl Engine {
         self.steps.count() > 0
     }
 
-    /// Steps scheduled and not yet applied; up to two under async scheduling.
+    /// Steps scheduled and not yet applied; up to two under async scheduling, in a pipeline as many
+    /// as it has stages besides.
     #[must_use]
     pub fn steps_in_flight(&self) -> usize {
         self.steps.count()

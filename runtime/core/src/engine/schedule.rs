@@ -42,6 +42,9 @@ impl Engine {
         assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps.count());
         let mut plan = self.steps.take_next();
         plan.clear();
+        if self.stagger.is_some() {
+            self.begin_turn();
+        }
         plan.preempted.append(&mut self.preempted_outside);
         plan.num_groups = self.groups.as_mut().map_or(0, |groups| {
             groups.begin_step();
@@ -72,11 +75,29 @@ impl Engine {
             encoder.list_evicted(&mut plan);
         }
         self.note_occupancy(&mut plan);
+        plan.most_drafts = self.config.num_speculative_tokens;
+        if !self.config.draft_ranges.is_empty() {
+            self.limit_drafts(&mut plan);
+        }
+        if self.stagger.is_some() {
+            self.end_turn(&plan);
+        }
         if !plan.is_empty() {
             self.stats.steps += 1;
         }
         self.steps.put_next(plan);
         self.plan()
+    }
+
+    /// Has the requests of a plan propose as many drafts as a batch of their number does.
+    #[cold]
+    fn limit_drafts(&mut self, plan: &mut StepPlan) {
+        plan.most_drafts = self.config.drafts_of_batch(plan.scheduled.len());
+        if self.config.async_scheduling {
+            for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
+                self.requests[entry.request].num_draft_tokens = plan.most_drafts as u16;
+            }
+        }
     }
 
     /// Enters into a plan, all else of which is decided, how full the engine is.
@@ -355,9 +376,12 @@ impl Engine {
 pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
     let computed = request.num_computed_tokens;
     let placeholders = u32::from(request.num_output_placeholders);
-    // The steps in flight bring its last token even if no draft is accepted.
-    if placeholders > 0 && computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens) {
-        return 0;
+    if placeholders > 0 {
+        // The steps in flight bring its last token even if no draft is accepted.
+        let brings_last = computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens);
+        if brings_last || request.flags.has(Flags::OUT_OF_TURN) {
+            return 0;
+        }
     }
     let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
     let budget = scan.budget - scan.draft_slots;

@@ -31,7 +31,7 @@ impl Engine {
             if plain && self.apply_plain(entry, source, &mut out) {
                 continue;
             }
-            let Some(output) = self.apply(entry, source, &mut out.tokens) else { continue };
+            let Some(output) = self.apply(entry, plan.most_drafts, source, &mut out.tokens) else { continue };
             any_finished |= output.finish.is_some();
             out.outputs.push(output);
         }
@@ -85,6 +85,7 @@ impl Engine {
     fn apply<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,
+        most_drafts: u32,
         source: &mut S,
         tokens: &mut Vec<u32>,
     ) -> Option<RequestOutput> {
@@ -108,7 +109,7 @@ impl Engine {
         }
         let sampled = self.sample(entry, stale, source, tokens);
         self.pass_items(id);
-        let num_draft_tokens = self.propose_drafts(entry, source);
+        let num_draft_tokens = self.propose_drafts(entry, most_drafts, source);
         if !stale {
             self.finish_turn(id, &sampled);
         }
@@ -207,8 +208,7 @@ impl Engine {
 
     /// Drafts for the next step. The drafter does not know which requests have ended.
     #[inline]
-    fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, source: &mut S) -> u32 {
-        let most = self.config.num_speculative_tokens;
+    fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, most: u32, source: &mut S) -> u32 {
         if most == 0 || self.config.async_scheduling {
             return 0;
         }

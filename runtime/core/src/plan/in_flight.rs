@@ -2,11 +2,11 @@
 
 use crate::plan::StepPlan;
 
-/// The plans of the steps in flight and of the latest step, whichever are fewer than two.
+/// The plans of the steps in flight and of the latest step, in a ring.
 #[derive(Debug)]
 pub(crate) struct StepsInFlight {
     /// A place is empty only while its plan is worked on.
-    plans: [Option<Box<StepPlan>>; 2],
+    plans: Box<[Option<Box<StepPlan>>]>,
     /// Place of the latest plan.
     newest: usize,
     /// Place of the oldest plan in flight, if any is.
@@ -17,9 +17,11 @@ pub(crate) struct StepsInFlight {
 }
 
 impl StepsInFlight {
-    /// None, with an empty plan as the latest.
-    pub(crate) fn new() -> Self {
-        Self { plans: [(); 2].map(|()| Some(Box::default())), newest: 0, oldest: 0, count: 0, applied: 0 }
+    /// None of up to `most`, with an empty plan as the latest.
+    pub(crate) fn new(most: usize) -> Self {
+        // The latest plan has a place of its own, as an empty one is not in flight.
+        let plans = std::iter::repeat_with(|| Some(Box::default())).take(most.max(2)).collect();
+        Self { plans, newest: 0, oldest: 0, count: 0, applied: 0 }
     }
 
     /// Steps scheduled and not yet applied.
@@ -68,7 +70,11 @@ impl StepsInFlight {
 
     /// Place of the next plan: the same again where it is free, since it is in the CPU's cache.
     fn next_place(&self) -> usize {
-        if self.count > 0 { self.oldest ^ 1 } else { self.newest }
+        if self.count > 0 { self.wrapped(self.oldest + self.count) } else { self.newest }
+    }
+
+    fn wrapped(&self, place: usize) -> usize {
+        if place < self.plans.len() { place } else { place - self.plans.len() }
     }
 
     /// Takes a plan for the next step, to be scheduled and put back by [`Self::put_next`].
@@ -102,7 +108,7 @@ impl StepsInFlight {
     pub(crate) fn put_applied(&mut self, plan: Box<StepPlan>) {
         self.plans[self.oldest] = Some(plan);
         self.count -= 1;
-        self.oldest ^= 1;
+        self.oldest = self.wrapped(self.oldest + 1);
         self.applied += 1;
     }
 

@@ -144,6 +144,8 @@ impl Flags {
     pub(crate) const RESERVES: Self = Self(1 << 7);
     /// Some of its multimodal items are not yet behind its computed tokens.
     pub(crate) const NEEDS_ENCODER: Self = Self(1 << 8);
+    /// It sampled in a pipeline, and its next step is not due yet.
+    pub(crate) const OUT_OF_TURN: Self = Self(1 << 9);
     /// Properties that keep its steps from being applied as plain ones.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);

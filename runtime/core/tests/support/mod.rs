@@ -8,8 +8,9 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig,
-    NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource, Victim,
+    CapacityPolicy, DraftRange, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind,
+    KvTiersConfig, NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource,
+    Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -60,9 +61,18 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     ];
     let between_steps = proptest::bool::weighted(0.3);
     let encoder = (proptest::option::of(1..60u32), proptest::option::of(1..60u32), any::<bool>());
-    let others = (arb_rules(), between_steps, arb_drafter(), encoder);
+    let stages = prop_oneof![3 => Just(1u32), 1 => 2..5u32];
+    let ranges = proptest::option::weighted(0.3, (1..6u32, 0..4u32, 0..4u32));
+    let others = (arb_rules(), between_steps, arb_drafter(), encoder, stages, ranges);
     (sizes, switches, caps, modes, others, arb_tiers()).prop_map(
-        |(sizes, switches, caps, modes, (rules, between_steps, (drafter, hashes_alone), encoder), tiers)| {
+        |(
+            sizes,
+            switches,
+            caps,
+            modes,
+            (rules, between_steps, (drafter, hashes_alone), encoder, stages, ranges),
+            tiers,
+        )| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
             let (threshold, watermark, max_model_len, max_loras) = caps;
@@ -75,6 +85,13 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             };
             let between_steps = between_steps && !drafter.has_kv();
             let tiers = tiers.filter(|_| !drafter.has_kv());
+            let is_vllm = capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0 && !between_steps;
+            let draft_ranges = ranges.filter(|_| num_speculative_tokens > 0).map_or(Vec::new(), |(last, few, many)| {
+                let range = |first, last, tokens| DraftRange { first, last, tokens };
+                vec![range(last + 2, 20, many), range(1, last, few)]
+            });
+            let has_early_drafts = num_speculative_tokens > 0 && !async_scheduling;
+            let stages = if is_vllm && !has_early_drafts && tiers.is_none() { stages } else { 1 };
             // Without room for the longest request a padded admission may never fit.
             let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
             let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
@@ -107,6 +124,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 drafter,
                 disable_lookahead_block_hashes: hashes_alone,
                 async_scheduling,
+                pipeline_parallel_size: stages,
+                decode_context_parallel_size: 1,
+                draft_ranges,
                 rules,
                 kv_tiers: tiers
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),

@@ -94,7 +94,7 @@ pub fn infer(
     let Some(config) = source.pool.engine.as_vllm() else {
         return Err(FitError::Engine(format!("`{setting}` can be inferred for vLLM's engines only")));
     };
-    let input: EngineConfigInput = (**config).clone();
+    let input: EngineConfigInput = config.stated();
     let given = *setting.of(&mut input.clone());
     if set(&source.engine, setting.name(), given).is_none() {
         return Err(FitError::Engine(format!("`{setting}` can be inferred if the pool in `--engine` states it")));

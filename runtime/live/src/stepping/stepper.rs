@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 
-use vcr_core::host::{Launches, Overheads};
+use vcr_core::host::{Launches, Overheads, Pipeline};
 use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec};
-use vcr_wire::{EventType, IterationDetails};
+use vcr_wire::EventType;
 
 use crate::config::Placement;
 use crate::context::Context;
@@ -20,6 +20,7 @@ use crate::egress::Egress;
 use crate::error::LiveError;
 use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{LiveRequest, Requests};
+use crate::stepping::flight::{AppliedStep, DueStep, Flight};
 use crate::stepping::output::{OutputParts, finish_reason};
 use crate::stepping::results::StepResults;
 use crate::stepping::watch::StepWatch;
@@ -30,41 +31,6 @@ use crate::tokens::Tokens;
 const CATCH_UP_NS: u64 = 1_000_000_000;
 /// Delay beyond which an applied step counts as late.
 const LATE_NS: u64 = 1_000_000;
-
-/// A step on the imagined GPU.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    start_ns: u64,
-    end_ns: u64,
-    shape: StepShape,
-    /// Whether its end is right for the host's launches, if they take time.
-    is_paced: bool,
-}
-
-impl Flight {
-    fn new(start_ns: u64, duration_ns: u64, shape: StepShape) -> Self {
-        Self { start_ns, end_ns: start_ns.saturating_add(duration_ns), shape, is_paced: false }
-    }
-
-    /// The step before it ends so much later, or earlier.
-    fn shift(&mut self, by_ns: i64) {
-        self.start_ns = self.start_ns.saturating_add_signed(by_ns);
-        self.end_ns = self.end_ns.saturating_add_signed(by_ns);
-    }
-}
-
-/// A step that has ended and is to be applied.
-pub(crate) struct DueStep {
-    flight: Flight,
-    details: Option<IterationDetails>,
-}
-
-/// A step whose outputs have been gathered.
-pub(crate) struct AppliedStep {
-    flight: Flight,
-    pub(crate) details: Option<IterationDetails>,
-    pub(crate) results: StepResults,
-}
 
 /// The core, its models, and the steps in flight.
 pub(crate) struct Stepper {
@@ -79,6 +45,8 @@ pub(crate) struct Stepper {
     launches: Option<Launches>,
     /// Steps in flight, oldest first.
     pipeline: VecDeque<Flight>,
+    /// Stages that they go through, where there are several.
+    stages: Option<Pipeline>,
     /// The end of the last applied step, if the next one follows it at once.
     follows_ns: Option<u64>,
     /// Whether anything has changed since no step could be decided.
@@ -99,8 +67,10 @@ impl Stepper {
         (overheads, time_scale): (Overheads, f64),
         watch: StepWatch,
     ) -> Self {
+        let stages = Pipeline::new(engine.config());
         let mut stepper = Self {
             engine,
+            stages,
             policy,
             latency,
             latency_name,
@@ -132,7 +102,11 @@ impl Stepper {
     /// A host that has launched nothing, at the present scale of time.
     fn begin_launches(&mut self) {
         let overheads = self.overheads.scaled(1.0 / self.time_scale);
-        self.launches = Launches::new(&overheads, self.engine.config().async_scheduling);
+        // Launches are known for one stage.
+        self.launches = match self.stages {
+            None => Launches::new(&overheads, self.engine.config().async_scheduling),
+            Some(_) => None,
+        };
     }
 
     /// The core, for reading.
@@ -289,6 +263,9 @@ impl Stepper {
                 flight.start_ns = flight.start_ns.saturating_add(for_ns);
             }
         }
+        if let Some(stages) = &mut self.stages {
+            stages.delay(for_ns);
+        }
         self.engine.delay_tokens(for_ns);
         self.watch.show_always(|observer, rank| observer.stalled(rank, now_ns, for_ns));
     }
@@ -336,13 +313,20 @@ impl Stepper {
         self.engine.advance_clock(now_ns);
         self.advance_tiers(now_ns);
         while self.may_decide && self.engine.may_schedule() {
+            if self.stages.as_ref().is_some_and(Pipeline::is_waiting) {
+                break;
+            }
             if !self.engine.has_schedulable_requests() {
                 self.may_decide = false;
                 break;
             }
-            let after_ns = self.pipeline.back().map(|flight| flight.end_ns);
+            // The first of several stages may be free.
+            let after_ns = self.pipeline.back().filter(|_| self.stages.is_none()).map(|flight| flight.end_ns);
             let start_ns = after_ns.or(follows_ns).unwrap_or(now_ns);
             self.decide_one(start_ns, requests, transfers, context, now_ns)?;
+        }
+        if let Some(stages) = &mut self.stages {
+            stages.settle();
         }
         self.pace_oldest();
         Ok(())
@@ -410,16 +394,17 @@ impl Stepper {
             transfers.announce(*load);
         }
         let (is_empty, has_preempted, shape) = (plan.scheduled.is_empty(), !plan.preempted.is_empty(), plan.shape);
-        if !is_empty || has_preempted {
+        if !is_empty || has_preempted || self.stages.is_some() {
             self.watch.show(|observer, rank| observer.scheduled(rank, &self.engine));
         }
+        let goes_on = self.stages.as_mut().is_some_and(|stages| stages.push(!is_empty, start_ns));
         if is_empty {
             // A step that only preempted has made room for another one.
-            self.may_decide = has_preempted;
+            self.may_decide = has_preempted || goes_on;
             return Ok(());
         }
         if self.engine.has_request_times() {
-            self.pipeline.push_back(Flight::new(start_ns, 0, shape));
+            self.fly(start_ns, 0, shape);
             return Ok(());
         }
         let since_start_ns = context.since_start_ns(start_ns);
@@ -428,8 +413,21 @@ impl Stepper {
         self.latency.price(&batch, &mut durations_ns)?;
         // A model prices the first step whatever the horizon.
         let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
-        self.pipeline.push_back(Flight::new(start_ns, duration_ns as u64, shape));
+        self.fly(start_ns, duration_ns as u64, shape);
         Ok(())
+    }
+
+    /// A step is on its way, from the instant at which the one before ends where there are several stages.
+    fn fly(&mut self, start_ns: u64, duration_ns: u64, shape: StepShape) {
+        let flight = match &mut self.stages {
+            None => Flight::new(start_ns, duration_ns, shape),
+            Some(stages) => {
+                let after_ns = self.pipeline.back().map_or(start_ns, |flight| flight.end_ns.max(start_ns));
+                let end_ns = stages.end_ns(duration_ns).max(after_ns);
+                Flight::new(after_ns, end_ns - after_ns, shape)
+            }
+        };
+        self.pipeline.push_back(flight);
     }
 
     /// Takes the oldest step from the pipeline, if it has ended, and has its tokens
@@ -486,12 +484,8 @@ impl Stepper {
         counters.max_late_ns = counters.max_late_ns.max(late_ns);
         self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(step.flight.end_ns);
         self.may_decide = true;
-    }
-}
-
-impl AppliedStep {
-    /// Its duration on the clock of the latency model.
-    pub(crate) fn duration_ns(&self) -> u64 {
-        self.flight.end_ns - self.flight.start_ns
+        if let Some(stages) = &mut self.stages {
+            stages.pop();
+        }
     }
 }

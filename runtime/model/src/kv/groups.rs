@@ -4,8 +4,13 @@ use super::spec::Spec;
 use super::{KvGroup, KvKind};
 use crate::error::ModelError;
 
-/// The groups of these caches.
-pub(super) fn of(model: &str, mut specs: Vec<Spec>, is_hybrid_off: bool) -> Result<Vec<KvGroup>, ModelError> {
+/// The groups of these caches, of which each stage has those up to its entry of `stage_ends`.
+pub(super) fn of(
+    model: &str,
+    mut specs: Vec<Spec>,
+    stage_ends: &[usize],
+    is_hybrid_off: bool,
+) -> Result<Vec<KvGroup>, ModelError> {
     let has_full = specs.iter().any(|spec| spec.kind == KvKind::Full);
     if is_hybrid_off && has_full {
         // Blocks are kept for all tokens, whatever a layer computes with.
@@ -20,11 +25,23 @@ pub(super) fn of(model: &str, mut specs: Vec<Spec>, is_hybrid_off: bool) -> Resu
         return Err(ModelError::File { place: model.to_owned(), reason });
     };
     if specs.iter().all(|spec| spec.block_size == first.block_size && is_one_type(first.kind, spec.kind)) {
-        let page_bytes = specs.iter().map(|spec| spec.page_bytes).sum();
-        return Ok(vec![KvGroup { kind: first.kind, layers: specs.len(), block_size: first.block_size, page_bytes }]);
+        let members: Vec<usize> = (0..specs.len()).collect();
+        return Ok(vec![group(&specs, &members, stage_ends)]);
     }
     unify_pages(model, &mut specs)?;
-    Ok(of_equal_pages(&specs))
+    Ok(of_equal_pages(&specs, stage_ends))
+}
+
+/// The group of caches of one kind, which are numbered in the order of their layers.
+fn group(specs: &[Spec], members: &[usize], stage_ends: &[usize]) -> KvGroup {
+    let mut stage_page_bytes = vec![0; stage_ends.len()];
+    for &member in members {
+        let stage = stage_ends.partition_point(|end| *end <= member).min(stage_ends.len() - 1);
+        stage_page_bytes[stage] += specs[member].page_bytes;
+    }
+    let Spec { kind, block_size, .. } = specs[members[0]];
+    let page_bytes = stage_page_bytes.iter().sum();
+    KvGroup { kind, layers: members.len(), block_size, page_bytes, stage_page_bytes }
 }
 
 /// Whether layers of these kinds always need the same blocks.
@@ -53,24 +70,24 @@ fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
 
 /// Groups of as many layers as the rarest kind has, or the most frequent one if that is not much more
 /// (`_get_kv_cache_groups_uniform_page_size`).
-fn of_equal_pages(specs: &[Spec]) -> Vec<KvGroup> {
-    let mut kinds: Vec<(Spec, usize)> = Vec::new();
-    for spec in specs {
+fn of_equal_pages(specs: &[Spec], stage_ends: &[usize]) -> Vec<KvGroup> {
+    let mut kinds: Vec<(Spec, Vec<usize>)> = Vec::new();
+    for (number, spec) in specs.iter().enumerate() {
         match kinds.iter_mut().find(|(known, _)| known == spec) {
-            Some((_, count)) => *count += 1,
-            None => kinds.push((*spec, 1)),
+            Some((_, members)) => members.push(number),
+            None => kinds.push((*spec, vec![number])),
         }
     }
-    let fewest = kinds.iter().map(|(_, count)| *count).min().unwrap_or(1);
-    let most = kinds.iter().map(|(_, count)| *count).max().unwrap_or(1);
+    let fewest = kinds.iter().map(|(_, members)| members.len()).min().unwrap_or(1);
+    let most = kinds.iter().map(|(_, members)| members.len()).max().unwrap_or(1);
     let size = if 2 * most < 3 * fewest { most } else { fewest };
     let mut groups = Vec::new();
-    for (spec, count) in kinds {
-        let parts = count.div_ceil(size);
+    for (_, members) in kinds {
+        let parts = members.len().div_ceil(size);
+        // In turns, so that each stage has as many layers of each group.
         for part in 0..parts {
-            let layers = (count - part).div_ceil(parts);
-            let page_bytes = spec.page_bytes * layers as u64;
-            groups.push(KvGroup { kind: spec.kind, layers, block_size: spec.block_size, page_bytes });
+            let own: Vec<usize> = members.iter().copied().skip(part).step_by(parts).collect();
+            groups.push(group(specs, &own, stage_ends));
         }
     }
     groups

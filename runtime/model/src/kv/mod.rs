@@ -6,6 +6,7 @@ pub(crate) mod spec;
 use vcr_core::{KvCacheGroup, KvCacheKind};
 
 use crate::error::{ModelError, gib};
+use crate::layers::Layer;
 use crate::serving::{Serving, Shape};
 
 /// Part of a sequence whose KV a group of layers keeps.
@@ -63,13 +64,15 @@ pub struct KvGroup {
     pub block_size: u64,
     /// Bytes of a block of all its layers.
     pub page_bytes: u64,
+    /// The same of the layers of each stage.
+    pub(crate) stage_page_bytes: Vec<u64>,
 }
 
 impl KvGroup {
     /// Maximum number of blocks that a sequence of `tokens` tokens holds at once.
-    fn blocks(&self, tokens: u64, in_flight_tokens: u64) -> u64 {
+    fn blocks(&self, tokens: u64, in_flight_tokens: u64, ranks: u64) -> u64 {
         match self.kind {
-            KvKind::Full | KvKind::Latent => tokens.div_ceil(self.block_size),
+            KvKind::Full | KvKind::Latent => tokens.div_ceil(ranks).div_ceil(self.block_size),
             KvKind::Window(window) => (window - 1 + in_flight_tokens).min(tokens).div_ceil(self.block_size) + 1,
             KvKind::Chunk(chunk) => (chunk + in_flight_tokens).min(tokens).div_ceil(self.block_size),
             KvKind::State { blocks, .. } => blocks,
@@ -87,12 +90,17 @@ impl KvGroup {
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvPlan {
     model: String,
-    /// Tokens of the smallest block, of which the others are multiples.
+    /// Tokens of the smallest block, of which the others are multiples; with decode context parallelism those that one GPU
+    /// has of it.
     pub block_size: u64,
     /// The groups, in vLLM's order.
     pub groups: Vec<KvGroup>,
-    /// Bytes of a block: that of the largest group.
+    /// Bytes of a block on a GPU: that of the largest group, and of the largest stage.
     pub bytes_per_block: u64,
+    /// Bytes of a block on a GPU of each stage.
+    pub stage_block_bytes: Vec<u64>,
+    /// GPUs that share the KV of each sequence.
+    pub context_ranks: u64,
     /// Longest sequence.
     pub max_model_len: u64,
     in_flight_tokens: u64,
@@ -101,19 +109,26 @@ pub struct KvPlan {
 impl KvPlan {
     pub(crate) fn of(model: Shape<'_>, serving: &Serving) -> Result<Self, ModelError> {
         let specs = spec::of(model, serving)?;
-        let groups = groups::of(model.name, specs, serving.disable_hybrid_kv_cache_manager)?;
+        let stages = serving.stages(model.layers.len());
+        let caches = |layers: &[Layer]| layers.iter().map(spec::caches).sum::<usize>();
+        let ends: Vec<usize> = stages.iter().map(|stage| caches(&model.layers[..stage.end])).collect();
+        let groups = groups::of(model.name, specs, &ends, serving.disable_hybrid_kv_cache_manager)?;
+        let of_stage = |stage: usize| groups.iter().map(|group| group.stage_page_bytes[stage]).max().unwrap_or(0);
+        let stage_block_bytes: Vec<u64> = (0..ends.len()).map(of_stage).collect();
         let block_size = groups.iter().map(|group| group.block_size).min().unwrap_or(1);
         Ok(Self {
             model: model.name.to_owned(),
             block_size,
-            bytes_per_block: groups.iter().map(|group| group.page_bytes).max().unwrap_or(0),
+            bytes_per_block: stage_block_bytes.iter().copied().max().unwrap_or(0),
+            stage_block_bytes,
+            context_ranks: serving.decode_context_parallel,
             groups,
             max_model_len: serving.max_model_len.unwrap_or(model.max_model_len),
             in_flight_tokens: serving.in_flight_tokens,
         })
     }
 
-    /// Bytes that each token of a short sequence takes in all groups.
+    /// Bytes that each token of a short sequence takes in all groups, on the GPUs of all stages that have a part of it.
     #[must_use]
     pub fn bytes_per_token(&self) -> f64 {
         self.groups.iter().map(KvGroup::bytes_per_token).sum()
@@ -122,30 +137,63 @@ impl KvPlan {
     /// Maximum bytes of the blocks that a sequence of `tokens` tokens holds at once.
     #[must_use]
     pub fn bytes_of_sequence(&self, tokens: u64) -> u64 {
-        let blocks = |group: &KvGroup| group.blocks(tokens, self.in_flight_tokens);
-        self.bytes_per_block.saturating_mul(self.groups.iter().map(blocks).sum())
+        self.bytes_per_block.saturating_mul(self.blocks_of_sequence(tokens))
     }
 
-    /// Longest sequence that fits in memory for blocks; 0 if none does.
+    fn blocks_of_sequence(&self, tokens: u64) -> u64 {
+        self.groups.iter().map(|group| group.blocks(tokens, self.in_flight_tokens, self.context_ranks)).sum()
+    }
+
+    /// Longest sequence that fits in so much memory for blocks on each GPU; 0 if none does.
     #[must_use]
     pub fn longest_in(&self, bytes: u64) -> u64 {
-        let usable = bytes.saturating_sub(self.bytes_per_block);
+        self.longest_with(bytes, self.bytes_per_block)
+    }
+
+    /// Longest sequence that fits in the memory that is left on a GPU of each stage; 0 if none does.
+    #[must_use]
+    pub fn longest_in_stages(&self, bytes: &[u64]) -> u64 {
+        let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
+        let longest = stages.map(|(&bytes, &bytes_per_block)| self.longest_with(bytes, bytes_per_block));
+        longest.fold(self.max_model_len, u64::min)
+    }
+
+    fn longest_with(&self, bytes: u64, bytes_per_block: u64) -> u64 {
+        let usable = bytes.saturating_sub(bytes_per_block);
         let (mut fits, mut over) = (0, self.max_model_len + 1);
         while over - fits > 1 {
             let middle = fits + (over - fits) / 2;
-            if self.bytes_of_sequence(middle) <= usable { fits = middle } else { over = middle }
+            let needed = bytes_per_block.saturating_mul(self.blocks_of_sequence(middle));
+            if needed <= usable { fits = middle } else { over = middle }
         }
         fits
     }
 
-    /// KV blocks in so much memory, the null block included.
+    /// KV blocks in so much memory on each GPU, the null block included.
     ///
     /// # Errors
     /// If not even one sequence fits, in vLLM's words.
     pub fn blocks_in(&self, bytes: u64) -> Result<u32, ModelError> {
+        self.blocks_with(bytes, self.bytes_per_block)
+    }
+
+    /// KV blocks in the memory that is left on a GPU of each stage: as many as fit on all of them.
+    ///
+    /// # Errors
+    /// As [`blocks_in`](Self::blocks_in).
+    pub fn blocks_in_stages(&self, bytes: &[u64]) -> Result<u32, ModelError> {
+        let stages = bytes.iter().zip(&self.stage_block_bytes).filter(|(_, bytes_per_block)| **bytes_per_block > 0);
+        let mut blocks = u32::MAX;
+        for (&bytes, &bytes_per_block) in stages {
+            blocks = blocks.min(self.blocks_with(bytes, bytes_per_block)?);
+        }
+        Ok(blocks)
+    }
+
+    fn blocks_with(&self, bytes: u64, bytes_per_block: u64) -> Result<u32, ModelError> {
         // The null block is in the pool, but holds nothing.
-        let usable = bytes.saturating_sub(self.bytes_per_block);
-        let needed = self.bytes_of_sequence(self.max_model_len);
+        let usable = bytes.saturating_sub(bytes_per_block);
+        let needed = bytes_per_block.saturating_mul(self.blocks_of_sequence(self.max_model_len));
         if usable == 0 {
             let text = format!(
                 "No available memory for the cache blocks of {}: try increasing `gpu_memory_utilization`",
@@ -154,7 +202,7 @@ impl KvPlan {
             return Err(ModelError::Memory(text));
         }
         if needed > usable {
-            let longest = self.longest_in(bytes);
+            let longest = self.longest_with(bytes, bytes_per_block);
             let estimate = match longest {
                 0 => String::new(),
                 longest => format!("; based on the available memory, the estimated maximum model length is {longest}"),
@@ -168,7 +216,7 @@ impl KvPlan {
                 gib(usable as f64)
             )));
         }
-        Ok(u32::try_from(bytes / self.bytes_per_block).unwrap_or(u32::MAX))
+        Ok(u32::try_from(bytes / bytes_per_block).unwrap_or(u32::MAX))
     }
 
     /// The groups as an engine takes them; none for one group of full attention.

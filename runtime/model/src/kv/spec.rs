@@ -2,7 +2,7 @@
 
 use super::KvKind;
 use crate::error::ModelError;
-use crate::layers::{Attention, Latent, Mixer, Reach, State};
+use crate::layers::{Attention, Latent, Layer, Mixer, Reach, State};
 use crate::serving::{Serving, Shape, serving};
 
 /// Tokens of a block unless an attention backend wants another number.
@@ -27,6 +27,15 @@ pub(super) struct Spec {
     pub(super) page_bytes: u64,
     /// Heads and the widths of keys and values, which tell caches of equal size apart.
     pub(super) shape: (u64, u64, u64),
+}
+
+/// Caches of a layer: one with an indexer has two.
+pub(super) fn caches(layer: &Layer) -> usize {
+    match layer.mixer {
+        Mixer::Latent(latent) => 1 + usize::from(latent.indexer.is_some()),
+        Mixer::Attention(_) | Mixer::State(_) => 1,
+        Mixer::None => 0,
+    }
 }
 
 /// The caches of all layers.

@@ -86,6 +86,28 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     if let (Err(what), Some(_)) = (&engine, &latency) {
         options.problem("engine", what.clone());
     }
+    if let Ok(engine) = &engine
+        && engine.kind.as_vllm().is_some_and(|config| !config.draft_ranges.is_empty() && data_parallel.size > 1)
+    {
+        let text = "with several ranks vLLM has the same number of drafts in all batches: leave \
+                    `num_speculative_tokens_per_batch_size` of the engine out";
+        options.problem("data_parallel_size", text);
+    }
+    if let (Ok(engine), Some(latency)) = (&engine, &latency)
+        && engine.kind.as_vllm().is_some_and(|config| config.pipeline_parallel_size > 1)
+    {
+        let overheads = engine.overheads.or(latency.overheads).unwrap_or_default();
+        if overheads.has_launches() {
+            let text = "with `pipeline_parallel_size` above 1 launches are not simulated, but the latency model or \
+                        `overheads` states some: give the engine `overheads` without them";
+            options.problem("engine", text);
+        }
+        if data_parallel.barrier {
+            let text =
+                "ranks with several stages (`pipeline_parallel_size`) that wait for each other are not simulated";
+            options.problem("data_parallel_barrier", text);
+        }
+    }
     options.finish()?;
     let latency = latency.expect("a missing latency model is a problem of the options");
     let engine = engine.expect("what does not fit is a problem of the options");

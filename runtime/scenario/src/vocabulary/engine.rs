@@ -9,12 +9,13 @@ pub(crate) mod tiers;
 
 use std::sync::Arc;
 
+use rhai::{Array, Dynamic};
 use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{self, TickConfig, TickConfigInput};
 use vcr_core::{
-    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, EngineOption,
-    KV_CACHE_GROUPS, KvCacheGroup, OPTIONS, OptionValue, option,
+    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, DraftRange, EngineConfig, EngineConfigInput, EngineKind,
+    EngineOption, KV_CACHE_GROUPS, KvCacheGroup, OPTIONS, OptionValue, option,
 };
 use vcr_vllm_args::VllmArgs;
 
@@ -64,6 +65,12 @@ impl EngineSpec {
                          `gpu_memory`; else state the number"
             ));
         };
+        if input.pipeline_parallel_size > 1 {
+            let text = "`num_gpu_blocks: \"auto\"` counts the layers and weights of one stage: with \
+                        `pipeline_parallel_size` above 1 say `model: model(\"NAME\", #{ pipeline_parallel: ... })`, or \
+                        state the number";
+            return Err(text.to_owned());
+        }
         let num_gpu_blocks = model.num_gpu_blocks(&self.memory, input.block_size)?;
         let config = EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..input });
         let checked = config.and_then(|config| config.check_start_up().map(|()| config));
@@ -167,7 +174,7 @@ impl Read {
         options.finish()?;
         let kind = made.expect("an invalid configuration is a problem of the options");
         let auto_blocks = match &kind {
-            EngineKind::Vllm(config) if is_auto => Some((**config).clone()),
+            EngineKind::Vllm(config) if is_auto => Some(config.stated()),
             _ => None,
         };
         Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks, served })
@@ -186,6 +193,12 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     read(options, OPTIONS, &mut input);
+    if let Some(entries) = options.array("num_speculative_tokens_per_batch_size") {
+        match draft_ranges(entries) {
+            Ok(ranges) => input.draft_ranges = ranges,
+            Err(problem) => options.problem("num_speculative_tokens_per_batch_size", problem),
+        }
+    }
     if options.has(KV_CACHE_GROUPS.name) {
         input.kv_cache_groups = kv_cache_groups(options);
     }
@@ -193,6 +206,15 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
     Ok(config.into())
+}
+
+/// Drafts by the size of the batch, each an array of three numbers.
+fn draft_ranges(entries: Array) -> Result<Vec<DraftRange>, String> {
+    let number = |value: Dynamic| value.as_int().ok().and_then(|number| u32::try_from(number).ok());
+    let entry = |entry: Dynamic| -> Option<Vec<u32>> { entry.try_cast::<Array>()?.into_iter().map(number).collect() };
+    let entries: Option<Vec<Vec<u32>>> = entries.into_iter().map(entry).collect();
+    let expected = "`num_speculative_tokens_per_batch_size` must be an array such as [[1, 8, 3], [9, 64, 1]]";
+    DraftRange::read(&entries.ok_or_else(|| expected.to_owned())?)
 }
 
 /// Groups of layers, each a text.

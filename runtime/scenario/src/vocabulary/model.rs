@@ -54,6 +54,8 @@ impl ModelSpec {
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         input.block_size = number(self.kv.block_size);
         input.max_model_len = Some(number(self.kv.max_model_len));
+        input.pipeline_parallel_size = number(self.serving.pipeline_parallel);
+        input.decode_context_parallel_size = number(self.serving.decode_context_parallel);
         match self.num_gpu_blocks {
             Some(_) if is_auto => {
                 options.problem("num_gpu_blocks", "the number follows from `model`: leave `num_gpu_blocks` out");
@@ -95,6 +97,9 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
     let default = Serving::default();
     let serving = Serving {
         tensor_parallel: options.u64("tensor_parallel").unwrap_or(default.tensor_parallel),
+        pipeline_parallel: options.u64("pipeline_parallel").unwrap_or(default.pipeline_parallel),
+        decode_context_parallel: options.u64("decode_context_parallel").unwrap_or(default.decode_context_parallel),
+        prefill_context_parallel: options.u64("prefill_context_parallel").unwrap_or(default.prefill_context_parallel),
         data_parallel: options.u64("data_parallel").unwrap_or(default.data_parallel),
         expert_parallel: options.boolean("expert_parallel").unwrap_or(default.expert_parallel),
         kv_cache_dtype: options.string("kv_cache_dtype").unwrap_or(default.kv_cache_dtype),
@@ -111,15 +116,15 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
     let found = find(context, name).and_then(|model| {
         let kv = model.kv_plan(&serving).map_err(|error| error.to_string())?;
         let weight_bytes = model.weight_bytes(&serving).map_err(|error| error.to_string())?;
-        let bytes = match (plan.kv_cache_bytes, gpu_memory) {
-            (Some(bytes), _) => Some(bytes),
+        let blocks = match (plan.kv_cache_bytes, gpu_memory) {
+            (Some(bytes), _) => Some(kv.blocks_in(bytes)),
             (None, Some(memory)) => {
                 let left = model.memory_left(&serving, memory, plan.utilization, plan.activation_bytes as f64);
-                Some(left.map_err(|error| error.to_string())?)
+                Some(left.and_then(|left| kv.blocks_in_stages(&left)))
             }
             (None, None) => None,
         };
-        let blocks = bytes.map(|bytes| kv.blocks_in(bytes)).transpose().map_err(|error| error.to_string())?;
+        let blocks = blocks.transpose().map_err(|error| error.to_string())?;
         Ok(ModelSpec {
             model: Arc::new(model),
             serving: Arc::new(serving),

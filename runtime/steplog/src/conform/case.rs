@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, NamedValue, Policy,
-    PromptItem, Reservations, SchedulerRules, Victim,
+    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, NamedValue,
+    Policy, PromptItem, Reservations, SchedulerRules, Victim,
 };
 
 use super::scope::rules_of;
@@ -47,11 +47,20 @@ struct CaseConfig {
     max_loras: u32,
     spec: u32,
     async_scheduling: bool,
+    /// Stages of a pipeline.
+    #[serde(default = "one")]
+    pp: u32,
+    /// Ranks that share each block.
+    #[serde(default = "one")]
+    dcp: u32,
     /// Groups of layers; none for one of full attention.
     #[serde(default)]
     groups: Vec<CaseGroup>,
     /// Distance between prefixes whose window is kept.
     retention: Option<u32>,
+    /// Drafts by the size of the batch: `[first, last, tokens]`.
+    #[serde(default)]
+    spec_by_batch: Vec<Vec<u32>>,
     /// A drafter with KV of its own.
     drafter: Option<String>,
     #[serde(default)]
@@ -82,6 +91,10 @@ impl From<PolicyName> for Policy {
             PolicyName::Priority => Self::Priority,
         }
     }
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// A group of layers.
@@ -234,9 +247,12 @@ impl CaseConfig {
             max_loras: self.max_loras,
             max_extra_tokens_per_step: 0,
             num_speculative_tokens: self.spec,
+            draft_ranges: DraftRange::read(&self.spec_by_batch)?,
             drafter,
             disable_lookahead_block_hashes: self.disable_lookahead_block_hashes,
             async_scheduling: self.async_scheduling,
+            pipeline_parallel_size: self.pp,
+            decode_context_parallel_size: self.dcp,
             rules,
             kv_tiers: None,
             kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
@@ -295,8 +311,11 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("encoder_cache_size", json!(config.encoder_cache_embeds()), as_asked),
         ("disable_chunked_mm_input", json!(config.disable_chunked_mm_input), as_asked),
     ]);
+    expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
+    // Where blocks are those of groups, of several ranks or of several steps in flight.
+    expected.extend(expected_of_blocks(config));
     if config.has_kv_cache_groups() {
-        expected.extend(expected_of_groups(config));
+        expected.push(expected_coordinator(config));
     }
     if config.drafter.has_kv() {
         expected.extend(expected_of_drafter(config));
@@ -313,20 +332,24 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     }
 }
 
-/// Settings that a scheduler over groups of layers derives from them.
-fn expected_of_groups(config: &EngineConfig) -> [(&'static str, Value, &'static str); 4] {
+/// The class that looks up prefixes in groups of layers.
+fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static str) {
     let coordinator = match (config.enable_prefix_caching, config.kv_cache_groups.len()) {
         (false, _) => "KVCacheCoordinatorNoPrefixCache",
         (true, 1) => "UnitaryKVCacheCoordinator",
         (true, _) => "HybridKVCacheCoordinator",
     };
+    ("coordinator", json!(coordinator), "it follows from the groups")
+}
+
+/// Settings that a scheduler derives from the lengths of blocks and the steps in flight.
+fn expected_of_blocks(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
     let in_flight = u64::from(config.max_num_batched_tokens) * config.max_steps_in_flight() as u64;
     // Without prefix caching a state is one of a whole sequence.
     let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching;
     let longest = if has_long_blocks { config.max_model_len().into() } else { 1 };
     let scheduled = least_common_multiple(config.aligned_tokens().into(), longest);
     [
-        ("coordinator", json!(coordinator), "it follows from the groups"),
         ("scheduler_block_size", json!(scheduled), "the least common multiple of all block sizes"),
         ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
         ("max_in_flight_tokens", json!(in_flight), "the budget of as many steps as may be in flight"),

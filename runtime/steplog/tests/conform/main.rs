@@ -6,6 +6,7 @@ mod bad_input;
 mod can_fail;
 mod lines;
 mod media;
+mod parallel;
 mod recordings;
 mod refused;
 mod reproduced;

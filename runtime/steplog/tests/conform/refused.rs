@@ -32,8 +32,8 @@ fn refused_config(edit: impl FnOnce(&mut Value), words: &[&str]) {
 fn settings_of_a_scheduler_that_are_not_known() {
     refused_config(|file| file["config"]["sliding_window"] = json!(64), &["`config.sliding_window`", "not known here"]);
     refused_config(
-        |file| file["config"]["effective"]["hash_block_size"] = json!(8),
-        &["`effective.hash_block_size`", "not known here"],
+        |file| file["config"]["effective"]["page_size"] = json!(8),
+        &["`effective.page_size`", "not known here"],
     );
     refused_config(|file| file["vllm"] = json!("0.26.2"), &["vLLM \"0.26.2\"", "0.27 to 0.33"]);
     refused_config(|file| file["batch_queue"] = json!(4), &["`batch_queue` is 4"]);

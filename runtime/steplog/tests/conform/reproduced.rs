@@ -127,6 +127,27 @@ fn the_cases_with_media() {
     }
 }
 
+/// Stages of a pipeline, ranks that share blocks, and drafts by the size of the batch, both versions.
+#[test]
+fn the_cases_with_stages_and_ranks() {
+    let folder = group("parallel");
+    assert_eq!(all_reproduced(&folder).len(), 26);
+    let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
+    for version in ["0.32.0", "0.33.0"] {
+        for key in ["pp", "dcp", "spec_by_batch"] {
+            let own = || configs.iter().filter(|case| case["vllm"] == version && !case["config"][key].is_null());
+            let total = |name: &str| -> u64 { own().map(|case| case["stats"][name].as_u64().unwrap_or(0)).sum() };
+            assert!(total("preemptions") > 5 && total("hits") > 100, "{version}: {key}");
+            let asynchronous = own().filter(|case| case["config"]["async_scheduling"] == true).count();
+            assert!(asynchronous > 0 && asynchronous < own().count(), "{version}: {key}: {asynchronous}");
+        }
+        let own = || configs.iter().filter(|case| case["vllm"] == version && !case["config"]["pp"].is_null());
+        for key in ["groups", "drafter", "encoder_cache_size"] {
+            assert!(own().any(|case| !case["config"][key].is_null()), "{version}: {key}");
+        }
+    }
+}
+
 /// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
@@ -168,7 +189,7 @@ fn the_recordings_beside_the_checkout() {
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
-    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters"] {
+    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters", "parallel"] {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");
             let mut recorded = text.lines();

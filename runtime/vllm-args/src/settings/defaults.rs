@@ -60,6 +60,9 @@ pub(super) fn set(
             _ if late.is_pooling => (false, "off for models that only pool"),
             _ if has_ngrams => (false, "off with n-gram speculation"),
             Drafter::DraftModel if minor <= 27 => (false, "off with draft models up to 0.27"),
+            _ if input.pipeline_parallel_size > 1 && minor <= 28 => {
+                (false, "off with several stages up to 0.28, but for the models of its second model runner")
+            }
             _ => (true, "on where nothing excludes it"),
         };
         default("--async-scheduling", on.to_string(), why.to_owned());

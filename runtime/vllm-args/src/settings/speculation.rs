@@ -1,7 +1,7 @@
 //! Speculation: the drafter and its number of drafts.
 
 use serde_json::{Map, Value};
-use vcr_core::{Drafter, EngineConfigInput};
+use vcr_core::{DraftRange, Drafter, EngineConfigInput};
 use vcr_model::Model;
 
 use super::object;
@@ -10,13 +10,15 @@ use crate::words::Word;
 
 /// Keys of `--speculative-config` with which vLLM decides in a way that is not followed, unless they are off.
 const MUST_BE_OFF: &[(&str, &str)] = &[
-    ("num_speculative_tokens_per_batch_size", "the number of drafts does not depend on the batch"),
     ("parallel_drafting", "drafts are proposed one after another"),
     ("disable_eagle_block_drop", "the last block of a hit is dropped, or told apart by the tokens after it"),
     ("disable_padded_drafter_batch", "batches of the drafter are padded"),
     ("enable_adaptive_verification", "all drafts of a step are verified"),
     ("max_model_len", "a drafter drafts for sequences of any length"),
 ];
+
+/// The key of drafts by the size of the batch.
+const BY_BATCH: &str = "num_speculative_tokens_per_batch_size";
 
 /// The modules of these models for multi-token prediction, where the model itself is not known.
 const MULTI_MODULE: &[&str] = &["step3p5_mtp", "step5_mtp", "inkling_mtp"];
@@ -33,6 +35,8 @@ pub(super) struct Speculation {
     disable_lookahead_block_hashes: bool,
     /// Whether KV is transferred: vLLM's connectors do without hashes of tokens after a block.
     pub(super) has_kv_connector: bool,
+    /// Drafts by the size of the batch, as the object has them.
+    by_batch: Option<Value>,
     /// Keys that are not followed, with their reasons.
     refused: Vec<(&'static str, &'static str)>,
 }
@@ -46,6 +50,7 @@ impl Speculation {
         self.model = text("model").or(self.model.take());
         self.tokens = map.get("num_speculative_tokens").and_then(Value::as_u64).or(self.tokens);
         self.disable_lookahead_block_hashes |= is_on(&map, "disable_lookahead_block_hashes");
+        self.by_batch = map.get(BY_BATCH).filter(|value| !value.is_null()).cloned();
         self.refused.extend(MUST_BE_OFF.iter().filter(|(key, _)| is_on(&map, key)));
         // An empty object asks for a drafter, too.
         self.method.get_or_insert_with(|| self.model.clone().unwrap_or_else(|| "draft_model".to_owned()));
@@ -105,6 +110,19 @@ impl Speculation {
             return refuse(format!("speculation with {method}"), known.to_owned());
         };
         input.drafter = drafter;
+        if let Some(value) = &self.by_batch {
+            let entries: Option<Vec<Vec<u32>>> = serde_json::from_value(value.clone()).ok();
+            let entries = entries.filter(|entries| !entries.is_empty());
+            let ranges = entries.ok_or_else(|| "a list of `[first, last, tokens]`".to_owned());
+            match ranges.and_then(|entries| DraftRange::read(&entries)) {
+                Ok(ranges) => input.draft_ranges = ranges,
+                Err(expected) => errors.push(ArgumentError::Value {
+                    name: format!("--speculative-config.{BY_BATCH}"),
+                    value: value.to_string(),
+                    expected,
+                }),
+            }
+        }
         let is_disabled = self.disable_lookahead_block_hashes || self.has_kv_connector && drafter.is_eagle_like();
         input.disable_lookahead_block_hashes = is_disabled && minor >= 33;
         match tokens {

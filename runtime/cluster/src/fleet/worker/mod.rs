@@ -12,7 +12,7 @@ mod shown;
 mod steps;
 mod totals;
 
-use vcr_core::host::Launches;
+use vcr_core::host::{Launches, Pipeline};
 use vcr_core::kv_event::KvEventCursor;
 use vcr_core::latency::{LatencyModel, RangeUse};
 use vcr_core::plan::{RemoteLoad, StepPlan};
@@ -86,6 +86,8 @@ pub(crate) struct Worker {
     taken: usize,
     /// The host's launches, where they take time.
     launches: Option<Box<Launches>>,
+    /// Its stages, where there are several.
+    pipeline: Option<Box<Pipeline>>,
 }
 
 impl Worker {
@@ -135,6 +137,7 @@ impl Worker {
             late_kv: Vec::new(),
             block_size_tokens: config.engine.block_size(),
             launches: Launches::new(&config.overheads, is_async).map(Box::new),
+            pipeline: config.engine.as_vllm().and_then(Pipeline::new).map(Box::new),
             reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
             reported_kv_events: KvEventCursor::default(),
             priced: PricedSteps::default(),
@@ -349,7 +352,9 @@ impl Worker {
         let tiers = self.all_tier_stats(now_ns);
         self.totals.lose(self.engine.stats(), tiers);
         let records_events = self.engine.kv_events().is_some();
-        self.engine = new_engine(&self.engine.kind(), records_events, self.reports_to_router);
+        let kind = self.engine.kind();
+        self.engine = new_engine(&kind, records_events, self.reports_to_router);
+        self.pipeline = kind.as_vllm().and_then(Pipeline::new).map(Box::new);
         self.tiers_wake_ns = None;
         self.token_wake_ns = None;
         self.reported_kv_events = KvEventCursor::default();

@@ -46,6 +46,11 @@ impl Worker {
             let durations_ns = &mut self.priced.durations_ns[range.clone()];
             launches.pace(&self.engine.oldest_plan().shape, next, now_ns, durations_ns);
         }
+        if let Some(pipeline) = &mut self.pipeline {
+            // Its single step has been on its way through the stages for a while.
+            let duration_ns = &mut self.priced.durations_ns[range.start];
+            *duration_ns = pipeline.end_ns(*duration_ns).saturating_sub(now_ns);
+        }
         Ok(range)
     }
 

@@ -54,7 +54,28 @@ impl Worker {
 
     /// Whether a step may be scheduled now.
     pub(crate) fn can_step(&self) -> bool {
-        self.may_work() && self.engine.may_schedule() && self.engine.has_schedulable_requests()
+        self.may_work()
+            && self.engine.may_schedule()
+            && !self.pipeline.as_ref().is_some_and(|pipeline| pipeline.is_waiting())
+            && self.engine.has_schedulable_requests()
+    }
+
+    /// Whether its layers are split into stages.
+    pub(crate) fn has_stages(&self) -> bool {
+        self.pipeline.is_some()
+    }
+
+    /// A schedule was made, with work or not. Gives whether another may be made at once, where `any` of it came to
+    /// something.
+    pub(crate) fn queue_batch(&mut self, has_work: bool, any: bool, now_ns: u64) -> bool {
+        self.pipeline.as_mut().map_or(any, |pipeline| pipeline.push(has_work, now_ns))
+    }
+
+    /// No more is scheduled at this instant.
+    pub(crate) fn settle_batches(&mut self) {
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.settle();
+        }
     }
 
     /// Whether a step waits to be started.
@@ -68,7 +89,7 @@ impl Worker {
     pub(crate) fn takes_single_steps(&self) -> bool {
         // Of several steps, only vLLM's engine tells in which each event came.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
-        self.injector.is_some() || self.tokens.is_some() || unclear
+        self.injector.is_some() || self.tokens.is_some() || self.pipeline.is_some() || unclear
     }
 
     /// Counts a step in flight as spent only until `now_ns`: it is cut off there, or
@@ -106,6 +127,9 @@ impl Worker {
             }
         }
         self.executing = false;
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.pop();
+        }
         Ok(())
     }
 

@@ -1,0 +1,56 @@
+//! Turns of requests in a pipeline under async scheduling.
+//!
+//! The last stage sends the tokens it samples to the others a fixed number of steps later, so that a
+//! request decodes in every schedule that is a multiple of the stages after the one before (vLLM's
+//! `next_decode_eligible_step`). Schedules that come to nothing count.
+
+use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::plan::StepPlan;
+use crate::request::{Flags, RequestId};
+
+/// The requests that sampled in the latest schedules.
+#[derive(Debug)]
+pub(crate) struct Stagger {
+    /// By the number of the schedule, modulo the stages.
+    sampled: Box<[Vec<RequestId>]>,
+    turn: usize,
+}
+
+impl Stagger {
+    /// None where a request may decode in each schedule.
+    pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
+        let stages = config.decode_stagger();
+        let sampled = vec![Vec::new(); stages].into_boxed_slice();
+        (stages > 1).then(|| Box::new(Self { sampled, turn: 0 }))
+    }
+}
+
+impl Engine {
+    /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
+    #[cold]
+    pub(crate) fn begin_turn(&mut self) {
+        let Some(stagger) = &mut self.stagger else { return };
+        stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
+        // With no step in flight all are due, and slots may have been reused.
+        let due = match self.steps.count() {
+            0 => 0..stagger.sampled.len(),
+            _ => stagger.turn..stagger.turn + 1,
+        };
+        for ids in &mut stagger.sampled[due] {
+            for id in ids.drain(..) {
+                self.requests[id].flags.set(Flags::OUT_OF_TURN, false);
+            }
+        }
+    }
+
+    /// Ends a schedule, whose plan this is.
+    #[cold]
+    pub(crate) fn end_turn(&mut self, plan: &StepPlan) {
+        let Some(stagger) = &mut self.stagger else { return };
+        for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
+            self.requests[entry.request].flags.set(Flags::OUT_OF_TURN, true);
+            stagger.sampled[stagger.turn].push(entry.request);
+        }
+    }
+}
