@@ -82,6 +82,9 @@ pub struct PoolConfig {
     /// queue of an engine of vLLM's before they are rejected, as in Dynamo 1.6; otherwise
     /// they are rejected when they arrive.
     pub rejects_in_queue: bool,
+    /// The ranks of an engine of vLLM's that step together start prefills in every so many of
+    /// their steps, as long as anything decodes; 1 for in each.
+    pub prefill_schedule_interval: u32,
 }
 
 impl PoolConfig {
@@ -102,6 +105,7 @@ impl PoolConfig {
             tokens: None,
             overheads: Overheads::default(),
             rejects_in_queue: false,
+            prefill_schedule_interval: 1,
         }
     }
 

@@ -49,9 +49,18 @@ impl RunConfig {
             if let EngineKind::Sglang(engine) = &pool.engine
                 && engine.prefill_decode_interval > 0
                 && pool.data_parallel.size > 1
+                && !pool.has_barrier()
             {
-                let text = "`prefill_decode_interval` is not simulated with several ranks, which count together";
+                let text = "`prefill_decode_interval` needs ranks that step together, which count together";
                 problem(format!("pool `{}`", pool.name), text);
+            }
+            if pool.prefill_schedule_interval != 1 {
+                let is_possible = matches!(&pool.engine, EngineKind::Vllm(engine) if !engine.async_scheduling);
+                if pool.prefill_schedule_interval == 0 || !is_possible {
+                    let text = "`prefill_schedule_interval` must be at least 1, and 1 but with vLLM's scheduler and \
+                                without `async_scheduling`";
+                    problem(format!("pool `{}`", pool.name), text);
+                }
             }
             if let Some(scaling) = &pool.scaling {
                 scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
@@ -196,6 +205,17 @@ impl WorkloadConfig {
                     problem("needs at least one class of requests with a weight above 0");
                 }
                 classes.iter().for_each(|class| class.check(problem));
+            }
+            WorkloadSource::Generated(input) => {
+                for wrong in input.check().err().unwrap_or_default() {
+                    problem(&wrong.to_string());
+                }
+                if let Some(concurrency) = input.replay_concurrency {
+                    check_most("concurrency", concurrency, MAX_IN_FLIGHT, problem);
+                    if self.client.max_in_flight.is_some() {
+                        problem("`max_in_flight` limits open loops; this one has a number of sessions already");
+                    }
+                }
             }
             WorkloadSource::Trace { trace, pacing, copies, answers, .. } => {
                 if trace.requests.is_empty() {

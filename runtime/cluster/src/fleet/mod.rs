@@ -6,10 +6,12 @@
 //! instant and all end at the slowest, and what comes meanwhile to a rank without
 //! work waits until then.
 
+mod passes;
 mod scaling;
 mod target_scaler;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::iter::StepBy;
 use std::ops::Range;
 
@@ -69,6 +71,8 @@ pub(crate) struct Fleet {
     workers: Vec<Worker>,
     /// Whether in any pool ranks wait for each other.
     barriers: bool,
+    /// Passes of the waves of engines whose ranks count them together, by their first rank.
+    wave_passes: BTreeMap<u32, u64>,
     rescaled: Vec<Rescaled>,
 }
 
@@ -89,7 +93,7 @@ impl Fleet {
             pools.push(Pool { role, first_worker, scaler: Scaler::new(config, run)?, config: config.clone() });
         }
         let barriers = pools.iter().any(|pool| pool.config.has_barrier());
-        Ok(Self { pools, workers, barriers, rescaled: Vec::new() })
+        Ok(Self { pools, workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
     }
 
     /// One engine of the only pool of a run, by itself.
@@ -107,14 +111,15 @@ impl Fleet {
         let own = PoolConfig { engines: 1, scaling: None, ..config.clone() };
         let barriers = config.has_barrier();
         let pools = vec![Pool { role, first_worker: 0, scaler: None, config: own }];
-        Ok(Self { pools, workers, barriers, rescaled: Vec::new() })
+        Ok(Self { pools, workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
     }
 
     /// The engines of the only pool of a run, which were by themselves, in their order.
     pub(crate) fn joined(config: &PoolConfig, engines: impl Iterator<Item = Self>) -> Self {
         let workers = engines.flat_map(|fleet| fleet.workers).collect();
         let pool = Pool { role: PoolRole::Aggregated, first_worker: 0, scaler: None, config: config.clone() };
-        Self { pools: vec![pool], workers, barriers: config.has_barrier(), rescaled: Vec::new() }
+        let barriers = config.has_barrier();
+        Self { pools: vec![pool], workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() }
     }
 
     /// Prefill before decode.

@@ -145,6 +145,7 @@ impl<O: Observer> Simulation<'_, O> {
             is_refused,
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
+        self.fleet.note_request(worker);
         let id = match self.fleet.worker_mut(worker).submit(spec, self.config.seed) {
             Ok(id) => id,
             Err(reason) => return self.end(tag, Outcome::Rejected(reason)),

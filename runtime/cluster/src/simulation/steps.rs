@@ -26,6 +26,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.fleet.widen_to_engines(&mut dirty);
         dirty.sort_unstable();
         dirty.dedup();
+        self.begin_passes(&dirty);
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a fast-forward of steps that could be predicted.
         for &worker in &dirty {
@@ -58,6 +59,15 @@ impl<O: Observer> Simulation<'_, O> {
         dirty.append(&mut postponed);
         self.dirty = dirty;
         Ok(())
+    }
+
+    /// Passes begin of engines whose ranks count them together.
+    fn begin_passes(&mut self, dirty: &[u32]) {
+        for &worker in dirty {
+            if self.fleet.counts_passes(worker) {
+                self.fleet.begin_pass(worker);
+            }
+        }
     }
 
     /// Lets a worker decide its next step. False if that came to nothing.
@@ -208,7 +218,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// yet comes out of a step of another engine: the end of a request that another one depends on,
     /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
     /// step as soon as any decode engine takes a prompt from it.
-    pub(super) fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
+    pub(super) fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
         if self.real_time.is_some() {
             // Steps may end late, and arrivals come earlier among them than planned.
             return self.now_ns;
@@ -219,12 +229,13 @@ impl<O: Observer> Simulation<'_, O> {
         if any_pool && !all_priced || self.handoffs.has_due() {
             return self.now_ns;
         }
+        let foreseen = self.foreseen_arrival_ns(index);
         let roles = self.config.topology.roles();
         let feeding = if any_pool { roles } else { &roles[..role.index()] };
         let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
         // Steps that start after the last instant of the run do not happen.
         let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
-        let arrival = self.foreseen_arrival_ns(index).or_else(|| {
+        let arrival = foreseen.or_else(|| {
             // A request that starts then is on the way to the queue for at least as long.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.overheads.arrival_ns))
         });
@@ -238,7 +249,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// When the next session comes to a worker, where that is known: those of a single
     /// workload start at times of its own and go to the workers in turn, unless they may
     /// overtake each other on the way.
-    fn foreseen_arrival_ns(&self, index: u32) -> Option<u64> {
+    fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
         let may_overtake = self.overheads.delays_arrivals() || self.outside_ns.is_some();
         if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady || may_overtake {

@@ -154,6 +154,10 @@ impl Engine {
         }
         // The part that another engine has computed is transferred.
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
+        // Its last token alone is no prefill, and loads go on.
+        if scan.defers_prefills && !remote && tier_blocks == 0 && num_tokens - computed > 1 {
+            return Admission::Blocked(AdmissionStop::Budget);
+        }
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
         let mut needs_encoder = false;

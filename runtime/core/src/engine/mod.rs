@@ -22,6 +22,7 @@ mod tier_load;
 mod update;
 
 pub use pause::PauseState;
+use pause::PrefillThrottle;
 pub use reject::RejectReason;
 
 use self::fast_forward::FastForward;
@@ -72,6 +73,7 @@ pub struct Engine {
     /// Requests that are [`Request::deferred`].
     pub(crate) num_deferred: usize,
     pub(crate) pause_state: PauseState,
+    pub(crate) throttle: PrefillThrottle,
     steps: StepsInFlight,
     pub(crate) outputs: StepOutputs,
     pub(crate) fast_forward: FastForward,
@@ -130,6 +132,7 @@ impl Engine {
             num_loading: 0,
             num_deferred: 0,
             pause_state: PauseState::Unpaused,
+            throttle: PrefillThrottle::default(),
             outputs: StepOutputs::default(),
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),

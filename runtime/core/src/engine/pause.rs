@@ -1,6 +1,7 @@
-//! Pauses of the scheduler, and the work that they leave.
+//! Pauses of the scheduler, and the work that they leave; steps that throttle prefills.
 
 use crate::engine::{Engine, QueueKind};
+use crate::request::{Flags, RequestId};
 
 /// Extent of a pause of the scheduler. Names are vLLM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +17,36 @@ pub enum PauseState {
     PausedAll,
 }
 
+/// Prefills that wait for steps in which data-parallel ranks all start theirs (vLLM's
+/// `prefill_schedule_interval`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PrefillThrottle {
+    /// Whether the next step is one of those between.
+    is_on: bool,
+    /// Whether requests still waited after the latest step that could start prefills: then
+    /// steps between do so, too.
+    is_capacity_bound: bool,
+}
+
 impl Engine {
+    /// Says whether the next step puts prefills off as long as anything decodes (vLLM's
+    /// `schedule(throttle_prefills)`).
+    pub fn throttle_prefills(&mut self, is_on: bool) {
+        self.throttle.is_on = is_on;
+    }
+
+    /// Whether the step that is decided now puts prefills off.
+    pub(crate) fn defers_prefills(&self) -> bool {
+        let PrefillThrottle { is_on, is_capacity_bound } = self.throttle;
+        let decodes = |id: &RequestId| !self.requests[*id].flags.has(Flags::PREFILL_CHUNK);
+        is_on && !is_capacity_bound && self.running.iter().any(decodes)
+    }
+
+    /// A step is decided that could start prefills, unless it has preempted.
+    pub(crate) fn note_waiting_prefills(&mut self) {
+        self.throttle.is_capacity_bound = self.waiting.len() > 0;
+    }
+
     /// The pause state.
     #[must_use]
     pub fn pause_state(&self) -> PauseState {

@@ -26,6 +26,8 @@ pub(crate) struct Scan {
     pub(crate) prefill_running: bool,
     /// Requests preempted by this step.
     pub(crate) num_preempted: usize,
+    /// Whether prefills are put off.
+    pub(crate) defers_prefills: bool,
 }
 
 impl Engine {
@@ -58,6 +60,7 @@ impl Engine {
             loras: std::mem::take(&mut self.loras),
             prefill_running: false,
             num_preempted: 0,
+            defers_prefills: self.defers_prefills(),
         };
         if self.pace.is_some() {
             self.schedule_paced(&mut plan, &mut scan);
@@ -69,6 +72,9 @@ impl Engine {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
         };
+        if !scan.defers_prefills && scan.num_preempted == 0 {
+            self.note_waiting_prefills();
+        }
         scan.loras.clear();
         self.loras = scan.loras;
         if let Some(encoder) = &mut self.encoder {
@@ -149,6 +155,10 @@ impl Engine {
         while index < self.running.len() && scan.budget > scan.draft_slots {
             let id = self.running[index];
             let request = &self.requests[id];
+            if scan.defers_prefills && request.flags.has(Flags::PREFILL_CHUNK) {
+                index += 1;
+                continue;
+            }
             let mut tokens = running_chunk(request, max_model_len, scan);
             let computed = request.num_computed_tokens;
             let needs_encoder = tokens > 0 && request.flags.has(Flags::NEEDS_ENCODER);

@@ -57,6 +57,17 @@ impl AnyEngine {
         if let Self::Vllm(engine) = self { Some(engine) } else { None }
     }
 
+    /// The engine with SGLang's scheduler, if it is one.
+    #[must_use]
+    pub fn as_sglang(&self) -> Option<&SglangEngine> {
+        if let Self::Sglang(engine) = self { Some(engine) } else { None }
+    }
+
+    /// The same, to change it.
+    pub fn as_sglang_mut(&mut self) -> Option<&mut SglangEngine> {
+        if let Self::Sglang(engine) = self { Some(engine) } else { None }
+    }
+
     /// Its settings.
     #[must_use]
     pub fn kind(&self) -> EngineKind {

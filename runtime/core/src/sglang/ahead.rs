@@ -86,7 +86,9 @@ impl SglangEngine {
         self.plan = plan;
         self.outputs = out;
         self.reserved_share.fall(passes);
-        self.decodes_due = self.decodes_due.saturating_sub(passes);
+        if !self.counts_together {
+            self.end_passes_of_ranks(passes, false);
+        }
         self.stats.steps += u64::from(passes);
         self.applied_steps += u64::from(passes);
         self.requests.recycle(self.applied_steps);

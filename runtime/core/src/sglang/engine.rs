@@ -70,6 +70,8 @@ pub struct SglangEngine {
     pub(super) reserved_share: NewTokenRatio,
     /// Passes to come that decode before one prefills.
     pub(super) decodes_due: u32,
+    /// Whether that is counted by the driver, for several ranks.
+    pub(super) counts_together: bool,
     pub(super) plan: StepPlan,
     pub(super) step_in_flight: bool,
     pub(super) applied_steps: u64,
@@ -112,6 +114,7 @@ impl SglangEngine {
             num_loading: 0,
             reserve_tokens: 0,
             decodes_due: 0,
+            counts_together: false,
             plan: StepPlan::default(),
             step_in_flight: false,
             applied_steps: 0,

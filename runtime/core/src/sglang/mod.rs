@@ -22,6 +22,7 @@ mod config;
 mod decode;
 mod engine;
 mod finish;
+mod interval;
 mod new_token_ratio;
 mod options;
 mod radix;

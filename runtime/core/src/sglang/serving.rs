@@ -92,10 +92,8 @@ impl ServingEngine for SglangEngine {
         let mut plan = std::mem::take(&mut self.plan);
         plan.clear();
         self.run_loaded();
-        if self.decodes_due > 0 && self.running.is_empty() {
-            // Passes without anything to decode take no time.
-            self.decodes_due = 0;
-            self.reserved_share.restart();
+        if !self.counts_together && self.running.is_empty() {
+            self.skip_decodes_due();
         }
         plan.admission_stop = match self.decodes_due {
             0 => self.admit(&mut plan),
@@ -103,8 +101,9 @@ impl ServingEngine for SglangEngine {
             _ => AdmissionStop::Budget,
         };
         let prefills = !self.prefills.is_empty();
-        self.decodes_due =
-            if prefills { self.config.prefill_decode_interval } else { self.decodes_due.saturating_sub(1) };
+        if !self.counts_together {
+            self.end_passes_of_ranks(1, prefills);
+        }
         self.take_first_slots();
         let is_new = |entry: &ScheduledRequest| entry.kind != ScheduledKind::Running;
         self.prefills.sort_by_key(is_new);
@@ -115,9 +114,11 @@ impl ServingEngine for SglangEngine {
         }
         self.end_pass(&mut plan);
         let falls = self.config.retraction == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
-        self.reserved_share.fall(u32::from(falls));
-        self.requeue_retracted();
         self.step_in_flight = !plan.scheduled.is_empty();
+        // A rank that idles beside a busy one keeps its ratio.
+        let idles = self.counts_together && !self.step_in_flight;
+        self.reserved_share.fall(u32::from(falls && !idles));
+        self.requeue_retracted();
         self.stats.steps += u64::from(self.step_in_flight);
         self.plan = plan;
         &self.plan

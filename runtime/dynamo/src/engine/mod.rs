@@ -175,6 +175,9 @@ pub struct EngineArgs {
     /// Whether each step is decided before the outputs of the previous one are
     /// known, as vLLM does; Dynamo does not simulate it. Only with engines of vLLM.
     pub async_scheduling: bool,
+    /// Passes of which one starts prefills, as long as anything decodes. Engines of one rank start
+    /// them in each.
+    pub prefill_schedule_interval: u32,
     /// Divides all times; above 0.
     pub speedup_ratio: f64,
     /// Divides decode times once more; above 0.

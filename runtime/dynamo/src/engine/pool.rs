@@ -78,6 +78,7 @@ impl EngineArgs {
                 policy,
             }),
             data_parallel: DataParallel { size: self.dp_size, barrier: true },
+            prefill_schedule_interval: if self.dp_size > 1 { self.prefill_schedule_interval } else { 1 },
             router: options.router,
             acceptance_rates: self.mtp.as_ref().map(|mtp| mtp.acceptance_rates.clone()).unwrap_or_default(),
             rejects_in_queue: options.preset == Preset::Dynamo1_6 && !matches!(self.engine_type, EngineType::Sglang(_)),

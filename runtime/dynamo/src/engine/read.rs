@@ -75,6 +75,7 @@ fn checked(raw: Raw) -> EngineArgs {
         max_num_batched_tokens: raw.max_num_batched_tokens.unwrap_or(Some(own.max_num_batched_tokens)),
         enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(own.enable_prefix_caching),
         enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(own.enable_chunked_prefill),
+        prefill_schedule_interval: raw.prefill_schedule_interval.unwrap_or(1),
         async_scheduling: raw.async_scheduling.unwrap_or(own.async_scheduling),
         speedup_ratio: raw.speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         decode_speedup_ratio: raw.decode_speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),

@@ -40,9 +40,9 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     if interval > 1 && kind != Kind::Vllm {
         let text = "is for engines of type \"vllm\" only; `prefill_decode_interval` is that of \"sglang\"";
         problem("prefill_schedule_interval", text.to_owned());
-    } else if interval > 1 && ranks > 1 {
-        // An engine of one rank never waits for it.
-        problem("prefill_schedule_interval", "is not simulated with several ranks; remove it".to_owned());
+    } else if interval > 1 && ranks > 1 && raw.async_scheduling == Some(true) {
+        let text = "cannot be combined with `async_scheduling` where engines have several ranks; remove one of them";
+        problem("prefill_schedule_interval", text.to_owned());
     }
     if raw.prefill_decode_interval.is_some_and(|interval| interval > 0) && kind != Kind::Sglang {
         problem("prefill_decode_interval", "is for engines of type \"sglang\" only; remove it".to_owned());

@@ -126,6 +126,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         tokens,
         overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
         rejects_in_queue: false,
+        prefill_schedule_interval: 1,
     };
     Ok(PoolSpec { name, config, drawn })
 }

@@ -6,6 +6,7 @@ mod drawn;
 mod injector;
 mod kv;
 mod lifecycle;
+mod passes;
 mod plugins;
 mod pricing;
 mod shown;
@@ -78,6 +79,8 @@ pub(crate) struct Worker {
     /// taken over when that ends.
     late_kv: Vec<(u64, u32)>,
     reserves_between_steps: bool,
+    /// Whether its ranks count passes together.
+    counts_passes: bool,
     block_size_tokens: u32,
     /// KV events in its log that the routers have seen.
     reported_kv_events: KvEventCursor,
@@ -105,7 +108,8 @@ impl Worker {
         let injector = config.failures.as_ref().map(|make| make(&plugin_context("failures")));
         let injector = injector.transpose().map_err(MakeError::Failures)?;
         let needs_kv_events = config.router.needs_kv_events();
-        let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events);
+        let counts_passes = config.counts_passes();
+        let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events, counts_passes);
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         pace(&mut engine, latency.as_ref())?;
         let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling);
@@ -135,6 +139,7 @@ impl Worker {
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
             late_kv: Vec::new(),
+            counts_passes,
             block_size_tokens: config.engine.block_size(),
             launches: Launches::new(&config.overheads, is_async).map(Box::new),
             pipeline: config.engine.as_vllm().and_then(Pipeline::new).map(Box::new),
@@ -353,7 +358,7 @@ impl Worker {
         self.totals.lose(self.engine.stats(), tiers);
         let records_events = self.engine.kv_events().is_some();
         let kind = self.engine.kind();
-        self.engine = new_engine(&kind, records_events, self.reports_to_router);
+        self.engine = new_engine(&kind, records_events, self.reports_to_router, self.counts_passes);
         self.pipeline = kind.as_vllm().and_then(Pipeline::new).map(Box::new);
         self.tiers_wake_ns = None;
         self.token_wake_ns = None;
@@ -432,8 +437,11 @@ impl Worker {
     }
 }
 
-fn new_engine(kind: &EngineKind, records_events: bool, reports_to_router: bool) -> AnyEngine {
+fn new_engine(kind: &EngineKind, records_events: bool, reports_to_router: bool, counts_passes: bool) -> AnyEngine {
     let mut engine = AnyEngine::new(kind);
+    if let Some(engine) = engine.as_sglang_mut().filter(|_| counts_passes) {
+        engine.count_passes_together();
+    }
     engine.record_kv_events(records_events);
     if let Some(tiers) = engine.as_vllm_mut().and_then(Engine::kv_tiers_mut) {
         tiers.record_changes(reports_to_router);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use vcr_core::Engine;
+use vcr_core::{Engine, ServingEngine};
 
 use crate::error::SimError;
 use crate::observe::Observer;
@@ -37,6 +37,7 @@ impl<O: Observer> Simulation<'_, O> {
             }
         }
         self.ledger.start_steps((durations_ns.len() * together.len()) as u64);
+        self.fleet.end_passes(ranks, together, durations_ns.len() as u32);
         for &index in together {
             self.show_events_at_step_end(index, now_ns.saturating_add(durations_ns[0]));
             if durations_ns.len() > 1 {
@@ -78,10 +79,15 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// The instant until which nothing from outside can reach any rank of an engine; now, if its steps must be
     /// taken one by one.
-    fn horizon_together_ns(&self, ranks: &Range<u32>, together: &[u32], is_last: bool) -> u64 {
+    fn horizon_together_ns(&mut self, ranks: &Range<u32>, together: &[u32], is_last: bool) -> u64 {
         let decodes_alone = |index: u32| {
             let worker = self.fleet.worker(index);
-            worker.plan().shape.prefill_requests == 0 && worker.has_plain_prices() && !self.must_single_step(index)
+            // Prompts that wait for a pass of their ranks come with it.
+            let may_prefill = self.fleet.counts_passes(index) && worker.engine().load().outstanding_prefill_tokens > 0;
+            worker.plan().shape.prefill_requests == 0
+                && worker.has_plain_prices()
+                && !may_prefill
+                && !self.must_single_step(index)
         };
         // A rank without a step may find room for what waits there when another step ends, between two steps of
         // the engine for what comes from elsewhere.

@@ -1,0 +1,181 @@
+//! Passes of ranks between two that prefill: vLLM's `prefill_schedule_interval` and SGLang's
+//! `prefill_decode_interval`, by hand and over random loads.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use proptest::prelude::*;
+use support::{MS, assert_conserved, config, linear, mix, recorded, run, synthetic};
+use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
+use vcr_cluster::{Arrivals, DataParallel, PoolConfig, RunConfig, Threads, Topology, simulate, simulate_on};
+use vcr_core::sglang::{SglangConfig, SglangConfigInput};
+use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
+
+#[derive(Clone, Copy, Debug)]
+enum Scheduler {
+    Vllm,
+    Sglang,
+}
+
+fn ranked(scheduler: Scheduler, engines: u32, ranks: u32, interval: u32) -> PoolConfig {
+    let engine: EngineKind = match scheduler {
+        Scheduler::Vllm => EngineConfig::new(EngineConfigInput {
+            num_gpu_blocks: 4000,
+            max_num_batched_tokens: 4096,
+            ..EngineConfigInput::default()
+        })
+        .expect("valid")
+        .into(),
+        Scheduler::Sglang => SglangConfig::new(SglangConfigInput {
+            num_pages: 4000,
+            prefill_decode_interval: interval,
+            ..SglangConfigInput::default()
+        })
+        .expect("valid")
+        .into(),
+    };
+    let prefill_schedule_interval = if matches!(scheduler, Scheduler::Vllm) { interval } else { 1 };
+    PoolConfig {
+        data_parallel: DataParallel { size: ranks, barrier: true },
+        prefill_schedule_interval,
+        ..PoolConfig::new("engines", engines, engine, linear())
+    }
+}
+
+/// A pass of an engine: whether any rank prefills, and whether one that decodes does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pass {
+    prefills: bool,
+    prefills_beside_decodes: bool,
+    decodes: bool,
+}
+
+/// The passes of each engine by their starts.
+#[derive(Default)]
+struct Passes {
+    ranks: u32,
+    seen: BTreeMap<(u32, u64), Pass>,
+}
+
+impl Observer for Passes {
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        let pass = self.seen.entry((step.worker / self.ranks, step.start_ns)).or_default();
+        let shape = &step.plan.shape;
+        pass.prefills |= shape.prefill_requests > 0;
+        pass.prefills_beside_decodes |= shape.prefill_requests > 0 && shape.decode_requests > 0;
+        pass.decodes |= shape.decode_requests > 0;
+    }
+}
+
+impl Passes {
+    fn of(config: &RunConfig, ranks: u32) -> (vcr_cluster::Report, Vec<Vec<Pass>>) {
+        let mut passes = Self { ranks, seen: BTreeMap::new() };
+        let report = simulate(config.clone(), &mut passes).expect("it ends");
+        let mut engines: Vec<Vec<Pass>> = Vec::new();
+        for ((engine, _), pass) in passes.seen {
+            engines.resize_with(engines.len().max(engine as usize + 1), Vec::new);
+            engines[engine as usize].push(pass);
+        }
+        (report, engines)
+    }
+}
+
+/// Arrival in milliseconds, prompt and output tokens.
+fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
+    let line = |(number, (at_ms, prompt, output)): (usize, &(u64, u32, u32))| {
+        format!(
+            r#"{{"timestamp": {at_ms}, "input_length": {prompt}, "output_length": {output}, "hash_ids": [{number}]}}"#
+        )
+    };
+    let text = rows.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
+    config(Topology::Aggregated(pool), vec![recorded("rows", &text)])
+}
+
+/// A long answer on rank 0 from the beginning, and short prompts for both ranks meanwhile.
+const ROWS: [(u64, u32, u32); 5] = [(0, 100, 100), (0, 100, 100), (4, 100, 2), (4, 100, 2), (9, 100, 2)];
+
+fn prefilling(config: &RunConfig) -> Vec<usize> {
+    let (_, engines) = Passes::of(config, 2);
+    (0..).zip(&engines[0]).filter(|(_, pass)| pass.prefills).map(|(number, _)| number).collect()
+}
+
+#[test]
+fn ranks_of_vllm_prefill_in_passes_of_their_wave_that_are_multiples_of_the_interval() {
+    // Passes of 3, 2, 2 ... ms: pass 1 begins at 3 ms, pass 2 at 5, pass 4 at 9.
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 1), &ROWS)), [0, 2, 4]);
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 4), &ROWS)), [0, 4]);
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 7), &ROWS)), [0, 7]);
+    // One rank takes no notice of it.
+    let alone = PoolConfig { data_parallel: DataParallel::default(), ..ranked(Scheduler::Vllm, 1, 2, 7) };
+    assert!(run(&of_rows(alone, &ROWS)).requests[2].first_token_ns < Some(12 * MS));
+}
+
+#[test]
+fn a_wave_of_vllms_ranks_begins_when_all_are_idle() {
+    let rows = [(0, 100, 4), (0, 100, 4), (40, 100, 100), (40, 100, 100), (46, 100, 2)];
+    // Four passes, then another wave: its first pass, and that of the last request five later.
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 5), &rows)), [0, 4, 9]);
+}
+
+#[test]
+fn ranks_without_decodes_prefill_at_once() {
+    let rows = [(0, 100, 100), (4, 100, 2)];
+    // The second request comes to the idle rank.
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Vllm, 1, 2, 50), &rows)), [0, 2]);
+}
+
+#[test]
+fn ranks_of_sglang_wait_for_passes_after_one_in_which_any_prefills() {
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 0), &ROWS)), [0, 2, 4]);
+    // Two passes decode after each. The idle rank waits, too.
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 2), &ROWS)), [0, 3, 6]);
+    let rows = [(0, 100, 100), (4, 100, 2)];
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 9]);
+    // Without anything to decode the passes that are due take no time.
+    let rows = [(0, 100, 1), (0, 100, 1), (4, 100, 1)];
+    assert_eq!(prefilling(&of_rows(ranked(Scheduler::Sglang, 1, 2, 8), &rows)), [0, 1]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Passes that are taken together are those that are taken one by one, on any number of
+    /// threads, and none prefills that may not.
+    #[test]
+    fn passes_together_are_passes_one_by_one(
+        is_vllm in any::<bool>(),
+        shape in (1u32..3, 2u32..5, 1u32..12),
+        load in (1u64..80, 0u64..400),
+        seed in any::<u64>(),
+    ) {
+        let ((engines, ranks, interval), (count, over_ms)) = (shape, load);
+        let scheduler = if is_vllm { Scheduler::Vllm } else { Scheduler::Sglang };
+        let arrivals = Arrivals::Burst { count, over_ns: over_ms * MS };
+        let workloads = vec![synthetic("burst", arrivals, mix(200.0, 30.0))];
+        let topology = Topology::Aggregated(ranked(scheduler, engines, ranks, interval));
+        let config = RunConfig { seed, ..config(topology, workloads) };
+        let (watched, passes) = Passes::of(&config, ranks);
+        assert_conserved(&watched);
+        let together = simulate(config.clone(), &mut Unobserved).expect("it ends");
+        prop_assert_eq!(&together.fingerprint, &watched.fingerprint);
+        let threads = Threads::wherever_possible(NonZeroUsize::MIN.saturating_add(1));
+        let on_threads = simulate_on(threads, config, &mut Unobserved).expect("it ends");
+        prop_assert_eq!(&on_threads.fingerprint, &watched.fingerprint);
+        if !is_vllm {
+            for passes in &passes {
+                for (first, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.prefills) {
+                    let due = passes[first + 1..].iter().take(interval as usize);
+                    // A pass with nothing but a prefill ends all that are due.
+                    let early = due.take_while(|pass| pass.decodes).find(|pass| pass.prefills);
+                    prop_assert_eq!(early, None, "after pass {} {:?}", first, pass);
+                }
+            }
+        }
+    }
+}
