@@ -37,8 +37,7 @@ pub(crate) fn main() {
     let model = Polynomial::new(PolynomialInput::default()).expect("the defaults are valid");
     let pool = PoolConfig::new("gpus", 2, engine, copies(model));
     let mut cluster = Cluster::new(RunConfig::new("co-simulation", Topology::Aggregated(pool))).expect("it is valid");
-    let mut network =
-        Network { to_cluster: (0..CLIENTS).map(|client| (client, client)).collect(), tick: 0, answers: 0 };
+    let mut network = Network { to_cluster: (0..CLIENTS).map(|id| (id, id)).collect(), tick: 0, answers: 0 };
     let mut client_of: Vec<u64> = Vec::new();
     while network.tick < 2_000 {
         let now_ns = network.tick * TICK_NS;

@@ -4,9 +4,6 @@ use vcr_cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, PoolConf
 use vcr_core::{EngineConfig, EngineConfigInput, factory::copies, seed};
 use vcr_timing::{Polynomial, PolynomialInput};
 
-/// One try of the agent: a state, an action, and the resulting end-to-end time in ms.
-type Experience = (usize, usize, f64);
-
 /// Sends the next request where the agent says, and lets 40 ms pass. Action 0 follows the
 /// cache, action 1 the load. The state says how busy the engine with the cache is.
 fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), ClusterError> {
@@ -28,7 +25,8 @@ fn step(cluster: &mut Cluster, draw: u64, agent: &mut Agent) -> Result<(), Clust
 #[derive(Default)]
 struct Agent {
     values: [[f64; 2]; 8],
-    tried: Vec<Experience>,
+    /// By request: a state, an action, and the resulting end-to-end time in ms.
+    tried: Vec<(usize, usize, f64)>,
 }
 
 impl Agent {
@@ -54,8 +52,8 @@ pub(crate) fn main() {
     let mut agent = Agent::default();
     (0..2_000).for_each(|request| step(&mut cluster, seed::mix(request), &mut agent).expect("nothing fails"));
     cluster.run_to_end(|output| agent.learn(output)).expect("nothing fails");
-    let mean = |tried: &[Experience]| tried.iter().map(|(_, _, e2e_ms)| e2e_ms).sum::<f64>() / tried.len() as f64;
-    let [first_ms, last_ms] = [0..400, 1_600..2_000].map(|part| mean(&agent.tried[part]));
+    let mean_ms = |first: usize| agent.tried[first..first + 400].iter().map(|tried| tried.2).sum::<f64>() / 400.0;
+    let [first_ms, last_ms] = [0, 1_600].map(mean_ms);
     println!("first {first_ms:.0} ms, last {last_ms:.0} ms");
     assert!(last_ms < first_ms, "nothing was learnt");
 }
