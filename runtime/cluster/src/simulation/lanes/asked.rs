@@ -213,8 +213,10 @@ impl Lead<'_, '_, '_> {
             if !self.place(arrival) {
                 return Ok(false);
             }
+            self.note_round();
         }
         let done = self.round(&Task::End);
+        self.note_round();
         self.look()?;
         Ok(done)
     }
@@ -224,6 +226,13 @@ impl Lead<'_, '_, '_> {
         let mut lanes: Vec<&mut Lane> = groups.iter_mut().flat_map(|group| &mut group.lanes).collect();
         self.watch.check_queues(lanes.iter_mut().map(|lane| &mut **lane));
         self.watch.look(lanes.into_iter())
+    }
+
+    fn note_round(&mut self) {
+        if self.watch.counts_work() {
+            let groups: Vec<_> = self.groups.groups.iter().map(lock).collect();
+            self.watch.note_round(groups.iter().flat_map(|group| &group.lanes));
+        }
     }
 
     /// Has all groups do something, and gathers what they have seen. False if one has failed.

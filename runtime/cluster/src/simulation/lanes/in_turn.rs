@@ -222,6 +222,7 @@ pub(super) fn run(
             let mut places: Vec<_> = rounds.places.iter().map(lock).collect();
             watch.check_queues(places.iter_mut().map(|place| &mut place.lane));
             watch.look(places.iter_mut().map(|place| &mut place.lane))?;
+            watch.note_round(places.iter().map(|place| &place.lane));
             if places.iter().any(|place| place.state != LaneState::Running) {
                 break;
             }

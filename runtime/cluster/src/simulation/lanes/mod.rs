@@ -21,17 +21,19 @@ mod in_turn;
 mod lane;
 mod merge;
 mod watch;
+mod work;
 
 use std::num::NonZeroUsize;
 
 use crate::config::{Answers, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
-use crate::observe::Observer;
+use crate::observe::{Observer, Unobserved};
 use crate::report::Report;
 use crate::routing::new_router;
 use arrivals::Arrivals;
 use lane::{Interrupt, Lane, LaneOptions};
 use watch::Watch;
+pub use work::{CoresEstimate, LaneCosts, LaneRound, LaneWork};
 
 /// Fewer requests are simulated on one thread: they take less time than threads cost.
 const MIN_REQUESTS: u64 = 1_000;
@@ -88,6 +90,25 @@ pub(super) fn simulate(
     run: &RunConfig,
     observer: &mut dyn Observer,
 ) -> Result<Option<Report>, SimError> {
+    simulate_and_count(threads, run, observer, None)
+}
+
+/// The work of each lane of a run, if it can be simulated on lanes.
+#[must_use]
+pub fn lane_work(run: &RunConfig) -> Option<LaneWork> {
+    let threads = Threads::wherever_possible(const { NonZeroUsize::new(2).expect("it is not 0") });
+    run.check().ok()?;
+    let mut work = LaneWork::default();
+    simulate_and_count(threads, run, &mut Unobserved, Some(&mut work)).ok()??;
+    Some(work)
+}
+
+fn simulate_and_count(
+    threads: Threads,
+    run: &RunConfig,
+    observer: &mut dyn Observer,
+    mut work: Option<&mut LaneWork>,
+) -> Result<Option<Report>, SimError> {
     let Some(pool) = splittable(threads, run).filter(|_| !watches_closely(observer)) else { return Ok(None) };
     let mut arrivals = Arrivals::new(run, pool);
     if !threads.takes_small_runs && arrivals.known().is_none_or(|requests| requests < MIN_REQUESTS) {
@@ -102,13 +123,17 @@ pub(super) fn simulate(
     };
     let lanes = (0..pool.engines).map(|engine| Lane::new(run, pool, engine, options));
     let Ok(lanes) = lanes.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
-    let mut watch = Watch::new(observer, &pool.name, arrivals.known());
+    let is_asked = !matches!(pool.router, RouterConfig::RoundRobin);
+    if let Some(work) = &mut work {
+        work.in_groups = is_asked;
+    }
+    let mut watch = Watch::new(observer, &pool.name, arrivals.known(), work);
     if watch.wants_stop() {
         return Ok(None);
     }
-    let (done, lanes) = match pool.router {
-        RouterConfig::RoundRobin => in_turn::run(threads.most, lanes, &mut arrivals, router.as_mut(), &mut watch)?,
-        _ => asked::run(threads.most, lanes, &mut arrivals, (router.as_mut(), look), &mut watch)?,
+    let (done, lanes) = match is_asked {
+        false => in_turn::run(threads.most, lanes, &mut arrivals, router.as_mut(), &mut watch)?,
+        true => asked::run(threads.most, lanes, &mut arrivals, (router.as_mut(), look), &mut watch)?,
     };
     let is_stopped = match done {
         Done::Failed => return Ok(None),
@@ -147,7 +172,7 @@ fn splittable(threads: Threads, run: &RunConfig) -> Option<&PoolConfig> {
 /// are served by engines.
 fn starts_by_itself(workload: &WorkloadConfig) -> bool {
     let is_simulated = match &workload.source {
-        WorkloadSource::Synthetic { .. } => true,
+        WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => true,
         WorkloadSource::Trace { answers, .. } => *answers == Answers::Simulated,
     };
     is_simulated && !workload.is_chained() && workload.client.retry.is_none() && workload.client.max_in_flight.is_none()

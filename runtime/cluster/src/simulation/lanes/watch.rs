@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lane::{Interrupt, Lane};
+use super::work::LaneWork;
 use crate::error::SimError;
 use crate::observe::{Observer, Progress};
 use crate::simulation::overload::{OverloadWatch, Queues};
@@ -17,6 +18,8 @@ pub(super) struct Watch<'a> {
     latest: (u64, u64),
     /// Views of the queues that are not complete.
     views: VecDeque<View>,
+    /// Takes down the work of lanes, if that is asked for.
+    work: Option<&'a mut LaneWork>,
 }
 
 /// The queues of some of the lanes.
@@ -26,8 +29,26 @@ struct View {
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(observer: &'a mut dyn Observer, pool: &'a str, expected: Option<u64>) -> Self {
-        Self { observer, pool, expected, overload: OverloadWatch::default(), latest: (0, 0), views: VecDeque::new() }
+    pub(super) fn new(
+        observer: &'a mut dyn Observer,
+        pool: &'a str,
+        expected: Option<u64>,
+        work: Option<&'a mut LaneWork>,
+    ) -> Self {
+        let (overload, views) = (OverloadWatch::default(), VecDeque::new());
+        Self { observer, pool, expected, overload, latest: (0, 0), views, work }
+    }
+
+    /// Whether it is to be told of each round.
+    pub(super) fn counts_work(&self) -> bool {
+        self.work.is_some()
+    }
+
+    /// A round of the lanes is over.
+    pub(super) fn note_round<'l>(&mut self, lanes: impl Iterator<Item = &'l Lane>) {
+        if let Some(work) = &mut self.work {
+            work.note_round(self.latest.1, lanes.map(Lane::instants));
+        }
     }
 
     /// A request arrives at `at_ns`, as the last of `arrived`. Gives the instant after which

@@ -1,0 +1,73 @@
+//! What one run gains from 2 to 64 cores, by the dependencies of its parts.
+//!
+//! Workloads: 40,000 requests of 1,024 tokens in and 128 out. 64 engines in turn get 640 of them a
+//! second, 256 engines behind a KV router 2,560, so that about two thirds of their time are spent
+//! in steps. One thread runs each, timed; the work of each lane in each round is counted, and
+//! any number of cores take the lanes as threads do. The share of a run that its requests, the
+//! looks of a router and what is before and after its rounds take are those of its instructions
+//! (callgrind, docs/reference/threads.md).
+
+use std::time::Instant;
+
+use vcr_cluster::observe::Unobserved;
+use vcr_cluster::{
+    KvRouterConfig, LaneCosts, LatencyFactory, PoolConfig, RouterConfig, RunConfig, SyntheticInput, Topology,
+    lane_work, simulate,
+};
+use vcr_core::{EngineConfig, EngineConfigInput, factory::copies};
+use vcr_timing::{Polynomial, PolynomialInput};
+
+/// Shares of the time of one thread: of requests that are made, and of all that is before and after rounds.
+const REQUESTS_SHARE: f64 = 0.05;
+const REST_SHARE: f64 = 0.30;
+/// A look of a router at a lane, and what it takes threads to begin and end a round.
+const LOOK_NS: f64 = 25.0;
+const ROUND_NS: f64 = 4_000.0;
+
+fn run(engines: u32, router: RouterConfig) -> RunConfig {
+    let engine = EngineConfig::new(EngineConfigInput { block_size: 64, ..EngineConfigInput::default() });
+    let model = Polynomial::new(PolynomialInput::default()).expect("the defaults are valid");
+    let latency: LatencyFactory = copies(model);
+    let pool = PoolConfig { router, ..PoolConfig::new("engines", engines, engine.expect("valid"), latency) };
+    let input = SyntheticInput {
+        input_tokens: 1024,
+        output_tokens: 128,
+        request_count: 40_000,
+        request_rate: Some(f64::from(engines) * 10.0),
+        shared_prefix_ratio: 0.5,
+        num_prefix_groups: 64,
+        ..SyntheticInput::default()
+    };
+    let workloads = vec![input.workload("load").expect("valid")];
+    RunConfig { seed: 1, workloads, ..RunConfig::new("cores", Topology::Aggregated(pool)) }
+}
+
+fn main() {
+    println!("| run | one thread | 2 | 4 | 16 | 64 | critical path |\n|---|---|---|---|---|---|---|");
+    let rows = [
+        ("64 engines in turn", run(64, RouterConfig::RoundRobin)),
+        ("256 engines behind a KV router", run(256, RouterConfig::Kv(KvRouterConfig::default()))),
+    ];
+    for (name, config) in rows {
+        let start = Instant::now();
+        simulate(config.clone(), &mut Unobserved).expect("it ends");
+        let one_ns = start.elapsed().as_nanos() as f64;
+        let Some(work) = lane_work(&config) else {
+            println!("{name}: not on lanes");
+            continue;
+        };
+        let instants: u64 = work.rounds.iter().flat_map(|round| &round.instants).sum();
+        let requests: u64 = work.rounds.iter().map(|round| round.requests).sum();
+        let costs = LaneCosts {
+            instant_ns: one_ns * (1.0 - REQUESTS_SHARE - REST_SHARE) / instants as f64,
+            request_ns: one_ns * REQUESTS_SHARE / requests as f64,
+            look_ns: LOOK_NS,
+            round_ns: ROUND_NS,
+            rest_ns: one_ns * REST_SHARE,
+        };
+        let of = |cores| work.estimate(cores, &costs);
+        let share = |ns: f64| format!("{:.2}", ns / of(1).wall_ns);
+        let cells = [2, 4, 16, 64].map(|cores| share(of(cores).wall_ns)).join(" | ");
+        println!("| {name} | {:.2} s | {cells} | {} |", one_ns / 1e9, share(of(1).critical_ns));
+    }
+}
