@@ -6,6 +6,7 @@ use vcr_core::{Prompt, RequestId};
 use crate::config::PoolRole;
 use crate::ledger::record::{GiveUp, Outcome};
 use crate::traffic::{Attempt, FollowUp, Patience, Turn};
+use crate::window::Window;
 
 /// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub(crate) struct Client {
 /// The requests of a run by tag; those that have ended leave an empty place.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    requests: Vec<Option<Box<Live>>>,
+    requests: Window<Option<Box<Live>>>,
 }
 
 impl InFlight {
@@ -99,7 +100,7 @@ impl InFlight {
 
     /// A request, unless it has ended, even if its client does not know yet.
     pub(crate) fn find(&self, tag: u64) -> Option<&Live> {
-        self.requests[tag as usize].as_deref().filter(|live| !matches!(live.stage, Stage::Answered { .. }))
+        self.requests.get(tag)?.as_deref().filter(|live| !matches!(live.stage, Stage::Answered { .. }))
     }
 
     pub(crate) fn get(&self, tag: u64) -> &Live {
@@ -107,11 +108,17 @@ impl InFlight {
     }
 
     pub(crate) fn get_mut(&mut self, tag: u64) -> &mut Live {
-        self.requests[tag as usize].as_deref_mut().expect("the request has not ended")
+        let live = self.requests.get_mut(tag).and_then(Option::as_deref_mut);
+        live.expect("the request has not ended")
     }
 
     /// Takes a request out, which has ended.
     pub(crate) fn remove(&mut self, tag: u64) -> Box<Live> {
-        self.requests[tag as usize].take().expect("the request has not ended")
+        self.requests.get_mut(tag).and_then(Option::take).expect("the request has not ended")
+    }
+
+    /// All requests before `tag` have ended.
+    pub(crate) fn forget_before(&mut self, tag: u64) {
+        self.requests.advance(tag);
     }
 }

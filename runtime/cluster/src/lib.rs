@@ -33,21 +33,24 @@ mod routing;
 mod simulation;
 mod target;
 mod traffic;
+mod window;
 
 pub use config::{
     Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
     IslBucket, KvAwareConfig, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths, Limit,
-    LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, Piece, PolicyFactory, PoolConfig, PoolRole,
-    ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass, RequestMix,
-    RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo,
-    SourceOutput, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory, PoolConfig,
+    PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass,
+    RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo,
+    SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope,
+    WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
 pub use estimate::MemoryEstimate;
 pub use fleet::{TokenRange, target_autoscaler};
 pub use ledger::kept::KeptRequest;
+pub use ledger::packed::PackedRecords;
 pub use ledger::row::RequestRow;
 pub use ledger::{StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers};
@@ -58,10 +61,10 @@ pub use report::{
     SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
 };
 pub use simulation::{
-    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest, Threads,
-    simulate, simulate_in_real_time, simulate_on,
+    Cluster, ClusterError, ClusterOutput, ClusterRequest, CoresEstimate, EngineState, LaneCosts, LaneRound, LaneWork,
+    RequestOrigin, RunClock, ServedRequest, Threads, lane_work, simulate, simulate_in_real_time, simulate_on,
 };
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
-pub use traffic::{AgentsInput, Attempt, Patience, SyntheticInput, SyntheticProblem};
+pub use traffic::{AgentsInput, Attempt, Patience};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, PoolRole, QueueConfig,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, PackedRows, PoolRole, QueueConfig,
     ReplicaConfig, RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig,
     WorkloadSource, target_autoscaler,
 };
@@ -79,6 +79,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         seed: args.run.seed,
         workloads: vec![workload],
         max_time_ns: args.run.max_time_ns(),
+        packed_records: PackedRows::OfMany,
         ..RunConfig::new(NAME, topology)
     };
     check_room(config.memory_estimate())?;
@@ -367,7 +368,6 @@ fn synthetic(args: &ReplayArgs, block_size_tokens: u32) -> Result<WorkloadConfig
         block_size_tokens,
         seed: args.run.seed,
     };
-    check_room(input.memory_estimate())?;
     input
         .workload(NAME)
         .map_err(|problems| Refusal::input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))

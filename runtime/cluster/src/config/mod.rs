@@ -10,6 +10,7 @@ mod pool;
 mod profile;
 mod queue_classes;
 mod router;
+mod synthetic;
 mod topology;
 mod validate;
 mod workload;
@@ -31,6 +32,7 @@ pub use pool::{
 pub use profile::ProfileConfig;
 pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
 pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
+pub use synthetic::{SyntheticInput, SyntheticProblem};
 pub use topology::{KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
 pub use validate::RunConfigError;
 pub use vcr_core::host::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
@@ -66,6 +68,9 @@ pub enum FaultKind {
     },
 }
 
+/// Requests of a run from which on [`PackedRows::OfMany`] packs their records.
+const MANY_REQUESTS: u64 = 1 << 14;
+
 /// A whole run.
 #[derive(Clone)]
 pub struct RunConfig {
@@ -89,6 +94,21 @@ pub struct RunConfig {
     /// Whether the report has what a capture has of requests besides their records,
     /// [`Report::kept`](crate::Report::kept). Steps are then made one by one, with the same results.
     pub keeps_requests: bool,
+    /// Records of requests in [`Report::packed_requests`](crate::Report::packed_requests) instead
+    /// of [`Report::requests`](crate::Report::requests).
+    pub packed_records: PackedRows,
+}
+
+/// Runs whose report has the records of their requests packed, with the same results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PackedRows {
+    /// None.
+    #[default]
+    Never,
+    /// Those of many requests: they take a twelfth of the memory, and some time to be read.
+    OfMany,
+    /// All that can be.
+    Always,
 }
 
 impl RunConfig {
@@ -105,7 +125,24 @@ impl RunConfig {
             max_time_ns: None,
             samples_steps: false,
             keeps_requests: false,
+            packed_records: PackedRows::Never,
         }
+    }
+
+    /// Whether records are packed once their requests have ended. They are looked at again where
+    /// something chooses tokens of requests, in steps that end after them.
+    pub(crate) fn packs_records(&self) -> bool {
+        self.packs_records_of(self.memory_estimate().requests)
+    }
+
+    /// The same where a run has this many requests, or more.
+    pub(crate) fn packs_records_of(&self, requests: u64) -> bool {
+        let is_wanted = match self.packed_records {
+            PackedRows::Never => false,
+            PackedRows::OfMany => requests >= MANY_REQUESTS,
+            PackedRows::Always => true,
+        };
+        is_wanted && !self.keeps_requests && self.topology.pools().iter().all(|pool| pool.tokens.is_none())
     }
 
     /// The numbers of the LoRA adapters that requests of its workloads may name.

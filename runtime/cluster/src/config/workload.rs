@@ -8,6 +8,7 @@ use super::arrivals::Arrivals;
 use super::client::ClientConfig;
 use super::mix::{RequestClass, Slo};
 use super::profile::ProfileConfig;
+use super::synthetic::SyntheticInput;
 
 /// When the answers to a trace's requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub enum WorkloadSource {
         /// When its answers come.
         answers: Answers,
     },
+    /// Requests of one size, each made when it is due.
+    Generated(SyntheticInput),
 }
 
 /// A named stream of requests.
@@ -97,7 +100,7 @@ impl WorkloadConfig {
     pub(crate) fn slo_of(&self, class: u32) -> Option<&Slo> {
         let own = match &self.source {
             WorkloadSource::Synthetic { classes, .. } => classes.get(class as usize)?.slo.as_ref(),
-            WorkloadSource::Trace { .. } => None,
+            WorkloadSource::Trace { .. } | WorkloadSource::Generated(_) => None,
         };
         own.or(self.slo.as_ref())
     }
@@ -119,6 +122,7 @@ impl WorkloadConfig {
             WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. } | TracePacing::Profile(_), .. } => true,
             WorkloadSource::Trace { trace, .. } if trace.has_free_turns => true,
             WorkloadSource::Trace { trace, .. } => trace.requests.iter().any(|request| request.next_turn.is_some()),
+            WorkloadSource::Generated(input) => input.replay_concurrency.is_some() || input.turns_per_session > 1,
         }
     }
 }

@@ -6,11 +6,13 @@
 pub(crate) mod kept;
 pub mod metrics;
 mod outcome;
+pub(crate) mod packed;
 pub mod record;
 pub(crate) mod row;
 mod samples;
 mod steady_decode;
 mod step_facts;
+mod store;
 mod tally;
 mod tokens;
 
@@ -21,9 +23,11 @@ use vcr_trace::capture::PromptChain;
 use crate::config::{Overheads, PoolRole};
 use kept::{Kept, KeptRequest};
 use metrics::{Counter, MetricSet, Summarised, Trend};
+use packed::PackedRecords;
 use record::{GiveUp, Outcome, RequestDetail, RequestRecord};
 use steady_decode::SteadyDecode;
 pub use step_facts::StepFacts;
+use store::RecordStore;
 pub(crate) use tally::Tally;
 
 /// The most records that room is made for at the start.
@@ -31,7 +35,9 @@ const MOST_RESERVED: u64 = 1 << 22;
 
 pub(crate) struct Ledger {
     /// By tag.
-    records: Vec<RequestRecord>,
+    records: RecordStore,
+    /// When the last request ended of those that have.
+    last_end_ns: u64,
     /// By workload.
     metrics: Vec<MetricSet>,
     step_metrics: MetricSet,
@@ -40,7 +46,7 @@ pub(crate) struct Ledger {
     ended: u64,
     steps: u64,
     /// Requests and steps of the warm-up.
-    unmeasured: (usize, u64),
+    unmeasured: (u64, u64),
     /// By worker.
     steady_decodes: Vec<SteadyDecode>,
     overheads: Overheads,
@@ -57,7 +63,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(workloads: usize, workers: usize, samples_steps: bool, overheads: Overheads) -> Self {
         Self {
-            records: Vec::new(),
+            records: RecordStore::default(),
+            last_end_ns: 0,
             metrics: vec![MetricSet::default(); workloads],
             step_metrics: MetricSet::default(),
             samples_steps,
@@ -76,7 +83,22 @@ impl Ledger {
 
     /// Makes room for the records of `requests`: a list that grows holds them twice for a while.
     pub(crate) fn reserve(&mut self, requests: u64) {
-        self.records.reserve_exact(requests.min(MOST_RESERVED) as usize);
+        self.records.reserve(requests.min(MOST_RESERVED) as usize);
+    }
+
+    /// Packs the records of requests that have ended.
+    pub(crate) fn pack_records(&mut self) {
+        self.records.pack_ended();
+    }
+
+    /// The first tag whose record is not packed: that of the first request that may not have ended.
+    pub(crate) fn first_open(&self) -> u64 {
+        self.records.first_open()
+    }
+
+    /// When the last request ended of those that have.
+    pub(crate) fn last_end_ns(&self) -> u64 {
+        self.last_end_ns
     }
 
     /// Keeps what a capture has of requests besides their records. Outputs must then be
@@ -88,7 +110,7 @@ impl Ledger {
     /// Takes what was kept of the measured requests.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<KeptRequest>> {
         let mut kept = self.kept.take().map(Kept::into_requests)?;
-        kept.drain(..self.unmeasured.0);
+        kept.drain(..self.unmeasured.0 as usize);
         Some(kept)
     }
 
@@ -101,7 +123,7 @@ impl Ledger {
 
     /// Requests of the warm-up, which came first.
     pub(crate) fn unmeasured(&self) -> u64 {
-        self.unmeasured.0 as u64
+        self.unmeasured.0
     }
 
     /// Enters the hashes of a request's prompt, if those are kept.
@@ -115,12 +137,18 @@ impl Ledger {
         &self.records[tag as usize]
     }
 
-    pub(crate) fn records(&self) -> &[RequestRecord] {
-        &self.records
+    /// A record, packed or not.
+    pub(crate) fn find(&self, tag: u64) -> Option<RequestRecord> {
+        self.records.find(tag)
+    }
+
+    /// The records that are not packed.
+    pub(crate) fn open_records(&self) -> &[RequestRecord] {
+        self.records.open()
     }
 
     pub(crate) fn arrived(&self) -> u64 {
-        self.records.len() as u64
+        self.records.len()
     }
 
     pub(crate) fn ended(&self) -> u64 {
@@ -150,7 +178,7 @@ impl Ledger {
         if let Some(kept) = &mut self.kept {
             kept.arrive();
         }
-        self.records.len() as u64 - 1
+        self.records.len() - 1
     }
 
     /// Counts an arrival as load of the engines: it is not answered as recorded.
@@ -325,6 +353,7 @@ impl Ledger {
         record.outcome = outcome;
         record.reach_client(&self.overheads);
         record.end_ns = Some(now_ns);
+        self.last_end_ns = self.last_end_ns.max(now_ns);
         self.ended += 1;
         let metrics = &mut self.metrics[record.workload as usize];
         metrics.add(Counter::Preemptions, u64::from(record.preemptions));
@@ -342,39 +371,45 @@ impl Ledger {
         }
     }
 
-    /// Takes over what the ledger of engines from `first_worker` on has of requests that
-    /// have the tags `tags` here, which are all new.
-    pub(crate) fn absorb(&mut self, other: Self, first_worker: u32, tags: &[u64]) {
-        let most = tags.iter().max().map_or(0, |tag| *tag as usize + 1);
-        if self.records.len() < most {
-            self.records.resize_with(most, RequestRecord::default);
-        }
-        for (&tag, mut record) in tags.iter().zip(other.records) {
-            for worker in [&mut record.prefill_worker, &mut record.decode_worker].into_iter().flatten() {
-                *worker += first_worker;
+    /// Takes over what other ledgers have: of engines from a worker on, and of requests that have
+    /// the tags given here.
+    pub(crate) fn absorb(&mut self, others: Vec<(Self, u32, Vec<u64>)>) {
+        let mut stores = Vec::with_capacity(others.len());
+        for (other, first_worker, tags) in others {
+            self.metrics.iter_mut().zip(other.metrics).for_each(|(own, more)| own.absorb(more));
+            self.step_metrics.absorb(other.step_metrics);
+            self.tally.absorb(&other.tally);
+            self.last_end_ns = self.last_end_ns.max(other.last_end_ns);
+            self.ended += other.ended;
+            self.steps += other.steps;
+            let mut store = other.records;
+            if store.is_packed() {
+                store.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &other.overheads));
             }
-            self.records[tag as usize] = record;
+            stores.push((store, first_worker, tags));
         }
-        self.metrics.iter_mut().zip(other.metrics).for_each(|(own, more)| own.absorb(more));
-        self.step_metrics.absorb(other.step_metrics);
-        self.tally.absorb(&other.tally);
-        self.ended += other.ended;
-        self.steps += other.steps;
+        self.records.join(stores);
     }
 
-    /// Gives the records, and the samples summed up by workload, steps last.
-    pub(crate) fn close(mut self) -> (Vec<RequestRecord>, Summarised) {
-        let unfinished = self.records.iter_mut().filter(|record| record.outcome == Outcome::Unfinished);
-        unfinished.for_each(|record| record.reach_client(&self.overheads));
+    /// Gives the records, in a list or packed, and the samples summed up by workload, steps last.
+    pub(crate) fn close(mut self) -> (Vec<RequestRecord>, PackedRecords, Summarised) {
+        self.records.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &self.overheads));
         self.step_metrics.add(Counter::Steps, self.steps - self.unmeasured.1);
         self.metrics.push(self.step_metrics);
-        self.records.drain(..self.unmeasured.0);
-        (self.records, MetricSet::summarise(self.metrics))
+        let (records, packed) = self.records.close(self.unmeasured.0);
+        (records, packed, MetricSet::summarise(self.metrics))
     }
 
     fn count(&mut self, tag: u64, counter: Counter, amount: u64) {
         let workload = self.records[tag as usize].workload;
         self.metrics[workload as usize].add(counter, amount);
+    }
+}
+
+/// Turns the times of a request that has not ended into those of its client.
+fn reach_unfinished(record: &mut RequestRecord, overheads: &Overheads) {
+    if record.outcome == Outcome::Unfinished {
+        record.reach_client(overheads);
     }
 }
 

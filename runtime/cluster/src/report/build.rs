@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
+use super::ends::{Ends, EndsOfWorkload};
 use super::{
     EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, ProfileReport, Report, RequestNames,
     ScalingEvent, TableCoverage, TrendReport, WorkloadSlos,
@@ -17,7 +18,7 @@ use crate::error::SimError;
 use crate::fleet::{Fleet, Rescaled, Worker};
 use crate::ledger::Ledger;
 use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised, Summary, Trend, Unit};
-use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+use crate::ledger::record::{Outcome, ns_to_ms};
 use crate::traffic::ProfileCounts;
 
 /// Version of a run's report.
@@ -48,7 +49,7 @@ pub(crate) struct RunEnd<'a> {
 pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let RunEnd { config, stopped_at_ns, expects_requests, workload_names, mut ledger, mut fleet, handoffs, profile } =
         end;
-    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+    let last_end_ns = ledger.last_end_ns();
     let (arrived, ended) = (ledger.arrived(), ledger.ended());
     let duration_ns = match stopped_at_ns {
         // Steps of a fast-forward have been gone through ahead of their time.
@@ -63,7 +64,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     if arrived > unmeasured
         && ledger.total(Counter::Rejected) == arrived - unmeasured
         && stopped_at_ns.is_none()
-        && let Outcome::Rejected(reason) = ledger.record(unmeasured).outcome
+        && let Some(Outcome::Rejected(reason)) = ledger.find(unmeasured).map(|record| record.outcome)
     {
         return Err(SimError::NothingFits { requests: arrived - unmeasured, reason });
     }
@@ -80,14 +81,17 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     // Summarising needs memory.
     drop(fleet);
     let kept = ledger.take_kept();
-    let (records, summarised) = ledger.close();
+    let (records, packed, summarised) = ledger.close();
+    let mut ends = Ends::of_workloads(workload_names.len());
+    records.iter().for_each(|record| ends.count(record));
+    packed.iter().for_each(|record| ends.count(&record));
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     // Steps serve all workloads together.
     sets.pop();
-    let workloads = sets.into_iter().enumerate().map(|(index, set)| {
-        let own = || records.iter().filter(move |record| record.workload as usize == index);
-        (workload_names[index].clone(), metrics_report(set, own, seconds, None))
-    });
+    let workloads = sets
+        .into_iter()
+        .enumerate()
+        .map(|(index, set)| (workload_names[index].clone(), metrics_report(set, ends.of(index), seconds, None)));
     let link = |(bytes, busy_ns)| LinkReport { bytes, utilisation: share(busy_ns, duration_ns) };
     let empty = Report::empty(&config.name, config.seed, workload_names.iter().map(String::as_str));
     let mut report = Report {
@@ -97,12 +101,13 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         cut_short: stopped_at_ns.is_none() && config.max_time_ns.is_some() && (expects_requests || ended < arrived),
         unfinished_requests: arrived - ended,
         workloads: workloads.collect(),
-        metrics: metrics_report(all, || records.iter(), seconds, Some((measured_ns, kv_peak))),
+        metrics: metrics_report(all, &ends.of_all(), seconds, Some((measured_ns, kv_peak))),
         engines,
         pools,
         scaling,
         links: handoffs.link_totals().map(link).collect(),
         requests: records,
+        packed_requests: packed,
         token_gaps_ns,
         samples,
         request_names: RequestNames::of(config),
@@ -116,7 +121,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     };
     report.fingerprint = fingerprint(&report, step_digests);
     unfingerprinted(&mut report);
-    add_generated_tokens(&mut report);
+    add_generated_tokens(&mut report, &ends);
     report.slo_classes = report.count_slos();
     // It says how far to trust the times, not what happened.
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
@@ -203,9 +208,9 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
+pub(super) fn metrics_report(
     set: MetricSummaries,
-    records: impl Fn() -> I,
+    ends: &EndsOfWorkload,
     seconds: f64,
     run: Option<(u64, f64)>,
 ) -> MetricsReport {
@@ -219,15 +224,6 @@ pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
     if let Some((duration_ns, kv_peak)) = run {
         gauges.insert(Gauge::Duration.info().report_name(), ns_to_ms(duration_ns));
         gauges.insert(Gauge::KvPeakUsage.info().report_name(), kv_peak);
-    }
-    let mut rejections = BTreeMap::new();
-    let mut failures: BTreeMap<FailReason, u64> = BTreeMap::new();
-    for record in records() {
-        match record.outcome {
-            Outcome::Rejected(reason) => *rejections.entry(reason.to_string()).or_insert(0) += 1,
-            Outcome::Failed(reason) => *failures.entry(reason).or_insert(0) += 1,
-            Outcome::Completed | Outcome::Shed | Outcome::GivenUp(_) | Outcome::Unfinished => {}
-        }
     }
     let is_counted = |counter: Counter| {
         (run.is_some() || counter.info().scope == Scope::Workload)
@@ -246,32 +242,25 @@ pub(super) fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
                 Some((trend.info().report_name(), trend_report(&summary, trend.info().unit)))
             })
             .collect(),
-        rejections,
-        failures: failures.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect(),
+        rejections: ends.rejections.clone(),
+        failures: ends.failures.clone(),
     }
 }
 
 /// Adds what requests got, whether they completed or not: the tokens of their
 /// records, and those of attempts that a fault cut off. It follows from what the
 /// fingerprint covers, and is not part of it.
-pub(super) fn add_generated_tokens(report: &mut Report) {
-    // Injected failures and clients leave the tokens in the record, and count them as wasted.
-    let is_in_record = |record: &&RequestRecord| {
-        !matches!(record.outcome, Outcome::Failed(FailReason::Injected) | Outcome::GivenUp(_))
-    };
+pub(super) fn add_generated_tokens(report: &mut Report, ends: &Ends) {
     let seconds = report.duration_ms / 1e3;
-    let mut tokens = vec![0u64; report.workload_names.len()];
-    for record in report.requests.iter().filter(is_in_record) {
-        tokens[record.workload as usize] += u64::from(record.output_tokens);
-    }
     let name = Counter::GeneratedTokens.info().name;
     let add = |metrics: &mut MetricsReport, tokens: u64| {
         let generated = tokens + metrics.count(Counter::WastedTokens);
         metrics.counters.insert(name, generated);
         metrics.rates_per_s.insert(name, if seconds > 0.0 { generated as f64 / seconds } else { 0.0 });
     };
-    add(&mut report.metrics, tokens.iter().sum());
-    for (workload, tokens) in report.workload_names.iter().zip(tokens) {
+    add(&mut report.metrics, ends.of_all().tokens);
+    for (index, workload) in report.workload_names.iter().enumerate() {
+        let tokens = ends.of(index).tokens;
         report.workloads.get_mut(workload).into_iter().for_each(|metrics| add(metrics, tokens));
     }
 }
@@ -307,7 +296,7 @@ pub(super) fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     let mut sink = BufWriter::with_capacity(1 << 16, HashWriter(&mut hash));
     // Writing to a hash cannot fail, and the report has no non-string keys.
     let mut write = |bytes: &[u8]| sink.write_all(bytes).expect("a hash accepts everything");
-    for record in &report.requests {
+    report.for_each_request(|record| {
         write(record.words().map(u64::to_le_bytes).as_flattened());
         if let Some(words) = record.further_words() {
             write(words.map(u64::to_le_bytes).as_flattened());
@@ -315,7 +304,7 @@ pub(super) fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
         if let Some(reason) = record.outcome.reason() {
             write(reason.as_bytes());
         }
-    }
+    });
     serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
     sink.flush().expect("a hash accepts everything");
     drop(sink);

@@ -73,7 +73,7 @@ impl WorkloadSlos {
         let of_workload = |workload: &crate::config::WorkloadConfig| {
             let classes = match &workload.source {
                 WorkloadSource::Synthetic { classes, .. } => classes.len() as u32,
-                WorkloadSource::Trace { .. } => 1,
+                WorkloadSource::Trace { .. } | WorkloadSource::Generated(_) => 1,
             };
             let slos = (0..classes).map(|class| workload.slo_of(class).cloned()).collect();
             Self { tenant: workload.tenant, slos }
@@ -137,13 +137,16 @@ impl Report {
     /// Counts the requests that met their SLO, by SLO class.
     pub(super) fn count_slos(&self) -> BTreeMap<String, SloClassReport> {
         let mut classes: BTreeMap<String, SloClassReport> = BTreeMap::new();
-        for record in &self.requests {
-            let Some(slo) = self.slo_of(record) else { continue };
+        if self.workload_slos.iter().all(|workload| workload.slos.iter().all(Option::is_none)) {
+            return classes;
+        }
+        self.for_each_request(|record| {
+            let Some(slo) = self.slo_of(record) else { return };
             let is_good = slo.is_kept(record);
             let class = classes.entry(slo.class.clone()).or_default();
             class.all.count(is_good);
             class.tenants.entry(self.workload_slos[record.workload as usize].tenant).or_default().count(is_good);
-        }
+        });
         let seconds = self.duration_ms / 1e3;
         for class in classes.values_mut() {
             class.all.finish(seconds);
@@ -159,14 +162,14 @@ impl Report {
     pub fn goodput(&self, of: Selection<'_>, limits: &[(SloMetric, &dyn Fn(u64) -> bool)]) -> Goodput {
         let index = of.workload.map(|name| self.workload_names.iter().position(|known| known == name));
         let mut goodput = Goodput::default();
-        for record in &self.requests {
+        self.for_each_request(|record| {
             let slo = self.slo_of(record);
             let is_asked = index.is_none_or(|index| index == Some(record.workload as usize))
                 && of.slo_class.is_none_or(|class| slo.is_some_and(|slo| slo.class == class))
                 && of.tenant.is_none_or(|tenant| self.workload_slos[record.workload as usize].tenant == tenant)
                 && (!limits.is_empty() || slo.is_some());
             if !is_asked {
-                continue;
+                return;
             }
             goodput.arrived += 1;
             let keeps_all = || limits.iter().all(|(metric, keeps)| metric.of(record).is_none_or(keeps));
@@ -175,7 +178,7 @@ impl Report {
                 None => record.outcome == Outcome::Completed && keeps_all(),
             };
             goodput.good += u64::from(is_good);
-        }
+        });
         goodput
     }
 }

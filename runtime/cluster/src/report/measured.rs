@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::build::{
     FINGERPRINTED_VERSION, add_generated_tokens, fingerprint, metrics_report, trend_report, unfingerprinted,
 };
+use super::ends::Ends;
 use super::kv_transfers::{KvPeerReport, KvTransfer, by_peer};
 use super::{EngineReport, MetricsReport, Report, RequestNames, TrendReport, WorkloadSlos};
 use crate::config::RunConfig;
@@ -107,9 +108,8 @@ pub(crate) struct MeasuredEnd<'a> {
 
 /// Duration of a run on a target: until its last request ended, or until it was ended.
 pub(crate) fn measured_ns(config: &RunConfig, ledger: &Ledger, stopped_at_ns: Option<u64>) -> u64 {
-    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
     let is_cut = ledger.ended() < ledger.arrived();
-    stopped_at_ns.or(config.max_time_ns.filter(|_| is_cut)).unwrap_or(last_end_ns)
+    stopped_at_ns.or(config.max_time_ns.filter(|_| is_cut)).unwrap_or(ledger.last_end_ns())
 }
 
 /// Sums up a run on a target.
@@ -133,19 +133,19 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     let seconds = duration_ns as f64 / 1e9;
     let kept = ledger.take_kept();
     ledger.take_steps(steps);
-    let (records, summarised) = ledger.close();
+    // Records of measured runs are in a list.
+    let (records, _, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
     sets.pop();
+    let mut ends = Ends::of_workloads(workload_names.len());
+    records.iter().for_each(|record| ends.count(record));
     let mut workloads: BTreeMap<String, MetricsReport> = sets
         .into_iter()
         .enumerate()
-        .map(|(index, set)| {
-            let own = || records.iter().filter(move |record| record.workload as usize == index);
-            (workload_names[index].clone(), metrics_report(set, own, seconds, None))
-        })
+        .map(|(index, set)| (workload_names[index].clone(), metrics_report(set, ends.of(index), seconds, None)))
         .collect();
     let run = Some((duration_ns, kv_peak_usage.unwrap_or(0.0)));
-    let mut metrics = metrics_report(all, || records.iter(), seconds, run);
+    let mut metrics = metrics_report(all, &ends.of_all(), seconds, run);
     metrics.replace_counters(&counters, seconds);
     if let [only] = &workload_names[..]
         && let Some(own) = workloads.get_mut(only)
@@ -194,7 +194,7 @@ pub(crate) fn build_measured(end: MeasuredEnd<'_>) -> Report {
     }
     report.fingerprint = fingerprint(&report, Vec::new());
     unfingerprinted(&mut report);
-    add_generated_tokens(&mut report);
+    add_generated_tokens(&mut report, &ends);
     report.slo_classes = report.count_slos();
     report
 }

@@ -6,6 +6,7 @@
 
 mod build;
 mod coverage;
+mod ends;
 mod goodput;
 mod kv_transfers;
 mod measured;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use crate::config::RunConfig;
 use crate::ledger::kept::KeptRequest;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
+use crate::ledger::packed::PackedRecords;
 use crate::ledger::record::RequestRecord;
 use crate::ledger::row::RequestRow;
 use crate::observe::RunSeries;
@@ -273,6 +275,9 @@ pub struct Report {
     /// Every request that was measured, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
+    /// The same, if the run was to pack them; the list above is empty then.
+    #[serde(skip)]
+    pub packed_requests: PackedRecords,
     /// Every gap between consecutive output tokens, in nanoseconds.
     #[serde(skip)]
     pub token_gaps_ns: CountedSamples,
@@ -346,6 +351,7 @@ impl Report {
             fingerprint: String::new(),
             first_request: 0,
             requests: Vec::new(),
+            packed_requests: PackedRecords::default(),
             token_gaps_ns: CountedSamples::default(),
             samples: RunSamples::default(),
             series: None,
@@ -361,16 +367,33 @@ impl Report {
 
     /// The rows of `requests.jsonl`, in order of arrival.
     pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
-        (0..self.requests.len()).map(|place| self.request_row(place))
+        let listed = self.requests.iter().enumerate().map(|(place, record)| self.row_of(place, record));
+        let packed = self.packed_requests.iter().enumerate().map(|(place, record)| self.row_of(place, &record));
+        listed.chain(packed)
     }
 
-    /// One of them.
+    /// Number of requests that were measured, in a list or packed.
+    #[must_use]
+    pub fn num_requests(&self) -> u64 {
+        self.requests.len() as u64 + self.packed_requests.len()
+    }
+
+    /// Shows every request that was measured, in order of arrival, whether in a list or packed.
+    pub fn for_each_request(&self, mut see: impl FnMut(&RequestRecord)) {
+        self.requests.iter().for_each(&mut see);
+        self.packed_requests.iter().for_each(|record| see(&record));
+    }
+
+    /// One of them, of records in a list.
     ///
     /// # Panics
     /// If there are not as many requests.
     #[must_use]
     pub fn request_row(&self, place: usize) -> RequestRow<'_> {
-        let record = &self.requests[place];
+        self.row_of(place, &self.requests[place])
+    }
+
+    fn row_of(&self, place: usize, record: &RequestRecord) -> RequestRow<'_> {
         let workload = &self.workload_names[record.workload as usize];
         let slo_class = self.slo_of(record).map(|slo| slo.class.as_str());
         let row = record.row(place as u64, workload, slo_class, &self.engine_names);

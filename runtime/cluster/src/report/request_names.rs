@@ -49,7 +49,7 @@ impl RequestNames {
                 let has_names = trace.requests.iter().any(|request| request.request_id.is_some());
                 has_names.then(|| NamedTrace { trace: Arc::clone(trace), places: OnceLock::new() })
             }
-            WorkloadSource::Synthetic { .. } => None,
+            WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => None,
         });
         Self { traces: traces.collect() }
     }

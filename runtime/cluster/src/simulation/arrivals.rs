@@ -84,6 +84,9 @@ impl<O: Observer> Simulation<'_, O> {
         };
         let earlier = turn.earlier;
         let tag = self.ledger.arrive(record);
+        let first_open = self.ledger.first_open();
+        self.in_flight.forget_before(first_open);
+        self.traffic.forget_before(first_open);
         self.traffic.arrived(workload, &turn);
         self.in_flight.add(turn, self.fleet.first_role());
         self.begin_wait(tag, earlier);

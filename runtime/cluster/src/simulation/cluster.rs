@@ -15,7 +15,7 @@ use std::sync::Arc;
 use vcr_core::{AnyEngine, Prompt, ServingEngine};
 
 use super::Simulation;
-use crate::config::{Arrivals, Limit, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
+use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};
 use crate::ledger::record::{GiveUp, RequestRecord};
@@ -235,6 +235,8 @@ impl Cluster {
     }
 
     fn made(mut config: RunConfig, wants_tokens: bool) -> Result<Self, ClusterError> {
+        // The records of all requests are there to be asked for.
+        config.packed_records = PackedRows::Never;
         let run = config.name.clone();
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
         // None of it comes by itself, which no workload of a script may ask for.
@@ -415,7 +417,7 @@ impl Cluster {
     /// Record of a request.
     #[must_use]
     pub fn request(&self, request: u64) -> Option<&RequestRecord> {
-        self.simulation.ledger.records().get(usize::try_from(request).ok()?)
+        self.simulation.ledger.open_records().get(usize::try_from(request).ok()?)
     }
 
     /// Requests in front of the engines of a pool: in its router, or waiting for an engine.

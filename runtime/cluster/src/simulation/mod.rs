@@ -36,7 +36,7 @@ use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
-pub use lanes::Threads;
+pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
 use overload::{OverloadWatch, Queues};
 use real_time::RealTime;
 pub use real_time::{RunClock, simulate_in_real_time};
@@ -162,6 +162,9 @@ impl<O: Observer> Simulation<'_, O> {
         let mut ledger = Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads);
         if config.keeps_requests {
             ledger.keep_requests();
+        }
+        if config.packs_records() {
+            ledger.pack_records();
         }
         Self {
             now_ns: 0,

@@ -30,14 +30,13 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Whether all requests have ended, now that nothing is left to happen.
     pub(super) fn check_that_all_ended(&self) -> Result<(), SimError> {
-        let Some(first) = self.ledger.records().iter().position(|record| record.outcome == Outcome::Unfinished) else {
-            return Ok(());
-        };
+        let mut open = (self.ledger.first_open()..).zip(self.ledger.open_records());
+        let Some((first, _)) = open.find(|(_, record)| record.outcome == Outcome::Unfinished) else { return Ok(()) };
         Err(SimError::Stuck {
             at_ms: self.now_ns as f64 / 1e6,
             requests: self.ledger.arrived() - self.ledger.ended(),
-            first: first as u64,
-            reason: self.whereabouts(first as u64),
+            first,
+            reason: self.whereabouts(first),
         })
     }
 
@@ -87,9 +86,8 @@ mod tests {
     use vcr_core::{EngineConfig, EngineConfigInput};
 
     use super::*;
-    use crate::config::{PoolConfig, RunConfig, Topology};
+    use crate::config::{PoolConfig, RunConfig, SyntheticInput, Topology};
     use crate::observe::Unobserved;
-    use crate::traffic::SyntheticInput;
 
     /// Every step takes as long.
     struct Constant(u64);

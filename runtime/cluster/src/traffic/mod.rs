@@ -9,7 +9,6 @@ mod client;
 mod drawn;
 mod graph;
 mod profile;
-mod synthetic;
 mod turn;
 mod workload;
 
@@ -22,10 +21,10 @@ use vcr_core::seed;
 use crate::config::{ClientConfig, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
+use crate::window::Window;
 pub use agents::AgentsInput;
 pub use client::{Attempt, Patience};
 
-pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;
 
 pub(crate) use answer::PacedAnswer;
@@ -39,6 +38,7 @@ struct Thinking {
     follow_up: FollowUp,
     /// The request that was its latest turn.
     tag: u64,
+    output_seed: u64,
     output_tokens: u32,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Traffic {
     run_seed: u64,
     workloads: Vec<Workload>,
     /// By tag.
-    output_seeds: Vec<u64>,
+    output_seeds: Window<u64>,
     /// By slot of [`Event::NextTurn`].
     thinking: Vec<Option<Thinking>>,
     vacant: Vec<u32>,
@@ -74,7 +74,7 @@ impl Traffic {
         Self {
             run_seed: run.seed,
             workloads: (0..run.workloads.len()).map(workload).collect(),
-            output_seeds: Vec::new(),
+            output_seeds: Window::default(),
             thinking: Vec::new(),
             vacant: Vec::new(),
             attempts: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Traffic {
         Self {
             run_seed: run.seed,
             workloads: run.workloads.iter().map(|config| Workload::from_outside(config.clone(), run.seed)).collect(),
-            output_seeds: Vec::new(),
+            output_seeds: Window::default(),
             thinking: Vec::new(),
             vacant: Vec::new(),
             attempts: BTreeMap::new(),
@@ -134,7 +134,7 @@ impl Traffic {
     }
 
     /// By tag.
-    pub(crate) fn output_seeds(&self) -> &[u64] {
+    pub(crate) fn output_seeds(&self) -> &Window<u64> {
         &self.output_seeds
     }
 
@@ -150,8 +150,8 @@ impl Traffic {
 
     /// When the session starts that comes after `before` others, where there is a single
     /// workload and that is known.
-    pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
-        let [workload] = &self.workloads[..] else { return None };
+    pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
+        let [workload] = &mut self.workloads[..] else { return None };
         workload.foreseen_start_ns(before)
     }
 
@@ -228,9 +228,8 @@ impl Traffic {
 
     /// The next turn of a session that has thought, with its workload.
     pub(crate) fn continue_session(&mut self, slot: u32) -> Option<(u32, Turn)> {
-        let Thinking { workload, follow_up, tag, output_tokens } = self.thinking[slot as usize].take()?;
+        let Thinking { workload, follow_up, tag, output_seed, output_tokens } = self.thinking[slot as usize].take()?;
         self.vacant.push(slot);
-        let output_seed = self.output_seeds[tag as usize];
         let chosen = self.answers.remove(&tag);
         let token = |index: u32| match &chosen {
             Some(tokens) => tokens[index as usize],
@@ -244,6 +243,11 @@ impl Traffic {
     pub(crate) fn arrived(&mut self, workload: u32, turn: &Turn) {
         let stream = seed::derive(self.run_seed, "output", u64::from(workload));
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
+    }
+
+    /// All requests before `tag` have ended.
+    pub(crate) fn forget_before(&mut self, tag: u64) {
+        self.output_seeds.advance(tag);
     }
 
     /// Keeps the chosen output of a request for the next turn of its session.
@@ -276,8 +280,9 @@ impl Traffic {
                 self.thinking.push(None);
                 self.thinking.len() as u32 - 1
             });
-            let output_tokens = record.output_tokens;
-            self.thinking[slot as usize] = Some(Thinking { workload: index, follow_up, tag, output_tokens });
+            let (output_seed, output_tokens) = (self.output_seeds[tag as usize], record.output_tokens);
+            let thinking = Thinking { workload: index, follow_up, tag, output_seed, output_tokens };
+            self.thinking[slot as usize] = Some(thinking);
             let next = Event::NextTurn { workload: index, session: record.session, slot };
             events.push(now_ns.saturating_add(think_ns), next);
             return false;

@@ -4,19 +4,21 @@
 //! number, so the order in which sessions interleave never changes what they
 //! ask for.
 
-use std::sync::Arc;
+mod generated;
+mod rows;
 
 use vcr_core::hash::HashedBlocks;
 use vcr_core::{Prompt, seed};
 use vcr_random::{Stream, Weights};
-use vcr_trace::Trace;
 
 use super::answer::PacedAnswer;
 use super::drawn::Sessions;
 use super::graph::Graph;
 use super::profile::{DueRow, Profile};
 use super::turn::{FollowUp, Turn};
-use crate::config::{Answers, Arrivals, CurveWalk, Gaps, RequestClass, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::config::{Arrivals, CurveWalk, Gaps, RequestClass, TracePacing, WorkloadConfig, WorkloadSource};
+use generated::Starts;
+use rows::first_turns;
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
@@ -42,6 +44,8 @@ pub(crate) struct Workload {
     graph: Option<Graph>,
     /// The lanes of a trace that is played in such.
     profile: Option<Profile>,
+    /// The starts of sessions that are generated.
+    starts: Option<Starts>,
     last_start_ns: u64,
     /// Progress of a rate that changes, or of a number of users.
     walk: CurveWalk,
@@ -75,7 +79,11 @@ impl Workload {
                 let graph = trace.has_free_turns.then(graph);
                 (first_turns(trace, *copies, *stagger_ns, *pacing, graph.as_ref()), graph)
             }
-            WorkloadSource::Synthetic { .. } => (Vec::new(), None),
+            WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => (Vec::new(), None),
+        };
+        let starts = match &config.source {
+            WorkloadSource::Generated(input) => Some(Starts::new(input)),
+            _ => None,
         };
         let shares = match &config.source {
             WorkloadSource::Synthetic { classes, .. } if classes.len() > 1 => {
@@ -96,6 +104,7 @@ impl Workload {
             first_turns,
             graph,
             profile,
+            starts,
             walk: CurveWalk::default(),
             users: 0,
             shares,
@@ -118,6 +127,7 @@ impl Workload {
             first_turns: Vec::new(),
             graph: None,
             profile: None,
+            starts: None,
             walk: CurveWalk::default(),
             users: 0,
             shares: None,
@@ -144,6 +154,7 @@ impl Workload {
             },
             WorkloadSource::Trace { pacing: TracePacing::Profile(_), .. } => None,
             WorkloadSource::Trace { .. } => Some(self.first_turns.len() as u64),
+            WorkloadSource::Generated(input) => Some(u64::from(input.request_count)),
         }
     }
 
@@ -160,6 +171,7 @@ impl Workload {
         match &self.config.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { concurrency, .. }, .. }
             | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency, .. }, .. } => Some(*concurrency),
+            WorkloadSource::Generated(input) => input.replay_concurrency,
             // They come one after another.
             WorkloadSource::Synthetic { arrivals: Arrivals::Users { .. }, .. } => Some(0),
             _ => None,
@@ -281,7 +293,7 @@ impl Workload {
 
     /// When the session starts that comes after `before` others of an open loop, never
     /// if there are fewer. None where that is not known.
-    pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
+    pub(crate) fn foreseen_start_ns(&mut self, before: u64) -> Option<u64> {
         let is_drawn = matches!(
             &self.config.source,
             WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { .. } | Arrivals::Varying { .. }, .. }
@@ -294,7 +306,7 @@ impl Workload {
     }
 
     /// When the next session of an open loop without drawn times starts, if there is one.
-    fn planned_start_ns(&self, session: u64) -> Option<u64> {
+    fn planned_start_ns(&mut self, session: u64) -> Option<u64> {
         let start_ns = self.config.start_ns;
         match &self.config.source {
             WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
@@ -312,6 +324,10 @@ impl Workload {
                 | Arrivals::Users { .. } => None,
             },
             WorkloadSource::Trace { .. } => Some(start_ns + self.first_turns.get(session as usize)?.0),
+            WorkloadSource::Generated(input) => {
+                let at_ns = self.starts.as_mut()?.at_ns(input, session, self.started)?;
+                Some(start_ns + input.pacing().scale(at_ns))
+            }
         }
     }
 
@@ -329,6 +345,7 @@ impl Workload {
             }
             WorkloadSource::Synthetic { .. } => false,
             WorkloadSource::Trace { .. } => (self.started as usize) < self.first_turns.len(),
+            WorkloadSource::Generated(input) => self.started < u64::from(input.request_count),
         }
     }
 
@@ -346,6 +363,7 @@ impl Workload {
                 let (_, row, copy) = self.first_turns[number as usize];
                 self.trace_turn(row, copy, None)
             }
+            WorkloadSource::Generated(input) => self.generated_turn(input, number as u32 * input.turns_per_session),
         }
     }
 
@@ -366,6 +384,9 @@ impl Workload {
         match follow_up {
             FollowUp::None | FollowUp::Waiters { .. } => None,
             FollowUp::TraceRow { row, copy, conversation, .. } => {
+                if let WorkloadSource::Generated(input) = &self.config.source {
+                    return Some(self.generated_turn(input, row));
+                }
                 let conversation = conversation.map(|mut conversation| {
                     conversation.push_tokens(answer);
                     *conversation
@@ -386,44 +407,11 @@ impl Workload {
         Sessions { classes, shares: self.shares.as_ref(), seed: self.seed, priority: self.config.priority }
     }
 
-    /// A turn of a trace; its prompt extends `conversation`.
-    fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
-        let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
-            unreachable!("only trace workloads have rows");
-        };
-        let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
-        let request = &trace.requests[row as usize];
-        let prompt = self.trace_prompt(trace, row, copy, conversation);
-        let follow_up = match request.next_turn {
-            None => FollowUp::None,
-            Some(next) => {
-                let delay_ns = pacing.scale(trace.requests[next as usize].delay_ns);
-                let conversation = trace.is_delta.then(|| Box::new(prompt.clone()));
-                FollowUp::TraceRow { row: next, copy, delay_ns, conversation }
-            }
-        };
-        Turn {
-            prompt,
-            max_tokens: request.output_tokens,
-            stop_after: None,
-            priority: self.config.priority.saturating_add(request.priority),
-            strict_priority: request.strict_priority,
-            policy_class: request.policy_class,
-            class: 0,
-            adapter: None,
-            session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
-            turn: request.turn,
-            earlier: None,
-            follow_up,
-            played_row: is_played.then_some(row),
-        }
-    }
-
     /// The name of a turn's class in the router's queue, if it has one.
     pub(crate) fn policy_class(&self, index: Option<u32>) -> Option<&str> {
         match &self.config.source {
             WorkloadSource::Trace { trace, .. } => index.map(|index| &*trace.policy_classes[index as usize]),
-            WorkloadSource::Synthetic { .. } => None,
+            WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => None,
         }
     }
 
@@ -443,54 +431,4 @@ impl Workload {
             false => Prompt::new(self.blocks, salt),
         }
     }
-
-    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32, conversation: Option<Prompt>) -> Prompt {
-        let request = &trace.requests[row as usize];
-        let beginning = || self.empty_prompt(self.content_salt ^ u64::from(copy));
-        let mut prompt = conversation.unwrap_or_else(beginning);
-        let ids = trace.hash_ids(request);
-        if ids.is_empty() {
-            let content = seed::derive(self.seed, "unshared prompt", u64::from(row));
-            prompt.push_run(content, 0, request.input_tokens);
-            return prompt;
-        }
-        // The answer's blocks are hashed behind those of the prompt.
-        prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
-        let mut left = request.input_tokens;
-        for id in ids.iter() {
-            let len = left.min(trace.block_size_tokens);
-            prompt.push_run(u64::from(id), 0, len);
-            left -= len;
-        }
-        prompt
-    }
-}
-
-/// First turns of all copies as (arrival, row, copy), in order of arrival, then
-/// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
-/// the first row of each play.
-fn first_turns(
-    trace: &Arc<Trace>,
-    copies: u32,
-    stagger_ns: u64,
-    pacing: TracePacing,
-    graph: Option<&Graph>,
-) -> Vec<(u64, u32, u32)> {
-    let is_closed = matches!(pacing, TracePacing::ClosedLoop { .. });
-    let rows: Vec<u32> = match graph {
-        Some(graph) if is_closed => graph.plays().collect(),
-        Some(graph) => (0..trace.requests.len() as u32).filter(|row| graph.is_root(*row)).collect(),
-        None => (0..trace.requests.len() as u32).filter(|row| trace.requests[*row as usize].turn == 0).collect(),
-    };
-    let mut starts = Vec::with_capacity(rows.len() * copies as usize);
-    for row in rows {
-        let arrival_ns = pacing.scale(trace.requests[row as usize].arrival_ns.unwrap_or(0));
-        let start_ns = |copy: u32| match is_closed {
-            true => 0,
-            false => arrival_ns.saturating_add(stagger_ns.saturating_mul(u64::from(copy))),
-        };
-        starts.extend((0..copies).map(|copy| (start_ns(copy), row, copy)));
-    }
-    starts.sort_unstable();
-    starts
 }

@@ -13,8 +13,8 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{
-    Arrivals, KvRouterConfig, Limit, Overheads, PoolConfig, Report, RouterConfig, RouterFactory, RunConfig, SimError,
-    Topology, simulate,
+    Arrivals, KvRouterConfig, Limit, Overheads, PackedRows, PoolConfig, Report, RouterConfig, RouterFactory, RunConfig,
+    SimError, Topology, simulate,
 };
 use vcr_core::Drafter;
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
@@ -113,6 +113,9 @@ fn assert_runs_conserved(cases: u32, drawn: impl Strategy<Value = Case>) {
                 assert_conserved(&report);
                 prop_assert_eq!(report.unfinished_requests, 0);
                 prop_assert_eq!(&report.fingerprint, &run(&run_config).fingerprint);
+                // Packing records does not change them.
+                let packed = RunConfig { packed_records: PackedRows::Always, ..run_config.clone() };
+                prop_assert_eq!(&report.fingerprint, &run(&packed).fingerprint);
                 // Going through steps at once, or pricing them so, changes nothing.
                 prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
                 // Nor does watching that ends on the way.

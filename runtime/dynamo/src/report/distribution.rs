@@ -41,7 +41,7 @@ impl Distribution {
     #[must_use]
     pub fn of_ns(mut samples_ns: Vec<u64>) -> Self {
         samples_ns.sort_unstable();
-        Self::of(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>(), NS_PER_MS)
+        Self::of(samples_ns.len(), |index| samples_ns[index] as f64, NS_PER_MS)
     }
 
     /// Of a trend of times in a run's report; of no samples if it is absent.
@@ -94,19 +94,20 @@ impl Distribution {
     #[must_use]
     pub fn of_ms(mut samples_ms: Vec<f64>) -> Self {
         samples_ms.sort_unstable_by(f64::total_cmp);
-        Self::of(&samples_ms, 1.0)
+        Self::of(samples_ms.len(), |index| samples_ms[index], 1.0)
     }
 
     /// Of samples in ascending order, divided by `scale`. Sums are taken in that
     /// order, so they are the same for the same samples.
-    fn of(samples: &[f64], scale: f64) -> Self {
-        let (Some(&min), Some(&max)) = (samples.first(), samples.last()) else { return Self::default() };
-        let count = samples.len() as u64;
-        let sum: f64 = samples.iter().sum();
+    fn of(len: usize, sample: impl Fn(usize) -> f64, scale: f64) -> Self {
+        let Some(last) = len.checked_sub(1) else { return Self::default() };
+        let (min, max) = (sample(0), sample(last));
+        let count = len as u64;
+        let sum: f64 = (0..len).map(&sample).sum();
         // Rounding must not put a mean outside of its samples.
         let mean = (sum / count as f64).clamp(min, max);
-        let squares: f64 = samples.iter().map(|value| (value - mean) * (value - mean)).sum();
-        let at = |percent: f64| samples[rank(count, percent) as usize] / scale;
+        let squares: f64 = (0..len).map(|index| (sample(index) - mean) * (sample(index) - mean)).sum();
+        let at = |percent: f64| sample(rank(count, percent) as usize) / scale;
         let [median, p75, p90, p95, p99] = PERCENTILES.map(at);
         Self {
             count,

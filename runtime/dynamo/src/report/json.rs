@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use vcr_cluster::metrics::Counter;
-use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{EngineReport, Report};
 
 use super::ReportFormat;
 use super::distribution::Distribution;
-use super::summary::Summary;
+use super::summary::{Sla, Summary};
+use super::sums::Sums;
 use super::time::TimeSpent;
 
 /// Facts about the run that its report does not contain.
@@ -120,8 +120,7 @@ fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
 
 /// The object `vcr`: results that Dynamo does not report.
 fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
-    let completed = || run.requests.iter().filter(|record| record.outcome == Outcome::Completed);
-    let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
+    let sums = Sums::of(run, &Sla::default());
     let time: Map<String, Value> = TimeSpent::of(run)
         .into_iter()
         .map(|spent| {
@@ -130,7 +129,7 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
             (spent.phase.name().to_owned(), Value::Object(of_phase))
         })
         .collect();
-    let of_worker = workers(run);
+    let of_worker = workers(run, &sums.by_worker);
     let mut ours = json!({
         "schema_version": 1,
         "preset": facts.preset,
@@ -144,12 +143,12 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
         "preemptions": run.metrics.count(Counter::Preemptions),
         "where_time_went": time,
         "prefix_cache": {
-            "prompt_tokens": total(|record| record.prompt_tokens),
-            "cached_at_first_admission_tokens": total(|record| record.cached_tokens),
-            "cached_at_any_admission_tokens": total(|record| record.detail.most_cached_tokens),
-            "cached_at_decode_tokens": total(|record| record.detail.decode_cached_tokens.unwrap_or(0)),
-            "requests_with_a_hit": completed().filter(|record| record.cached_tokens > 0).count(),
-            "requests_without": completed().filter(|record| record.cached_tokens == 0).count(),
+            "prompt_tokens": sums.prompt_tokens,
+            "cached_at_first_admission_tokens": sums.cached_tokens,
+            "cached_at_any_admission_tokens": sums.most_cached_tokens,
+            "cached_at_decode_tokens": sums.decode_cached_tokens,
+            "requests_with_a_hit": sums.with_a_hit,
+            "requests_without": sums.completed - sums.with_a_hit,
         },
         "workers": of_worker,
         "links": run.links,
@@ -157,8 +156,8 @@ fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
     });
     if run.engines.iter().any(|engine| engine.kv_tiers.is_some()) {
         // Parts of the tokens cached at first admissions.
-        ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
-        ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
+        ours["prefix_cache"]["loaded_from_host_tokens"] = json!(sums.host_cached_tokens);
+        ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(sums.disk_cached_tokens);
     }
     if let Some(profile) = &run.profile {
         ours["profile"] = json!(profile);
@@ -186,24 +185,18 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
 }
 
 /// Work of each worker, and of each of its ranks where it has several.
-fn workers(run: &Report) -> Vec<Value> {
-    let mut requests: BTreeMap<u32, u64> = BTreeMap::new();
-    for record in &run.requests {
-        for worker in [record.prefill_worker, record.decode_worker].into_iter().flatten() {
-            *requests.entry(worker).or_insert(0) += 1;
-        }
-    }
+fn workers(run: &Report, requests: &BTreeMap<u32, u64>) -> Vec<Value> {
     let place = |engine: &EngineReport| (engine.pool.clone(), engine.engine);
     let workers = run.engines.chunk_by(|one, other| place(one) == place(other)).map(|ranks| {
         let mut worker = Map::new();
         worker.insert("pool".to_owned(), json!(ranks[0].pool));
         worker.insert("worker".to_owned(), json!(ranks[0].engine));
-        work_of(ranks, &requests, &mut worker);
+        work_of(ranks, requests, &mut worker);
         if ranks[0].rank.is_some() {
             let written = ranks.iter().map(|rank| {
                 let mut written = Map::new();
                 written.insert("rank".to_owned(), json!(rank.rank));
-                work_of(std::slice::from_ref(rank), &requests, &mut written);
+                work_of(std::slice::from_ref(rank), requests, &mut written);
                 Value::Object(written)
             });
             worker.insert("ranks".to_owned(), written.collect());

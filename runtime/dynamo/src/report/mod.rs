@@ -10,6 +10,7 @@ mod distribution;
 pub mod json;
 pub mod rows;
 mod summary;
+mod sums;
 pub mod table;
 mod time;
 

@@ -56,13 +56,16 @@ pub fn write(
     session_id: &dyn Fn(&RequestRecord) -> Option<String>,
 ) -> io::Result<()> {
     let prefill_workers = prefill_workers(report);
-    for (number, record) in report.requests.iter().enumerate() {
-        let Some(end_ns) = record.end_ns else { continue };
-        let row = row(report.seed, number as u64, record, end_ns, prefill_workers, session_id(record));
-        serde_json::to_writer(&mut *out, &row)?;
-        out.write_all(b"\n")?;
-    }
-    Ok(())
+    let (mut number, mut written) = (0, Ok(()));
+    report.for_each_request(|record| {
+        if let (Some(end_ns), Ok(())) = (record.end_ns, &written) {
+            let row = row(report.seed, number, record, end_ns, prefill_workers, session_id(record));
+            written =
+                serde_json::to_writer(&mut *out, &row).map_err(io::Error::from).and_then(|()| out.write_all(b"\n"));
+        }
+        number += 1;
+    });
+    written
 }
 
 /// Number of prefill workers, whose indices come first.

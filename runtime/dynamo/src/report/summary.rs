@@ -2,9 +2,10 @@
 
 use vcr_cluster::Report;
 use vcr_cluster::metrics::Trend;
-use vcr_cluster::record::{Outcome, RequestRecord};
+use vcr_cluster::record::RequestRecord;
 
 use super::distribution::Distribution;
+use super::sums::{Sums, Times};
 
 /// Latency limits of goodput; a limit that is not set is met by all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,7 +25,7 @@ impl Sla {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 
-    fn is_kept_by(&self, record: &RequestRecord) -> bool {
+    pub(super) fn is_kept_by(&self, record: &RequestRecord) -> bool {
         let keeps = |value_ms: f64, bound_ms: Option<f64>| bound_ms.is_none_or(|bound_ms| value_ms <= bound_ms);
         let since_ms = |ns: u64| (ns - record.arrival_ns) as f64 / 1e6;
         let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) else {
@@ -126,31 +127,26 @@ impl Summary {
     /// Summarises a run.
     #[must_use]
     pub fn of(report: &Report, settings: &ReportSettings) -> Self {
-        let completed = || report.requests.iter().filter(|record| record.outcome == Outcome::Completed);
-        let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
-        let end_ns = report.requests.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let sums = Sums::of(report, &settings.sla);
+        let Times { ttft_ns, ttst_ns, e2e_ns, tpot_ms } = Times::of(report, sums.completed);
         // A warm-up is not measured.
         let began_ns = report.profile.map_or(0, |profile| profile.began_ns);
-        let duration_ns = end_ns.saturating_sub(began_ns);
+        let duration_ns = sums.end_ns.saturating_sub(began_ns);
         let seconds = duration_ns as f64 / 1e9;
         let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
-        let (input, output) = (total(|r| r.prompt_tokens), total(|r| r.output_tokens));
-        let since = |from: fn(&RequestRecord) -> Option<u64>, to: fn(&RequestRecord) -> Option<u64>| {
-            Distribution::of_ns(completed().filter_map(|record| Some(to(record)? - from(record)?)).collect())
-        };
+        let (input, output) = (sums.prompt_tokens, sums.output_tokens);
         let (prefill_worker_seconds, decode_worker_seconds) = worker_seconds(report);
         let gpu_seconds = prefill_worker_seconds * f64::from(settings.prefill_gpus_per_worker)
             + decode_worker_seconds * f64::from(settings.decode_gpus_per_worker);
-        let num_completed = completed().count() as u64;
         Self {
-            num_requests: report.requests.len() as u64,
-            completed_requests: num_completed,
+            num_requests: report.num_requests(),
+            completed_requests: sums.completed,
             total_input_tokens: input,
             total_output_tokens: output,
             duration_ms: duration_ns as f64 / 1e6,
             wall_time_ms: settings.wall_time_ms,
-            request_throughput_rps: rate(num_completed),
+            request_throughput_rps: rate(sums.completed),
             input_throughput_tok_s: rate(input),
             output_throughput_tok_s: rate(output),
             total_throughput_tok_s: rate(input + output),
@@ -159,22 +155,19 @@ impl Summary {
             prefill_gpus_per_worker: settings.prefill_gpus_per_worker,
             decode_gpus_per_worker: settings.decode_gpus_per_worker,
             gpu_hours: gpu_seconds / 3600.0,
-            prefix_cache_reused_ratio: share(total(|r| r.detail.most_cached_tokens), input),
-            first_admission_prefix_cache_reused_ratio: share(total(|r| r.cached_tokens), input),
+            prefix_cache_reused_ratio: share(sums.most_cached_tokens, input),
+            first_admission_prefix_cache_reused_ratio: share(sums.cached_tokens, input),
             committed_prefill_tokens: report.engines.iter().map(|engine| engine.prefill_tokens).sum(),
-            goodput: settings.sla.is_set().then(|| {
-                let good = || completed().filter(|record| settings.sla.is_kept_by(record));
-                Goodput {
-                    completed_requests: good().count() as u64,
-                    request_throughput_rps: rate(good().count() as u64),
-                    output_throughput_tok_s: rate(good().map(|record| u64::from(record.output_tokens)).sum()),
-                }
+            goodput: settings.sla.is_set().then(|| Goodput {
+                completed_requests: sums.good,
+                request_throughput_rps: rate(sums.good),
+                output_throughput_tok_s: rate(sums.good_output_tokens),
             }),
-            ttft: since(|r| Some(r.arrival_ns), |r| r.first_token_ns),
-            ttst: since(|r| r.first_token_ns, |r| r.detail.second_token_ns),
-            tpot: Distribution::of_ms(completed().filter_map(tpot_ms).collect()),
+            ttft: Distribution::of_ns(ttft_ns),
+            ttst: Distribution::of_ns(ttst_ns),
+            tpot: Distribution::of_ms(tpot_ms),
             itl: Distribution::of_trend(report.metrics.trend(Trend::Itl)),
-            e2e_latency: since(|r| Some(r.arrival_ns), |r| r.last_token_ns),
+            e2e_latency: Distribution::of_ns(e2e_ns),
             output_token_throughput_per_user: Distribution::of_rates(&report.token_gaps_ns),
         }
     }

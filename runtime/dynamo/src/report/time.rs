@@ -71,11 +71,13 @@ impl TimeSpent {
     #[must_use]
     pub fn of(report: &Report) -> Vec<Self> {
         let mut samples: [Vec<u64>; Phase::ALL.len()] = Default::default();
-        for record in report.requests.iter().filter(|record| record.outcome == Outcome::Completed) {
-            for (samples, ns) in samples.iter_mut().zip(phases_ns(record)) {
-                samples.extend(ns);
+        report.for_each_request(|record| {
+            if record.outcome == Outcome::Completed {
+                for (samples, ns) in samples.iter_mut().zip(phases_ns(record)) {
+                    samples.extend(ns);
+                }
             }
-        }
+        });
         let total_ns: u64 = samples.iter().flatten().sum();
         let spent = Phase::ALL.into_iter().zip(samples).filter(|(_, samples)| !samples.is_empty());
         let spent = spent.map(|(phase, samples)| {

@@ -3,15 +3,19 @@
 use vcr_core::{TokenSource, seed};
 use vcr_random::Stream;
 
+use crate::window::Window;
+
 /// Tokens that depend on the request alone, bursts that depend on the worker.
 pub(super) struct DrawnTokens<'a> {
-    pub(super) output_seeds: &'a [u64],
+    pub(super) output_seeds: &'a Window<u64>,
     pub(super) acceptance: Acceptance<'a>,
 }
 
 impl TokenSource for DrawnTokens<'_> {
     fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        seed::output_token(self.output_seeds[tag as usize], output_index)
+        // Tokens of a request that is over, which it may get in a step in flight, are discarded.
+        let output_seed = self.output_seeds.get(tag).copied().unwrap_or_default();
+        seed::output_token(output_seed, output_index)
     }
 
     fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {

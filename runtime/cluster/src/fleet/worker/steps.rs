@@ -8,6 +8,7 @@ use vcr_core::{AnyEngine, Engine, ServingEngine, TokenSource};
 use super::Worker;
 use super::drawn::{Acceptance, DrawnTokens};
 use super::shown::{Showing, ShownTokens};
+use crate::window::Window;
 
 impl Worker {
     /// Decides a step, as its policy has it.
@@ -110,7 +111,7 @@ impl Worker {
     pub(crate) fn update(
         &mut self,
         now_ns: u64,
-        output_seeds: &[u64],
+        output_seeds: &Window<u64>,
         acceptance_rates: &[f64],
         num_output_tokens: impl Fn(u64) -> u32,
     ) -> Result<(), TokenError> {
@@ -140,7 +141,7 @@ impl Worker {
     }
 
     /// Goes from such a step to the next one; outputs of the first are in the engine.
-    pub(crate) fn decode_bursts(&mut self, output_seeds: &[u64], acceptance_rates: &[f64]) {
+    pub(crate) fn decode_bursts(&mut self, output_seeds: &Window<u64>, acceptance_rates: &[f64]) {
         let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
         if let Some(engine) = self.engine.as_vllm_mut() {
             engine.decode_bursts(&mut DrawnTokens { output_seeds, acceptance });
@@ -149,7 +150,7 @@ impl Worker {
 
     /// Goes through the step in flight and on to the one `steps` later, which
     /// then is the one in flight; outputs of those before it are in the engine.
-    pub(crate) fn skip(&mut self, steps: u32, output_seeds: &[u64]) {
+    pub(crate) fn skip(&mut self, steps: u32, output_seeds: &Window<u64>) {
         let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
         let mut source = DrawnTokens { output_seeds, acceptance };
         self.engine.decode_ahead(steps, &mut source);

@@ -187,6 +187,11 @@ impl Lane {
         self.simulation.ledger.steps()
     }
 
+    /// Instants that it has gone through, and requests that have come.
+    pub(super) fn instants(&self) -> u64 {
+        self.instants + self.tags.len() as u64
+    }
+
     pub(super) fn now_ns(&self) -> u64 {
         self.simulation.now_ns
     }
@@ -196,13 +201,12 @@ impl Lane {
         self.simulation.ledger.ended() == self.simulation.ledger.arrived()
     }
 
-    /// Its results, the run being over at `end_ns`: into the ledger of the run go those of
-    /// its requests.
-    pub(super) fn close(mut self, end_ns: u64, ledger: &mut Ledger) -> (Fleet, Option<RunSeries>) {
+    /// Its results, the run being over at `end_ns`: with its ledger come the first of its
+    /// workers and the tags of its requests in the run.
+    pub(super) fn close(mut self, end_ns: u64) -> ((Ledger, u32, Vec<u64>), Fleet, Option<RunSeries>) {
         self.simulation.sample_series(end_ns);
         self.simulation.dissolve_all_steady_decode();
-        let Simulation { ledger: own, fleet, series, .. } = self.simulation;
-        ledger.absorb(own, self.first_worker, &self.tags);
-        (fleet, series)
+        let Simulation { ledger, fleet, series, .. } = self.simulation;
+        ((ledger, self.first_worker, self.tags), fleet, series)
     }
 }

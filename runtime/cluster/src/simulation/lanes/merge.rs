@@ -20,8 +20,14 @@ pub(super) fn report(
 ) -> Result<Report, SimError> {
     let end_ns = lanes.iter().map(Lane::now_ns).max().unwrap_or(0);
     let mut ledger = Ledger::new(run.workloads.len(), 0, run.samples_steps, run.topology.overheads());
-    let (fleets, series): (Vec<Fleet>, Vec<Option<RunSeries>>) =
-        lanes.into_iter().map(|lane| lane.close(end_ns, &mut ledger)).unzip();
+    let (mut ledgers, mut fleets, mut series) = (Vec::new(), Vec::<Fleet>::new(), Vec::<Option<RunSeries>>::new());
+    for lane in lanes {
+        let (ledger, fleet, own_series) = lane.close(end_ns);
+        ledgers.push(ledger);
+        fleets.push(fleet);
+        series.push(own_series);
+    }
+    ledger.absorb(ledgers);
     let mut report = build(RunEnd {
         config: run,
         stopped_at_ns: is_stopped.then_some(end_ns),

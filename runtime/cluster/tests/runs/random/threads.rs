@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use proptest::prelude::*;
 use vcr_cluster::observe::{Observer, Overload, Unobserved};
 use vcr_cluster::{
-    Arrivals, CancelConfig, ClientConfig, DataParallel, Limit, Overheads, PoolConfig, Report, RequestMix, RouterConfig,
-    RunConfig, SimError, Threads, Topology, WorkloadConfig, simulate, simulate_on,
+    Arrivals, CancelConfig, ClientConfig, DataParallel, Limit, Overheads, PackedRows, PoolConfig, Report, RequestMix,
+    RouterConfig, RunConfig, SimError, Threads, Topology, WorkloadConfig, lane_work, simulate, simulate_on,
 };
 use vcr_random::Distribution;
 
@@ -44,7 +44,9 @@ fn threads(count: usize) -> Threads {
 fn shown(config: &RunConfig, threads: Threads, wants_series: bool) -> Result<String, SimError> {
     let mut listening = Listening { wants_series, ..Listening::default() };
     let report = simulate_on(threads, config.clone(), &mut listening)?;
-    let Report { fingerprint, requests, series, step_digests, token_gaps_ns, cut_short, .. } = &report;
+    let Report { fingerprint, series, step_digests, token_gaps_ns, cut_short, .. } = &report;
+    let mut requests = Vec::new();
+    report.for_each_request(|record| requests.push(format!("{record:?}")));
     let mut gaps = Vec::new();
     token_gaps_ns.for_each(|gap_ns, times| gaps.extend((0..times).map(|_| gap_ns)));
     gaps.sort_unstable();
@@ -61,6 +63,11 @@ fn assert_same_on_threads(config: &RunConfig) {
         for count in [2, 3, 5, 8] {
             let done = shown(config, threads(count), wants_series).map_err(|error| error.to_string());
             assert!(done == expected, "{count} threads differ: {}", first_difference(&done, &expected));
+        }
+        let packed = RunConfig { packed_records: PackedRows::Always, ..config.clone() };
+        for count in [1, 3] {
+            let done = shown(&packed, threads(count), wants_series).map_err(|error| error.to_string());
+            assert!(done == expected, "packed, {count} threads: {}", first_difference(&done, &expected));
         }
     }
 }
@@ -183,6 +190,23 @@ proptest! {
 }
 
 /// Far more requests than are served: the warning is the same, too.
+/// The work of lanes does not depend on threads, and is that of the whole run.
+#[test]
+fn the_work_of_lanes_is_counted() {
+    let arrivals = Arrivals::Burst { count: 200, over_ns: 900 * MS };
+    for (router, is_asked) in [(RouterConfig::RoundRobin, false), (RouterConfig::LeastLoaded, true)] {
+        let topology = Topology::Aggregated(pool("engines", 4, 2000, router));
+        let config = config(topology, vec![synthetic("burst", arrivals.clone(), mix(200.0, 20.0))]);
+        let work = lane_work(&config).expect("its engines are independent");
+        assert_eq!(Some(&work), lane_work(&config).as_ref());
+        assert_eq!(work.in_groups, is_asked);
+        assert_eq!(work.rounds.iter().map(|round| round.requests).sum::<u64>(), 200);
+        assert!(work.rounds.len() > 2 && work.rounds.iter().all(|round| round.instants.len() == 4));
+        let of_lane = |lane: usize| work.rounds.iter().map(|round| round.instants[lane]).sum::<u64>();
+        assert!((0..4).all(|lane| of_lane(lane) > 50), "each lane has requests and steps");
+    }
+}
+
 #[test]
 fn an_overload_is_noticed_at_the_same_instant() {
     let limit = Limit { count: Some(8_000), duration_ns: None };
@@ -254,6 +278,9 @@ fn a_run_on_threads_can_be_stopped() {
         let limit = Limit { count: Some(3_000), duration_ns: None };
         let load = synthetic("load", Arrivals::Poisson { rate_per_s: 400.0, limit }, mix(100.0, 20.0));
         let run = config(Topology::Aggregated(pool("engines", 4, 500, router)), vec![load]);
+        let packed = RunConfig { packed_records: PackedRows::Always, ..run.clone() };
+        let part = simulate_on(threads(2), packed, &mut Impatient::default()).expect("it is stopped, not failed");
+        assert!(part.partial && part.unfinished_requests > 0 && part.num_requests() > part.unfinished_requests);
         let part = simulate_on(threads(2), run, &mut Impatient::default()).expect("it is stopped, not failed");
         assert!(part.partial && part.unfinished_requests > 0);
         assert!(part.engines.iter().all(|engine| engine.utilisation <= 1.0));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vcr_cluster::{RunConfig, Target};
+use vcr_cluster::{PackedRows, RunConfig, Target};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
@@ -77,6 +77,8 @@ pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<Plan
         max_time_ns,
         samples_steps: true,
         keeps_requests: record.is_some() && !context.options.leaves_recordings_out,
+        // Scripts ask for single requests.
+        packed_records: PackedRows::Never,
     };
     // Checked here rather than in the run, for the position of the error.
     config.check().map_err(|errors| {

@@ -1,0 +1,276 @@
+//! Synthetic workloads of Dynamo's replay: requests of one size.
+//!
+//! They have the sizes and the sharing that Dynamo's own generator gives, though not
+//! the same draws: every turn has a prompt of its own of `input_tokens`, whose leading
+//! blocks are those of the session's group. A request is made when it is due.
+
+use vcr_core::seed;
+
+use super::{TracePacing, WorkloadConfig, WorkloadSource};
+
+/// A synthetic workload, as `python -m dynamo.replay` is asked for one. Each
+/// field is called as the option.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyntheticInput {
+    /// Prompt tokens of each turn.
+    pub input_tokens: u32,
+    /// Output tokens of each turn; may be 0.
+    pub output_tokens: u32,
+    /// Sessions; requests where each has one turn.
+    pub request_count: u32,
+    /// Turns of a session.
+    pub turns_per_session: u32,
+    /// Sessions in flight; arrivals are then ignored.
+    pub replay_concurrency: Option<u64>,
+    /// Sessions per second, with exponential gaps; the first starts at 0.
+    pub request_rate: Option<f64>,
+    /// Milliseconds between the starts of two sessions.
+    pub arrival_interval_ms: Option<f64>,
+    /// The seed of the gaps, and of nothing else.
+    pub arrival_seed: u64,
+    /// The part of a prompt's blocks that its group shares, from 0 to 1.
+    pub shared_prefix_ratio: f64,
+    /// Groups of sessions that share; 0 for none that do.
+    pub num_prefix_groups: u32,
+    /// Milliseconds between the end of a turn and the next.
+    pub inter_turn_delay_ms: f64,
+    /// Divides arrivals and delays.
+    pub arrival_speedup_ratio: f64,
+    /// Tokens of a block, of which prompts share whole ones: the engines'.
+    pub block_size_tokens: u32,
+    /// The seed of the groups.
+    pub seed: u64,
+}
+
+impl Default for SyntheticInput {
+    fn default() -> Self {
+        Self {
+            input_tokens: 0,
+            output_tokens: 0,
+            request_count: 0,
+            turns_per_session: 1,
+            replay_concurrency: None,
+            request_rate: None,
+            arrival_interval_ms: None,
+            arrival_seed: 42,
+            shared_prefix_ratio: 0.0,
+            num_prefix_groups: 0,
+            inter_turn_delay_ms: 0.0,
+            arrival_speedup_ratio: 1.0,
+            block_size_tokens: 64,
+            seed: 42,
+        }
+    }
+}
+
+/// A problem of a [`SyntheticInput`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SyntheticProblem {
+    /// A number that must not be 0.
+    #[error("`{field}` must be at least 1")]
+    Zero {
+        /// Its name.
+        field: &'static str,
+    },
+    /// A number out of range.
+    #[error("{requests} requests in all; at most {most} are simulated")]
+    TooLarge {
+        /// Those that were asked for.
+        requests: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// None or several of the ways to start sessions.
+    #[error(
+        "exactly one of `replay_concurrency`, `request_rate` and `arrival_interval_ms` says when requests start, \
+         but {given} are given"
+    )]
+    Starts {
+        /// Number that is given.
+        given: usize,
+    },
+    /// A number out of its range.
+    #[error("`{field}` is {value}; it must be {range}")]
+    OutOfRange {
+        /// Its name.
+        field: &'static str,
+        /// The number.
+        value: f64,
+        /// The expected value.
+        range: &'static str,
+    },
+}
+
+/// Requests of all sessions together.
+const MAX_REQUESTS: u64 = u32::MAX as u64;
+
+impl SyntheticInput {
+    /// The workload, called `name`.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn workload(&self, name: &str) -> Result<WorkloadConfig, Vec<SyntheticProblem>> {
+        self.check()?;
+        Ok(WorkloadConfig::new(name, WorkloadSource::Generated(self.clone())))
+    }
+
+    /// How its times are used.
+    pub(crate) fn pacing(&self) -> TracePacing {
+        let speedup = self.arrival_speedup_ratio;
+        match self.replay_concurrency {
+            Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup },
+            None => TracePacing::Recorded { speedup },
+        }
+    }
+
+    /// Requests of all its sessions.
+    pub(crate) fn num_requests(&self) -> u64 {
+        u64::from(self.request_count) * u64::from(self.turns_per_session)
+    }
+
+    /// When a session starts, before any speed-up, if its start is not drawn.
+    pub(crate) fn planned_ns(&self, session: u64) -> u64 {
+        self.arrival_interval_ms.map_or(0, |interval_ms| ns_of_ms(interval_ms * session as f64))
+    }
+
+    /// Time between the end of a turn and the next, before any speed-up.
+    pub(crate) fn delay_ns(&self) -> u64 {
+        ns_of_ms(self.inter_turn_delay_ms)
+    }
+
+    /// Content of the blocks of a turn, which are numbered session by session: those of its
+    /// group, then its own.
+    pub(crate) fn blocks_of(&self, row: u32) -> impl Iterator<Item = u64> {
+        let shared = u64::from(self.num_shared_blocks());
+        let own = u64::from(self.input_tokens.div_ceil(self.block_size_tokens)) - shared;
+        let groups = u64::from(self.num_prefix_groups);
+        let draw = seed::derive(self.seed, "prefix group", u64::from(row / self.turns_per_session));
+        let group = ((u128::from(draw) * u128::from(groups)) >> 64) as u64;
+        // The blocks of groups come first.
+        let first_own = groups * shared + u64::from(row) * own;
+        (group * shared..(group + 1) * shared).chain(first_own..first_own + own)
+    }
+
+    /// # Errors
+    /// Every problem found.
+    pub(crate) fn check(&self) -> Result<(), Vec<SyntheticProblem>> {
+        let mut problems = Vec::new();
+        for (field, value) in [
+            ("input_tokens", self.input_tokens),
+            ("request_count", self.request_count),
+            ("turns_per_session", self.turns_per_session),
+            ("block_size_tokens", self.block_size_tokens),
+        ] {
+            if value == 0 {
+                problems.push(SyntheticProblem::Zero { field });
+            }
+        }
+        if self.replay_concurrency == Some(0) {
+            problems.push(SyntheticProblem::Zero { field: "replay_concurrency" });
+        }
+        let starts =
+            [self.replay_concurrency.is_some(), self.request_rate.is_some(), self.arrival_interval_ms.is_some()];
+        let given = starts.into_iter().filter(|is_given| *is_given).count();
+        if given != 1 {
+            problems.push(SyntheticProblem::Starts { given });
+        }
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        // The longest wait that a trace can say.
+        let is_wait = |value: f64| (0.0..=9.2e12).contains(&value);
+        let numbers = [
+            ("request_rate", self.request_rate, positive as fn(f64) -> bool, "positive and finite"),
+            ("arrival_speedup_ratio", Some(self.arrival_speedup_ratio), positive, "positive and finite"),
+            ("arrival_interval_ms", self.arrival_interval_ms, is_wait, "at least 0 and below 292 years"),
+            ("inter_turn_delay_ms", Some(self.inter_turn_delay_ms), is_wait, "at least 0 and below 292 years"),
+            (
+                "shared_prefix_ratio",
+                Some(self.shared_prefix_ratio),
+                |ratio| (0.0..=1.0).contains(&ratio),
+                "from 0 to 1",
+            ),
+        ];
+        for (field, value, is_right, range) in numbers {
+            if let Some(value) = value.filter(|value| !is_right(*value)) {
+                problems.push(SyntheticProblem::OutOfRange { field, value, range });
+            }
+        }
+        let requests = self.num_requests();
+        if requests > MAX_REQUESTS {
+            problems.push(SyntheticProblem::TooLarge { requests, most: MAX_REQUESTS });
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// Leading blocks of each prompt that its group shares.
+    pub(crate) fn num_shared_blocks(&self) -> u32 {
+        let blocks = self.input_tokens.div_ceil(self.block_size_tokens.max(1));
+        let shared = (f64::from(blocks) * self.shared_prefix_ratio).round() as u32;
+        if self.num_prefix_groups == 0 { 0 } else { shared.min(blocks) }
+    }
+}
+
+fn ns_of_ms(ms: f64) -> u64 {
+    (ms * 1e6).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input() -> SyntheticInput {
+        SyntheticInput {
+            input_tokens: 1000,
+            output_tokens: 4,
+            request_count: 1000,
+            request_rate: Some(10.0),
+            ..SyntheticInput::default()
+        }
+    }
+
+    #[test]
+    fn groups_share_leading_blocks_and_nothing_else() {
+        let grouped = SyntheticInput {
+            shared_prefix_ratio: 0.5,
+            num_prefix_groups: 3,
+            request_count: 60,
+            turns_per_session: 2,
+            request_rate: None,
+            arrival_interval_ms: Some(2.5),
+            inter_turn_delay_ms: 1.5,
+            ..input()
+        };
+        // 16 blocks of 64 tokens, 8 of them of the group.
+        let prompts: Vec<Vec<u64>> = (0..120).map(|row| grouped.blocks_of(row).collect()).collect();
+        assert!(prompts.iter().all(|blocks| blocks.len() == 16));
+        let mut groups: Vec<&[u64]> = prompts.iter().map(|blocks| &blocks[..8]).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        assert_eq!(groups.len(), 3);
+        let mut own: Vec<u64> = prompts.iter().flat_map(|blocks| blocks[8..].iter().copied()).collect();
+        own.sort_unstable();
+        assert_eq!(own, (24..24 + 8 * 120).collect::<Vec<_>>());
+        assert!(prompts.chunks(2).all(|turns| turns[0][..8] == turns[1][..8]), "a session has one group");
+        assert_eq!((grouped.planned_ns(1), grouped.delay_ns()), (2_500_000, 1_500_000));
+        let alone = SyntheticInput { shared_prefix_ratio: 0.5, ..input() };
+        assert_eq!(alone.blocks_of(999).last(), Some(15_999), "without groups nothing is shared");
+    }
+
+    #[test]
+    fn every_problem_is_reported() {
+        let wrong = SyntheticInput {
+            request_count: 0,
+            replay_concurrency: Some(0),
+            shared_prefix_ratio: 1.5,
+            inter_turn_delay_ms: -1.0,
+            arrival_speedup_ratio: f64::NAN,
+            ..input()
+        };
+        let problems = wrong.workload("w").map(|_| ()).unwrap_err();
+        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(text.len(), 6, "{text:?}");
+        assert!(text[2].contains("exactly one of") && text[2].contains("but 2 are given"), "{text:?}");
+        let vast = SyntheticInput { request_count: u32::MAX, turns_per_session: 2, ..input() };
+        assert!(matches!(vast.check().unwrap_err()[..], [SyntheticProblem::TooLarge { .. }]));
+        assert!(input().workload("w").is_ok());
+    }
+}
