@@ -60,6 +60,9 @@ pub struct RemoteLoad {
     pub cached_tokens: u32,
     /// Prompt tokens to be moved.
     pub missing_tokens: u32,
+    /// Tokens whose KV over all layers has as many bytes as what is to be moved: those missing, less what layers of
+    /// other groups than full attention do not need of them.
+    pub moved_tokens: u32,
 }
 
 /// A load from the tiers below the device into blocks that the engine has just

@@ -9,7 +9,11 @@ use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, Reque
 
 /// Blocks of 16 tokens: a group of full attention, and one with a window of 33 tokens.
 fn engine(num_gpu_blocks: u32) -> Engine {
-    let kv_cache_groups = ["full", "sliding_window:33"].map(|group| group.parse().expect("a group")).to_vec();
+    engine_of(num_gpu_blocks, ["full", "sliding_window:33"])
+}
+
+fn engine_of(num_gpu_blocks: u32, groups: [&str; 2]) -> Engine {
+    let kv_cache_groups = groups.map(|group| group.parse().expect("a group")).to_vec();
     let input = EngineConfigInput { num_gpu_blocks, kv_cache_groups, ..EngineConfigInput::default() };
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
@@ -29,6 +33,8 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     let mut engine = engine(200);
     let load = start_load(&mut engine, request(0, 7, 200, 20));
     assert_eq!((load.cached_tokens, load.missing_tokens), (0, 200));
+    // Half of the bytes of a token is in either group, and of the window 40 tokens move.
+    assert_eq!(load.moved_tokens, (200 + 40) / 2);
     // Of 200 tokens the first 168 are outside of the window: ten whole blocks.
     assert_eq!(tables(&engine, load.request), [(13, 0), (13, 10)]);
     assert_eq!(engine.pool().num_active(), 13 + 3);
@@ -42,6 +48,15 @@ fn a_window_gets_only_the_blocks_that_the_next_token_needs() {
     engine.pool().assert_consistent();
 }
 
+/// Blocks of all groups have the same bytes, so that a token has half as many in blocks of twice the tokens.
+#[test]
+fn tokens_of_larger_blocks_are_fewer_bytes() {
+    let mut engine = engine_of(200, ["full", "sliding_window:64@32"]);
+    let load = start_load(&mut engine, request(0, 7, 200, 20));
+    assert_eq!(tables(&engine, load.request), [(13, 0), (7, 4)]);
+    assert_eq!((load.missing_tokens, load.moved_tokens), (200, (2 * 200 + 72_u32).div_ceil(3)));
+}
+
 #[test]
 fn what_has_arrived_is_hit_by_other_requests() {
     let mut engine = engine(200);
@@ -50,7 +65,7 @@ fn what_has_arrived_is_hit_by_other_requests() {
     engine.submit(request(1, 7, 200, 20)).expect("it fits");
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 199, 1), (1, ScheduledKind::New, 192, 8)]);
     let next = start_load(&mut engine, request(2, 7, 200, 20));
-    assert_eq!((next.cached_tokens, next.missing_tokens), (192, 8));
+    assert_eq!((next.cached_tokens, next.missing_tokens, next.moved_tokens), (192, 8, 8));
     assert_eq!(tables(&engine, next.request), [(13, 0), (13, 10)]);
 }
 

@@ -21,6 +21,22 @@ run(#{{ name: "moving", cluster: c, workloads: [ w ] }});"#
     ))
 }
 
+/// A group of full attention, and one with a window of four blocks.
+const GROUPS: &str = r#"["full", "sliding_window:64"]"#;
+
+/// Engines whose layers are in groups.
+fn grouped(link: &str, prefill: &str, decode: &str) -> Folder {
+    Folder::with(&format!(
+        r#"let p = |groups| pool(#{{
+    engine: engine(#{{ num_gpu_blocks: 400, max_model_len: 1024, kv_cache_groups: groups }}),
+    latency: fixed(#{{ step: "5ms" }}),
+}});
+let c = cluster(#{{ prefill: p.call({prefill}), decode: p.call({decode}), link: link(#{{ {link} }}) }});
+let w = burst(#{{ count: 1, prompt_tokens: 160, output_tokens: 4 }});
+run(#{{ name: "grouped", cluster: c, workloads: [ w ] }});"#
+    ))
+}
+
 const TCP: &str = r#"kv_bytes_per_token: "4KiB", kv_transfer: "tcp", kv_layers: 4"#;
 
 #[track_caller]
@@ -78,6 +94,26 @@ fn pages_of_all_prompts_are_in_report_and_trace() {
     }
 }
 
+/// Of a window only the blocks move that the next token needs, and each group has half of the layers.
+#[test]
+fn groups_of_layers_move_what_they_need() {
+    let link = format!("{TCP}, bandwidth: \"1MB/s\"");
+    let folder = grouped(&link, GROUPS, GROUPS);
+    // All ten blocks of one group, and four of the other: 112 of the 160 tokens over all layers.
+    let transfer_ms = 112.0 * 4.096;
+    let run = run_of(&folder.run(&["--json", "-q"]).ended(0));
+    let of_trend = |run: &Value, trend: &str| run["metrics"]["trends"][trend]["max"].as_f64().expect("there is one");
+    assert!((of_trend(&run, "transfer_ms") - transfer_ms).abs() < 0.001, "{}", of_trend(&run, "transfer_ms"));
+    for target in ["live", "serve"] {
+        let run = run_of(&folder.run(&["--target", target, "--json", "-q"]).ended(0));
+        let sums = run["target"]["kv_transfers"].as_array().unwrap_or_else(|| panic!("{target}: {}", run["target"]));
+        let sum = |key: &str| sums.iter().filter_map(|sum| sum[key].as_u64()).sum::<u64>();
+        let blocks = BLOCKS + 4;
+        assert_eq!(["bytes", "pages"].map(sum), [blocks * BLOCK_BYTES / 2, blocks * PAGES / 2], "{target}: {sums:?}");
+        assert!(min_ttft_ms(&run) >= transfer_ms, "{target}: {}", min_ttft_ms(&run));
+    }
+}
+
 /// Whose time counts: that of the bytes, that of the link, or the longer one.
 #[test]
 fn the_time_of_a_transfer_is_chosen() {
@@ -117,16 +153,17 @@ fn what_cannot_move_is_told_before_anything_starts() {
     }
     let tcp = scenario(TCP);
     tcp.run(&["--target", "live", "-e", "blocks=50000000"]).failed(2, &["but this process may use", "num_gpu_blocks"]);
-    let groups = Folder::with(
-        r#"let e = engine(#{ num_gpu_blocks: 400, max_model_len: 1024, kv_cache_groups: ["full", "sliding_window:64"] });
-let p = pool(#{ engine: e, latency: fixed(#{ step: "5ms" }) });
-let c = cluster(#{ prefill: p, decode: p, link: link(#{ kv_transfer: "tcp", kv_bytes_per_token: "4KiB" }) });
-run(#{ name: "grouped", cluster: c, workloads: [ burst(#{ count: 1, prompt_tokens: 160, output_tokens: 4 }) ] });"#,
-    );
-    for target in ["live", "serve"] {
-        let wanted = "pool `prefill`: its engines cannot take KV from others or hand it on";
-        groups.run(&["--target", target]).failed(2, &[wanted]);
+    for (prefill, decode, wanted) in [
+        (r#"["full", "mamba"]"#, r#"["full", "mamba"]"#, "its engines cannot take KV from others or hand it on"),
+        (GROUPS, "[]", "prefill and decode engines must have the same `kv_cache_groups`"),
+    ] {
+        for target in ["virtual", "live", "serve"] {
+            grouped(TCP, prefill, decode).run(&["--target", target]).failed(2, &[wanted]);
+        }
     }
+    let uneven = r#"kv_bytes_per_token: 5, kv_transfer: "tcp", kv_layers: 2"#;
+    let thirds = r#"["full", "sliding_window:64@32"]"#;
+    grouped(uneven, thirds, thirds).run(&["--target", "live"]).failed(2, &["KV cache groups no whole number of bytes"]);
     let parts = scenario(&format!("{TCP}, transfer: \"full-prompt\""));
     for target in ["live", "serve"] {
         parts.run(&["--target", target]).failed(2, &["cannot move KV of `moving`", "no transfers of whole prompts"]);

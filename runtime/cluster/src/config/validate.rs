@@ -1,6 +1,6 @@
 //! Validation of a run before it begins, beyond what its types rule out.
 
-use vcr_core::{ACCEPTANCE_RATES, EngineKind};
+use vcr_core::{ACCEPTANCE_RATES, EngineKind, KvCacheGroup};
 use vcr_trace::Trace;
 
 use super::{
@@ -26,6 +26,11 @@ pub struct RunConfigError {
     pub place: String,
     /// The problem, and its remedy.
     pub problem: String,
+}
+
+/// The groups of layers of a pool's engines.
+fn groups_of(pool: &PoolConfig) -> &[KvCacheGroup] {
+    pool.engine.as_vllm().map_or(&[], |engine| &engine.kv_cache_groups)
 }
 
 impl RunConfig {
@@ -100,6 +105,11 @@ impl RunConfig {
             && prefill.engine.block_size() != decode.engine.block_size()
         {
             problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
+        }
+        if let [prefill, decode] = pools[..]
+            && groups_of(prefill) != groups_of(decode)
+        {
+            problem("cluster".to_owned(), "prefill and decode engines must have the same `kv_cache_groups`");
         }
         if let [prefill, decode] = pools[..]
             && [prefill, decode].iter().any(|pool| pool.engine.hashed_blocks().lookahead_tokens > 0)

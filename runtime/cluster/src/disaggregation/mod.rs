@@ -79,7 +79,7 @@ impl KvHandoffs {
     ) -> Option<u64> {
         let Some(config) = &self.config else { return Some(0) };
         let tokens = match config.scope {
-            TransferScope::Missing => load.missing_tokens,
+            TransferScope::Missing => load.moved_tokens,
             TransferScope::FullPrompt => load.missing_tokens + load.cached_tokens,
         };
         let bytes = u64::from(tokens) * config.kv_bytes_per_token;

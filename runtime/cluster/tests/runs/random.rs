@@ -98,6 +98,12 @@ fn any_run_with_a_drafter_is_conserved() {
 }
 
 #[test]
+fn any_run_with_groups_of_layers_is_conserved() {
+    let drawn = (arb_case(), 1..200u32, any::<bool>());
+    assert_runs_conserved(32, drawn.prop_map(|(case, window, is_async)| case.with_groups(window, is_async)));
+}
+
+#[test]
 fn any_run_of_ranks_that_reserve_between_steps_is_conserved() {
     let orders = proptest::sample::select(vec![PassOrder::PrefillFirst, PassOrder::Mixed]);
     assert_runs_conserved(64, (arb_case(), orders).prop_map(|(case, order)| case.with_barrier(order)));

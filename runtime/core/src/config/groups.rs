@@ -4,8 +4,7 @@ use super::{ConfigError, Drafting, EngineConfigInput};
 use crate::compat::{CapacityPolicy, Reservations};
 use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS};
 
-/// Groups take their blocks as vLLM's do; rules of others than vLLM, and KV from elsewhere, are
-/// undefined with them.
+/// Groups take their blocks as vLLM's do; rules of others than vLLM are undefined with them.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let field = "kv_cache_groups";
     let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
@@ -64,7 +63,7 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         exclude("max_extra_tokens_per_step", "Dynamo's mocker has one group of full attention");
     }
     if input.reservations == Reservations::BetweenSteps {
-        exclude("reservations", "KV of several groups is not transferred");
+        exclude("reservations", "Dynamo's mocker has one group of full attention");
     }
     let drafting = Drafting::of(input);
     // Such a chunk may have no token at all, and then it never has one: vLLM's scheduler stalls.

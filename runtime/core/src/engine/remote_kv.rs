@@ -107,11 +107,14 @@ impl Engine {
         let cached_tokens = request.num_computed_tokens;
         request.status = RequestStatus::WaitingForRemoteKv;
         self.num_loading += 1;
+        let missing_tokens = request.prompt_tokens - cached_tokens;
+        let of_groups = self.groups.as_ref().map(|groups| groups.moved_tokens(cached_tokens, request.prompt_tokens));
         RemoteLoad {
             request: id,
             tag: request.tag,
             cached_tokens,
-            missing_tokens: request.prompt_tokens - cached_tokens,
+            missing_tokens,
+            moved_tokens: of_groups.unwrap_or(missing_tokens),
         }
     }
 

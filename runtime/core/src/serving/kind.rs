@@ -82,11 +82,11 @@ impl EngineKind {
         }
     }
 
-    /// Whether a request's KV may come from another engine of a cluster, or go there: links have no groups of layers.
+    /// Whether a request's KV may come from another engine of a cluster, or go there: states do not.
     #[must_use]
     pub fn transfers_kv(&self) -> bool {
         match self {
-            Self::Vllm(config) => !config.has_kv_cache_groups(),
+            Self::Vllm(config) => !config.keeps_states(),
             Self::Sglang(_) => true,
             Self::Ticks(_) => false,
         }

@@ -240,7 +240,7 @@ impl SglangEngine {
         request.deferred = true;
         self.num_loading += 1;
         let missing_tokens = request.prompt_tokens - cached_tokens;
-        RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens }
+        RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens, moved_tokens: missing_tokens }
     }
 
     /// Part of a request from the token `from` on for which this pass has room.

@@ -16,7 +16,7 @@ use crate::kv_transfer::settings::{TransferFault, TransferTime};
 /// A transfer to this engine that is to start.
 pub(crate) struct LoadRequest<'a> {
     pub(crate) tag: u64,
-    pub(crate) missing_tokens: u32,
+    pub(crate) moved_tokens: u32,
     pub(crate) fault: Option<TransferFault>,
     /// Pages to move, if there is a data plane and they can be moved.
     pub(crate) pages: Result<Option<LoadPages<'a>>, TransferError>,
@@ -89,9 +89,9 @@ impl Loads {
         time_scale: f64,
         now_ns: u64,
     ) {
-        let LoadRequest { tag, missing_tokens, fault, pages } = request;
+        let LoadRequest { tag, moved_tokens, fault, pages } = request;
         self.started += 1;
-        let duration_ns = self.duration_ns(missing_tokens) as f64 / time_scale;
+        let duration_ns = self.duration_ns(moved_tokens) as f64 / time_scale;
         let modelled_ns = now_ns.saturating_add(duration_ns as u64);
         let mut load =
             Load { id: None, modelled_ns, not_before_ns: now_ns, is_on_link: false, failure: None, moved: None };
@@ -124,7 +124,7 @@ impl Loads {
         let is_real = time_of(mover.as_deref()) == TransferTime::Real && matches!(pages, Ok(Some(_)));
         let link = self.settings.shared_link.as_ref().filter(|_| end_ns.is_none() && fault.is_none() && !is_real);
         if let (Some(link), Ok(_)) = (link, &pages) {
-            link.start(self.rank, tag, missing_tokens, now_ns);
+            link.start(self.rank, tag, moved_tokens, now_ns);
             load.is_on_link = true;
         }
         let modelled_end_ns = load.modelled_ns.max(load.not_before_ns);

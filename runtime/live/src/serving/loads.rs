@@ -41,7 +41,7 @@ impl Serving {
             }
             _ => Ok(None),
         };
-        let request = LoadRequest { tag: load.tag, missing_tokens: load.missing_tokens, fault, pages };
+        let request = LoadRequest { tag: load.tag, moved_tokens: load.moved_tokens, fault, pages };
         self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
     }
 
@@ -75,7 +75,7 @@ impl Serving {
             }
             Err(error) => {
                 let pages = Err(error);
-                let request = LoadRequest { tag: load.tag, missing_tokens: 0, fault: None, pages };
+                let request = LoadRequest { tag: load.tag, moved_tokens: 0, fault: None, pages };
                 self.transfers.start_load(request, self.stepper.time_scale(), now_ns);
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use vcr_cluster::{KvMoved, KvPlane, KvPlaneTime, PoolRole, RunConfig, TargetError, Topology};
+use vcr_core::EngineConfig;
 use vcr_live::{PlaneSettings, TransferObserver, TransferTime};
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
 use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
@@ -21,7 +22,7 @@ pub(crate) fn plane(
 ) -> Result<Option<PlaneSettings>, TargetError> {
     let (Some(link), Some(pool)) = (run.topology.link(), run.topology.pool(role)) else { return Ok(None) };
     let (Some(plane), Some(engine)) = (link.plane, pool.engine.as_vllm()) else { return Ok(None) };
-    let geometry = geometry(run, role, &plane, engine.num_gpu_blocks)?;
+    let geometry = geometry(run, &plane, link.kv_bytes_per_token, engine)?;
     let settings = TcpSettings { port, ..TcpSettings::default() };
     let observer = (role == PoolRole::Decode).then(|| observer(book.clone()));
     Ok(Some(PlaneSettings {
@@ -46,18 +47,9 @@ pub(crate) fn check_plane(run: &RunConfig) -> Result<(), TargetError> {
     let Topology::Disaggregated { prefill, decode, link, .. } = &run.topology else { return Ok(()) };
     let Some(plane) = link.plane else { return Ok(()) };
     let mut needed_bytes = 0_u64;
-    for (role, pool) in [(PoolRole::Prefill, prefill), (PoolRole::Decode, decode)] {
+    for pool in [prefill, decode] {
         let Some(engine) = pool.engine.as_vllm() else { continue };
-        if engine.kv_cache_groups.len() > 1 {
-            return Err(TargetError::with_hint(
-                format!(
-                    "`{}` cannot move KV: the engines of pool `{}` have several KV cache groups",
-                    run.name, pool.name
-                ),
-                "leave `kv_transfer` of its link out, and transfers take a modelled time",
-            ));
-        }
-        let of_engine = geometry(run, role, &plane, engine.num_gpu_blocks)?.total_bytes();
+        let of_engine = geometry(run, &plane, link.kv_bytes_per_token, engine)?.total_bytes();
         needed_bytes = needed_bytes.saturating_add(of_engine.saturating_mul(pool.most_ranks().into()));
     }
     match vcr_input::memory::limit() {
@@ -72,26 +64,50 @@ pub(crate) fn check_plane(run: &RunConfig) -> Result<(), TargetError> {
     }
 }
 
-fn geometry(run: &RunConfig, role: PoolRole, plane: &KvPlane, blocks: u32) -> Result<Geometry, TargetError> {
-    let (link, pool) = (run.topology.link(), run.topology.pool(role));
-    let block_tokens = pool.map_or(0, |pool| pool.engine.block_size());
-    let block_bytes = link.map_or(0, |link| link.kv_bytes_per_token).saturating_mul(block_tokens.into());
+fn geometry(
+    run: &RunConfig,
+    plane: &KvPlane,
+    kv_bytes_per_token: u64,
+    engine: &EngineConfig,
+) -> Result<Geometry, TargetError> {
+    let error = |problem: String, hint: &'static str| {
+        TargetError::with_hint(format!("`{}` cannot move KV: {problem}", run.name), hint)
+    };
+    let num_groups = engine.kv_cache_groups.len().max(1) as u32;
     let input = GeometryInput {
-        layers: plane.layers,
+        layers: plane.layers.div_ceil(num_groups),
         kv_heads: 1,
         slice_bytes: 1,
         ranks: 1,
-        blocks,
-        block_tokens,
+        blocks: engine.num_gpu_blocks,
+        block_tokens: engine.block_size,
         order: HeadOrder::HeadsFirst,
         regions: Regions::Apart,
     };
-    input.with_block_bytes(block_bytes).and_then(Geometry::new).map_err(|error| {
-        TargetError::with_hint(
-            format!("`{}` cannot move KV: {error}", run.name),
-            "a block has `kv_bytes_per_token` x `block_size` bytes; see `kv_layers` of its link",
-        )
-    })
+    let Some(block_bytes) = block_bytes(engine, kv_bytes_per_token) else {
+        let problem = format!(
+            "`kv_bytes_per_token` ({kv_bytes_per_token}) gives the blocks of its {num_groups} KV cache groups no whole \
+             number of bytes"
+        );
+        return Err(error(problem, "blocks of all groups have the same bytes; give a token a multiple of them"));
+    };
+    input.with_block_bytes(block_bytes).and_then(Geometry::new).map_err(|cause| error(cause.to_string(), BLOCK_HINT))
+}
+
+/// Hint for sizes that do not fit together.
+const BLOCK_HINT: &str = "a block has `kv_bytes_per_token` x `block_size` bytes, divided among KV cache groups; see \
+                          `kv_layers` of its link";
+
+/// Bytes of a block, which are the same in all groups: those that tokens have over all layers, divided among the blocks
+/// of all groups. None if they are no whole number.
+fn block_bytes(engine: &EngineConfig, kv_bytes_per_token: u64) -> Option<u64> {
+    let aligned_tokens = engine.aligned_tokens();
+    let sizes = engine.kv_cache_groups.iter().map(|group| group.block_size.unwrap_or(engine.block_size));
+    let blocks: u64 = sizes.map(|size| u64::from(aligned_tokens / size)).sum();
+    let bytes = kv_bytes_per_token.saturating_mul(aligned_tokens.into());
+    // Without groups there is one, whose blocks these are.
+    let blocks = blocks.max(1);
+    bytes.is_multiple_of(blocks).then_some(bytes / blocks)
 }
 
 fn observer(book: Book) -> TransferObserver {

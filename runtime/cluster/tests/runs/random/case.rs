@@ -174,6 +174,11 @@ impl Case {
         Self { scheduler: Scheduler::Drafter { drafter, async_scheduling }, ..self }
     }
 
+    /// The same with layers in groups, one of them with a window.
+    pub(crate) fn with_groups(self, window_tokens: u32, async_scheduling: bool) -> Self {
+        Self { scheduler: Scheduler::Groups { window_tokens, async_scheduling }, ..self }
+    }
+
     pub(crate) fn config(&self) -> RunConfig {
         let role = |role| if self.is_split { role } else { PoolRole::Aggregated };
         let requests = RequestMix {

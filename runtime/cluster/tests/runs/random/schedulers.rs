@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use vcr_cluster::{PoolConfig, RunConfig, Topology};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
-use vcr_core::{CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
+use vcr_core::{
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Reservations,
+};
 
 use crate::support::MS;
 
@@ -53,6 +55,19 @@ fn drafting(config: RunConfig, drafter: Drafter, async_scheduling: bool) -> RunC
     })
 }
 
+/// Engines whose layers are in groups, one of them with a window.
+fn grouped(config: RunConfig, window_tokens: u32, async_scheduling: bool) -> RunConfig {
+    let groups = [KvCacheKind::FullAttention, KvCacheKind::SlidingWindow { window_tokens }];
+    with_pools(config, |pool| {
+        let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with groups"));
+        let group = |kind| KvCacheGroup { kind, block_size: None, has_drafter: false };
+        let kv_cache_groups = groups.map(group).to_vec();
+        let reservations = Reservations::InSteps;
+        let input = EngineConfigInput { kv_cache_groups, reservations, async_scheduling, ..own };
+        PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
+    })
+}
+
 /// The same pools with another scheduler in their engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scheduler {
@@ -73,6 +88,11 @@ pub(crate) enum Scheduler {
     /// fingerprints.
     Drafter {
         drafter: Drafter,
+        async_scheduling: bool,
+    },
+    /// vLLM's with layers in groups, one of them with a window of so many tokens. Not among those that are drawn.
+    Groups {
+        window_tokens: u32,
         async_scheduling: bool,
     },
 }
@@ -136,6 +156,9 @@ pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConf
             });
         }
         Scheduler::Drafter { drafter, async_scheduling } => return drafting(config, drafter, async_scheduling),
+        Scheduler::Groups { window_tokens, async_scheduling } => {
+            return grouped(config, window_tokens, async_scheduling);
+        }
         Scheduler::Sglang { pass_order, schedule_policy, reservations } => (pass_order, schedule_policy, reservations),
     };
     with_pools(config, |pool| {

@@ -9,6 +9,7 @@ pub(crate) mod kind;
 mod lookup;
 mod states;
 mod store;
+mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
