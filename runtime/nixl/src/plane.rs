@@ -6,13 +6,14 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use vcr_transfer::{
-    Arena, Direction, ErrorKind, Expected, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer,
+    Arena, Direction, ErrorKind, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer,
     TransferError,
 };
 use vcr_wire::{NixlQuery, NoticeBoard, Transport};
 
 use crate::NixlSettings;
 use crate::agent::NixlAgent;
+use crate::filler::Filler;
 use crate::layout::own_handshake;
 use crate::shared::{Command, Shared, locked};
 use crate::worker::Worker;
@@ -23,6 +24,7 @@ pub struct NixlPlane {
     arena: Arc<Arena>,
     shared: Arc<Shared>,
     commands: Sender<Command>,
+    filler: Filler,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,6 +55,7 @@ impl NixlPlane {
             let handshake = own_handshake(settings, &context, &metadata, rank);
             board.set_metadata(NixlQuery { pp_rank: 0, tp_rank: rank }, &handshake);
         }
+        let filler = Filler::start(&context.arena)?;
         let (shared, arena) = (Arc::new(Shared::new()), Arc::clone(&context.arena));
         let (commands, inbox): (_, Receiver<Command>) = channel();
         let worker = Worker::new(Arc::clone(settings), context, transport, board, agent, Arc::clone(&shared));
@@ -60,7 +63,7 @@ impl NixlPlane {
             .name("vcr-nixl".to_owned())
             .spawn(move || worker.run(&inbox))
             .map_err(|reason| error(format!("cannot start the thread of a NIXL agent: {reason}")))?;
-        Ok(Self { port, arena, shared, commands, thread: Some(thread) })
+        Ok(Self { port, arena, shared, commands, filler, thread: Some(thread) })
     }
 
     /// Opens a transfer and passes it on.
@@ -80,6 +83,20 @@ impl Plane for NixlPlane {
 
     fn port(&self) -> u16 {
         self.port
+    }
+
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, blocks: Vec<Held>) {
+        // Those that NIXL may still write to are seen to when they are held.
+        let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
+        let wanted = free.map(|held| {
+            self.arena.want(held.block, held.content);
+            held.block
+        });
+        self.filler.fill(wanted.collect());
     }
 
     fn hold(&mut self, hold: Hold) {

@@ -193,6 +193,33 @@ fn pages_are_read_compared_and_their_owner_is_notified() {
     }
 }
 
+/// Blocks that are announced have their pattern soon, whatever becomes of them; those that are held have it at once.
+#[test]
+fn announced_blocks_get_their_pattern() {
+    if !has_library() {
+        return;
+    }
+    let mut prefill = Engine::start("prefill", 2, 64);
+    assert!(prefill.plane.prepares());
+    let content = |block: u32| u64::from(block) + 100;
+    prefill.plane.prepare((1..40).map(|block| Held { block, content: content(block) }).collect());
+    let held: Vec<_> = (30..50).map(|block| (block, content(block))).collect();
+    hold(&mut prefill, &held);
+    assert!(held.iter().all(|&(block, content)| prefill.arena.content(block) == Some(content)));
+    let start = Instant::now();
+    while (1..40).any(|block| prefill.arena.content(block) != Some(content(block))) {
+        assert!(start.elapsed() < PATIENCE, "some blocks have no pattern");
+        std::thread::yield_now();
+    }
+    // Another transfer takes a block that was announced and not held.
+    hold(&mut prefill, &[(45, 7)]);
+    let mut decode = Engine::start("decode", 1, 64);
+    decode.plane.prepare((0..64).map(|block| Held { block, content: 5 }).collect());
+    decode.plane.start(read(1, &prefill.peer, &[(9, 45, 7)]));
+    assert!(decode.finished(1).is_ok());
+    assert_eq!(decode.arena.content(9), Some(7));
+}
+
 #[test]
 fn failures_have_their_reason() {
     if !has_library() {

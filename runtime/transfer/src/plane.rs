@@ -137,6 +137,14 @@ pub trait Plane: Send {
     /// The port at which peers find it.
     fn port(&self) -> u16;
 
+    /// Whether [`Plane::prepare`] is of use.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Announces blocks that are computed now and held afterwards, so that their pattern is written meanwhile.
+    fn prepare(&mut self, _blocks: Vec<Held>) {}
+
     /// Lets peers read these blocks. The plane writes their pattern before anyone can read it: at once, or when the
     /// first reader comes.
     fn hold(&mut self, hold: Hold);

@@ -134,6 +134,18 @@ impl Mover {
         self.last_id
     }
 
+    /// Whether blocks of prompts are to be announced while they are computed.
+    pub(crate) fn prepares(&self) -> bool {
+        self.plane.prepares()
+    }
+
+    /// Announces blocks of a prompt that is computed now.
+    pub(crate) fn prepare(&mut self, blocks: Vec<Held>) {
+        if !blocks.is_empty() {
+            self.plane.prepare(blocks);
+        }
+    }
+
     /// Lets peers read a finished prompt, or starts the push that waits for it.
     pub(crate) fn hold(&mut self, request: &str, groups: &[GroupPages<Held>]) {
         let blocks = groups.iter().flat_map(|group| group.pages.iter().copied()).collect();

@@ -5,7 +5,7 @@
 
 use std::iter;
 
-use vcr_core::plan::RemoteLoad;
+use vcr_core::plan::{RemoteLoad, ScheduledKind, ScheduledRequest};
 use vcr_core::{Engine, EngineConfig, RequestId};
 use vcr_transfer::pattern::mix;
 use vcr_transfer::{BlockPair, ErrorKind, Held, TransferError};
@@ -53,6 +53,38 @@ pub(crate) fn exchanged_blocks(engine: &Engine, id: RequestId, prompt_tokens: u3
     };
     let groups = config.kv_cache_groups.iter().zip(block_sizes(config));
     groups.zip(engine.group_block_tables(id)).map(of_group).collect()
+}
+
+/// A part of a prompt that a step computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComputingPart {
+    pub(crate) tag: u64,
+    /// Tokens that have blocks with it, and did not before.
+    first_token: u32,
+    end_token: u32,
+}
+
+impl ComputingPart {
+    /// Of a prompt that was not running, what the cache holds is part of it.
+    pub(crate) fn of(entry: &ScheduledRequest) -> Self {
+        let first_token = if entry.kind == ScheduledKind::Running { entry.num_computed_tokens } else { 0 };
+        Self { tag: entry.tag, first_token, end_token: entry.num_computed_tokens + entry.num_scheduled_tokens }
+    }
+
+    /// Its blocks, but for those that no coming token needs.
+    pub(crate) fn pages(&self, engine: &Engine, id: RequestId, contents: &[Vec<u64>]) -> Vec<Held> {
+        let config = engine.config();
+        let alone = config.kv_cache_groups.is_empty().then(|| engine.block_table(id));
+        let tables = alone.into_iter().chain(engine.group_block_tables(id));
+        let mut pages = Vec::new();
+        for ((table, block_size), contents) in tables.zip(block_sizes(config)).zip(contents) {
+            let places = (self.first_token / block_size) as usize..self.end_token.div_ceil(block_size) as usize;
+            let of_table = table.iter().zip(contents).take(places.end).skip(places.start);
+            let needed = of_table.filter(|(block, _)| **block != NULL_BLOCK);
+            pages.extend(needed.map(|(block, content)| Held { block: *block, content: *content }));
+        }
+        pages
+    }
 }
 
 /// The same blocks with their contents.

@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 
 use vcr_core::RequestId;
-use vcr_core::plan::RemoteLoad;
+use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::seed::derive;
-use vcr_transfer::{Description, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics};
+use vcr_transfer::{
+    Description, Held, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics,
+};
 use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
 
 use crate::config::TransferSettings;
@@ -17,7 +19,7 @@ use crate::context::Context;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
 use crate::kv_transfer::meetings::{MeetingCounts, MeetingResult, Meetings};
 use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
-use crate::kv_transfer::pages::held_pages;
+use crate::kv_transfer::pages::{ComputingPart, held_pages};
 use crate::kv_transfer::params::HeldPrompt;
 use crate::kv_transfer::peers::{AllowedPeers, PeerSockets};
 use crate::kv_transfer::push::PushRegistration;
@@ -58,6 +60,8 @@ pub(crate) struct Transfers {
     loads: Loads,
     /// Transfers that a step has started and that were not looked at yet.
     announced: Vec<RemoteLoad>,
+    /// Parts of prompts that steps compute and that were not looked at yet.
+    computing: Vec<ComputingPart>,
     next_heartbeat_ns: Option<u64>,
     /// Notices for prompts that are not held.
     stray_notices: u64,
@@ -103,6 +107,7 @@ impl Transfers {
             meetings,
             loads: Loads::new(settings, rank, seed),
             announced: Vec::new(),
+            computing: Vec::new(),
             next_heartbeat_ns,
             stray_notices: 0,
             released: Vec::new(),
@@ -177,6 +182,26 @@ impl Transfers {
     /// The plane's name and totals, if there is one.
     pub(crate) fn statistics(&self) -> Option<(&'static str, Statistics)> {
         self.mover.as_ref().map(Mover::statistics)
+    }
+
+    /// A step computes parts of prompts, whose blocks are perhaps to be held.
+    pub(crate) fn note_scheduled(&mut self, plan: &StepPlan) {
+        if self.mover.as_ref().is_some_and(Mover::prepares) {
+            let parts = plan.scheduled.iter().filter(|entry| entry.is_prefill);
+            self.computing.extend(parts.map(ComputingPart::of));
+        }
+    }
+
+    /// The parts of prompts that steps compute since the last call.
+    pub(crate) fn take_computing(&mut self) -> Vec<ComputingPart> {
+        std::mem::take(&mut self.computing)
+    }
+
+    /// Announces blocks of a prompt that is computed now and held afterwards.
+    pub(crate) fn prepare(&mut self, blocks: Vec<Held>) {
+        if let Some(mover) = &mut self.mover {
+            mover.prepare(blocks);
+        }
     }
 
     /// A step has reserved blocks for a transfer, which [`Transfers::start_load`] is to start.

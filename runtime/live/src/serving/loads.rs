@@ -18,6 +18,18 @@ use crate::serving::Serving;
 const LOAD_FAILED: &str = "kv_load_failed";
 
 impl Serving {
+    /// Announces the blocks that the last steps compute for other engines.
+    pub(super) fn prepare_blocks(&mut self) {
+        for part in self.transfers.take_computing() {
+            let Some(request) = self.requests.get(part.tag) else { continue };
+            let Some(extras) = request.extras.as_deref().filter(|extras| extras.is_prefill_only) else { continue };
+            if let Some(core) = request.core {
+                let blocks = part.pages(self.stepper.engine(), core, &extras.contents);
+                self.transfers.prepare(blocks);
+            }
+        }
+    }
+
     /// Starts the transfers for which the last steps have reserved blocks.
     pub(super) fn start_loads(&mut self, now_ns: u64) {
         for load in self.transfers.take_announced() {

@@ -101,6 +101,7 @@ impl Serving {
     /// When the policy or the latency model fails.
     pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
         self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)?;
+        self.prepare_blocks();
         self.start_loads(now_ns);
         Ok(())
     }

@@ -386,6 +386,7 @@ impl Stepper {
                 request.event(EventType::Scheduled, timestamp);
             }
         }
+        transfers.note_scheduled(plan);
         for load in &plan.remote_loads {
             if let Some(request) = requests.get_mut(load.tag) {
                 request.local_cached_tokens = load.cached_tokens;
