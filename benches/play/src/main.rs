@@ -42,13 +42,14 @@ mod process;
 mod report;
 mod serve;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
 use cases::Limits;
 use client::{Load, Setup, Sockets};
-use moving::Moving;
+use moving::{Moving, StreamEngine};
 use paced::Pace;
 use report::Sheet;
 use serve::ServeArgs;
@@ -142,7 +143,7 @@ enum Case {
         #[arg(long, value_name = "TOKENS", default_value_t = 512)]
         prompt_tokens: u32,
     },
-    /// A stream while KV moves to its engine, and without.
+    /// A stream while KV moves to its engine or from it, and without.
     Moving {
         /// Bytes of each transfer.
         #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = vcr_units::bytes)]
@@ -156,6 +157,12 @@ enum Case {
         /// Time between tokens.
         #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = duration)]
         interval: u64,
+        /// The engine with the stream.
+        #[arg(long, value_enum, default_value = "decode")]
+        stream_at: StreamEngine,
+        /// Move the bytes through NIXL, with this library.
+        #[arg(long, value_name = "PATH")]
+        nixl_library: Option<PathBuf>,
     },
     /// A real frontend and the engine behind it, driven over HTTP.
     Http {
@@ -244,10 +251,18 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
         &Case::Flood { requests, max_requests, prompt_tokens } => {
             done(cases::flood(setup, requests, max_requests, prompt_tokens)?);
         }
-        &Case::Moving { total, page, rounds, interval } => done(moving::moving(
-            setup,
-            Moving { total_bytes: total, page_bytes: page, rounds, interval_ns: interval, more_ms: Some(0.3) },
-        )?),
+        Case::Moving { total, page, rounds, interval, stream_at, nixl_library } => {
+            let what = Moving {
+                total_bytes: *total,
+                page_bytes: *page,
+                rounds: *rounds,
+                interval_ns: *interval,
+                stream_at: *stream_at,
+                nixl_library: nixl_library.clone(),
+                more_ms: Some(0.3),
+            };
+            done(moving::moving(setup, &what)?);
+        }
         Case::Http { frontend, model, load } => {
             done(http::through_frontend(setup, frontend, model, load.load(), None)?);
         }

@@ -1,5 +1,8 @@
-//! Disturbance of a stream while KV moves to its engine.
+//! Disturbance of a stream while KV moves to its engine, or from it.
 
+use std::path::PathBuf;
+
+use clap::ValueEnum;
 use vcr_wire::{EngineCoreOutputs, Value, monotonic_ns};
 
 use crate::Failure;
@@ -15,8 +18,17 @@ const FIRST_CONTENT: u64 = 1 << 63;
 /// Longest stream.
 const STREAM_TOKENS: u32 = 20_000;
 
-/// Transfers to an engine with a stream.
-#[derive(Clone, Copy, Debug)]
+/// The engine that has the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StreamEngine {
+    /// That which computes the prompts.
+    Prefill,
+    /// That to which they move.
+    Decode,
+}
+
+/// Transfers between two engines, one of which has a stream.
+#[derive(Clone, Debug)]
 pub(crate) struct Moving {
     /// Bytes of each transfer.
     pub(crate) total_bytes: u64,
@@ -26,6 +38,10 @@ pub(crate) struct Moving {
     pub(crate) rounds: u32,
     /// Time between the stream's tokens.
     pub(crate) interval_ns: u64,
+    /// The engine with the stream.
+    pub(crate) stream_at: StreamEngine,
+    /// NIXL's library, if it moves the bytes; TCP does without.
+    pub(crate) nixl_library: Option<PathBuf>,
     /// Target: by how much the error of gaps at the 99th percentile may be larger while KV moves, in milliseconds.
     pub(crate) more_ms: Option<f64>,
 }
@@ -52,20 +68,22 @@ impl Stream {
 }
 
 /// Runs a stream alone, and then while prompts of another engine move to it.
-pub(crate) fn moving(setup: &Setup, what: Moving) -> Result<Sheet, Failure> {
+pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
     let block_bytes = what.page_bytes * 2;
     let blocks = what.total_bytes / block_bytes.max(1);
     if blocks == 0 || blocks * block_bytes != what.total_bytes {
         return Err("the total must be an even number of pages".into());
     }
     let tokens = u32::try_from(blocks * BLOCK_TOKENS)?;
-    let mut prefill = start(setup, &what, tokens, None)?;
-    let mut decode = start(setup, &what, tokens, Some(what.interval_ns))?;
+    let interval_of = |engine| (what.stream_at == engine).then_some(what.interval_ns);
+    let mut prefill = start(setup, what, tokens, interval_of(StreamEngine::Prefill))?;
+    let mut decode = start(setup, what, tokens, interval_of(StreamEngine::Decode))?;
+    if what.stream_at == StreamEngine::Prefill {
+        return beside_prompts(what, tokens, &mut prefill, &mut decode);
+    }
     let mut stream = Stream { name: decode.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
 
-    // Gaps without a transfer: one second for each of the rounds that follow.
-    let wanted =
-        (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4);
+    let wanted = wanted_gaps(what);
     let began_ns = monotonic_ns();
     while stream.instants_ns.len() < wanted as usize {
         receive(&mut decode, &mut stream)?;
@@ -73,7 +91,7 @@ pub(crate) fn moving(setup: &Setup, what: Moving) -> Result<Sheet, Failure> {
     let mut alone = stream.gap_errors(what.interval_ns, began_ns, u64::MAX);
     let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
     for round in 0..what.rounds {
-        let params = computed(&mut prefill, round, tokens)?;
+        let params = computed(&mut prefill, round, tokens, None)?;
         let began_ns = monotonic_ns();
         let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
         let ended_ns = loop {
@@ -85,16 +103,63 @@ pub(crate) fn moving(setup: &Setup, what: Moving) -> Result<Sheet, Failure> {
         times_ms.push((ended_ns - began_ns) as f64 / 1e6);
         besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
     }
+    sheet(what, (&mut alone, &mut besides), times_ms)
+}
+
+/// The same with the stream at the engine that computes the prompts: gaps from a prompt's arrival until its KV has moved.
+fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut Client) -> Result<Sheet, Failure> {
+    let mut stream = Stream { name: prefill.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
+    let wanted = wanted_gaps(what);
+    let began_ns = monotonic_ns();
+    while stream.instants_ns.len() < wanted as usize {
+        receive(prefill, &mut stream)?;
+    }
+    let mut alone = stream.gap_errors(what.interval_ns, began_ns, u64::MAX);
+    let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
+    for round in 0..what.rounds {
+        let began_ns = monotonic_ns();
+        let params = computed(prefill, round, tokens, Some(&mut stream))?;
+        let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
+        loop {
+            let arrival = decode.receive()?;
+            decode.note(&arrival.outputs)?;
+            if arrival.outputs.outputs.iter().any(|output| output.request_id == moved) {
+                break;
+            }
+        }
+        let ended_ns = monotonic_ns();
+        // What the stream has sent meanwhile.
+        while stream.instants_ns.last().is_none_or(|last_ns| *last_ns < ended_ns) {
+            receive(prefill, &mut stream)?;
+        }
+        times_ms.push((ended_ns - began_ns) as f64 / 1e6);
+        besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
+    }
+    sheet(what, (&mut alone, &mut besides), times_ms)
+}
+
+/// Gaps to look at without a transfer: one second for each of the rounds that follow.
+fn wanted_gaps(what: &Moving) -> u64 {
+    (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4)
+}
+
+fn sheet(
+    what: &Moving,
+    (alone, besides): (&mut Vec<u64>, &mut Vec<u64>),
+    times_ms: Vec<f64>,
+) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
-        "moving: {} MiB in pages of {} KiB, a token every {} ms",
+        "moving: {} MiB in pages of {} KiB {}, a token every {} ms at the {:?} engine",
         what.total_bytes >> 20,
         what.page_bytes >> 10,
-        what.interval_ns as f64 / 1e6
+        if what.nixl_library.is_some() { "through NIXL" } else { "over TCP" },
+        what.interval_ns as f64 / 1e6,
+        what.stream_at
     ));
     if besides.is_empty() {
         return Err("no gap lay within a transfer: move more bytes".into());
     }
-    let (before, during) = (p99_ms(&mut alone), p99_ms(&mut besides));
+    let (before, during) = (p99_ms(alone), p99_ms(besides));
     let time_ms = median(times_ms);
     sheet
         .figure("gaps alone", alone.len() as f64, "")
@@ -118,13 +183,18 @@ fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) ->
     let blocks = u64::from(tokens) / BLOCK_TOKENS * 2 + u64::from(STREAM_TOKENS) / BLOCK_TOKENS + 64;
     let longest = tokens.max(STREAM_TOKENS + PROMPT_TOKENS) + 64;
     let options = format!(
-        "--kv-transfer tcp --side-channel-port {} --kv-shape 1x1x128 --kv-block-bytes {}B --block-size {BLOCK_TOKENS} \
+        "--side-channel-port {} --kv-shape 1x1x128 --kv-block-bytes {}B --block-size {BLOCK_TOKENS} \
          --num-gpu-blocks {blocks} --max-model-len {longest} --max-num-batched-tokens {longest} \
          --kv-transfer-time real --kv-lease 600s",
         free_port()?,
         what.page_bytes * 2,
     );
     let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+    let plane = if what.nixl_library.is_some() { "nixl" } else { "tcp" };
+    options.extend(["--kv-transfer".to_owned(), plane.to_owned()]);
+    if let Some(library) = &what.nixl_library {
+        options.extend(["--nixl-library".to_owned(), library.display().to_string()]);
+    }
     if let Some(interval_ns) = interval_ns {
         options.extend(["--inter-token-latency".to_owned(), format!("{interval_ns}ns")]);
     }
@@ -145,13 +215,24 @@ fn receive(client: &mut Client, stream: &mut Stream) -> Result<Arrival, Failure>
 }
 
 /// Has a prompt computed, which its engine holds then; where it is.
-fn computed(prefill: &mut Client, content: u32, tokens: u32) -> Result<Value, Failure> {
+fn computed(
+    prefill: &mut Client,
+    content: u32,
+    tokens: u32,
+    mut stream: Option<&mut Stream>,
+) -> Result<Value, Failure> {
     let flag = |name: &str, value| (Value::Str(name.to_owned()), Value::Bool(value));
     let params = Value::Map(vec![flag("do_remote_decode", true), flag("do_remote_prefill", false)]);
     let name = prefill.send_prompt(FIRST_CONTENT | u64::from(content), tokens, 1, Some(params))?;
     loop {
-        let arrival = prefill.receive()?;
-        prefill.note(&arrival.outputs)?;
+        let arrival = match &mut stream {
+            Some(stream) => receive(prefill, stream)?,
+            None => {
+                let arrival = prefill.receive()?;
+                prefill.note(&arrival.outputs)?;
+                arrival
+            }
+        };
         let output = arrival.outputs.outputs.iter().find(|output| output.request_id == name);
         if let Some(output) = output.filter(|output| output.finish_reason.is_some()) {
             let params = output.kv_transfer_params.clone();
