@@ -15,6 +15,7 @@
 #   site      mdBook                                38 MB, 5 s
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
+#   toy-proxy    vLLM's toy proxy for P/D           60 MB, 15 s
 #   dynamo    NVIDIA Dynamo's frontend             350 MB, 30 s
 #   python    maturin, and what reads the package  680 MB, 30 s
 #   ray       Ray                                  300 MB, 15 s
@@ -26,7 +27,17 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router dynamo python ray moto site
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto site
+
+# Of vLLM's packages only the source distribution has it, among the tests.
+fetch_toy_proxy() {
+  local release=0.33.0 work
+  work=$(mktemp -d)
+  python3 "$here/../../conformance/sdist.py" $release "$work"
+  tar -xzOf "$work/vllm-$release.tar.gz" \
+    "vllm-$release/tests/v1/kv_connector/nixl_integration/toy_proxy_server.py" >"$1/toy_proxy_server.py"
+  rm -rf "$work"
+}
 
 mkdir -p "$target"
 for name in "$@"; do
@@ -36,5 +47,6 @@ for name in "$@"; do
   rm -rf "${target:?}/$name"
   python3 -m venv "$target/$name"
   "$target/$name/bin/pip" install --quiet --no-deps -r "$pins"
+  [ "$name" != toy-proxy ] || fetch_toy_proxy "$target/$name"
   cp "$pins" "$target/$name/pins.txt"
 done

@@ -6,4 +6,5 @@ mod moving;
 mod routers;
 mod scenario;
 mod shapes;
+mod storm;
 mod tls;

@@ -113,37 +113,78 @@ fn predicted() -> Duration {
     Duration::from_secs_f64(ttft_ms.expect("there is a time to first token") / 1e3)
 }
 
-/// vLLM's own router for prefill and decode, in front of two of vLLM's frontends.
+/// Two of vLLM's frontends, each with an engine between which KV moves.
+struct Pair {
+    prefill: Frontend,
+    decode: Frontend,
+    prefill_engine: Play,
+    decode_engine: Play,
+}
+
+impl Pair {
+    /// None, said loudly, where the frontends are missing.
+    fn start() -> Option<Self> {
+        let play = |frontend: &Frontend| {
+            let port = free_port().to_string();
+            let times = ["--latency", LATENCY, "--kv-cache-transfer-latency", TRANSFER];
+            let plane = ["--kv-transfer", "tcp", "--kv-block-bytes", "64KiB", "--num-gpu-blocks", "1000"];
+            Play::start(&frontend.handshake_address(), &[&times[..], &plane, &["--side-channel-port", &port]].concat())
+        };
+        let start = || Frontend::start("0.33.0", &FrontendOptions::default());
+        let (mut prefill, mut decode) = (start()?, start()?);
+        let (prefill_engine, decode_engine) = (play(&prefill), play(&decode));
+        prefill.wait_until_it_serves();
+        decode.wait_until_it_serves();
+        Some(Self { prefill, decode, prefill_engine, decode_engine })
+    }
+
+    /// Sends a prompt to the router at this port: the time to its first token contains the transfer.
+    #[track_caller]
+    fn check(&mut self, port: u16) {
+        let (ttft, text) = complete(&format!("http://127.0.0.1:{port}/v1/completions"), &prompt());
+        assert!(!text.is_empty());
+        let predicted = predicted();
+        assert!(predicted > Duration::from_millis(300), "the transfer takes part: {predicted:?}");
+        assert!(ttft >= predicted, "virtual time is a lower bound: {ttft:?}, {predicted:?}");
+        eprintln!("time to first token: {ttft:?}, in virtual time {predicted:?}");
+        // Each engine did its part.
+        self.prefill_engine.wait_for("output_tokens=1 ");
+        self.decode_engine.wait_for("KV arrived");
+        self.decode_engine.wait_for("output_tokens=8 ");
+        self.decode.wait_for_metric("vllm:request_success_total", 1.0);
+    }
+}
+
+/// vLLM's own toy proxy for prefill and decode, out of its source distribution.
+#[test]
+fn the_toy_proxy_with_two_frontends() {
+    let Some(client) = client("toy-proxy") else { return };
+    let Some(mut pair) = Pair::start() else { return };
+    let program = client.environment().join("toy_proxy_server.py");
+    let mut command = client.python(&[program.to_str().expect("a path is a text")]);
+    let port = free_port();
+    let of = |url: String| url.rsplit_once(':').expect("it has a port").1.trim_end_matches('/').to_owned();
+    command.args(["--port", &port.to_string()]);
+    command.args(["--prefiller-host", "127.0.0.1", "--prefiller-port", &of(pair.prefill.url(""))]);
+    command.args(["--decoder-host", "127.0.0.1", "--decoder-port", &of(pair.decode.url(""))]);
+    let mut proxy = Other::start("the toy proxy", command);
+    proxy.wait_until("serve", |_| is_there(&format!("http://127.0.0.1:{port}/healthcheck"), "\"prefill_instances\":1"));
+    pair.check(port);
+}
+
+/// The router of the vLLM project.
 #[test]
 fn vllm_router_with_two_frontends() {
     let Some(router) = client("vllm-router") else { return };
-    let play = |frontend: &Frontend| {
-        let (port, args) = (free_port().to_string(), ["--latency", LATENCY, "--kv-cache-transfer-latency", TRANSFER]);
-        Play::start(&frontend.handshake_address(), &[&args[..], &["--side-channel-port", &port]].concat())
-    };
-    let start = || Frontend::start("0.33.0", &FrontendOptions::default());
-    let (Some(mut prefill), Some(mut decode)) = (start(), start()) else { return };
-    let (prefill_engine, decode_engine) = (play(&prefill), play(&decode));
-    prefill.wait_until_it_serves();
-    decode.wait_until_it_serves();
-
+    let Some(mut pair) = Pair::start() else { return };
     let port = free_port();
     let mut command = router.python(&["-m", "vllm_router.launch_router", "--vllm-pd-disaggregation"]);
-    command.args(["--prefill", &prefill.url(""), "--decode", &decode.url(""), "--policy", "round_robin"]);
+    command.args(["--prefill", &pair.prefill.url(""), "--decode", &pair.decode.url(""), "--policy", "round_robin"]);
     command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
     command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port", &free_port().to_string()]);
     let mut router = Other::start("vllm-router", command);
     router.wait_until("serve", |_| is_there(&format!("http://127.0.0.1:{port}/health"), ""));
-
-    let (ttft, text) = complete(&format!("http://127.0.0.1:{port}/v1/completions"), &prompt());
-    assert!(!text.is_empty());
-    let predicted = predicted();
-    assert!(predicted > Duration::from_millis(300), "the transfer takes part: {predicted:?}");
-    assert!(ttft >= predicted, "virtual time is a lower bound: {ttft:?}, {predicted:?}");
-    // Each engine did its part.
-    prefill_engine.wait_for("output_tokens=1 ");
-    decode_engine.wait_for("output_tokens=8 ");
-    decode.wait_for_metric("vllm:request_success_total", 1.0);
+    pair.check(port);
 }
 
 /// NVIDIA Dynamo's frontend and KV router, without etcd and NATS, with KV events of the prefill engine.
