@@ -5,6 +5,7 @@ import random
 from hashlib import blake2b
 
 from random_media import Media
+from scripted_connector import draw_connector
 
 SHARED_SEGMENTS = 4
 FIRST_OWN_SEGMENT = 1001
@@ -51,12 +52,14 @@ EAGLE_LIKE = ["eagle", "mtp", "multi_module_mtp"]
 PARALLEL = ["context", "pipeline"]
 
 
-def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by_batch=False):
+def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by_batch=False, connector=None):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
     `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", with
-    multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, and with
-    numbers of drafts that depend on the size of the batch if `by_batch` is set."""
-    parts = [part for part in ("by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter) if part]
+    multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, with
+    numbers of drafts that depend on the size of the batch if `by_batch` is set, and with a KV connector if `connector` names its
+    kind."""
+    parts = [connector, "by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter]
+    parts = [part for part in parts if part]
     rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
     # Requests that outgrow the pool together, so that many are preempted.
     pressed = rng.random() < (0.75 if parts else 0.55)
@@ -81,6 +84,8 @@ def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by
         draw_parallel(rng, config, parallel)
     if by_batch:
         draw_by_batch(rng, config)
+    if connector:
+        draw_connector(rng, config, connector)
     habits = draw_habits(rng, config, pressed)
     habits["media"] = Media(rng, config) if media else None
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])

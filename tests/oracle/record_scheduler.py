@@ -2,7 +2,7 @@
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
-        [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--model-runner-v2]
+        [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--connector KIND] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import sys
 import traceback
 from pathlib import Path
@@ -19,16 +20,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-# Of the CPU, of torch and of settings that are drawn to be unusual.
-logging.disable(logging.WARNING)
+# Of the CPU, of torch, of settings that are drawn to be unusual and of loads that fail.
+logging.disable(logging.ERROR)
 
 from random_cases import DRAFTERS, GROUP_KINDS, PARALLEL, Hashed, draw  # noqa: E402
+from scripted_connector import CONNECTORS, RecordedTransfers, drawn_transfers  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 from vllm_scheduler import without_newer_settings  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
-REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media"]
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote"]
 
 
 class Recorded:
@@ -68,7 +70,8 @@ def redrive(case, model):
     config = {key: value for key, value in recorded["config"].items() if key != "effective"}
     add_order = [identity for line in steps for identity in line.get("add", ())]
     v2 = recorded["config"]["effective"]["use_v2_model_runner"]
-    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order, v2)
+    transfers = RecordedTransfers(steps, requests) if "connector" in config else None
+    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order, v2, transfers)
     if drive.effective != recorded["config"]["effective"]:
         print(f"{case.name}: the effective settings differ")
         print(difference(recorded["config"]["effective"], drive.effective))
@@ -100,7 +103,11 @@ def record(out, name, seed, number, model, model_runner_v2, kinds):
     drive = None
     try:
         answers = Hashed(seed, number, config["spec"])
-        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2)
+        transfers = None
+        if "connector" in config:
+            transfers = drawn_transfers(seed, number, config)
+            transfers.draw_remotes(config["connector"], requests, random.Random(f"remotes/{seed}/{number}"))
+        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2, transfers)
         for _ in drive.run():
             pass
     except Exception as error:
@@ -155,6 +162,7 @@ def main():
     parser.add_argument("--media", action="store_true", help="draw cases whose prompts have images")
     parser.add_argument("--parallel", choices=PARALLEL, help="draw cases with context or pipeline parallelism")
     parser.add_argument("--by-batch", action="store_true", help="draw cases with drafts by the size of the batch")
+    parser.add_argument("--connector", choices=list(CONNECTORS), help="draw cases with this KV connector")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -172,8 +180,10 @@ def main():
         "media": arguments.media,
         "parallel": arguments.parallel,
         "by_batch": arguments.by_batch,
+        "connector": arguments.connector,
     }
-    named = ["by-batch" if arguments.by_batch else None, arguments.parallel, "media" if arguments.media else None, arguments.drafter, arguments.groups]
+    named = [arguments.connector, "by-batch" if arguments.by_batch else None, arguments.parallel]
+    named += ["media" if arguments.media else None, arguments.drafter, arguments.groups]
     prefix = "-".join(kind for kind in named if kind) or "random"
     for number in range(arguments.cases):
         name = f"{prefix}-{arguments.seed}-{number:03}"

@@ -16,9 +16,11 @@ from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from scripted_connector import connector_output, transfer_params
 from vllm_scheduler import effective, hash_block_size, new_scheduler
 
 STOP_TOKEN = 7
@@ -109,6 +111,20 @@ def feature(identity, offset, length, runs=None):
     return MultiModalFeatureSpec(data=None, modality="image", identifier=str(identity), mm_position=position)
 
 
+class OneByOne:
+    """Has the scheduler end and forget in the order of numbers, where it goes through sets otherwise."""
+
+    def __init__(self, scheduler):
+        self._finish = scheduler.finish_requests
+        self._evict = scheduler.kv_cache_manager.evict_blocks
+        scheduler.finish_requests = self._finish_requests
+        scheduler.kv_cache_manager.evict_blocks = lambda blocks: self._evict(sorted(blocks))
+
+    def _finish_requests(self, names, status):
+        names = [names] if isinstance(names, str) else sorted(names, key=int)
+        return [request for name in names for request in self._finish(name, status)]
+
+
 class Drive:
     """One run of one case, an iteration of the engine's loop at a time.
 
@@ -123,7 +139,7 @@ class Drive:
     """
 
     def __init__(
-        self, config, requests, model, answers, iterations_max, add_order=None, model_runner_v2=False
+        self, config, requests, model, answers, iterations_max, add_order=None, model_runner_v2=False, transfers=None
     ):
         self.config = config
         self.scheduler = new_scheduler(config, model, model_runner_v2)
@@ -136,6 +152,14 @@ class Drive:
         self._iterations_max = iterations_max
         self._events = EventNumbers(self._has_groups)
         self.scheduler.kv_event_publisher = self._events
+        self._connector = None
+        self._transfers = transfers
+        self._pauses = deque(transfers.pauses if transfers else ())
+        self._pause = None
+        if "connector" in config:
+            self._connector = self.scheduler.connector
+            self._connector.script = transfers
+            OneByOne(self.scheduler)
         self._window_frees = None
         if self._has_groups:
             managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
@@ -163,14 +187,23 @@ class Drive:
 
     def run(self):
         """Yields the lines of steps.jsonl."""
-        while self._to_add or self._in_flight or self.scheduler.has_requests():
+        while self._to_add or self._in_flight or self._pauses or self.scheduler.has_requests():
             if self._iteration >= self._iterations_max:
                 raise DidNotFinish(f"not finished after {self._iterations_max} iterations")
             line = {"i": self._iteration}
+            if self._connector:
+                self._transfers.iteration = self._iteration
+            while self._pauses and self._pauses[0][0] <= self._iteration:
+                self._pause = self._pauses.popleft()[1]
+                self.scheduler.set_pause_state(PauseState[self._pause])
+            if self._pause:
+                line["pause"] = self._pause
             self._add(line)
             self._abort(line)
             self._step(line)
-            if len(line) > 1:
+            # A pause alone is written into the next line that has more.
+            if len(line) > 1 + ("pause" in line):
+                self._pause = None
                 self.steps.append(line)
                 yield line
             self._iteration += 1
@@ -192,7 +225,8 @@ class Drive:
         }
 
     def _block_hasher(self):
-        if not self.config["prefix_caching"]:
+        # As vLLM's engine core: connectors know blocks by their hashes, too.
+        if not self.config["prefix_caching"] and "connector" not in self.config:
             return None
         hash_function = get_hash_fn_by_name(
             self.scheduler.cache_config.prefix_caching_hash_algo
@@ -226,11 +260,15 @@ class Drive:
             features.append(feature(*item))
         lora = request.get("lora")
         self._added += 1
+        params = transfer_params(request.get("remote"), request["id"])
         return Request(
             request_id=str(request["id"]),
             prompt_token_ids=prompt,
             sampling_params=SamplingParams(
-                max_tokens=request["max_tokens"], ignore_eos=True, stop_token_ids=[STOP_TOKEN]
+                max_tokens=request["max_tokens"],
+                ignore_eos=True,
+                stop_token_ids=[STOP_TOKEN],
+                extra_args={"kv_transfer_params": params} if params else None,
             ),
             pooling_params=None,
             arrival_time=float(self._added),
@@ -254,6 +292,8 @@ class Drive:
         """One turn of the engine's loop, with or without a queue of batches."""
         scheduler = self.scheduler
         if scheduler.has_requests():
+            if self._connector:
+                self._transfers.schedule = self._schedules
             output = scheduler.schedule()
             returns = {
                 name
@@ -274,6 +314,7 @@ class Drive:
 
     def _watch_progress(self, output):
         idle = not output.num_scheduled_tokens and not self._to_add and not self._to_abort
+        idle = idle and not (self._connector and self._transfers.pending()) and not self._pauses
         self._idle_schedules = self._idle_schedules + 1 if idle else 0
         if self._idle_schedules > 20:
             raise DidNotFinish(
@@ -310,6 +351,11 @@ class Drive:
         line["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if self._window_frees and (frees := self._window_frees.take()):
             line["win"] = frees
+        if self._connector:
+            if self._connector.lookups:
+                line["look"], self._connector.lookups = self._connector.lookups, []
+            if output.has_sync_kv_loads:
+                line["sync"] = True
         if output.scheduled_encoder_inputs:
             line["enc"] = [[int(name), list(items)] for name, items in output.scheduled_encoder_inputs.items()]
         if output.free_encoder_mm_hashes:
@@ -341,6 +387,9 @@ class Drive:
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=tokens,
         )
+        if self._connector and (report := self._transfers.report(number, output.kv_connector_metadata)):
+            line["kv"] = report
+            answer.kv_connector_output = connector_output(report)
         results = self.scheduler.update_from_output(output, answer)
         outputs = [result for client in results.values() for result in client.outputs]
         self._write_counters(line, results)
@@ -383,12 +432,28 @@ class Drive:
         ]
         if any(counters):
             line["pc"] = counters
+        if self._connector:
+            self._write_external_counters(line, stats.connector_prefix_cache_stats)
+
+    def _write_external_counters(self, line, cache):
+        """Lookups beyond the engine's own cache: as the other counters, and the KV that is held."""
+        counters = [
+            cache.requests,
+            cache.queries,
+            cache.hits,
+            cache.preempted_requests,
+            cache.preempted_queries,
+            cache.preempted_hits,
+        ]
+        if any(counters):
+            line["xc"] = counters
 
     def _propose(self, line, number, most):
         """Without async scheduling the drafts are handed over after the step; at most as many as its batch size allows."""
         drafts = [
             [identity, min(most, self._answers.proposed(number, identity, self._outputs[identity]))]
-            for identity, _ in line["out"]
+            for identity, tokens in line["out"]
+            if tokens
         ]
         if drafts:
             line["drafts"] = drafts

@@ -27,6 +27,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
+from scripted_connector import transfer_config
+
 # Settings of a case that some releases do not have, by vLLM's name, and the value that means their absence.
 NEWER_SETTINGS = {
     "max_num_active_seqs": ("max_num_active_seqs", None),
@@ -98,6 +100,8 @@ def vllm_config(config, model):
     # Here, since neither the device nor the model of these cases would be split.
     built.parallel_config.decode_context_parallel_size = config.get("dcp", 1)
     built.parallel_config.pipeline_parallel_size = config.get("pp", 1)
+    if "connector" in config:
+        built.kv_transfer_config = transfer_config(config["connector"])
     return built
 
 
@@ -269,7 +273,8 @@ def new_scheduler(config, model, model_runner_v2):
 
 def effective(scheduler, config):
     """The settings as the scheduler holds them."""
-    has_groups, has_drafter, has_media = (key in config for key in ("groups", "drafter", "encoder_cache_size"))
+    has_groups, has_drafter = "groups" in config, "drafter" in config
+    has_media, has_connector = "encoder_cache_size" in config, "connector" in config
     coordinator = scheduler.kv_cache_manager.coordinator
     dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     of_drafter = {
@@ -296,6 +301,11 @@ def effective(scheduler, config):
         "encoder_cache_size": scheduler.encoder_cache_manager.cache_size,
         "disable_chunked_mm_input": scheduler.scheduler_config.disable_chunked_mm_input,
     }
+    of_connector = {
+        "recompute_kv_load_failures": scheduler.recompute_kv_load_failures,
+        "defer_block_free": getattr(scheduler, "defer_block_free", False),
+        "requires_kv_delivery": getattr(scheduler, "requires_kv_delivery", False),
+    }
     return {
         "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
         "max_num_running_reqs": scheduler.max_num_running_reqs,
@@ -320,4 +330,5 @@ def effective(scheduler, config):
         **(of_media if has_media else {}),
         **(of_context if "dcp" in config else {}),
         **(of_pipeline if "pp" in config else {}),
+        **(of_connector if has_connector else {}),
     }

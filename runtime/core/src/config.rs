@@ -1,5 +1,6 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+mod connector;
 mod draft_ranges;
 mod drafter;
 pub(crate) mod error;
@@ -10,6 +11,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use connector::{KvConnector, LoadFailures};
 pub use draft_ranges::DraftRange;
 pub use drafter::{Drafter, Drafting};
 pub use error::ConfigError;
@@ -107,6 +109,8 @@ pub struct EngineConfigInput {
     pub rules: SchedulerRules,
     /// KV tiers below the device, if any.
     pub kv_tiers: Option<KvTiersConfig>,
+    /// A KV connector whose answers the driver gives, if any.
+    pub kv_connector: Option<KvConnector>,
     /// Groups of layers with blocks of their own; none for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
     /// With sliding windows or Mamba: distance in tokens between prefixes of which a window's blocks, or a state, are
@@ -147,6 +151,7 @@ impl Default for EngineConfigInput {
             decode_context_parallel_size: 1,
             rules: SchedulerRules::default(),
             kv_tiers: None,
+            kv_connector: None,
             kv_cache_groups: Vec::new(),
             prefix_cache_retention_interval: None,
         }
@@ -218,6 +223,7 @@ impl EngineConfig {
         }
         Self::check_bursts(input, errors);
         Self::check_tiers(input, errors);
+        connector::check(input, errors);
         groups::check(input, errors);
         let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
         Drafting::check(
@@ -405,6 +411,12 @@ impl EngineConfig {
     #[must_use]
     pub fn context_ranks(&self) -> u32 {
         self.context_ranks
+    }
+
+    /// Whether blocks are free only when the steps in flight are over (vLLM's `defer_block_free`).
+    #[must_use]
+    pub fn defers_frees(&self) -> bool {
+        self.input.kv_connector.is_some_and(|connector| connector.is_consumer) && self.max_steps_in_flight() > 1
     }
 
     /// Whether there are groups of layers other than one of full attention.

@@ -55,12 +55,12 @@ pub mod ticks;
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
     ACCEPTANCE_RATES, ConfigError, DraftRange, Drafter, Drafting, Drivers, EngineConfig, EngineConfigInput,
-    EngineOption, GroupsOption, KV_CACHE_GROUPS, NamedValue, OPTIONS, OptionValue, Policy, RatesOption, SchedulerRules,
-    derived_settings, option,
+    EngineOption, GroupsOption, KV_CACHE_GROUPS, KvConnector, LoadFailures, NamedValue, OPTIONS, OptionValue, Policy,
+    RatesOption, SchedulerRules, derived_settings, option,
 };
 pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
-pub use engine::{Engine, PauseState, RejectReason};
+pub use engine::{Engine, ExternalHit, KvTransferReport, PauseState, RejectReason};
 pub use kv::groups::{KvCacheGroup, KvCacheKind};
 pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};

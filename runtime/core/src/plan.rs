@@ -6,6 +6,7 @@ pub(crate) mod in_flight;
 
 use std::ops::Range;
 
+use crate::engine::ExternalHit;
 use crate::kv::pool::BlockId;
 use crate::plugins::latency::{EncoderShape, RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
@@ -79,6 +80,17 @@ pub struct TierLoad {
     pub host_tokens: u32,
     /// Tokens beyond these that come from the disk.
     pub disk_tokens: u32,
+}
+
+/// A lookup of a KV connector, made before an admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalLookup {
+    /// The driver's number for the request.
+    pub tag: u64,
+    /// Tokens found in the engine's own cache.
+    pub local_tokens: u32,
+    /// The answer.
+    pub hit: ExternalHit,
 }
 
 /// An item whose embeddings the encoder computes in a step, before the chunk that needs them.
@@ -175,6 +187,10 @@ pub struct StepPlan {
     pub remote_loads: Vec<RemoteLoad>,
     /// Loads from the tiers that have started; they hold blocks but cost no tokens.
     pub tier_loads: Vec<TierLoad>,
+    /// Lookups of the KV connector, in order.
+    pub external_lookups: Vec<ExternalLookup>,
+    /// Whether a request of this step has KV that the connector loads within the step (vLLM's `has_sync_kv_loads`).
+    pub has_sync_kv_loads: bool,
     /// The reason that ended the admission of waiting requests.
     pub admission_stop: AdmissionStop,
     /// Drafts that its requests propose next, at most.
@@ -201,6 +217,8 @@ impl StepPlan {
         self.refused.clear();
         self.remote_loads.clear();
         self.tier_loads.clear();
+        self.external_lookups.clear();
+        self.has_sync_kv_loads = false;
         self.admission_stop = AdmissionStop::Drained;
         self.total_num_scheduled_tokens = 0;
         self.shape = StepShape::default();

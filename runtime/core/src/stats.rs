@@ -46,6 +46,10 @@ pub struct EngineStats {
     pub prefix: PrefixCacheStats,
     /// Lookups of admissions after a preemption.
     pub preempted_prefix: PrefixCacheStats,
+    /// Lookups of a KV connector for first admissions: tokens beyond those cached here.
+    pub external: PrefixCacheStats,
+    /// The same for admissions after a preemption.
+    pub preempted_external: PrefixCacheStats,
     /// Drafts verified and accepted.
     pub spec_decode: SpecDecodeStats,
     /// Multimodal items looked up in the encoder cache, and computed.

@@ -9,7 +9,7 @@ use vcr_core::plan::{AdmissionStop, EncoderInput, ScheduledKind, ScheduledReques
 use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
 use vcr_finish_reason::FinishReason;
 
-use crate::line::{Blocks, Encoded, Id, Scheduled, StepEvent, StepLine, WindowFreed};
+use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, WindowFreed};
 
 /// Writes the log of one engine, whose requests are named by their tags unless they are given
 /// [other names](Self::name).
@@ -116,6 +116,8 @@ impl EngineLog {
             win: self.window_rows(plan),
             enc: self.encoder_rows(plan),
             encf: plan.freed_encoder_items.clone(),
+            look: self.lookup_rows(plan),
+            sync: plan.has_sync_kv_loads,
             why: (load.num_waiting > 0).then(|| stop_word(plan.admission_stop).to_owned()),
             ..std::mem::take(&mut self.line)
         };
@@ -149,8 +151,16 @@ impl EngineLog {
             self.outputs(engine);
         }
         let before = std::mem::replace(&mut self.stats, *engine.stats());
-        self.line.pc = prefix_delta(&before, &self.stats);
+        let after = &self.stats;
+        self.line.pc = prefix_delta([before.prefix, before.preempted_prefix], [after.prefix, after.preempted_prefix]);
+        let external = |stats: &EngineStats| [stats.external, stats.preempted_external];
+        self.line.xc = prefix_delta(external(&before), external(after));
         self.cache_changed(engine);
+    }
+
+    /// Requests have ended with the transfers that were reported with an empty step, which was [applied](Self::applied).
+    pub fn transferred(&mut self, engine: &dyn ServingEngine) {
+        self.outputs(engine);
     }
 
     /// The events of the pool are taken over; the driver clears them. To be reported only of a
@@ -174,7 +184,7 @@ impl EngineLog {
             {
                 line.sampled.insert(number, u32::from(output.num_sampled_tokens));
             }
-            if drafting {
+            if drafting && output.num_tokens > 0 {
                 line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
             }
             if let Some(reason) = output.finish {
@@ -195,6 +205,11 @@ impl EngineLog {
         let freed = |blocks: &Range<u32>| plan.freed_block_ids[blocks.start as usize..blocks.end as usize].to_vec();
         let row = |free: &WindowFree| WindowFreed(self.id(free.tag), free.group, freed(&free.blocks));
         plan.window_frees.iter().map(row).collect()
+    }
+
+    fn lookup_rows(&self, plan: &StepPlan) -> Vec<Lookup> {
+        let lookups = plan.external_lookups.iter();
+        lookups.map(|one| Lookup(self.id(one.tag), one.local_tokens, one.hit.tokens, one.hit.is_async)).collect()
     }
 
     fn encoder_rows(&self, plan: &StepPlan) -> Vec<Encoded> {
@@ -286,15 +301,16 @@ pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
         EngineFinish::Length => FinishReason::Length,
         EngineFinish::Repetition => FinishReason::Repetition,
         EngineFinish::Abort => FinishReason::Abort,
+        EngineFinish::Error => FinishReason::Error,
     };
     reason.name()
 }
 
-fn prefix_delta(before: &EngineStats, after: &EngineStats) -> Option<[u64; 6]> {
-    let words = |stats: &PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
+/// How counters have changed: of first admissions, and of those after a preemption.
+fn prefix_delta(before: [PrefixCacheStats; 2], after: [PrefixCacheStats; 2]) -> Option<[u64; 6]> {
+    let words = |stats: PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
     let mut delta = [0; 6];
-    let pairs = [(&before.prefix, &after.prefix), (&before.preempted_prefix, &after.preempted_prefix)];
-    for (half, (before, after)) in delta.chunks_exact_mut(3).zip(pairs) {
+    for (half, (before, after)) in delta.chunks_exact_mut(3).zip(before.into_iter().zip(after)) {
         for ((into, before), after) in half.iter_mut().zip(words(before)).zip(words(after)) {
             *into = after - before;
         }

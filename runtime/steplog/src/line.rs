@@ -143,6 +143,32 @@ pub struct WindowFreed(pub Id, pub u32, pub Vec<u32>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded(pub Id, pub Vec<u32>);
 
+/// A lookup of a KV connector, in JSON `[request, tokens cached here, tokens beyond them, loaded while it waits]`. Tokens are
+/// null if the connector does not know yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookup(pub Id, pub u32, pub Option<u32>, pub bool);
+
+/// The report of a KV connector's workers with the result of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KvReport {
+    /// Requests whose loads are over, failed ones included.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recv: Vec<Id>,
+    /// Requests that have ended and whose KV has been read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub send: Vec<Id>,
+    /// Blocks that loads should have filled and did not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad: Vec<u32>,
+    /// Requests none of whose KV has arrived.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Id>,
+    /// Copies of the connector for offloading that are over, by number; it alone reads them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<u64>,
+}
+
 /// For vLLM's second model runner: a request that comes back after a
 /// preemption is a new one to it.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
@@ -266,8 +292,8 @@ impl<'de> Deserialize<'de> for StepEvent {
 
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
-    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "enc", "encf", "pc", "u",
-    "sampled", "out", "drafts", "fin", "ev",
+    "i", "pause", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "look", "sync",
+    "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -291,6 +317,9 @@ pub struct StepLine {
     /// Iteration of the engine's loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub i: Option<u64>,
+    /// State of a pause from here on: `UNPAUSED`, `PAUSED_NEW` or `PAUSED_ALL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<String>,
     /// Requests added since the line before, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Id>,
@@ -331,6 +360,12 @@ pub struct StepLine {
     /// Blocks that have left the windows of running requests while scheduling, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub win: Vec<WindowFreed>,
+    /// Lookups of the KV connector, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub look: Vec<Lookup>,
+    /// Whether KV that the connector has is loaded within the step.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sync: bool,
     /// Multimodal items that the encoder computes, in scheduling order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub enc: Vec<Encoded>,
@@ -340,10 +375,16 @@ pub struct StepLine {
     /// The reason why the admission of waiting requests ended, while any wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The report of the KV connector's workers with the result that is applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvReport>,
     /// Prefix-cache counters since they were last taken: requests, queried
     /// tokens, hit tokens, and the same three for preempted requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pc: Option<[u64; 6]>,
+    /// The same counters of the lookups of a KV connector: tokens beyond those cached here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xc: Option<[u64; 6]>,
     /// Number of the schedule whose result is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub u: Option<u64>,

@@ -5,6 +5,7 @@
 //! place.
 
 use crate::config::Drafting;
+use crate::engine::kv_loads::External;
 use crate::engine::pause::PauseState;
 use crate::engine::schedule::{Scan, spare_lookahead};
 use crate::engine::{Engine, QueueKind};
@@ -70,7 +71,7 @@ impl Engine {
             }
             let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
             scan.budget += u32::from(is_free);
-            let admission = self.admit(id, plan, scan);
+            let admission = self.admit(id, kind, plan, scan);
             scan.budget -= match admission {
                 Admission::Admitted { scheduled_tokens } => scheduled_tokens + scan.draft_slots,
                 _ => u32::from(is_free),
@@ -79,6 +80,10 @@ impl Engine {
                 Admission::Admitted { .. } => self.set_deferred(id, false),
                 Admission::Loading => self.set_deferred(id, true),
                 Admission::SteppedOver => {
+                    if self.requests[id].flags.has(Flags::LOST_LOAD) {
+                        self.forget_load(id);
+                        kind = QueueKind::Waiting;
+                    }
                     self.skipped.push((kind, id));
                     self.set_deferred(id, true);
                 }
@@ -131,7 +136,11 @@ impl Engine {
     }
 
     /// Tries to admit one request that has just been taken off its queue.
-    fn admit(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
+    fn admit(&mut self, id: RequestId, kind: QueueKind, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
+        let request = &self.requests[id];
+        if request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::TAKEN_OVER) {
+            self.take_over_load(id);
+        }
         let request = &self.requests[id];
         // Output that is still to be delivered must not be sampled again.
         if request.num_stale_tokens > 0 && !request.flags.has(Flags::DROPS_STALE) {
@@ -143,19 +152,24 @@ impl Engine {
         {
             return Admission::SteppedOver;
         }
-        let ready = request.status == RequestStatus::RemoteKvReady;
-        let first = request.status == RequestStatus::Waiting;
-        let remote = first && request.kv_role == KvRole::Destination;
+        let ready = self.holds_loaded_kv(id);
+        let is_destination = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
+        let remote = is_destination && self.connector.is_none();
         let num_tokens = request.num_tokens;
         let mut computed = request.num_computed_tokens;
         self.hit.clear();
         if !ready {
             computed = self.lookup_prefix(id);
         }
+        let local_tokens = computed;
         // The part that another engine has computed is transferred.
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
+        let external = if ready { Some(External::default()) } else { self.lookup_external(id, computed, plan) };
+        let Some(external) = external else { return Admission::SteppedOver };
+        computed += external.tokens;
+        let is_loaded = remote || tier_blocks > 0 || external.is_async;
         // Its last token alone is no prefill, and loads go on.
-        if scan.defers_prefills && !remote && tier_blocks == 0 && num_tokens - computed > 1 {
+        if scan.defers_prefills && !is_loaded && num_tokens - computed > 1 {
             return Admission::Blocked(AdmissionStop::Budget);
         }
         let mut tokens = num_tokens - computed;
@@ -167,11 +181,8 @@ impl Engine {
         tokens -= u32::from(is_held);
         let budget = scan.budget - scan.draft_slots;
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
-        // A request that waits for KV takes blocks for all known tokens, and no more later.
-        if !remote && tier_blocks == 0 {
-            // A request that holds its KV already must not wait for more blocks,
-            // for which vLLM keeps a reserve.
-            if !ready && !is_held && self.pads_with_drafts(tokens, computed, plan, scan) {
+        if !is_loaded {
+            if !is_held && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 // Where there is no room below the longest sequence it was not padded, but by releases that wait.
                 if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
@@ -213,12 +224,13 @@ impl Engine {
                 }
             }
         } else {
-            // The slots of the drafter come with its first step.
+            // The slots of the drafter come with its first step, and those of tokens that are not loaded with theirs.
             lookahead_tokens = 0;
+            tokens = if remote { tokens } else { tier_blocks * self.config.block_size };
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
-        let reserved = if remote { self.blocks_reserved_from_loads() } else { 0 };
+        let reserved = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
         if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens, reserved) {
             if let Some(encoder) = self.encoder.as_mut().filter(|_| needs_encoder) {
                 encoder.release(id);
@@ -226,9 +238,15 @@ impl Engine {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
-            self.count_lookup(id, computed);
+            self.count_external(id, local_tokens, external.tokens);
+            self.end_destination(id);
+            self.count_lookup(id, local_tokens);
         }
         self.set_computed(id, computed);
+        if external.is_async {
+            self.begin_load(id, kind == QueueKind::KvReady);
+            return Admission::Loading;
+        }
         if remote {
             let load = self.start_remote_load(id);
             plan.remote_loads.push(load);
@@ -240,10 +258,18 @@ impl Engine {
         }
         self.store_full_blocks(id, computed + tokens);
         note_lora(&mut scan.loras, self.requests[id].lora);
-        self.requests[id].status = RequestStatus::Running;
+        let request = &mut self.requests[id];
+        request.status = RequestStatus::Running;
+        request.flags.set(Flags::TAKEN_OVER, false);
+        request.flags.set(Flags::LOST_LOAD, false);
+        let was_preempted = request.flags.has(Flags::WAS_PREEMPTED);
+        plan.has_sync_kv_loads |= external.tokens > 0;
+        if computed + tokens < request.num_tokens {
+            self.note_in_flight_prefill(id);
+        }
         self.running.push(id);
         self.note_admitted(id, computed);
-        let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
+        let kind = if was_preempted { ScheduledKind::Resumed } else { ScheduledKind::New };
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);
         self.list_group_blocks(id, plan);
@@ -375,7 +401,7 @@ impl Engine {
         if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
         }
-        let resumed = request.status == RequestStatus::Preempted;
+        let resumed = request.flags.has(Flags::WAS_PREEMPTED);
         let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
         stats.requests += 1;
         stats.queried_tokens += u64::from(request.num_tokens);

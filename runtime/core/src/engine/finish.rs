@@ -1,7 +1,7 @@
 //! Requests that leave: ended, aborted, or all at once.
 
 use crate::engine::Engine;
-use crate::request::{KvRole, RequestId, RequestStatus};
+use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
     /// Ends a request early and frees what it holds. Its outputs of a step in
@@ -31,6 +31,14 @@ impl Engine {
             self.note_ended(id);
             self.forget_items(id);
         }
+        self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
+        // Of a connector, workers may still write its blocks.
+        if self.requests[id].status == RequestStatus::WaitingForRemoteKv && self.connector.is_some() {
+            self.forget_pace(id);
+            self.end_reservation(id);
+            self.requests[id].status = RequestStatus::HoldingKv;
+            return;
+        }
         self.drop_request(id);
     }
 
@@ -56,7 +64,10 @@ impl Engine {
         self.note_ended(id);
         self.forget_items(id);
         self.end_reservation(id);
-        if self.requests[id].kv_role == KvRole::Source {
+        self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
+        // One that ends while it is preempted has no KV that a connector could hold.
+        let has_kv = self.connector.is_none() || !self.requests[id].block_table.is_empty();
+        if self.requests[id].kv_role == KvRole::Source && has_kv {
             self.forget_pace(id);
             self.trim_held_groups(id);
             self.requests[id].status = RequestStatus::HoldingKv;

@@ -187,8 +187,11 @@ impl Engine {
         }
     }
 
-    /// Frees all blocks of a request.
+    /// Frees all blocks of a request, at once or when the steps in flight are over.
     pub(crate) fn release_blocks(&mut self, id: RequestId) {
+        if !self.may_free(id) {
+            return self.defer_free(id);
+        }
         match &mut self.groups {
             Some(groups) => groups.release(&mut self.pool, id),
             None => self.pool.release(&self.requests[id].block_table),

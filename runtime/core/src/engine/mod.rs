@@ -9,24 +9,25 @@ mod admit;
 pub mod fast_forward;
 mod finish;
 mod groups;
+mod kv_loads;
 mod lookahead;
 mod pace;
 mod pause;
 mod policy_hook;
 mod queues;
 mod reject;
-mod remote_kv;
 mod schedule;
 mod stagger;
-mod tier_load;
 mod update;
 
+pub use kv_loads::{ExternalHit, KvTransferReport};
 pub use pause::PauseState;
 use pause::PrefillThrottle;
 pub use reject::RejectReason;
 
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
+use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 pub(crate) use self::queues::QueueKind;
@@ -55,6 +56,12 @@ pub struct Engine {
     pub(crate) encoder: Option<Box<Encoder>>,
     /// KV tiers below the device, if any.
     pub(crate) tiers: Option<Box<KvTiers>>,
+    /// State for a KV connector, if any.
+    pub(crate) connector: Option<Box<ConnectorState>>,
+    /// Order of the latest load of KV.
+    pub(crate) next_load_order: u32,
+    /// Requests that are [`Flags::IN_FLIGHT_PREFILL`], or were in this step.
+    pub(crate) in_flight_prefills: Vec<RequestId>,
     pub(crate) requests: RequestTable,
     /// In order of admission.
     pub(crate) running: Vec<RequestId>,
@@ -110,6 +117,9 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         Self {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
+            connector: config.kv_connector.map(|_| Box::default()),
+            next_load_order: 0,
+            in_flight_prefills: Vec::new(),
             groups: KvGroups::of(&config),
             encoder: None,
             pool: match config.enable_prefix_caching {

@@ -52,6 +52,7 @@ impl Engine {
             groups.begin_step();
             groups.len() as u32
         });
+        self.clean_in_flight_prefills();
         let mut scan = Scan {
             budget: self.step_budget(),
             draft_slots: self.config.drafting().draft_slots,
@@ -185,7 +186,7 @@ impl Engine {
             if end + extra > request.capacity_tokens
                 && !self.make_room(id, end + lookahead_tokens, &mut index, plan, scan)
             {
-                if self.config.scans_on_after_own_preemption() {
+                if self.config.scans_on_after_own_preemption() && self.requests[id].status == RequestStatus::Preempted {
                     continue;
                 }
                 break;
@@ -218,7 +219,7 @@ impl Engine {
     }
 
     /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
-    /// False when `id` itself had to go.
+    /// False when `id` itself had to go, or the blocks of the one that had to are not free at once.
     #[cold]
     pub(crate) fn make_room(
         &mut self,
@@ -233,11 +234,16 @@ impl Engine {
                 return true;
             }
             let victim = self.choose_victim();
+            // The newest cannot have been scheduled earlier in this step, others can.
+            let scheduled_at = plan.scheduled.iter().position(|entry| entry.request == victim);
+            let scheduled_here = scheduled_at.map_or(0, |at| plan.scheduled[at].num_scheduled_tokens);
+            // Its blocks would be free too late.
+            if !self.may_free_after(victim, scheduled_here) {
+                return false;
+            }
             let position = self.running.iter().position(|&other| other == victim);
             let position = position.expect("a victim is running");
             self.running.remove(position);
-            // The newest cannot have been scheduled earlier in this step, others can.
-            let scheduled_at = plan.scheduled.iter().position(|entry| entry.request == victim);
             let is_followed = scheduled_at.is_some() || self.config.rules.follows_moved_requests();
             if position < *index && is_followed && !self.config.quirks().preempts_oldest() {
                 *index -= 1;
@@ -314,6 +320,11 @@ impl Engine {
         if request.num_stale_tokens == 0 {
             request.flags.set(Flags::DROPS_STALE, false);
         }
+        if self.config.kv_connector.is_some_and(|connector| connector.requires_delivery) {
+            request.flags.set(Flags::DROPS_STALE, true);
+        }
+        request.flags.set(Flags::WAS_PREEMPTED, true);
+        request.flags.set(Flags::IN_FLIGHT_PREFILL, false);
         request.num_stale_tokens = request.num_in_flight_tokens;
         request.status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
@@ -388,7 +399,8 @@ pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
     let placeholders = u32::from(request.num_output_placeholders);
     if placeholders > 0 {
         // The steps in flight bring its last token even if no draft is accepted.
-        let brings_last = computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens);
+        let longest = request.prompt_tokens.saturating_add(request.max_tokens);
+        let brings_last = computed + 2 >= longest.saturating_add(placeholders);
         if brings_last || request.flags.has(Flags::OUT_OF_TURN) {
             return 0;
         }

@@ -21,13 +21,19 @@ impl Engine {
     /// # Panics
     /// When no step is in flight: a driver bug.
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
+        self.drain_deferred_frees();
         let plan = self.steps.take_oldest();
+        let (report, failed) = self.begin_report(Some(&plan));
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
         out.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
         let mut any_finished = false;
         let plain = self.config.decodes_plainly();
         for entry in &plan.scheduled {
+            if !failed.is_empty() && failed.contains(&entry.request) {
+                self.drop_outputs(entry);
+                continue;
+            }
             if plain && self.apply_plain(entry, source, &mut out) {
                 continue;
             }
@@ -41,6 +47,7 @@ impl Engine {
         }
         self.steps.put_applied(plan);
         self.requests.recycle(self.steps.applied());
+        self.end_report(&report, &failed, &mut out);
         self.outputs = out;
         self.close_steady_decode_step();
         self.join_steady_decode();
@@ -92,10 +99,13 @@ impl Engine {
         let id = entry.request;
         let request = &mut self.requests[id];
         // Aborted while the step was in flight.
-        if matches!(request.status, RequestStatus::Finished | RequestStatus::HoldingKv) {
+        if request.status == RequestStatus::Finished {
             return None;
         }
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+        if request.status == RequestStatus::HoldingKv {
+            return None;
+        }
         let stale = request.num_stale_tokens > 0;
         if stale {
             request.num_stale_tokens -= entry.num_scheduled_tokens;
@@ -128,6 +138,14 @@ impl Engine {
             num_draft_tokens: num_draft_tokens as u16,
             finish: sampled.finish,
         })
+    }
+
+    /// Outputs of a step that read KV which has not arrived are not used.
+    #[cold]
+    fn drop_outputs(&mut self, entry: &ScheduledRequest) {
+        let request = &mut self.requests[entry.request];
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+        request.num_stale_tokens = request.num_stale_tokens.saturating_sub(entry.num_scheduled_tokens);
     }
 
     /// Drops references to items that no step needs any more, not even after drafts are rejected.
@@ -230,7 +248,8 @@ impl Engine {
         // taken back; the request ends in both cases.
         let mut resolved = sampled.num_kept_tokens as u16;
         if rules.takes_back_after_stops() {
-            request.num_computed_tokens -= sampled.num_tokens - sampled.num_kept_tokens;
+            let cut_off = sampled.num_tokens - sampled.num_kept_tokens;
+            request.num_computed_tokens = request.num_computed_tokens.saturating_sub(cut_off);
             resolved = sampled.num_tokens as u16;
         }
         request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
@@ -240,7 +259,7 @@ impl Engine {
             }
             request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens)
         } else if self.config.async_scheduling {
-            request.num_computed_tokens - u32::from(request.num_output_placeholders)
+            request.num_computed_tokens.saturating_sub(request.num_output_placeholders.into())
         } else {
             return;
         };

@@ -58,6 +58,8 @@ pub enum FinishReason {
     Repetition,
     /// Aborted by the client.
     Abort,
+    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]).
+    Error,
 }
 
 /// Fields in this order, so that what every step reads shares one cache line.
@@ -110,6 +112,8 @@ pub(crate) struct Request {
     pub(crate) deferred: bool,
     /// It is refused where others are admitted.
     pub(crate) is_refused: bool,
+    /// Order in which loads of KV have started.
+    pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
     /// Known tokens, or the outputs alone, if they are kept.
@@ -146,6 +150,16 @@ impl Flags {
     pub(crate) const NEEDS_ENCODER: Self = Self(1 << 8);
     /// It sampled in a pipeline, and its next step is not due yet.
     pub(crate) const OUT_OF_TURN: Self = Self(1 << 9);
+    /// It was preempted at least once.
+    pub(crate) const WAS_PREEMPTED: Self = Self(1 << 10);
+    /// It loads KV, or has a part of its prompt still to compute: loads leave it the blocks it needs.
+    pub(crate) const IN_FLIGHT_PREFILL: Self = Self(1 << 11);
+    /// Its load is over and it has come to its turn since.
+    pub(crate) const TAKEN_OVER: Self = Self(1 << 12);
+    /// Of what it loads, something is missing.
+    pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
+    /// Nothing of its load has arrived; it waits at its place without blocks.
+    pub(crate) const LOST_LOAD: Self = Self(1 << 14);
     /// Properties that keep its steps from being applied as plain ones.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
@@ -210,6 +224,7 @@ impl Request {
             kv_role: spec.kv_role,
             deferred: false,
             is_refused: spec.is_refused,
+            load_order: 0,
             block_table: Vec::new(),
             block_hashes,
             tokens,

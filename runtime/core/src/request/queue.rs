@@ -84,6 +84,20 @@ impl WaitingQueue {
         }
     }
 
+    /// Queues a request whose KV has arrived: behind those whose loads started before (FCFS), or by its rank.
+    pub(crate) fn push_in_order(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let order = requests[id].load_order;
+        if let Order::Ranked(_) = self.order {
+            return self.push_back(id, requests);
+        }
+        let entry = self.enter(id, requests);
+        if let Order::Fcfs(queue) = &mut self.order {
+            let is_before = |other: &Entry| other.is_live(requests) && requests[other.id].load_order <= order;
+            let place = queue.iter().rposition(is_before).map_or(0, |place| place + 1);
+            queue.insert(place, entry);
+        }
+    }
+
     /// Takes the request whose turn it is.
     pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         let id = self.peek(requests)?;

@@ -128,6 +128,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 decode_context_parallel_size: 1,
                 draft_ranges,
                 rules,
+                kv_connector: None,
                 kv_tiers: tiers
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
                 kv_cache_groups: Vec::new(),

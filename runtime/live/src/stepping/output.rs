@@ -118,6 +118,7 @@ pub(crate) fn finish_reason(finish: CoreFinish) -> FinishReason {
         CoreFinish::Stop => FinishReason::Stop,
         CoreFinish::Length => FinishReason::Length,
         CoreFinish::Abort => FinishReason::Abort,
+        CoreFinish::Error => FinishReason::Error,
         CoreFinish::Repetition => FinishReason::Repetition,
     }
 }

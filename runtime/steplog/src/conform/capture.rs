@@ -141,6 +141,7 @@ fn engine_config(
         draft_ranges: Vec::new(),
         rules,
         kv_tiers: None,
+        kv_connector: None,
         kv_cache_groups: Vec::new(),
         prefix_cache_retention_interval: None,
         max_num_encoder_input_tokens: None,

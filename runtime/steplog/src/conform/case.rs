@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, NamedValue,
-    Policy, PromptItem, Reservations, SchedulerRules, Victim,
+    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvConnector,
+    KvRole, LoadFailures, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
 };
 
 use super::scope::rules_of;
@@ -70,6 +70,8 @@ struct CaseConfig {
     encoder_cache_size: Option<u32>,
     #[serde(default)]
     disable_chunked_mm_input: bool,
+    /// A KV connector that answers as the lines say.
+    connector: Option<CaseConnector>,
     /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
     /// Unknown keys.
@@ -95,6 +97,61 @@ impl From<PolicyName> for Policy {
 
 fn one() -> u32 {
     1
+}
+
+/// A KV connector.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseConnector {
+    /// Its answers are those of the lines, or follow from the requests.
+    #[expect(dead_code, reason = "known kinds alone are read")]
+    kind: ConnectorKind,
+    role: ConnectorRole,
+    load_failures: FailurePolicy,
+    /// Whether KV that is handed over must be that of the delivered tokens.
+    delivery: bool,
+    /// Chunks that the connector for offloading keeps.
+    #[expect(dead_code, reason = "its answers are in the lines")]
+    chunks: Option<u32>,
+}
+
+/// The connectors that are recorded.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ConnectorKind {
+    Scripted,
+    Nixl,
+    Offloading,
+}
+
+/// vLLM's `kv_role`.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ConnectorRole {
+    KvProducer,
+    KvConsumer,
+    KvBoth,
+}
+
+/// vLLM's `kv_load_failure_policy`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FailurePolicy {
+    Recompute,
+    Fail,
+}
+
+impl From<CaseConnector> for KvConnector {
+    fn from(connector: CaseConnector) -> Self {
+        Self {
+            is_consumer: connector.role != ConnectorRole::KvProducer,
+            requires_delivery: connector.delivery,
+            load_failures: match connector.load_failures {
+                FailurePolicy::Recompute => LoadFailures::Recompute,
+                FailurePolicy::Fail => LoadFailures::Fail,
+            },
+        }
+    }
 }
 
 /// A group of layers.
@@ -154,6 +211,32 @@ pub(super) struct CaseRequest {
     /// Multimodal items, in the order of their places.
     #[serde(default)]
     pub(super) media: Vec<CaseItem>,
+    /// Its KV is held once it has ended, for another engine.
+    #[serde(default)]
+    pub(super) hold: bool,
+    /// The part of another engine in it.
+    pub(super) remote: Option<Remote>,
+}
+
+/// The part of another engine in a request.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Remote {
+    /// It computes the prompt (vLLM's `do_remote_prefill`).
+    Prefill,
+    /// It goes on after the end (vLLM's `do_remote_decode`).
+    Decode,
+}
+
+impl CaseRequest {
+    pub(super) fn kv_role(&self) -> KvRole {
+        match self.remote {
+            Some(Remote::Prefill) => KvRole::Destination,
+            Some(Remote::Decode) => KvRole::Source,
+            None if self.hold => KvRole::Source,
+            None => KvRole::Local,
+        }
+    }
 }
 
 /// A multimodal item: `[identity, offset, length]`, and behind them runs of placeholders that embeddings replace, each
@@ -178,8 +261,21 @@ impl CaseItem {
 
 /// Its keys. Those that say when a request comes and goes are not read: the
 /// steps say it.
-const REQUEST_KEYS: &[&str] =
-    &["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media"];
+const REQUEST_KEYS: &[&str] = &[
+    "id",
+    "at",
+    "prompt",
+    "max_tokens",
+    "prio",
+    "lora",
+    "stop_at",
+    "abort_at",
+    "after",
+    "gap",
+    "media",
+    "hold",
+    "remote",
+];
 
 /// The recording without its steps.
 pub(super) struct Case {
@@ -255,6 +351,7 @@ impl CaseConfig {
             decode_context_parallel_size: self.dcp,
             rules,
             kv_tiers: None,
+            kv_connector: self.connector.map(KvConnector::from),
             kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
             prefix_cache_retention_interval: self.retention,
             max_num_encoder_input_tokens: self.max_num_encoder_input_tokens,
@@ -319,6 +416,14 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     }
     if config.drafter.has_kv() {
         expected.extend(expected_of_drafter(config));
+    }
+    if let Some(connector) = config.kv_connector {
+        let recomputes = connector.load_failures == LoadFailures::Recompute;
+        expected.extend([
+            ("defer_block_free", json!(config.defers_frees()), "it follows from the role and the steps in flight"),
+            ("requires_kv_delivery", json!(connector.requires_delivery), as_asked),
+            ("recompute_kv_load_failures", json!(recomputes), as_asked),
+        ]);
     }
     for (key, ours, why) in &expected {
         if let Some(theirs) = effective.get(*key).filter(|theirs| *theirs != ours) {

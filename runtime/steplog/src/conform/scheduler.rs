@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, SchedulerRules, StopRules, TokenSource};
+use vcr_core::{
+    Engine, ExternalHit, KvTransferReport, PauseState, Prompt, PromptItem, RequestId, RequestSpec, SchedulerRules,
+    StopRules, TokenSource,
+};
 
 use super::case::{Case, CaseItem, CaseRequest};
 use super::report::{CaseReport, Difference};
@@ -11,7 +14,7 @@ use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, unknown_key};
-use crate::line::{Id, RECORDED_KEYS, StepLine, hide_resumed};
+use crate::line::{Id, KvReport, Lookup, RECORDED_KEYS, StepLine, hide_resumed};
 use crate::read::step_line;
 
 /// The token that the pretended model returns where a request is to stop.
@@ -105,7 +108,13 @@ pub(super) fn replay(mut lines: ReplayedLines, folder: &Path) -> Result<CaseRepo
 
 fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Result<(), Difference> {
     report.compare("s", &ours.s, &theirs.s)?;
+    if !(ours.look.is_empty() && theirs.look.is_empty()) {
+        report.compare("look", &ours.look, &theirs.look)?;
+    }
     report.compare("sched", &ours.sched, &theirs.sched)?;
+    if ours.sync || theirs.sync {
+        report.compare("sync", &ours.sync, &theirs.sync)?;
+    }
     report.compare("tot", &ours.tot, &theirs.tot)?;
     report.compare("pre", &ours.pre, &theirs.pre)?;
     report.compare("flush", &ours.flush, &theirs.flush)?;
@@ -127,6 +136,9 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("fin", &ours.fin, &theirs.fin)?;
     report.compare("drafts", &ours.drafts, &theirs.drafts)?;
     report.compare("pc", &ours.pc, &theirs.pc)?;
+    if ours.xc.is_some() || theirs.xc.is_some() {
+        report.compare("xc", &ours.xc, &theirs.xc)?;
+    }
     report.compare("ev", &ours.ev, &theirs.ev)
 }
 
@@ -189,6 +201,9 @@ impl Replay {
         {
             return Err(format!("`i`: iteration {iteration} does not come after that of the line before"));
         }
+        if let Some(state) = &theirs.pause {
+            self.engine.set_pause_state(pause_state(state)?);
+        }
         for id in &theirs.add {
             self.add(number("add", id)?)?;
         }
@@ -199,18 +214,27 @@ impl Replay {
             if !self.engine.may_schedule() {
                 return Err("`s`: a schedule was made while as many steps were in flight as may be".to_owned());
             }
+            self.answer_lookups(&theirs.look)?;
             self.engine.schedule();
             self.log.scheduled(&self.engine);
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         if theirs.u.is_some() {
             // The model also answers for those aborted meanwhile, which is not read.
-            let answers = theirs.sampled.iter().filter(|(tag, _)| !self.live.contains_key(tag));
-            dropped.extend(answers);
+            let was_live = |tag: &u64| self.live.contains_key(tag);
+            dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
+            if self.engine.config().kv_connector.is_some() {
+                // Nor is it read where KV has not arrived, or is to be that of delivered tokens.
+                let outputs = &self.engine.outputs().outputs;
+                let is_read = |tag: &u64| outputs.iter().any(|output| output.tag == *tag && output.num_tokens > 0);
+                dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !is_read(tag)));
+            }
         }
         let mut ours = self.log.take_line().unwrap_or_default();
         ours.sampled.extend(dropped);
+        ours.kv.clone_from(&theirs.kv);
+        ours.pause.clone_from(&theirs.pause);
         if self.hides_resumed {
             hide_resumed(ours.sched.as_deref_mut().unwrap_or_default());
         }
@@ -224,17 +248,56 @@ impl Replay {
             self.answers.drafts.insert(number("drafts", id)?, *drafts);
         }
         let is_empty = !self.log.next_needs_update();
+        let has_report = self.report_transfers(theirs.kv.as_ref())?;
         if !is_empty {
             self.engine.update(&mut self.answers);
+        } else if has_report {
+            self.engine.apply_transfers();
         }
         self.log.applied(&self.engine);
+        if is_empty && has_report {
+            self.log.transferred(&self.engine);
+        }
         self.engine.pool_mut().clear_events();
-        if !is_empty {
+        if !is_empty || has_report {
             for output in self.engine.outputs().outputs.iter().filter(|output| output.finish.is_some()) {
                 self.live.remove(&output.tag);
             }
         }
         Ok(())
+    }
+
+    /// Tells the engine what the connector answers.
+    fn answer_lookups(&mut self, look: &[Lookup]) -> Result<(), String> {
+        if self.engine.config().kv_connector.is_none() {
+            return if look.is_empty() {
+                Ok(())
+            } else {
+                Err("`look`: there is no connector in `config.json`".to_owned())
+            };
+        }
+        let mut answers = Vec::with_capacity(look.len());
+        for Lookup(id, _, tokens, is_async) in look {
+            answers.push((number("look", id)?, ExternalHit { tokens: *tokens, is_async: *is_async }));
+        }
+        self.engine.answer_lookups(answers);
+        Ok(())
+    }
+
+    /// Tells the engine what the connector's workers report; false if it is nothing.
+    fn report_transfers(&mut self, report: Option<&KvReport>) -> Result<bool, String> {
+        let Some(KvReport { recv, send, bad, failed, jobs: _ }) = report else { return Ok(false) };
+        if self.engine.config().kv_connector.is_none() {
+            return Err("`kv`: there is no connector in `config.json`".to_owned());
+        }
+        let numbers = |ids: &[Id]| ids.iter().map(|id| number("kv", id)).collect::<Result<Vec<u64>, String>>();
+        self.engine.report_transfers(KvTransferReport {
+            finished_recving: numbers(recv)?,
+            finished_sending: numbers(send)?,
+            invalid_blocks: bad.clone(),
+            failed_recving: numbers(failed)?,
+        });
+        Ok(true)
     }
 
     fn add(&mut self, tag: u64) -> Result<(), String> {
@@ -258,6 +321,7 @@ impl Replay {
             // The order of adding stands for the time of arrival.
             arrival_ns: self.num_added,
             lora: request.lora,
+            kv_role: request.kv_role(),
             ..RequestSpec::new(tag, prompt, request.max_tokens)
         };
         self.num_added += 1;
@@ -287,6 +351,16 @@ fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
         tokens.get_mut(places).unwrap_or_default().fill(PLACEHOLDER_TOKEN);
     }
     tokens
+}
+
+/// The state of a pause by vLLM's name.
+fn pause_state(name: &str) -> Result<PauseState, String> {
+    match name {
+        "UNPAUSED" => Ok(PauseState::Unpaused),
+        "PAUSED_NEW" => Ok(PauseState::PausedNew),
+        "PAUSED_ALL" => Ok(PauseState::PausedAll),
+        other => Err(format!("`pause`: expected UNPAUSED, PAUSED_NEW or PAUSED_ALL, got \"{other}\"")),
+    }
 }
 
 /// The number of a request named in a field.

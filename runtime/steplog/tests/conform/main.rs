@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod can_fail;
+mod connectors;
 mod lines;
 mod media;
 mod parallel;

@@ -148,6 +148,40 @@ fn the_cases_with_stages_and_ranks() {
     }
 }
 
+/// KV connectors of each kind: loads, their failures, held KV, both versions.
+#[test]
+fn the_cases_with_connectors() {
+    let folder = group("connectors");
+    assert_eq!(all_reproduced(&folder).len(), 26);
+    for version in ["0.32.0", "0.33.0"] {
+        let all = cases(&folder).into_iter().map(|case| (json_of(&case, "config.json"), text_of(&case, "steps.jsonl")));
+        let own: Vec<(Value, String)> = all.filter(|(config, _)| config["vllm"] == version).collect();
+        let lines_with = |kind: &str, key: &str| -> usize {
+            let of_kind = own.iter().filter(|(config, _)| config["config"]["connector"]["kind"] == kind);
+            of_kind.map(|(_, steps)| steps.lines().filter(|line| line.contains(key)).count()).sum()
+        };
+        for kind in ["scripted", "nixl", "offloading"] {
+            for key in ["\"pre\":", "\"recv\":", "\"xc\":"] {
+                assert!(lines_with(kind, key) > 0, "{version}: {kind}: {key}");
+            }
+        }
+        for key in ["\"sync\":", "\"bad\":", "\"failed\":", "\"error\"", "\"send\":", ",null,false]", "\"PAUSED_NEW\""]
+        {
+            assert!(lines_with("scripted", key) > 0, "{version}: {key}");
+        }
+        for key in ["\"bad\":", "\"error\"", "\"send\":"] {
+            assert!(lines_with("nixl", key) > 0, "{version}: {key}");
+        }
+        assert!(lines_with("offloading", ",null,false]") > 0, "{version}: requests wait for copies");
+        for setting in ["defer_block_free", "requires_kv_delivery", "recompute_kv_load_failures"] {
+            for value in [true, false] {
+                let has = own.iter().any(|(config, _)| config["config"]["effective"][setting] == value);
+                assert!(has, "{version}: {setting}: {value}");
+            }
+        }
+    }
+}
+
 /// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
@@ -189,7 +223,9 @@ fn the_recordings_beside_the_checkout() {
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
-    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters", "parallel"] {
+    for name in
+        ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters", "parallel", "connectors"]
+    {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");
             let mut recorded = text.lines();

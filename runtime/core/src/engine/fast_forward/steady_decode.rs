@@ -93,6 +93,7 @@ impl SteadyDecode {
         config.policy == Policy::Fcfs
             && !config.quirks().preempts_oldest()
             && config.max_loras == 0
+            && config.kv_connector.is_none()
             && config.decodes_plainly()
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
     }

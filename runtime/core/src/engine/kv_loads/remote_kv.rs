@@ -33,33 +33,54 @@ impl Engine {
         Some(self.start_remote_load(id))
     }
 
-    /// Blocks that a load must leave free, so that requests which hold KV already can go on: with a drafter they
-    /// need more than their tokens (vLLM's `_inflight_prefill_reserved_blocks` and `_spec_decode_step_blocks`; where a
-    /// step needs no more than the tokens that are known, all of them have their blocks and nothing is reserved here).
-    ///
-    /// Looks at all requests: only engines with such a drafter ask, when KV is to come.
+    /// Blocks that a load must leave free, so that requests which hold KV already can go on: those that prompts which are
+    /// being computed and loads still need, and those of a step with drafts (vLLM's `_inflight_prefill_reserved_blocks` and
+    /// `_spec_decode_step_blocks`).
     pub(crate) fn blocks_reserved_from_loads(&self) -> u32 {
-        if self.config.drafting().lookahead_tokens == 0 {
-            return 0;
-        }
         let step_tokens = self.draft_step_tokens();
-        let missing = |id: RequestId| {
-            let request = &self.requests[id];
+        let missing = |id: &RequestId| {
+            let request = &self.requests[*id];
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
             match &self.groups {
                 Some(groups) => {
                     let computed = request.num_computed_tokens;
-                    groups.missing_blocks(id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
+                    groups.missing_blocks(*id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
                 }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
             }
         };
-        let goes_on = |id: &RequestId| match self.requests[*id].status {
-            RequestStatus::WaitingForRemoteKv | RequestStatus::RemoteKvReady => true,
-            RequestStatus::Running => self.requests[*id].flags.has(Flags::PREFILL_CHUNK),
-            _ => false,
-        };
-        self.requests.live_ids().filter(goes_on).map(missing).sum::<u32>() + self.draft_step_blocks()
+        let in_flight = self.in_flight_prefills.iter().filter(|&&id| self.is_in_flight_prefill(id));
+        in_flight.map(missing).sum::<u32>() + self.draft_step_blocks()
+    }
+
+    /// Notes that a request has a part of its prompt still to compute, or to load.
+    pub(crate) fn note_in_flight_prefill(&mut self, id: RequestId) {
+        if !self.is_in_flight_prefill(id) {
+            self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, true);
+            self.in_flight_prefills.retain(|other| *other != id);
+            self.in_flight_prefills.push(id);
+        }
+    }
+
+    /// Forgets those whose prompts were computed to their ends by the step before. One that this step ends still counts.
+    pub(crate) fn clean_in_flight_prefills(&mut self) {
+        if self.in_flight_prefills.is_empty() {
+            return;
+        }
+        let mut ids = std::mem::take(&mut self.in_flight_prefills);
+        ids.retain(|&id| {
+            let request = &mut self.requests[id];
+            if request.status == RequestStatus::Running && !request.flags.has(Flags::PREFILL_CHUNK) {
+                request.flags.set(Flags::IN_FLIGHT_PREFILL, false);
+            }
+            self.is_in_flight_prefill(id)
+        });
+        self.in_flight_prefills = ids;
+    }
+
+    fn is_in_flight_prefill(&self, id: RequestId) -> bool {
+        let request = &self.requests[id];
+        request.flags.has(Flags::IN_FLIGHT_PREFILL) && request.status != RequestStatus::Finished
     }
 
     /// Whether a load of such a prompt's KV can start at all: alone in the engine it still leaves free what its own
@@ -68,15 +89,18 @@ impl Engine {
     /// # Errors
     /// When it never starts.
     pub fn check_load(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
-        if self.config.drafting().lookahead_tokens == 0 {
+        if self.config.num_speculative_tokens == 0 {
             return Ok(());
         }
         let needed = self.config.most_blocks(prompt_tokens) + u64::from(self.draft_step_blocks());
         if needed > u64::from(self.pool.num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
     }
 
-    /// Slots of a step with drafts whose KV the drafter keeps, too.
+    /// Slots of a step with drafts, and of what the drafter reads ahead; none without drafts.
     fn draft_step_tokens(&self) -> u32 {
+        if self.config.num_speculative_tokens == 0 {
+            return 0;
+        }
         1 + self.config.num_speculative_tokens + self.config.drafting().lookahead_tokens
     }
 
@@ -103,10 +127,9 @@ impl Engine {
 
     /// Announces the transfer of blocks that the cache does not hold.
     pub(crate) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
-        let request = &mut self.requests[id];
+        self.begin_load(id, false);
+        let request = &self.requests[id];
         let cached_tokens = request.num_computed_tokens;
-        request.status = RequestStatus::WaitingForRemoteKv;
-        self.num_loading += 1;
         let missing_tokens = request.prompt_tokens - cached_tokens;
         let of_groups = self.groups.as_ref().map(|groups| groups.moved_tokens(cached_tokens, request.prompt_tokens));
         RemoteLoad {
@@ -119,20 +142,17 @@ impl Engine {
     }
 
     /// Says that the transfer announced by a [`RemoteLoad`] is complete: the
-    /// request may be admitted, and its blocks may be hit.
+    /// request may be admitted, and its blocks may be hit from its turn on.
     ///
     /// # Panics
     /// When the request does not wait for a transfer, or was aborted: a driver bug.
     pub fn remote_kv_arrived(&mut self, id: RequestId) {
-        self.end_remote_load(id, RequestStatus::RemoteKvReady);
+        self.end_load(id);
         let request = &mut self.requests[id];
         request.num_computed_tokens = request.prompt_tokens;
-        let computed = request.num_computed_tokens;
-        self.store_full_blocks(id, computed);
-        // The last token is computed again, here, to get logits to sample from.
-        let request = &mut self.requests[id];
-        request.num_computed_tokens = request.num_computed_tokens.min(request.num_tokens - 1);
-        self.kv_ready.push_back(id, &mut self.requests);
+        if self.config.quirks().reserves_between_steps() {
+            self.take_over_load(id);
+        }
     }
 
     /// Says that the transfer announced by a [`RemoteLoad`] has failed. The
@@ -148,6 +168,7 @@ impl Engine {
     /// When the request does not wait for a transfer, or was aborted: a driver bug.
     pub fn remote_kv_failed(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::Waiting);
+        self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         self.forget_kv(id);
         self.requests[id].kv_role = KvRole::Local;
         let queue = if self.is_queued_apart(id) { &mut self.skipped_waiting } else { &mut self.waiting };

@@ -39,13 +39,11 @@ impl Engine {
     pub(crate) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
         let first = self.hit.len();
         let block_size = self.config.block_size;
-        let request = &mut self.requests[id];
+        let request = &self.requests[id];
         let end = first + blocks as usize;
         let tiers = self.tiers.as_mut().expect("what is loaded was found in the tiers");
         let hashes = &request.block_hashes[first..end];
         let TierRun { host_blocks, disk_blocks } = tiers.start_load(id, hashes, end as u32 * block_size);
-        request.status = RequestStatus::WaitingForRemoteKv;
-        self.num_loading += 1;
         plan.tier_loads.push(TierLoad {
             request: id,
             tag: request.tag,
@@ -53,6 +51,7 @@ impl Engine {
             host_tokens: host_blocks * block_size,
             disk_tokens: disk_blocks * block_size,
         });
+        self.begin_load(id, false);
     }
 
     /// Sees what has arrived in the tiers, and from them, until `now_ns`. Requests
@@ -71,11 +70,9 @@ impl Engine {
     }
 
     fn tier_load_complete(&mut self, id: RequestId, end_tokens: u32) {
-        self.end_remote_load(id, RequestStatus::RemoteKvReady);
+        self.end_load(id);
         self.hit.clear();
         self.set_computed(id, end_tokens);
-        self.store_full_blocks(id, end_tokens);
-        self.kv_ready.push_back(id, &mut self.requests);
     }
 
     /// Sends to the host what the oldest step in flight, which ends at `now_ns`

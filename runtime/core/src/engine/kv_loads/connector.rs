@@ -1,0 +1,396 @@
+//! A KV connector beside the scheduler: KV found elsewhere, its loads, and their failures.
+//!
+//! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The connector itself is
+//! the driver's: it says before a step what is found of which request, and after it which transfers are over.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::config::{LoadFailures, Policy};
+use crate::engine::Engine;
+use crate::kv::pool::BlockId;
+use crate::plan::{ExternalLookup, RequestOutput, StepOutputs, StepPlan};
+use crate::request::{FinishReason, Flags, KvRole, RequestId, RequestStatus};
+
+/// A connector's answer to a lookup of the KV of a request beyond what is cached here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalHit {
+    /// Tokens beyond the cached ones; none if it does not know yet, and the request is to be stepped over.
+    pub tokens: Option<u32>,
+    /// Whether they are loaded while the request waits, or in its step.
+    pub is_async: bool,
+}
+
+/// The report of a connector's workers with the result of a step (vLLM's `KVConnectorOutput`). Requests are named by their
+/// tags, and handled in the order given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvTransferReport {
+    /// Their loads are over, failed ones included.
+    pub finished_recving: Vec<u64>,
+    /// Their KV, held since they ended, has been read.
+    pub finished_sending: Vec<u64>,
+    /// Blocks that loads should have filled and did not.
+    pub invalid_blocks: Vec<BlockId>,
+    /// Requests none of whose KV has arrived.
+    pub failed_recving: Vec<u64>,
+}
+
+impl KvTransferReport {
+    fn is_empty(&self) -> bool {
+        self.finished_recving.is_empty()
+            && self.finished_sending.is_empty()
+            && self.invalid_blocks.is_empty()
+            && self.failed_recving.is_empty()
+    }
+}
+
+/// KV found for a request beyond what is cached here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct External {
+    pub(crate) tokens: u32,
+    /// It waits while they are loaded.
+    pub(crate) is_async: bool,
+}
+
+/// State for a connector, of engines that have one.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectorState {
+    answers: BTreeMap<u64, ExternalHit>,
+    report: KvTransferReport,
+    /// Blocks that are free once a step is over, by its number, oldest first.
+    deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
+}
+
+impl Engine {
+    /// Says what a connector answers to the lookups of the coming step, by tag; it has nothing of requests that are not
+    /// there, and the whole prompt of those that are a [`KvRole::Destination`], once. The
+    /// lookups that were made are in [`StepPlan::external_lookups`].
+    ///
+    /// # Panics
+    /// When the engine has no connector: a driver bug.
+    pub fn answer_lookups(&mut self, answers: impl IntoIterator<Item = (u64, ExternalHit)>) {
+        let connector = self.connector.as_mut().expect("an engine with a connector");
+        connector.answers.clear();
+        connector.answers.extend(answers);
+    }
+
+    /// Says what the workers report with the result that [`Engine::update`] applies next, or with that of an empty step
+    /// ([`Engine::apply_transfers`]).
+    ///
+    /// # Panics
+    /// When the engine has no connector: a driver bug.
+    pub fn report_transfers(&mut self, report: KvTransferReport) {
+        self.connector.as_mut().expect("an engine with a connector").report = report;
+    }
+
+    /// Applies the [report](Engine::report_transfers) that comes with an empty step.
+    pub fn apply_transfers(&mut self) -> &StepOutputs {
+        let mut out = std::mem::take(&mut self.outputs);
+        out.clear();
+        let (report, failed) = self.begin_report(None);
+        self.end_report(&report, &failed, &mut out);
+        self.outputs = out;
+        &self.outputs
+    }
+
+    /// The KV that the connector has of a request beyond the first `local_tokens` tokens; none if it does not know yet.
+    pub(crate) fn lookup_external(
+        &mut self,
+        id: RequestId,
+        local_tokens: u32,
+        plan: &mut StepPlan,
+    ) -> Option<External> {
+        let Some(connector) = &self.connector else { return Some(External::default()) };
+        let request = &self.requests[id];
+        let tag = request.tag;
+        let hit = if request.kv_role == KvRole::Destination {
+            let tokens = request.prompt_tokens.saturating_sub(local_tokens);
+            ExternalHit { tokens: Some(tokens), is_async: tokens > 0 }
+        } else {
+            connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
+        };
+        plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
+        let most = self.requests[id].num_tokens - local_tokens;
+        let External { mut tokens, is_async } = External { tokens: hit.tokens?, is_async: hit.is_async };
+        tokens = tokens.min(if is_async { most } else { most.saturating_sub(1) });
+        Some(External { tokens, is_async: is_async && tokens > 0 })
+    }
+
+    /// The prompt of a request comes from another engine once only: later all that is missing is computed here.
+    pub(crate) fn end_destination(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        if self.connector.is_none() || request.kv_role != KvRole::Destination {
+            return;
+        }
+        request.kv_role = KvRole::Local;
+        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
+        request.prefill_target_tokens = request.num_tokens;
+        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+    }
+
+    /// Counts what the connector had of a request that was given blocks.
+    pub(crate) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
+        let request = &self.requests[id];
+        let queried = request.num_tokens - local_tokens;
+        if self.connector.is_none() || queried == 0 {
+            return;
+        }
+        let resumed = request.flags.has(Flags::WAS_PREEMPTED);
+        let stats = if resumed { &mut self.stats.preempted_external } else { &mut self.stats.external };
+        stats.requests += 1;
+        stats.queried_tokens += u64::from(queried);
+        stats.hit_tokens += u64::from(external_tokens);
+    }
+
+    /// A request that has got its blocks waits for their KV.
+    pub(crate) fn begin_load(&mut self, id: RequestId, was_holding: bool) {
+        if !was_holding {
+            self.next_load_order = self.next_load_order.wrapping_add(1);
+        }
+        let order = self.next_load_order;
+        let request = &mut self.requests[id];
+        request.status = RequestStatus::WaitingForRemoteKv;
+        request.flags.set(Flags::TAKEN_OVER, false);
+        request.flags.set(Flags::LOST_LOAD, false);
+        if !was_holding {
+            request.load_order = order;
+        }
+        self.num_loading += 1;
+        self.note_in_flight_prefill(id);
+    }
+
+    /// The load of a request is over: it goes on from its computed tokens, where it has waited.
+    pub(crate) fn end_load(&mut self, id: RequestId) {
+        self.end_remote_load(id, RequestStatus::RemoteKvReady);
+        if self.config.quirks().reserves_between_steps() {
+            self.kv_ready.push_back(id, &mut self.requests);
+        } else {
+            self.kv_ready.push_in_order(id, &mut self.requests);
+        }
+    }
+
+    /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has
+    /// no blocks any more.
+    pub(crate) fn take_over_load(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        let has_failed = request.flags.has(Flags::LOAD_FAILED);
+        request.flags.set(Flags::LOAD_FAILED, false);
+        request.flags.set(Flags::TAKEN_OVER, true);
+        let computed = request.num_computed_tokens;
+        if has_failed && computed == 0 {
+            let blocks = std::mem::take(&mut request.block_table);
+            request.flags.set(Flags::LOST_LOAD, true);
+            request.capacity_tokens = 0;
+            if self.pool.caching() {
+                request.next_store_tokens = self.config.block_size;
+            }
+            self.pool.release(&blocks);
+            return;
+        }
+        self.store_full_blocks(id, computed);
+        // The last token is computed again, to get logits to sample from.
+        if computed == self.requests[id].num_tokens {
+            self.move_computed(id, computed - 1);
+        }
+        // One without computed tokens is looked up again, though it has its block.
+        if self.requests[id].num_computed_tokens == 0 {
+            self.requests[id].flags.set(Flags::LOST_LOAD, true);
+        }
+    }
+
+    /// A request that has lost its KV waits as others do that hold none.
+    pub(crate) fn forget_load(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.flags.set(Flags::TAKEN_OVER, false);
+        request.flags.set(Flags::LOST_LOAD, false);
+        let was_preempted = request.flags.has(Flags::WAS_PREEMPTED);
+        request.status = if was_preempted { RequestStatus::Preempted } else { RequestStatus::Waiting };
+    }
+
+    /// Whether a request waits with blocks that are its own.
+    pub(crate) fn holds_loaded_kv(&self, id: RequestId) -> bool {
+        let request = &self.requests[id];
+        request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::LOST_LOAD)
+    }
+
+    /// Sets the computed tokens of a request whose KV was loaded or lost.
+    fn move_computed(&mut self, id: RequestId, computed: u32) {
+        let request = &mut self.requests[id];
+        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
+        request.num_computed_tokens = computed;
+        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+    }
+
+    /// Whether the blocks of a request may be others' at once.
+    pub(crate) fn may_free(&self, id: RequestId) -> bool {
+        self.may_free_after(id, 0)
+    }
+
+    /// The same if so many of its tokens in flight are taken back.
+    pub(crate) fn may_free_after(&self, id: RequestId, taken_back_tokens: u32) -> bool {
+        !self.config.defers_frees() || self.requests[id].num_in_flight_tokens == taken_back_tokens
+    }
+
+    /// Frees blocks of a request when the steps in flight are over.
+    pub(crate) fn defer_free(&mut self, id: RequestId) {
+        let blocks = self.requests[id].block_table.clone();
+        let fence = self.stats.steps;
+        if let Some(connector) = self.connector.as_mut().filter(|_| !blocks.is_empty()) {
+            connector.deferred_frees.push_back((fence, blocks));
+        }
+    }
+
+    /// Frees what has waited for the step whose result has come.
+    pub(crate) fn drain_deferred_frees(&mut self) {
+        let Some(connector) = &mut self.connector else { return };
+        let processed = self.steps.applied() + 1;
+        while let Some((fence, blocks)) = connector.deferred_frees.pop_front() {
+            if fence > processed {
+                connector.deferred_frees.push_front((fence, blocks));
+                break;
+            }
+            self.pool.release(&blocks);
+        }
+    }
+
+    /// Takes the report, and back what did not arrive. Gives it with the requests whose outputs of this step are dropped.
+    pub(crate) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
+        let Some(connector) = &mut self.connector else { return Default::default() };
+        let report = std::mem::take(&mut connector.report);
+        let mut failed = Vec::new();
+        if report.is_empty() {
+            return (report, failed);
+        }
+        let recomputes = self.recomputes_failed_loads();
+        for tag in &report.failed_recving {
+            let Some(id) = self.find(*tag).filter(|&id| self.is_loading(id)) else { continue };
+            if recomputes {
+                self.move_computed(id, 0);
+                self.requests[id].flags.set(Flags::LOAD_FAILED, true);
+            } else {
+                failed.push(id);
+            }
+        }
+        if report.invalid_blocks.is_empty() {
+            return (report, failed);
+        }
+        let (loading, _) = self.invalidate(&self.loading_in_order(), &report.invalid_blocks, plan);
+        let (running, lost_blocks) = self.invalidate(&self.running.clone(), &report.invalid_blocks, plan);
+        if recomputes {
+            loading.iter().for_each(|&id| self.requests[id].flags.set(Flags::LOAD_FAILED, true));
+        } else {
+            self.evict(lost_blocks);
+            failed.extend(loading);
+        }
+        failed.extend(running);
+        (report, failed)
+    }
+
+    /// Ends requests that failed, and those transfers that are over.
+    pub(crate) fn end_report(&mut self, report: &KvTransferReport, failed: &[RequestId], out: &mut StepOutputs) {
+        if !self.recomputes_failed_loads() {
+            let mut failed: Vec<RequestId> = failed.to_vec();
+            failed.sort_by_key(|&id| self.requests[id].tag);
+            failed.dedup();
+            for id in failed {
+                let tag = self.requests[id].tag;
+                let finish = Some(FinishReason::Error);
+                self.abort(id);
+                out.outputs.push(RequestOutput {
+                    request: id,
+                    tag,
+                    num_tokens: 0,
+                    num_sampled_tokens: 1,
+                    num_draft_tokens: 0,
+                    finish,
+                });
+            }
+        }
+        for tag in &report.finished_recving {
+            let Some(id) = self.find(*tag) else { continue };
+            match self.requests[id].status {
+                RequestStatus::WaitingForRemoteKv => self.end_load(id),
+                // It was aborted while its blocks were written.
+                RequestStatus::HoldingKv => self.release_held_kv(id),
+                _ => {}
+            }
+        }
+        for tag in &report.finished_sending {
+            if let Some(id) = self.find(*tag).filter(|&id| self.requests[id].status == RequestStatus::HoldingKv) {
+                self.release_held_kv(id);
+            }
+        }
+    }
+
+    fn recomputes_failed_loads(&self) -> bool {
+        self.config.kv_connector.is_none_or(|connector| connector.load_failures == LoadFailures::Recompute)
+    }
+
+    /// Whether a request waits for KV, or for its turn since it has arrived.
+    fn is_loading(&self, id: RequestId) -> bool {
+        let request = &self.requests[id];
+        match request.status {
+            RequestStatus::WaitingForRemoteKv => true,
+            RequestStatus::RemoteKvReady => !request.flags.has(Flags::TAKEN_OVER),
+            _ => false,
+        }
+    }
+
+    /// The requests that load KV, in the order in which they wait.
+    fn loading_in_order(&self) -> Vec<RequestId> {
+        let mut loading: Vec<RequestId> = self.requests.live_ids().filter(|&id| self.is_loading(id)).collect();
+        loading.sort_by_key(|&id| {
+            let request = &self.requests[id];
+            match self.config.policy {
+                Policy::Fcfs => (0, 0, u64::from(request.load_order)),
+                Policy::Priority | Policy::Ranked => (request.rank, request.arrival_ns, request.sequence),
+            }
+        });
+        loading
+    }
+
+    /// Takes computed tokens back from the first invalid block on (vLLM's `_update_requests_with_invalid_blocks`). A block
+    /// that several of the requests hold is computed again by the first alone. Gives the requests that hold one, and the
+    /// blocks from the first invalid one on.
+    fn invalidate(
+        &mut self,
+        ids: &[RequestId],
+        invalid: &[BlockId],
+        plan: Option<&StepPlan>,
+    ) -> (Vec<RequestId>, Vec<BlockId>) {
+        let block_size = self.config.block_size;
+        let (mut affected, mut lost, mut marked) = (Vec::new(), Vec::new(), Vec::new());
+        for &id in ids {
+            let entry = plan.and_then(|plan| plan.scheduled.iter().find(|entry| entry.request == id));
+            let scheduled = entry.map_or(0, |entry| entry.num_scheduled_tokens);
+            let request = &self.requests[id];
+            let computed = request.num_computed_tokens.saturating_sub(scheduled);
+            let holds = |(_, block): &(usize, &BlockId)| invalid.contains(block);
+            let blocks = request.block_table.iter().take(computed.div_ceil(block_size) as usize).enumerate();
+            let held: Vec<(usize, BlockId)> = blocks.filter(holds).map(|(index, &block)| (index, block)).collect();
+            if held.is_empty() {
+                continue;
+            }
+            affected.push(id);
+            let own = held.iter().find(|(_, block)| !marked.contains(block)).map(|&(index, _)| index);
+            if let Some(index) = own {
+                lost.extend_from_slice(&request.block_table[index..]);
+            }
+            marked.extend(held.into_iter().map(|(_, block)| block));
+            self.move_computed(id, own.map_or(computed, |index| index as u32 * block_size));
+        }
+        (affected, lost)
+    }
+
+    /// Takes blocks out of the cache, in the order of their numbers.
+    fn evict(&mut self, mut blocks: Vec<BlockId>) {
+        blocks.sort_unstable();
+        blocks.dedup();
+        for block in blocks {
+            let Some(hash) = self.pool.key_of(block) else { continue };
+            self.pool.forget(block);
+            if let Some(events) = self.pool.events_mut() {
+                events.removed(hash);
+            }
+        }
+    }
+}

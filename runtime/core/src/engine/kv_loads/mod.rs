@@ -1,0 +1,8 @@
+//! KV that comes from elsewhere: from other engines, from the tiers below the device, and from where a connector finds it.
+
+mod connector;
+mod remote_kv;
+mod tier_load;
+
+pub(crate) use connector::{ConnectorState, External};
+pub use connector::{ExternalHit, KvTransferReport};

@@ -1,0 +1,307 @@
+//! Engines with a KV connector: rules one by one, and random answers and reports.
+
+use proptest::prelude::*;
+use vcr_core::plan::ScheduledKind;
+use vcr_core::{
+    Engine, EngineConfig, EngineConfigInput, ExternalHit, FinishReason, KvConnector, KvRole, KvTransferReport,
+    LoadFailures, Policy, Prompt, RequestSpec, TokenSource,
+};
+
+struct Ones;
+
+impl TokenSource for Ones {
+    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+        1
+    }
+}
+
+/// Tag, kind, depth and tokens of what is scheduled.
+fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
+    let rows = engine.schedule().scheduled.iter();
+    let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));
+    let rows = rows.collect();
+    if engine.step_in_flight() {
+        engine.update(&mut Ones);
+    }
+    rows
+}
+
+/// A request whose prompt of `prompt_tokens` tokens depends on `content` alone.
+fn request(tag: u64, content: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(content, 0, prompt_tokens);
+    RequestSpec::new(tag, prompt, max_tokens)
+}
+
+fn engine(connector: KvConnector, input: EngineConfigInput) -> Engine {
+    let input = EngineConfigInput { kv_connector: Some(connector), ..input };
+    Engine::new(EngineConfig::new(input).expect("valid"))
+}
+
+fn recomputing() -> KvConnector {
+    KvConnector { is_consumer: true, requires_delivery: false, load_failures: LoadFailures::Recompute }
+}
+
+/// Answers of the coming step: tokens, loaded while the request waits.
+fn answer(engine: &mut Engine, answers: &[(u64, u32)]) {
+    let hit = |tokens| ExternalHit { tokens: Some(tokens), is_async: true };
+    engine.answer_lookups(answers.iter().map(|&(tag, tokens)| (tag, hit(tokens))));
+}
+
+fn report(engine: &mut Engine, report: KvTransferReport) {
+    engine.report_transfers(report);
+    engine.apply_transfers();
+}
+
+fn received(tags: &[u64]) -> KvTransferReport {
+    KvTransferReport { finished_recving: tags.to_vec(), ..KvTransferReport::default() }
+}
+
+/// Loads that end in another order than they began.
+#[test]
+fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
+    let mut engine = engine(recomputing(), EngineConfigInput::default());
+    for tag in 0..3 {
+        engine.submit(request(tag, tag, 40, 5)).expect("it fits");
+    }
+    answer(&mut engine, &[(0, 32), (1, 40), (2, 16)]);
+    assert!(step(&mut engine).is_empty(), "all of them load");
+    report(&mut engine, received(&[2, 1]));
+    report(&mut engine, received(&[0]));
+    let new = ScheduledKind::New;
+    assert_eq!(step(&mut engine), [(0, new, 32, 8), (1, new, 39, 1), (2, new, 16, 24)]);
+}
+
+/// A running prompt needs its blocks: a load leaves them, and a new request does not.
+#[test]
+fn loads_leave_the_blocks_that_running_prompts_need() {
+    let input = EngineConfigInput {
+        num_gpu_blocks: 11,
+        max_num_batched_tokens: 256,
+        max_num_seqs: 4,
+        ..EngineConfigInput::default()
+    };
+    let input = EngineConfigInput { long_prefill_token_threshold: 16, ..input };
+    for (external_tokens, is_admitted) in [(64, false), (0, true)] {
+        let mut engine = engine(recomputing(), input.clone());
+        engine.submit(request(0, 0, 120, 5)).expect("it fits");
+        engine.submit(request(1, 1, 64, 5)).expect("it fits");
+        answer(&mut engine, &[(1, external_tokens)]);
+        engine.schedule();
+        assert_eq!(engine.pool().num_active() > 1, is_admitted, "{external_tokens}");
+    }
+}
+
+/// Of a load that failed, what is valid stays.
+#[test]
+fn invalid_blocks_are_computed_here() {
+    let mut engine = engine(recomputing(), EngineConfigInput::default());
+    engine.submit(request(0, 0, 70, 5)).expect("it fits");
+    answer(&mut engine, &[(0, 64)]);
+    assert!(step(&mut engine).is_empty());
+    let invalid_blocks = vec![3];
+    report(&mut engine, KvTransferReport { invalid_blocks, ..received(&[0]) });
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 32, 38)], "the third of its blocks is missing");
+}
+
+/// With the other policy it ends, and its blocks are free once the load is over.
+#[test]
+fn requests_whose_load_fails_end() {
+    let connector = KvConnector { load_failures: LoadFailures::Fail, ..recomputing() };
+    let mut engine = engine(connector, EngineConfigInput::default());
+    engine.submit(request(0, 0, 70, 5)).expect("it fits");
+    answer(&mut engine, &[(0, 64)]);
+    assert!(step(&mut engine).is_empty());
+    engine.report_transfers(KvTransferReport { invalid_blocks: vec![2], ..KvTransferReport::default() });
+    let ends: Vec<_> = engine.apply_transfers().outputs.iter().map(|output| (output.tag, output.finish)).collect();
+    assert_eq!(ends, [(0, Some(FinishReason::Error))]);
+    assert_eq!((engine.num_waiting(), engine.pool().num_active()), (0, 4), "workers may still write them");
+    report(&mut engine, received(&[0]));
+    assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
+}
+
+/// Blocks that a step in flight may write are not free at once, where KV comes here.
+#[test]
+fn blocks_in_flight_are_freed_when_the_step_is_over() {
+    for (is_consumer, left) in [(true, 3), (false, 0)] {
+        let input = EngineConfigInput { async_scheduling: true, ..EngineConfigInput::default() };
+        let mut engine = engine(KvConnector { is_consumer, ..recomputing() }, input);
+        let id = engine.submit(request(0, 0, 40, 5)).expect("it fits");
+        engine.schedule();
+        engine.abort(id);
+        assert_eq!(engine.pool().num_active(), left, "{is_consumer}");
+        engine.update(&mut Ones);
+        assert_eq!(engine.pool().num_active(), 0);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Turn {
+    /// Content, prompt tokens, output tokens, role, priority.
+    submissions: Vec<(u64, u32, u32, KvRole, i32)>,
+    /// Of each hundred lookups, tokens in parts of 8 of what is asked for; none is not known; loaded within the step.
+    answers: Vec<(Option<u32>, bool)>,
+    /// Ends of the transfers under way: whole, invalid from a block on, or by request.
+    ends: Vec<u8>,
+    aborts: Vec<usize>,
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let role = prop_oneof![3 => Just(KvRole::Local), 1 => Just(KvRole::Source), 1 => Just(KvRole::Destination)];
+    let submission = (0..6u64, 1..90u32, 1..20u32, role, 0..3i32);
+    let turn = (
+        proptest::collection::vec(submission, 0..3),
+        proptest::collection::vec((proptest::option::weighted(0.9, 0..9u32), any::<bool>()), 8),
+        proptest::collection::vec(0..12u8, 4),
+        proptest::collection::vec(0..40usize, 0..2),
+    );
+    let turn = turn.prop_map(|(submissions, answers, ends, aborts)| Turn { submissions, answers, ends, aborts });
+    proptest::collection::vec(turn, 1..60)
+}
+
+/// An engine and what a connector's workers are doing for it.
+struct Driver {
+    engine: Engine,
+    next_tag: u64,
+    /// Tags of loads under way, and of held KV.
+    loading: Vec<u64>,
+    held: Vec<u64>,
+    live: Vec<u64>,
+}
+
+impl Driver {
+    fn turn(&mut self, turn: &Turn, drains: bool) {
+        for &(content, prompt, outputs, kv_role, priority) in &turn.submissions {
+            let spec = RequestSpec {
+                kv_role,
+                priority,
+                arrival_ns: self.next_tag,
+                ..request(self.next_tag, content, prompt, outputs)
+            };
+            if self.engine.check(prompt, outputs).is_ok() {
+                self.engine.submit(spec).expect("it was checked");
+                self.live.push(self.next_tag);
+            }
+            self.next_tag += 1;
+        }
+        for &abort in &turn.aborts {
+            if let Some(&tag) = self.live.get(abort) {
+                self.engine.abort(self.engine.find(tag).expect("it is live"));
+                self.live.remove(abort);
+            }
+        }
+        if self.engine.may_schedule() {
+            self.schedule(turn, drains);
+        }
+        // Under async scheduling two steps may be in flight.
+        if self.engine.may_schedule() && turn.ends[0] % 3 == 0 && !drains {
+            return;
+        }
+        self.report(turn, drains);
+        if self.engine.step_in_flight() {
+            self.engine.update(&mut Ones);
+        } else {
+            self.engine.apply_transfers();
+        }
+        for output in self.engine.outputs().outputs.clone() {
+            if output.finish.is_some() {
+                self.live.retain(|tag| *tag != output.tag);
+                if self.engine.find(output.tag).is_some() && !self.loading.contains(&output.tag) {
+                    self.held.push(output.tag);
+                }
+            }
+        }
+        self.engine.pool().assert_consistent();
+    }
+
+    fn schedule(&mut self, turn: &Turn, drains: bool) {
+        let tags = self.live.clone();
+        let answers = tags.iter().map(|&tag| {
+            let (eighths, is_async) = turn.answers[tag as usize % turn.answers.len()];
+            let tokens = if drains { Some(0) } else { eighths.map(|eighths| eighths * 8) };
+            (tag, ExternalHit { tokens, is_async })
+        });
+        self.engine.answer_lookups(answers.collect::<Vec<_>>());
+        let plan = self.engine.schedule();
+        let scheduled: Vec<u64> = plan.scheduled.iter().map(|entry| entry.tag).collect();
+        let looked_up: Vec<u64> = plan.external_lookups.iter().map(|lookup| lookup.tag).collect();
+        for tag in looked_up {
+            let id = self.engine.find(tag).expect("it was looked up");
+            let has_blocks = !self.engine.block_table(id).is_empty();
+            if has_blocks && !scheduled.contains(&tag) && !self.loading.contains(&tag) {
+                self.loading.push(tag);
+            }
+        }
+    }
+
+    fn report(&mut self, turn: &Turn, drains: bool) {
+        let mut report = KvTransferReport::default();
+        for (index, &end) in turn.ends.iter().enumerate() {
+            if index < self.loading.len() && (end < 8 || drains) {
+                let tag = self.loading[index];
+                report.finished_recving.push(tag);
+                // One that is looked up again with the block of its only token loads nothing, and may have ended.
+                let Some(id) = self.engine.find(tag) else { continue };
+                match end {
+                    0 => report.failed_recving.push(tag),
+                    1 | 2 => report.invalid_blocks.extend(self.engine.block_table(id).iter().skip(usize::from(end))),
+                    _ => {}
+                }
+            }
+            if end % 2 == 0 && index < self.held.len() {
+                report.finished_sending.push(self.held[index]);
+            }
+        }
+        self.loading.retain(|tag| !report.finished_recving.contains(tag));
+        self.held.retain(|tag| !report.finished_sending.contains(tag));
+        self.engine.report_transfers(report);
+    }
+}
+
+proptest! {
+    /// Whatever a connector answers, and however its loads end, no block and no request is lost.
+    #[test]
+    fn no_block_is_lost(
+        turns in turns(),
+        async_scheduling in any::<bool>(),
+        priority in any::<bool>(),
+        is_consumer in any::<bool>(),
+        requires_delivery in any::<bool>(),
+        fails in any::<bool>(),
+        num_gpu_blocks in 9..40u32,
+        num_speculative_tokens in 0..3u32,
+    ) {
+        let load_failures = if fails { LoadFailures::Fail } else { LoadFailures::Recompute };
+        let input = EngineConfigInput {
+            num_gpu_blocks,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 48,
+            max_model_len: Some(112),
+            policy: if priority { Policy::Priority } else { Policy::Fcfs },
+            async_scheduling,
+            num_speculative_tokens: if async_scheduling { 0 } else { num_speculative_tokens },
+            ..EngineConfigInput::default()
+        };
+        let engine = engine(KvConnector { is_consumer, requires_delivery, load_failures }, input);
+        let mut driver = Driver { engine, next_tag: 0, loading: Vec::new(), held: Vec::new(), live: Vec::new() };
+        for turn in &turns {
+            driver.turn(turn, false);
+        }
+        let last = Turn { submissions: Vec::new(), answers: vec![(Some(0), false)], ends: vec![4; 4], aborts: Vec::new() };
+        for _ in 0..2_000 {
+            if driver.engine.num_requests() == 0 {
+                break;
+            }
+            driver.turn(&last, true);
+        }
+        for tag in std::mem::take(&mut driver.live) {
+            driver.engine.abort(driver.engine.find(tag).expect("it is live"));
+        }
+        for _ in 0..200 {
+            driver.turn(&last, true);
+        }
+        prop_assert_eq!(driver.engine.num_requests(), 0);
+        prop_assert_eq!(driver.engine.pool().num_active(), 0);
+        prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
+    }
+}

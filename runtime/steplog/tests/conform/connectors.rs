@@ -1,0 +1,144 @@
+//! One value of a recording with a KV connector is changed, or what its workers report, or a setting of it.
+
+use serde_json::{Value, json};
+
+use crate::can_fail::{add_one, noticed_in, row, swap};
+use crate::recordings::{CaseCopy, cases, group, with_value};
+
+/// Connectors that answer at random: loads of both kinds, failures, held KV.
+const SCRIPTED: [&str; 2] = ["connectors/scripted-1-015-0.32", "connectors/scripted-1-015-0.33"];
+
+#[test]
+fn lookups_and_their_counters() {
+    for case in SCRIPTED {
+        noticed_in(case, "look", |rows| add_one(&mut rows[0][0]));
+        noticed_in(case, "look", |rows| add_one(&mut rows[0][1]));
+        noticed_in(case, "look", swap);
+        noticed_in(case, "look", |rows| {
+            // One that was not made.
+            let one = rows[0].clone();
+            rows.as_array_mut().is_some_and(|rows| {
+                rows.push(one);
+                true
+            })
+        });
+        noticed_in(case, "sync", |sync| {
+            *sync = json!(false);
+            true
+        });
+        for place in 0..6 {
+            noticed_in(case, "xc", |counters| add_one(&mut counters[place]));
+        }
+        noticed_in(
+            case,
+            "fin",
+            row(|end| {
+                let is = end[1] == "error";
+                if is {
+                    end[1] = "length".into();
+                }
+                is
+            }),
+        );
+    }
+}
+
+/// Whether a change of the first line that has such a value leads to another decision there or later.
+#[track_caller]
+fn changes_a_decision(case: &str, key: &str, edit: impl Fn(&mut Value) -> bool) {
+    let copy = CaseCopy::of(case);
+    let line = copy.edit_first("steps.jsonl", |line| with_value(line, key, &edit));
+    let mismatch = copy.mismatch();
+    assert!(mismatch.line >= line, "{case}: {key}: {mismatch}");
+}
+
+fn take_one(value: &mut Value) -> bool {
+    let one_less = value.as_u64().expect("a number").saturating_sub(1);
+    *value = json!(one_less);
+    one_less > 0
+}
+
+/// Answers and reports are no decisions, but changing one changes a decision.
+#[test]
+fn answers_and_reports() {
+    for case in SCRIPTED {
+        changes_a_decision(case, "look", row(|entry| entry[3] == true && take_one(&mut entry[2])));
+        changes_a_decision(
+            case,
+            "look",
+            row(|entry| {
+                let is = entry[3] == true;
+                if is {
+                    entry[3] = json!(false);
+                }
+                is
+            }),
+        );
+        for kind in ["recv", "send", "bad"] {
+            changes_a_decision(case, "kv", |report| {
+                report.as_object_mut().is_some_and(|report| report.remove(kind).is_some())
+            });
+        }
+        changes_a_decision(case, "pause", |state| {
+            let is = *state == "PAUSED_NEW" || *state == "PAUSED_ALL";
+            *state = json!("UNPAUSED");
+            is
+        });
+    }
+}
+
+/// Cases that are not reproduced after a change.
+fn changed_cases(change: impl Fn(&CaseCopy)) -> Vec<String> {
+    let all = cases(&group("connectors")).into_iter();
+    let is_noticed = |name: &String| {
+        let copy = CaseCopy::of(&format!("connectors/{name}"));
+        change(&copy);
+        copy.replay().map_or(true, |report| report.mismatch.is_some())
+    };
+    all.map(|case| case.file_name().expect("a folder").to_string_lossy().into_owned()).filter(is_noticed).collect()
+}
+
+fn of_both_versions(cases: &[String]) -> bool {
+    ["0.32", "0.33"].iter().all(|version| cases.iter().any(|case| case.ends_with(version)))
+}
+
+/// Another role, another policy of failures, and outputs that are dropped or not.
+#[test]
+fn settings_of_a_connector() {
+    let with = |edit: &dyn Fn(&mut Value)| {
+        changed_cases(|copy| {
+            copy.edit_json("config.json", |file| {
+                edit(&mut file["config"]["connector"]);
+                file["config"].as_object_mut().expect("an object").remove("effective");
+            });
+        })
+    };
+    let edits: [&dyn Fn(&mut Value); 4] = [
+        &|connector| {
+            let producer = connector["role"] == "kv_producer";
+            connector["role"] = json!(if producer { "kv_consumer" } else { "kv_producer" });
+        },
+        &|connector| connector["load_failures"] = json!("fail"),
+        &|connector| connector["load_failures"] = json!("recompute"),
+        &|connector| connector["delivery"] = json!(connector["delivery"] != true),
+    ];
+    for (number, edit) in edits.into_iter().enumerate() {
+        let noticed = with(edit);
+        assert!(of_both_versions(&noticed), "edit {number}: {noticed:?}");
+    }
+}
+
+/// Requests in which no other engine has a part.
+#[test]
+fn parts_of_other_engines() {
+    for key in ["hold", "remote"] {
+        let noticed = changed_cases(|copy| {
+            copy.edit_all("requests.jsonl", |line| {
+                let mut request: Value = serde_json::from_str(line).expect("a request");
+                request.as_object_mut().expect("an object").remove(key);
+                request.to_string()
+            });
+        });
+        assert!(of_both_versions(&noticed), "{key}: {noticed:?}");
+    }
+}
