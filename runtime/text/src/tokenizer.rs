@@ -1,5 +1,7 @@
 //! Tokenizers: the built-in one and those of model folders.
 
+mod room;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use tokenizers::decoders::DecoderWrapper;
 
 use crate::TextError;
 use crate::builtin::Builtin;
+use room::Room;
 
 /// A tokenizer. Clones share its tables.
 #[derive(Clone)]
@@ -21,12 +24,22 @@ struct Inner {
     eos: Vec<u32>,
     /// Texts of `bos_token`, `eos_token` and the like, for templates.
     special_texts: BTreeMap<String, String>,
+    /// Characters of the longest text in the vocabulary.
+    max_token_chars: usize,
 }
 
 enum Kind {
     Builtin(Box<Builtin>),
-    Library { tokenizer: Box<tokenizers::Tokenizer>, is_byte_level: bool },
+    Library { tokenizer: Box<tokenizers::Tokenizer>, is_byte_level: bool, room: Room },
 }
+
+/// Memory that the library takes for each byte of a text, most of it for where characters
+/// come from.
+const LIBRARY_BYTES: usize = 40;
+/// Texts from this length on wait for room.
+const LARGE_TEXT_BYTES: usize = 64 * 1024;
+/// Memory of all large texts that the library works on at the same time.
+const ROOM_BYTES: usize = 512 << 20;
 
 /// Bytes of each token, one after another.
 #[derive(Default)]
@@ -68,6 +81,11 @@ impl Tokenizer {
             special: builtin.special_ids().collect(),
             eos: builtin.eos_ids(),
             special_texts: builtin.special_texts(),
+            max_token_chars: builtin
+                .pieces()
+                .map(|piece| String::from_utf8_lossy(piece).chars().count())
+                .max()
+                .unwrap_or(1),
             kind: Kind::Builtin(Box::new(builtin)),
             table,
         }))
@@ -125,20 +143,24 @@ impl Tokenizer {
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let special_texts = config.map(special_texts).unwrap_or_default();
         let eos = special_texts.get("eos_token").and_then(|text| tokenizer.token_to_id(text)).into_iter().collect();
-        let kind = Kind::Library { tokenizer: Box::new(tokenizer), is_byte_level };
-        Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts })))
+        let max_token_chars = texts.values().map(|text| text.chars().count()).max().unwrap_or(1);
+        let kind = Kind::Library { tokenizer: Box::new(tokenizer), is_byte_level, room: Room::new(ROOM_BYTES) };
+        Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts, max_token_chars })))
     }
 
     /// The tokens of a text. `add_special` adds what the model wants around a text,
     /// such as a first token. Special tokens that are written in the text are
-    /// recognised.
+    /// recognised. Large texts may wait for each other: a library's work takes many times
+    /// their length in memory.
     ///
     /// # Errors
     /// When the tokenizer has no tokens for it.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         match &self.0.kind {
             Kind::Builtin(builtin) => Ok(builtin.encode(text)),
-            Kind::Library { tokenizer, .. } => {
+            Kind::Library { tokenizer, room, .. } => {
+                let _held =
+                    (text.len() >= LARGE_TEXT_BYTES).then(|| room.wait(text.len().saturating_mul(LIBRARY_BYTES)));
                 let encoding = tokenizer.encode_fast(text, add_special);
                 encoding
                     .map(|encoding| encoding.get_ids().to_vec())
@@ -172,6 +194,13 @@ impl Tokenizer {
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
         self.0.table.ends.len() as u32
+    }
+
+    /// Characters of the longest token in the vocabulary, by which vLLM tells that a text has
+    /// too many tokens before it counts them.
+    #[must_use]
+    pub fn max_token_chars(&self) -> usize {
+        self.0.max_token_chars
     }
 
     /// The text of one token by itself; replacement characters where it is a part of

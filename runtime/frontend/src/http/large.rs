@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,16 +15,32 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Bodies from this length on are large: a millisecond or more of work.
 const LARGE_BYTES: u64 = 128 * 1024;
 /// The unit in which memory is reserved.
 const UNIT_BYTES: usize = 1024;
-/// Time for a large body to come whole, and more for each of its bytes: while it comes, it
-/// keeps others waiting.
-const LONGEST: Duration = Duration::from_secs(30);
-const LONGEST_PER_BYTE: Duration = Duration::from_micros(10);
+/// Time for a large body to come whole, and more for each of its bytes.
+const LONGEST: Pace = Pace { start: Duration::from_secs(30), per_byte: Duration::from_micros(10) };
+/// The same for what has come of it, while it keeps others waiting: who stops sending goes.
+const WITH_OTHERS: Pace = Pace { start: Duration::from_secs(5), per_byte: Duration::from_micros(1) };
+/// Time between two looks at how much of a body has come.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The time that bytes may take.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    start: Duration,
+    per_byte: Duration,
+}
+
+impl Pace {
+    fn of(self, bytes: u64) -> Duration {
+        let more = self.per_byte.as_nanos().saturating_mul(u128::from(bytes));
+        self.start + Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX))
+    }
+}
 
 /// Memory limit of all large bodies together. Clones share it.
 #[derive(Clone, Debug)]
@@ -33,6 +50,24 @@ pub(super) struct BodyMemory {
     total: u32,
     /// The limit of one body, in bytes.
     longest: usize,
+    /// Bodies that wait.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A body that waits for room, until it is dropped.
+struct InQueue(Arc<AtomicUsize>);
+
+impl InQueue {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for InQueue {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 type Acquired = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
@@ -42,15 +77,24 @@ impl BodyMemory {
     pub(super) fn new(bytes: usize, longest: usize) -> Self {
         let units = bytes.max(longest).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
         let total = u32::try_from(units).unwrap_or(u32::MAX);
-        Self { units: Arc::new(Semaphore::new(total as usize)), total, longest }
+        Self { units: Arc::new(Semaphore::new(total as usize)), total, longest, waiting: Arc::default() }
     }
 
     /// Waits for room for a body of `bytes`, of which no more are read than the longest has.
     fn wait(&self, bytes: usize) -> Phase {
         let bytes = bytes.min(self.longest);
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(self.total);
-        let semaphore = Arc::clone(&self.units);
-        Phase::Waits(Box::pin(async move { semaphore.acquire_many_owned(units).await.ok() }), bytes)
+        let (semaphore, waiting) = (Arc::clone(&self.units), Arc::clone(&self.waiting));
+        let acquired = async move {
+            match Arc::clone(&semaphore).try_acquire_many_owned(units) {
+                Ok(permit) => Some(permit),
+                Err(_) => {
+                    let _in_queue = InQueue::new(&waiting);
+                    semaphore.acquire_many_owned(units).await.ok()
+                }
+            }
+        };
+        Phase::Waits(Box::pin(acquired), bytes)
     }
 }
 
@@ -81,16 +125,47 @@ struct Admitted {
     body: Body,
     memory: BodyMemory,
     room: Arc<Room>,
-    /// Bytes of a body of unknown length so far.
+    /// Bytes so far.
     received: u64,
     phase: Phase,
+}
+
+/// A body on its way, with room.
+struct Coming {
+    since: Instant,
+    /// The time for all of it.
+    longest: Duration,
+    next_look: Pin<Box<Sleep>>,
+}
+
+impl Coming {
+    fn new(bytes: usize) -> Self {
+        Self { since: Instant::now(), longest: LONGEST.of(bytes as u64), next_look: Box::pin(sleep(LOOK)) }
+    }
+
+    /// Its time, with this much of it here and `waiting` others.
+    fn allowed(&self, received: u64, waiting: usize) -> Duration {
+        if waiting > 0 { self.longest.min(WITH_OTHERS.of(received)) } else { self.longest }
+    }
+
+    /// Whether it takes too long, with this much of it here; looked at from time to time.
+    fn is_late(&mut self, received: u64, waiting: &AtomicUsize, context: &mut Context<'_>) -> bool {
+        while self.next_look.as_mut().poll(context).is_ready() {
+            let (elapsed, allowed) = (self.since.elapsed(), self.allowed(received, waiting.load(Ordering::Relaxed)));
+            if elapsed >= allowed {
+                return true;
+            }
+            self.next_look.as_mut().reset(Instant::now() + LOOK.min(allowed - elapsed));
+        }
+        false
+    }
 }
 
 enum Phase {
     /// A body that does not say its length, which may be short.
     Unknown,
     Waits(Acquired, usize),
-    Comes(Pin<Box<Sleep>>),
+    Comes(Coming),
 }
 
 impl HttpBody for Admitted {
@@ -105,18 +180,23 @@ impl HttpBody for Admitted {
         if let Phase::Waits(acquired, bytes) = &mut this.phase {
             let permit = ready!(acquired.as_mut().poll(context));
             this.room.change(|held| held.permit = permit);
-            let more = LONGEST_PER_BYTE * u32::try_from(*bytes).unwrap_or(u32::MAX);
-            this.phase = Phase::Comes(Box::pin(sleep(LONGEST + more)));
+            this.phase = Phase::Comes(Coming::new(*bytes));
         }
-        if let Phase::Comes(longest) = &mut this.phase
-            && longest.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Some(Err(axum::Error::new("the body took too long"))));
-        }
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        if let (Phase::Unknown, Some(Ok(frame))) = (&this.phase, &frame) {
+        let frame = match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(frame) => frame,
+            // The sender is what this waits for.
+            Poll::Pending => {
+                return match &mut this.phase {
+                    Phase::Comes(coming) if coming.is_late(this.received, &this.memory.waiting, context) => {
+                        Poll::Ready(Some(Err(axum::Error::new("the body took too long"))))
+                    }
+                    _ => Poll::Pending,
+                };
+            }
+        };
+        if let Some(Ok(frame)) = &frame {
             this.received += frame.data_ref().map_or(0, Bytes::len) as u64;
-            if this.received >= LARGE_BYTES {
+            if matches!(this.phase, Phase::Unknown) && this.received >= LARGE_BYTES {
                 this.phase = this.memory.wait(usize::MAX);
             }
         }
@@ -178,4 +258,47 @@ async fn admitted<F: Future<Output = Response>>(
         polled
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::poll_immediate;
+
+    use super::*;
+
+    const BODY_BYTES: usize = 1 << 20;
+
+    /// A sender that stops has its time as long as nobody waits for its room, and one that
+    /// goes on has more of it.
+    #[tokio::test]
+    async fn a_body_that_keeps_others_waiting_has_less_time() {
+        let (coming, all) = (Coming::new(BODY_BYTES), BODY_BYTES as u64);
+        assert_eq!(coming.allowed(0, 0), LONGEST.of(all));
+        assert_eq!(coming.allowed(0, 1), WITH_OTHERS.start);
+        assert_eq!(coming.allowed(all, 1), WITH_OTHERS.start + Duration::from_nanos(1000 * all));
+        assert!(coming.allowed(all * 1000, 1) <= LONGEST.of(all));
+    }
+
+    /// Only bodies without room count as waiting, also after they have given up.
+    #[tokio::test]
+    async fn bodies_without_room_are_counted() {
+        let memory = BodyMemory::new(BODY_BYTES, BODY_BYTES);
+        let waiting = || memory.waiting.load(Ordering::Relaxed);
+        let wait = || match memory.wait(BODY_BYTES) {
+            Phase::Waits(acquired, _) => acquired,
+            _ => unreachable!("it waits first"),
+        };
+        let permit = wait().await.expect("there is room");
+        assert_eq!(waiting(), 0);
+        let (mut second, mut third) = (wait(), wait());
+        for acquired in [&mut second, &mut third] {
+            assert!(poll_immediate(acquired).await.is_none());
+        }
+        assert_eq!(waiting(), 2);
+        drop(third);
+        assert_eq!(waiting(), 1);
+        drop(permit);
+        assert!(second.await.is_some());
+        assert_eq!(waiting(), 0);
+    }
 }

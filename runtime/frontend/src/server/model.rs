@@ -9,6 +9,9 @@ use super::adapters::Adapters;
 use super::error::ApiError;
 use crate::media::MediaRules;
 
+/// Texts from this length on are refused by their length, where that says enough.
+const LONG_TEXT_BYTES: usize = 64 * 1024;
+
 /// Facts of the served model.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -94,6 +97,40 @@ impl Model {
         ))
     }
 
+    /// Refuses a long text that cannot fit the model's longest sequence even if it has only
+    /// the longest tokens: by its length, as vLLM does, since its tokens take far more time and
+    /// memory. Shorter texts are refused by the number of their tokens.
+    ///
+    /// # Errors
+    /// When it is too long.
+    pub fn check_text(&self, text: &str) -> Result<(), ApiError> {
+        if text.len() < LONG_TEXT_BYTES {
+            return Ok(());
+        }
+        let (limit, chars) = (self.max_model_len, text.chars().count());
+        let most = (limit as usize).saturating_mul(self.tokenizer.max_token_chars());
+        if chars <= most {
+            return Ok(());
+        }
+        Err(ApiError::invalid_param(
+            "input_text",
+            format!(
+                "You passed {chars} input characters. However, the model's context length is only {limit} tokens, \
+                 resulting in a maximum input length of {limit} tokens (at most {most} characters). Please reduce the \
+                 length of the input prompt."
+            ),
+        ))
+    }
+
+    /// The tokens of a prompt that is not cut, as [`Model::encode`] returns them.
+    ///
+    /// # Errors
+    /// Also when it is far too long.
+    pub fn encode_whole(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        self.check_text(text)?;
+        self.encode(text, add_special)
+    }
+
     /// The tokens of a text.
     ///
     /// # Errors
@@ -142,5 +179,26 @@ mod tests {
         let message = |tokens| model.max_tokens(None, tokens).expect_err("it is too long").message;
         assert!(message(101).contains("maximum context length is 100 tokens. However, your prompt contains 101 input"));
         assert!(message(100).contains("your prompt fills it with 100 input tokens, leaving no room"));
+    }
+
+    /// A text is refused by its length only if no tokens could make it fit.
+    #[test]
+    fn texts_that_cannot_fit_are_refused_by_their_length() {
+        let longest = |model: &Model| model.max_model_len as usize * model.tokenizer.max_token_chars();
+        let model = Model { max_model_len: 20_000, ..model() };
+        let most = longest(&model);
+        assert!(most > LONG_TEXT_BYTES, "{most}");
+        assert_eq!(model.check_text(&"a".repeat(most)), Ok(()));
+        let error = model.check_text(&"a".repeat(most + 1)).expect_err("it is too long");
+        assert_eq!((error.status.as_u16(), error.param), (400, Some("input_text")));
+        let numbers =
+            format!("passed {} input characters. However, the model's context length is only 20000", most + 1);
+        assert!(error.message.contains(&numbers), "{}", error.message);
+        // Characters count, not bytes.
+        assert_eq!(model.check_text(&"\u{e4}".repeat(most)), Ok(()));
+        // Short ones are counted in tokens.
+        let model = Model { max_model_len: 10, ..model };
+        assert_eq!(model.check_text(&"a".repeat(LONG_TEXT_BYTES - 1)), Ok(()));
+        assert!(model.check_text(&"a".repeat(LONG_TEXT_BYTES)).is_err());
     }
 }

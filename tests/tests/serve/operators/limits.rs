@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::json;
-use vcr_tests::{Serve, wait_until};
+use vcr_tests::{Folder, Serve, byte_tokenizer, wait_until};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -169,6 +169,55 @@ fn large_bodies_wait_for_memory() {
     finish(second, &end_of_chunks);
     finish(send(&in_chunks).expect("there is room again"), &end_of_chunks);
     finish(send(&known).expect("there is room again"), end);
+}
+
+/// A model's own tokenizer takes many times a text's length in memory: what cannot fit is
+/// refused by its length, and what has to be counted is counted one after the other.
+#[test]
+fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
+    const LENGTH: usize = 7_000_000;
+    const AT_ONCE: usize = 3;
+    let folder = Folder::new();
+    folder.write("tokenizer.json", byte_tokenizer().to_string());
+    let model = folder.path().to_str().expect("a path is a text");
+    let serve =
+        Serve::start(&[model, "--served-model-name", "sim", "--max-model-len", "100000", "--num-gpu-blocks", "10000"]);
+    let text = "word ".repeat(LENGTH / 5);
+    let all_at_once = |path: &str, body: String| {
+        let before = serve.peak_memory_bytes();
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(|| serve.post_text(path, &body))).collect();
+            let replies: Vec<_> = asked.into_iter().map(|asked| asked.join().expect("it is answered")).collect();
+            (replies, (serve.peak_memory_bytes() - before) as f64 / LENGTH as f64)
+        })
+    };
+    assert_serves(&serve);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": text})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}]})),
+        ("/v1/embeddings", json!({"input": text})),
+        ("/score", json!({"text_1": text, "text_2": "word"})),
+    ] {
+        let (replies, more) = all_at_once(path, body.to_string());
+        for reply in replies {
+            let error = &reply.body["error"];
+            assert_eq!((reply.status, &error["param"]), (400, &json!("input_text")), "{path} {error}");
+            assert!(
+                error["message"].as_str().is_some_and(|text| text.contains("at most 100000 characters")),
+                "{error}"
+            );
+        }
+        assert!(more < 8.0 * AT_ONCE as f64, "{path} took {more} times a text");
+    }
+    let (replies, more) = all_at_once("/tokenize", json!({"prompt": text}).to_string());
+    for reply in replies {
+        assert_eq!((reply.status, &reply.body["count"]), (200, &json!(LENGTH)));
+    }
+    assert!(more < 80.0, "/tokenize took {more} times a text");
+    assert_serves(&serve);
+    // Cut to what fits, it is no longer too long.
+    let cut = json!({"prompt": &text[..200_000], "truncate_prompt_tokens": 10, "max_tokens": 1});
+    assert_eq!(serve.post("/v1/completions", &cut).body["usage"]["prompt_tokens"], 10);
 }
 
 /// A client that has gone gets no further token: its request ends in the step that

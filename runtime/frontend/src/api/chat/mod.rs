@@ -151,8 +151,21 @@ impl ChatRequest {
         ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
     }
 
-    /// The tokens of its prompt, and the media in it. The messages are gone then.
+    /// The tokens of its prompt, and the media in it, unless its text is far too long. The
+    /// messages are gone then.
     fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
+        let is_cut = self.truncate_prompt_tokens.is_some();
+        self.prompt_if(model, tools, options, |text| if is_cut { Ok(()) } else { model.check_text(text) })
+    }
+
+    /// The same, unless `check` refuses the text.
+    fn prompt_if(
+        &mut self,
+        model: &Model,
+        tools: &ToolContext,
+        options: &ChatOptions,
+        check: impl FnOnce(&str) -> Result<(), ApiError>,
+    ) -> Result<MediaPrompt, ApiError> {
         let kwargs = self.template_kwargs(options);
         let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
         let text = render(
@@ -167,6 +180,7 @@ impl ChatRequest {
         // The text is as long as they are, and its tokens may be longer.
         drop(messages);
         self.messages = Vec::new();
+        check(&text)?;
         let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
         let len_tokens = tokens.len();
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
@@ -321,12 +335,12 @@ impl Chat {
     }
 }
 
-/// The number of tokens of a chat's prompt.
+/// The number of tokens of a chat's prompt, of any length.
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
     message::check(&request.messages)?;
     let tools = request.tool_context()?;
-    Ok(request.prompt(&app.model, &tools, &app.options.chat)?.0.len())
+    Ok(request.prompt_if(&app.model, &tools, &app.options.chat, |_| Ok(()))?.0.len())
 }
 
 /// Answers chats.

@@ -33,7 +33,8 @@ pub(super) fn generate(
     let params = request.sampling_params.unwrap_or_default();
     let mut prompt = match request.input {
         Some(Input::Tokenized(input)) => input.input_ids,
-        Some(Input::Text(text)) => app.model.encode(&text, true)?,
+        Some(Input::Text(text)) if params.truncate_prompt_tokens.is_some() => app.model.encode(&text, true)?,
+        Some(Input::Text(text)) => app.model.encode_whole(&text, true)?,
         None => return Err(ApiError::invalid("invalid input: expected `tokenized` or `text`")),
     };
     truncate(&mut prompt, params.truncate_prompt_tokens, app.model.max_model_len)?;

@@ -158,8 +158,13 @@ impl PoolRequest {
     }
 
     fn tokenize(&self, model: &Model, prompt: Prompt) -> Result<MediaPrompt, ApiError> {
+        let is_cut = self.options.truncate_prompt_tokens.is_some();
+        let check = |text: &str| if is_cut { Ok(()) } else { model.check_text(text) };
         match prompt {
-            Prompt::Text(text) => Ok((model.encode(&text, self.add_special_tokens.unwrap_or(true))?, None)),
+            Prompt::Text(text) => {
+                check(&text)?;
+                Ok((model.encode(&text, self.add_special_tokens.unwrap_or(true))?, None))
+            }
             Prompt::Tokens(tokens) => Ok((tokens, None)),
             Prompt::Chat(messages) => {
                 message::check(&messages)?;
@@ -173,6 +178,7 @@ impl PoolRequest {
                     self.continue_final_message,
                     self.chat_template_kwargs.as_ref(),
                 )?;
+                check(&text)?;
                 media.prompt(&text, &model.tokenizer, self.add_special_tokens.unwrap_or(false))
             }
         }

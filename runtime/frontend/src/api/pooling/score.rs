@@ -132,7 +132,10 @@ impl PairOptions {
         let of_query = limit(&app.model, self.max_tokens_per_query, "max_tokens_per_query")?;
         let of_document = limit(&app.model, self.max_tokens_per_doc, "max_tokens_per_doc")?;
         let prompt = |text: &String, most: Option<usize>| -> Result<MediaPrompt, ApiError> {
-            let mut tokens = app.model.encode(text, true)?;
+            let mut tokens = match most.is_some() || self.pool.truncate_prompt_tokens.is_some() {
+                true => app.model.encode(text, true)?,
+                false => app.model.encode_whole(text, true)?,
+            };
             tokens.truncate(most.unwrap_or(usize::MAX));
             Ok((tokens, None))
         };

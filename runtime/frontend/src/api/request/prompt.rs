@@ -207,7 +207,10 @@ impl Prompt {
         id: &str,
     ) -> Result<Vec<Tokenized>, ApiError> {
         let of_text = |text: String| {
-            let tokens = model.encode(&text, add_special)?;
+            let tokens = match truncate {
+                None => model.encode_whole(&text, add_special)?,
+                Some(_) => model.encode(&text, add_special)?,
+            };
             if tokens.is_empty() {
                 return Err(without_tokens(id));
             }
