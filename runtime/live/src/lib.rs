@@ -59,6 +59,7 @@ pub use kv_transfer::settings::{
 };
 pub use playback::capture::PlaybackSettings;
 pub use process::engines::LiveEngines;
+pub use process::time_slice::shorten_time_slice;
 pub use stepping::watch::StepObserver;
 pub use token_list::{TokenList, TokenListError};
 pub use vcr_core::PluginContext;

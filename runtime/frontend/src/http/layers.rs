@@ -177,24 +177,25 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
 ) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     let id = given.filter(|id| !id.is_empty()).map_or_else(|| Name::Own(ids.long()), |id| Name::Given(id.into()));
-    let (method, uri) = (request.method().clone(), request.uri().clone());
+    // The URI is a part of what was read with it, which a long stream would keep.
+    let (method, path) = (request.method().clone(), Box::<str>::from(request.uri().path()));
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
         Ok(response) => guarded(response, || {
-            let (id, uri) = (id.clone(), uri.clone());
+            let (id, path) = (id.clone(), path.clone());
             move || {
-                told_panic(&id, uri.path());
+                told_panic(&id, &path);
                 internal_error(&id)
             }
         }),
         Err(_) => {
-            told_panic(&id, uri.path());
+            told_panic(&id, &path);
             (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(internal_error(&id))).into_response()
         }
     };
     let is_failure = response.status().is_server_error();
     if let Some(Failure(message)) = response.extensions_mut().remove() {
-        tracing::warn!(request_id = %id, %method, path = uri.path(), status = response.status().as_u16(), "{message}");
+        tracing::warn!(request_id = %id, %method, path = &*path, status = response.status().as_u16(), "{message}");
     }
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
     tracing::debug!(
@@ -202,7 +203,7 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
         request_id = %id,
         %peer,
         %method,
-        path = uri.path(),
+        path = &*path,
         status = response.status().as_u16(),
         elapsed_ms,
     );

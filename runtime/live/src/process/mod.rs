@@ -2,6 +2,5 @@
 
 pub(crate) mod engines;
 pub(crate) mod rank;
-#[cfg(target_os = "linux")]
 pub(crate) mod time_slice;
 pub(crate) mod waiting;

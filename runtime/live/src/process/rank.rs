@@ -72,8 +72,7 @@ impl Rank {
         // Best effort: without it waits may end some fifty microseconds late on Linux.
         #[cfg(target_os = "linux")]
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        #[cfg(target_os = "linux")]
-        crate::process::time_slice::shorten();
+        crate::process::time_slice::shorten_time_slice();
         let result = self.serve_frontends();
         // A waiting client must be told that no answer comes.
         self.close_local();

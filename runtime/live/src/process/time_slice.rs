@@ -1,12 +1,15 @@
-//! The time slice of an engine's thread.
+//! The time slice of threads that wait for a moment.
 
 /// The shortest slice that Linux takes.
+#[cfg(target_os = "linux")]
 const SLICE_NS: u64 = 100_000;
 
-/// Asks for short time slices, so that this thread runs as soon as a step is due: from 6.12 on, Linux interrupts threads
-/// with longer slices for it. Best effort: other policies than the usual one keep their settings.
+/// Asks for short time slices, so that this thread runs as soon as it is woken, such as for a step that is due: from 6.12
+/// on, Linux interrupts threads with longer slices for it. Best effort: other policies than the usual one keep their
+/// settings.
+#[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "neither the standard library nor rustix has these system calls")]
-pub(crate) fn shorten() {
+pub fn shorten_time_slice() {
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: all its fields are numbers, for which zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -19,7 +22,11 @@ pub(crate) fn shorten() {
     }
 }
 
-#[cfg(test)]
+/// As on Linux, where there is such a thing.
+#[cfg(not(target_os = "linux"))]
+pub fn shorten_time_slice() {}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use rustix::process::getpriority_process;
 
@@ -30,7 +37,7 @@ mod tests {
     #[expect(unsafe_code, reason = "as above")]
     fn policy_and_niceness_stay() {
         let niceness = getpriority_process(None).expect("it is known");
-        shorten();
+        shorten_time_slice();
         // SAFETY: it takes and returns numbers.
         assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
         assert_eq!(getpriority_process(None), Ok(niceness));
