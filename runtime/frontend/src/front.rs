@@ -4,7 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::middleware::from_fn;
+use futures_util::future::{join, join_all};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::api;
 use crate::faults::FaultLayer;
@@ -37,5 +39,23 @@ impl Front {
     pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
         let site = self.site(app);
         http::serve(listener, site, self.listen, shutdown).await;
+    }
+
+    /// The same with a socket for each engine, in their order. A request goes to the engine of
+    /// the socket that it came by, unless it names another.
+    pub async fn serve_ranks(self, listeners: Vec<TcpListener>, app: Arc<App>, shutdown: impl Future<Output = ()>) {
+        let site = self.site(app);
+        let (ending, ends) = watch::channel(());
+        let serve = |(listener, rank)| {
+            let options = ListenOptions { rank: Some(rank), ..self.listen.clone() };
+            let mut ends = ends.clone();
+            http::serve(listener, Arc::clone(&site), options, async move { drop(ends.changed().await) })
+        };
+        let servers = join_all(listeners.into_iter().zip(0..).map(serve));
+        let until_shutdown = async move {
+            shutdown.await;
+            drop(ending);
+        };
+        join(servers, until_shutdown).await;
     }
 }

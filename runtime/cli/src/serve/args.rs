@@ -75,6 +75,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8000, env = "VCR_PORT")]
     pub(crate) port: u16,
 
+    /// Listen on a port for each data-parallel rank, from --port on.
+    #[arg(long)]
+    pub(crate) data_parallel_multi_port_external_lb: bool,
+
     /// Names of the model; answers have the first [default: the folder's name, or `sim`].
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,

@@ -41,7 +41,8 @@ struct Prepared {
     model: Model,
     chats: ChatOptions,
     operations: Operations,
-    listener: TcpListener,
+    /// One, or one for each engine.
+    listeners: Vec<TcpListener>,
     control: Listeners,
     threads: ServerThreads,
 }
@@ -101,11 +102,14 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     };
     let mut operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let control = control::listen(&args.live.control)?;
-    let listener = listen(&args.server)?;
+    let listeners = match args.server.data_parallel_multi_port_external_lb {
+        true => (0..config.identity.num_ranks).map(|rank| listen(&args.server, rank)).collect::<Result<_, _>>()?,
+        false => vec![listen(&args.server, 0)?],
+    };
     let threads = ServerThreads::start(usize::from(args.server.server_threads))
         .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
     operations.front.listen.threads = Arc::new(threads.dealer());
-    Ok(Prepared { config, model, chats, operations, listener, control, threads })
+    Ok(Prepared { config, model, chats, operations, listeners, control, threads })
 }
 
 /// The source of readable answers, with reasoning where that is told apart.
@@ -125,12 +129,15 @@ fn english(args: &ServeArgs, model: &Model, chats: &ChatOptions) -> Result<Token
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
 }
 
-fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
+/// Opens the port of a rank: the first from `--port` on, or a free one for each.
+fn listen(args: &ServerArgs, rank: u16) -> Result<TcpListener, Unusable> {
+    let port = if args.port == 0 { Some(0) } else { args.port.checked_add(rank) };
+    let port = port.ok_or_else(|| Unusable::new(format!("--port {}: there is no port for rank {rank}", args.port)))?;
     let unusable = |error: std::io::Error| Unusable {
-        message: format!("cannot listen on {}:{}: {error}", args.host, args.port),
+        message: format!("cannot listen on {}:{port}: {error}", args.host),
         hint: Some("--port 0 takes a free port".to_owned()),
     };
-    let listener = TcpListener::bind((args.host.as_str(), args.port)).map_err(unusable)?;
+    let listener = TcpListener::bind((args.host.as_str(), port)).map_err(unusable)?;
     listener.set_nonblocking(true).map_err(unusable)?;
     Ok(listener)
 }
@@ -142,7 +149,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listener, control, threads } = prepared;
+    let Prepared { config, model, chats, operations, listeners, control, threads } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -166,7 +173,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         is_varied,
         chat: chats,
     };
-    let served = serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet);
+    let served = serve_http(client, model, options, operations.front, listeners, stopped, args.live.process.quiet);
     let served = threads.first().spawn(served);
     let result = engines.wait();
     stop.send_replace(true);
@@ -190,7 +197,7 @@ async fn serve_http(
     model: Model,
     options: ServerOptions,
     front: Front,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     mut stopped: watch::Receiver<bool>,
     quiet: bool,
 ) {
@@ -202,15 +209,25 @@ async fn serve_http(
     if let Err(error) = app.model.adapters.load_listed(&app.engines).await {
         tracing::error!("--lora-modules: {}", error.message);
     }
-    match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => {
-            if let Ok(address) = listener.local_addr() {
-                let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
-                announce(&format!("serving {name} on {scheme}://{address}"), quiet);
-            }
-            front.serve(listener, app, async move { drop(stopped.wait_for(|stopped| *stopped).await) }).await;
+    let listeners: Result<Vec<_>, _> = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect();
+    let mut listeners = match listeners {
+        Ok(listeners) => listeners,
+        Err(error) => return tracing::error!("cannot listen: {error}"),
+    };
+    let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
+    for (rank, listener) in listeners.iter().enumerate() {
+        let of_rank = if rank > 0 { format!("rank {rank} of ") } else { String::new() };
+        if let Ok(address) = listener.local_addr() {
+            announce(&format!("serving {of_rank}{name} on {scheme}://{address}"), quiet);
         }
-        Err(error) => tracing::error!("cannot listen: {error}"),
+    }
+    let stopped = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
+    match listeners.pop() {
+        Some(only) if listeners.is_empty() => front.serve(only, app, stopped).await,
+        last => {
+            listeners.extend(last);
+            front.serve_ranks(listeners, app, stopped).await;
+        }
     }
 }
 

@@ -200,6 +200,7 @@ impl Operations {
             shutdown_timeout: server.shutdown_timeout,
             refuses: Arc::new(move || refuses.refuses_connection()),
             metrics: metrics.clone(),
+            rank: None,
             threads: Arc::default(),
         };
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));

@@ -8,9 +8,11 @@ use vcr_live::{LiveConfig, LiveEngines, LiveError};
 use vcr_wire::{EngineCoreRequest, LocalLink, LocalSink, ReadyResponse, Request};
 
 use super::EngineError;
+use super::connection::current_connection;
 use super::observer::{EngineObserver, RequestStart};
 use super::rank::{Rank, now_s};
 use super::stream::RequestStream;
+use crate::http::ConnectionControl;
 
 /// Sends requests to engines and hands on their outputs. Clones share it.
 #[derive(Clone)]
@@ -108,14 +110,16 @@ impl EngineClient {
     }
 
     /// Sends a request: to the engine with the fewest requests, unless its
-    /// `data_parallel_rank` names one, counted from 0.
+    /// `data_parallel_rank` names one, counted from 0, or its client's connection does.
     ///
     /// # Errors
     /// When there is no such engine, it does not serve, or its queue is full.
     pub fn submit(&self, request: impl Into<Box<EngineCoreRequest>>) -> Result<RequestStream, EngineError> {
         let mut request = request.into();
         let ranks = self.ranks();
-        let place = match request.data_parallel_rank {
+        let connection = current_connection();
+        let rank = request.data_parallel_rank.or_else(|| connection.as_ref().and_then(ConnectionControl::rank));
+        let place = match rank {
             Some(rank) if (rank as usize) < ranks.len() => rank as usize,
             Some(rank) => return Err(EngineError::UnknownRank { rank, ranks: ranks.len() as u32 }),
             None => {
@@ -140,7 +144,7 @@ impl EngineClient {
             })
         });
         let id: Arc<str> = request.request_id.as_str().into();
-        let collector = rank.submit(&id, Request::Add(request), observer)?;
+        let collector = rank.submit(&id, Request::Add(request), observer, connection)?;
         Ok(RequestStream::new(Arc::clone(&self.0.ranks), place, id, collector))
     }
 }

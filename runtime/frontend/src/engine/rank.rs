@@ -14,7 +14,6 @@ use vcr_wire::{
 
 use super::EngineError;
 use super::collector::Collector;
-use super::connection::current_connection;
 use super::observer::{EngineObserver, RequestObserver};
 use super::wake_ups::WakeUps;
 use crate::http::ConnectionControl;
@@ -98,15 +97,16 @@ impl Rank {
         })
     }
 
-    /// Sends a request and returns where its outputs come.
+    /// Sends a request that came by `connection`, and returns where its outputs come.
     pub(super) fn submit(
         &self,
         id: &Arc<str>,
         request: Request,
         observer: Option<Box<dyn RequestObserver>>,
+        connection: Option<ConnectionControl>,
     ) -> Result<Arc<Collector>, EngineError> {
         let collector = Arc::new(Collector::default());
-        let entry = Entry { collector: Arc::clone(&collector), observer, connection: current_connection() };
+        let entry = Entry { collector: Arc::clone(&collector), observer, connection };
         // Before it is sent: its outputs may come at once.
         self.table().requests.insert(Arc::clone(id), entry);
         let is_only = self.load.fetch_add(1, Ordering::Relaxed) == 0;

@@ -11,17 +11,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// Ends a connection from within one of its requests.
+/// A connection within one of its requests, which may end it.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionControl(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// The engine whose port it came by, counted from 0.
+    rank: Option<u32>,
     is_reset: AtomicBool,
     reset: Notify,
 }
 
 impl ConnectionControl {
+    /// A connection that came by the port of an engine, if engines have their own.
+    pub(super) fn of_rank(rank: Option<u32>) -> Self {
+        Self(Arc::new(State { rank, ..State::default() }))
+    }
+
+    /// The engine of its requests that name none.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        self.0.rank
+    }
+
     /// Resets the connection: the client gets RST, not an orderly end.
     pub fn reset(&self) {
         self.0.is_reset.store(true, Ordering::Release);

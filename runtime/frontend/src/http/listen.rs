@@ -49,6 +49,8 @@ pub struct ListenOptions {
     pub refuses: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Where connections are counted.
     pub metrics: Metrics,
+    /// The engine of requests that name none, counted from 0; otherwise any.
+    pub rank: Option<u32>,
     /// The threads of connections; the default leaves all to the one that accepts.
     pub threads: Arc<Dealer>,
 }
@@ -146,7 +148,7 @@ impl Connection {
         let _held = Held::connection(&self.options.metrics);
         // A token is a packet: it must not wait for the next one.
         let _ = stream.set_nodelay(true);
-        let control = ConnectionControl::default();
+        let control = ConnectionControl::of_rank(self.options.rank);
         let socket = ClientSocket::new(stream, control.clone());
         match self.options.tls.clone() {
             None => self.served(socket, control).await,

@@ -35,6 +35,7 @@ fn options() -> ListenOptions {
         shutdown_timeout: Duration::from_secs(60),
         refuses: Arc::new(|| false),
         metrics: metrics(),
+        rank: None,
         threads: Arc::default(),
     }
 }

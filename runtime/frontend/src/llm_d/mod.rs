@@ -149,6 +149,13 @@ impl Translation {
                 }
             }
             ("failure-types", Value::Array(_)) => {}
+            ("data-parallel-size", Value::Number(size)) => {
+                self.option("--data-parallel-size", size.to_string());
+                // There, each rank has a port.
+                if size.as_u64().is_some_and(|size| size > 1) {
+                    self.options.push(("--data-parallel-multi-port-external-lb", None));
+                }
+            }
             _ => return Err(format!("invalid setting `{name}`: {value} is none of its values")),
         }
         Ok(())
@@ -206,7 +213,7 @@ mod tests {
             "latencies": {"time-to-first-token": "1m30.5s", "inter-token-latency": 3},
             "kvcache": {"enable-kvcache": true, "kv-cache-size": 64},
             "mode": "echo", "enable-request-id-headers": true, "max-request-body-size-mb": 4,
-            "event-batch-size": 16, "omni": true,
+            "event-batch-size": 16, "omni": true, "data-parallel-size": 2,
         });
         let translation = translate(&file).expect("it is valid");
         let words = |(option, value): &(&str, Option<String>)| format!("{option} {}", value.as_deref().unwrap_or(""));
@@ -223,6 +230,8 @@ mod tests {
             "--tokens echo",
             "--enable-request-id-headers",
             "--max-request-body-size 4MiB",
+            "--data-parallel-size 2",
+            "--data-parallel-multi-port-external-lb",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }

@@ -92,7 +92,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("kv-events-replay-queue-size", Rule::Same("--kv-events-buffer-steps")),
     ("failure-injection-rate", Rule::Percent("--client-fault")),
     ("failure-types", Rule::Special),
-    ("data-parallel-size", Rule::Same("--data-parallel-size")),
+    ("data-parallel-size", Rule::Special),
     ("data-parallel-rank", Rule::Same("--data-parallel-start-rank")),
     ("dataset-path", Rule::Missing("its SQLite files are not read; --tokens takes a .jsonl file")),
     ("dataset-url", Rule::Missing("nothing is downloaded")),

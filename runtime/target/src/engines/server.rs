@@ -94,6 +94,7 @@ pub(crate) fn serve(
             shutdown_timeout: SHUTDOWN_TIMEOUT,
             refuses: Arc::new(|| false),
             metrics,
+            rank: None,
             threads: Arc::new(threads.dealer()),
         },
         is_traced: false,

@@ -5,5 +5,6 @@ mod development;
 mod limits;
 mod lora;
 mod operations;
+mod ports;
 mod tls;
 mod traces;

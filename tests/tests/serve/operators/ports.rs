@@ -1,0 +1,58 @@
+//! A port for each data-parallel rank.
+
+use serde_json::json;
+use vcr_tests::{Call, HttpAnswer, Serve, free_port, read_answer, vcr};
+
+const PORTS: [&str; 3] = ["--data-parallel-size", "3", "--data-parallel-multi-port-external-lb"];
+
+fn ask(address: &str, headers: &[(&str, &str)]) -> HttpAnswer {
+    let headers = [&[("Content-Type", "application/json")], headers].concat();
+    let body = json!({"prompt": "a", "max_tokens": 2}).to_string();
+    let call = Call { method: "POST", path: "/v1/completions", headers: &headers, body: body.as_bytes() };
+    read_answer(call.begin(address))
+}
+
+/// A request goes to the rank of its port, although another has as little to do.
+#[test]
+fn requests_go_to_the_rank_of_their_port() {
+    let serve = Serve::start(&PORTS);
+    let address = |rank: u16| match rank {
+        0 => serve.address().to_owned(),
+        rank => {
+            let line = serve.wait_for(&format!("serving rank {rank} of sim on http://"));
+            line.rsplit("://").next().expect("the line has an address").trim().to_owned()
+        }
+    };
+    let ended = |rank: u16| {
+        let answer = ureq::get(format!("http://{}/metrics", address(1))).call().expect("it is served");
+        let text = answer.into_body().read_to_string().expect("it is text");
+        let series =
+            format!(r#"vllm:request_success_total{{model_name="sim",engine="{rank}",finished_reason="length"}} "#);
+        let count = text.lines().find_map(|line| line.strip_prefix(&series)).unwrap_or("0");
+        count.parse::<u32>().expect("a number")
+    };
+    for rank in [2, 2, 1, 2, 0] {
+        let answer = ask(&address(rank), &[]);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!([0, 1, 2].map(ended), [1, 1, 3]);
+    let answer = ask(&address(2), &[("X-data-parallel-rank", "1")]);
+    assert_eq!((answer.status, [0, 1, 2].map(ended)), (200, [1, 2, 3]), "{}", answer.text());
+}
+
+#[test]
+fn ports_follow_each_other_and_one_in_use_is_told() {
+    // Whoever takes a port in between takes it from this test alone.
+    let started = (0..20).find_map(|_| {
+        let port = free_port();
+        let mut args = vec!["serve", "--port"];
+        let text = port.to_string();
+        args.extend([text.as_str()].into_iter().chain(PORTS));
+        let taken = std::net::TcpListener::bind(("127.0.0.1", port + 2)).ok()?;
+        let output = vcr().args(args).output().expect("it runs");
+        drop(taken);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        stderr.contains(&format!("cannot listen on 127.0.0.1:{}", port + 2)).then_some(output.status.code())
+    });
+    assert_eq!(started, Some(Some(2)));
+}
