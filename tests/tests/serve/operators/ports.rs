@@ -1,7 +1,9 @@
 //! A port for each data-parallel rank.
 
+use std::net::TcpListener;
+
 use serde_json::json;
-use vcr_tests::{Call, HttpAnswer, Serve, free_port, read_answer, vcr};
+use vcr_tests::{Call, Folder, HttpAnswer, Serve, free_ports, read_answer};
 
 const PORTS: [&str; 3] = ["--data-parallel-size", "3", "--data-parallel-multi-port-external-lb"];
 
@@ -42,17 +44,10 @@ fn requests_go_to_the_rank_of_their_port() {
 
 #[test]
 fn ports_follow_each_other_and_one_in_use_is_told() {
-    // Whoever takes a port in between takes it from this test alone.
-    let started = (0..20).find_map(|_| {
-        let port = free_port();
-        let mut args = vec!["serve", "--port"];
-        let text = port.to_string();
-        args.extend([text.as_str()].into_iter().chain(PORTS));
-        let taken = std::net::TcpListener::bind(("127.0.0.1", port + 2)).ok()?;
-        let output = vcr().args(args).output().expect("it runs");
-        drop(taken);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        stderr.contains(&format!("cannot listen on 127.0.0.1:{}", port + 2)).then_some(output.status.code())
-    });
-    assert_eq!(started, Some(Some(2)));
+    let port = free_ports(3);
+    let _taken = TcpListener::bind(("127.0.0.1", port + 2)).expect("it is free");
+    let told = format!("cannot listen on 127.0.0.1:{}", port + 2);
+    let args = ["serve", "--port", &port.to_string()];
+    Folder::new().vcr(&[&args, &PORTS[..]].concat()).failed(2, &[&told]);
+    Folder::new().vcr(&[&["serve", "--port", "65534"], &PORTS[..]].concat()).failed(2, &["no port for rank 2"]);
 }
