@@ -8,6 +8,7 @@ mod ends;
 mod errors;
 mod faults;
 mod grpc;
+mod llm_d;
 mod operators;
 mod per_request;
 mod render;

@@ -91,6 +91,14 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     pub(crate) startup_duration: u64,
 
+    /// Refuse requests with 429 while so many wait for each rank, beyond --max-num-seqs [default: no limit].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_waiting_queue_length: Option<u32>,
+
+    /// Share of a prompt that has to be cached, or else it has no answer; requests may say another.
+    #[arg(long, value_name = "SHARE", value_parser = super::chats::probability)]
+    pub(crate) global_cache_hit_threshold: Option<f64>,
+
     /// Tell in the usage of answers how many prompt tokens were cached.
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,

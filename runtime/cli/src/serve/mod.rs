@@ -157,8 +157,12 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     });
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
+    let max_num_seqs = config.engine.max_num_seqs as usize;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
     let (engines, client) = EngineClient::start(config, Some(operations.observer))?;
+    if let Some(most) = args.server.max_waiting_queue_length {
+        client.limit_load(max_num_seqs.saturating_add(most as usize));
+    }
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
     let control = control.with_guests(guests.reader()).with_client_faults(client_faults);
@@ -171,6 +175,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
         engine_id: args.live.ranks.engine_id.clone(),
         is_varied,
+        least_cached: args.server.global_cache_hit_threshold,
         chat: chats,
     };
     let served = serve_http(client, model, options, operations.front, listeners, stopped, args.live.process.quiet);

@@ -364,7 +364,7 @@ impl Stream {
         if let Some(finish) = &piece.finish {
             let choice = ChunkChoice {
                 index,
-                finish_reason: Some(finish.reason.name()),
+                finish_reason: Some(finish.name()),
                 stop_reason: stop_reason(finish),
                 token_ids: ids.then(Vec::new),
                 ..ChunkChoice::default()

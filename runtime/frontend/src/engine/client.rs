@@ -1,7 +1,7 @@
 //! All engines of the process.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use vcr_live::{LiveConfig, LiveEngines, LiveError};
@@ -23,6 +23,8 @@ struct Inner {
     observer: Option<Arc<dyn EngineObserver>>,
     /// Engines that have been ready once.
     ready: watch::Receiver<usize>,
+    /// Requests under way of an engine at most, if there is a limit.
+    load_limit: OnceLock<usize>,
 }
 
 impl EngineClient {
@@ -64,7 +66,13 @@ impl EngineClient {
         for (rank, link) in ranks.iter().zip(links) {
             rank.connect(link);
         }
-        Ok((engines, Self(Arc::new(Inner { ranks, observer, ready }))))
+        Ok((engines, Self(Arc::new(Inner { ranks, observer, ready, load_limit: OnceLock::new() }))))
+    }
+
+    /// Refuses requests for an engine with so many requests under way, from now on. The first
+    /// limit stays.
+    pub fn limit_load(&self, limit: usize) {
+        _ = self.0.load_limit.set(limit);
     }
 
     /// Waits until every engine has been ready once. `false` if they ended before.
@@ -113,7 +121,7 @@ impl EngineClient {
     /// `data_parallel_rank` names one, counted from 0, or its client's connection does.
     ///
     /// # Errors
-    /// When there is no such engine, it does not serve, or its queue is full.
+    /// When there is no such engine, it does not serve, or its queue or its mailbox is full.
     pub fn submit(&self, request: impl Into<Box<EngineCoreRequest>>) -> Result<RequestStream, EngineError> {
         let mut request = request.into();
         let ranks = self.ranks();
@@ -128,6 +136,9 @@ impl EngineClient {
             }
         };
         let rank = &ranks[place];
+        if let Some(limit) = self.0.load_limit.get().copied().filter(|limit| rank.load() >= *limit) {
+            return Err(EngineError::QueueFull { limit });
+        }
         request.client_index = 0;
         let params = request.sampling_params.as_ref();
         let observer = self.0.observer.as_ref().map(|observer| {

@@ -25,6 +25,12 @@ pub enum EngineError {
         /// Their number.
         ranks: u32,
     },
+    /// As many requests wait for it as may.
+    #[error("the waiting queue is full: at most {limit} requests may be under way")]
+    QueueFull {
+        /// Requests that run and wait at most.
+        limit: usize,
+    },
     /// It crashed or stopped.
     #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
     Dead,

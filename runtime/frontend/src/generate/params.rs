@@ -116,6 +116,8 @@ pub(crate) struct Placement {
     pub(crate) session_id: Option<String>,
     pub(crate) rank: Option<u32>,
     pub(crate) adapter: Option<LoraRequest>,
+    /// The share of the prompt that has to be cached, or else there is no answer.
+    pub(crate) least_cached: Option<f64>,
 }
 
 impl Sampling {
@@ -178,6 +180,7 @@ impl Sampling {
             min_tokens,
             eos_token,
             has_spans: false,
+            least_cached: place.least_cached,
         };
         let mut extra = self.vllm_xargs.unwrap_or_default();
         if let Some(params) = self.kv_transfer_params {

@@ -26,6 +26,15 @@ pub(crate) struct Finish {
     /// Why it failed, if it did.
     pub(crate) error: Option<RequestError>,
     pub(crate) kv_transfer_params: Option<Value>,
+    /// Whether too little of its prompt was cached, so that it has no answer.
+    pub(crate) is_uncached: bool,
+}
+
+impl Finish {
+    /// The name of its reason.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.is_uncached { "cache_threshold" } else { self.reason.name() }
+    }
 }
 
 /// The text of one token within a piece, or a part of it.
@@ -64,6 +73,8 @@ pub(crate) struct TextSettings {
     pub(crate) eos_token: Option<u32>,
     /// Return the token behind each part of the text.
     pub(crate) has_spans: bool,
+    /// The share of the prompt that has to be cached, or else there is no answer.
+    pub(crate) least_cached: Option<f64>,
 }
 
 /// The answer to one request as text. Dropped before its end, it aborts the
@@ -119,6 +130,9 @@ impl TextStream {
 
     /// The text of an output: of its tokens, and of the rest of it, if it has more than those.
     fn take(&mut self, tokens: Vec<u32>, rest: Option<Box<EngineCoreOutput>>) -> Piece {
+        if let Some(piece) = self.refused(rest.as_deref()) {
+            return piece;
+        }
         let mut piece = Piece::default();
         self.output_tokens += tokens.len() as u32;
         // The token that stops a text belongs to it only where it is asked for.
@@ -138,7 +152,8 @@ impl TextStream {
             self.outputs.stop();
             let stop = Some(StopCause::Text(found.stop));
             let kv_transfer_params = rest.and_then(|output| output.kv_transfer_params);
-            piece.finish = Some(Finish { reason: FinishReason::Stop, stop, error: None, kv_transfer_params });
+            let (reason, is_uncached) = (FinishReason::Stop, false);
+            piece.finish = Some(Finish { reason, stop, error: None, kv_transfer_params, is_uncached });
         } else if let Some((output, reason)) =
             rest.and_then(|output| output.finish_reason.map(|reason| (output, reason)))
         {
@@ -148,7 +163,7 @@ impl TextStream {
                 StopReason::Token(token) => StopCause::Token(token),
                 StopReason::Text(text) => StopCause::Text(text),
             });
-            piece.finish = Some(Finish { reason, stop, error, kv_transfer_params });
+            piece.finish = Some(Finish { reason, stop, error, kv_transfer_params, is_uncached: false });
         }
         piece.spans = self.released_spans(piece.text.len());
         if piece.finish.is_some() {
@@ -157,6 +172,17 @@ impl TextStream {
             piece.spans.extend(cut.map(|span| Span { bytes: 0, ..span }));
         }
         piece
+    }
+
+    /// The end of an answer for which too little was cached, as its first output tells.
+    fn refused(&mut self, first: Option<&EngineCoreOutput>) -> Option<Piece> {
+        let stats = first?.prefill_stats.as_ref()?;
+        let (prompt, cached) = (stats.num_prompt_tokens.max(1), stats.num_cached_tokens);
+        self.settings.least_cached.filter(|least| (cached as f64 / prompt as f64) < *least)?;
+        self.outputs.stop();
+        let (reason, is_uncached) = (FinishReason::Stop, true);
+        let finish = Finish { reason, stop: None, error: None, kv_transfer_params: None, is_uncached };
+        Some(Piece { cached_tokens: Some(cached), finish: Some(finish), ..Piece::default() })
     }
 
     /// Takes what an output has besides tokens.

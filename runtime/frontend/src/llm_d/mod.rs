@@ -61,6 +61,15 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
             translation.add(name, *rule, value, &all)?;
         }
     }
+    // There, the spread of one calculator is set beside that of the other; here both are one.
+    let is_spread = |option: &str| option == "--kv-cache-transfer-time-std-dev";
+    let is_used = |value: &Option<String>| value.as_deref() != Some("0ns");
+    let used = translation.options.iter().rposition(|(option, value)| is_spread(option) && is_used(value));
+    let mut place = 0;
+    translation.options.retain(|(option, _)| {
+        place += 1;
+        !is_spread(option) || used == Some(place - 1)
+    });
     // There, times are those of single requests.
     if translation.options.iter().any(|(option, _)| TIMES.contains(option)) {
         translation.options.push(("--per-request-latency", None));
@@ -237,6 +246,19 @@ mod tests {
         }
         assert_eq!(translation.ignored, ["event-batch-size: events are sent once a step, as in vLLM"]);
         assert_eq!(translation.missing, ["omni: images are not generated"]);
+    }
+
+    #[test]
+    fn the_spread_of_transfers_is_set_once() {
+        let spread = |file: Value| {
+            let options = translate(&file).expect("it is valid").options;
+            options.into_iter().filter_map(|(option, value)| option.contains("std-dev").then_some(value?)).collect()
+        };
+        let names = ["kv-cache-transfer-latency-std-dev", "kv-cache-transfer-time-std-dev"];
+        let both = |one: &str, other: &str| -> Vec<String> { spread(json!({names[0]: one, names[1]: other})) };
+        assert_eq!(both("2ms", "0ms"), ["2000000ns"]);
+        assert_eq!(both("0ms", "3ms"), ["3000000ns"]);
+        assert!(both("0ms", "0ms").is_empty());
     }
 
     #[test]

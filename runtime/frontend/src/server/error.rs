@@ -128,6 +128,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::UnknownRank { .. } => Self::invalid(error.to_string()),
+            EngineError::QueueFull { .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", error.to_string())
+            }
             EngineError::Full => Self::unavailable(error.to_string()),
             EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),
         }

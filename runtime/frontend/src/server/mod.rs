@@ -45,6 +45,9 @@ pub struct ServerOptions {
     /// Give requests that are sampled without a seed one of their own, so that the
     /// same prompt gets several answers.
     pub is_varied: bool,
+    /// The share of a prompt that has to be cached, or else it has no answer, unless its
+    /// request says another.
+    pub least_cached: Option<f64>,
     /// Settings of chats.
     pub chat: ChatOptions,
 }

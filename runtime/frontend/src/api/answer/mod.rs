@@ -25,7 +25,7 @@ pub(super) struct Answer {
 impl Answer {
     /// The name of its finish reason.
     pub(super) fn reason(&self) -> Option<&'static str> {
-        self.finish.as_ref().map(|finish| finish.reason.name())
+        self.finish.as_ref().map(Finish::name)
     }
 
     pub(super) fn stop_reason(&self) -> Option<Value> {

@@ -121,7 +121,7 @@ impl Form {
 
     fn finish_reason(&self, finish: &Finish, has_calls: bool) -> &'static str {
         let is_call = has_calls && !self.is_call_named && finish.reason == FinishReason::Stop;
-        if is_call { "tool_calls" } else { finish.reason.name() }
+        if is_call { "tool_calls" } else { finish.name() }
     }
 }
 

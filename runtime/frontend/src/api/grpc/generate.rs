@@ -204,7 +204,7 @@ impl Generation {
             self.ready.push_back(GenerateResponse { response: Some(Answer::Chunk(chunk)) });
         }
         if let Some(finish) = piece.finish {
-            self.complete(index, finish.reason.name(), Some(&finish));
+            self.complete(index, finish.name(), Some(&finish));
         }
         Ok(())
     }

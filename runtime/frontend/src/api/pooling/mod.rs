@@ -221,6 +221,7 @@ impl PoolOptions {
             session_id: session_of(headers),
             rank: rank_of(headers),
             adapter,
+            least_cached: None,
         };
         let created = unix_s() as u64;
         let prompt_tokens = prompts.iter().map(|(tokens, _)| tokens.len()).sum();

@@ -131,6 +131,7 @@ macro_rules! text_request {
             return_token_ids: Option<bool>,
             return_tokens_as_token_ids: Option<bool>,
             cache_salt: Option<String>,
+            cache_hit_threshold: Option<f64>,
         }
 
         impl $name {
@@ -138,6 +139,7 @@ macro_rules! text_request {
             fn check_shared(&self) -> Result<(), $crate::server::error::ApiError> {
                 super::request::check_shared(&super::request::Shared {
                     cache_salt: self.cache_salt.as_deref(),
+                    cache_hit_threshold: self.cache_hit_threshold,
                     stream: self.stream,
                     stream_options: self.stream_options.as_ref(),
                     n: self.n,
@@ -212,6 +214,7 @@ macro_rules! text_request {
                     session_id: super::request::session_of(headers).or_else(|| self.session_id.clone()),
                     rank: super::request::rank_of(headers),
                     adapter,
+                    least_cached: super::request::least_cached_of(headers).or(self.cache_hit_threshold),
                 }
             }
         }
@@ -222,6 +225,7 @@ pub(super) use text_request;
 /// Inputs of [`check_shared`].
 pub(super) struct Shared<'a> {
     pub(super) cache_salt: Option<&'a str>,
+    pub(super) cache_hit_threshold: Option<f64>,
     pub(super) stream: bool,
     pub(super) stream_options: Option<&'a StreamOptions>,
     pub(super) n: Option<u32>,
@@ -241,6 +245,7 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
             "cache_salt: Validation error: length [{\"value\": String(\"\"), \"min\": Number(1)}]",
         ));
     }
+    check_threshold(asked.cache_hit_threshold)?;
     StreamOptions::check(asked.stream_options, asked.stream)?;
     let n = asked.n.unwrap_or(1);
     if n > MAX_N {
@@ -289,6 +294,24 @@ pub(super) fn priority_of(headers: &HeaderMap) -> Option<i32> {
     header(headers, "x-vllm-priority").and_then(|text| text.parse().ok())
 }
 
+/// Refuses a share of cached tokens that is none.
+pub(super) fn check_threshold(threshold: Option<f64>) -> Result<(), ApiError> {
+    match threshold.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
+        None => Ok(()),
+        Some(given) => {
+            let message = format!("`cache_hit_threshold` must be in [0, 1], got {given}.");
+            Err(ApiError::invalid_param("cache_hit_threshold", message))
+        }
+    }
+}
+
+/// The share of cached tokens that the header of llm-d-inference-sim asks for: more than
+/// any prompt has.
+pub(super) fn least_cached_of(headers: &HeaderMap) -> Option<f64> {
+    let is_asked = header(headers, "x-cache-threshold-finish-reason")?.eq_ignore_ascii_case("true");
+    is_asked.then_some(f64::INFINITY)
+}
+
 /// The session that the header names.
 pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
     header(headers, "x-session-id").map(str::to_owned)
@@ -323,7 +346,8 @@ pub(super) fn submit(
     count: usize,
     asked: crate::generate::Asked,
 ) -> Result<crate::generate::TextStream, ApiError> {
-    let crate::generate::Asked { mut request, text, chance } = asked;
+    let crate::generate::Asked { mut request, mut text, chance } = asked;
+    text.least_cached = text.least_cached.or(app.options.least_cached);
     let suffix = app.ids.next();
     // Engines read the place among several completions off this name.
     request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };

@@ -19,7 +19,9 @@ use crate::api::answer::usage::Usage;
 use crate::api::answer::{Answer, failure, gather, stop_reason};
 use crate::api::request::body::{Body, FastJson};
 use crate::api::request::structured;
-use crate::api::request::{MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
+use crate::api::request::{
+    MAX_N, StreamOptions, check_named, check_threshold, id_header, least_cached_of, rank_of, submit,
+};
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
@@ -73,6 +75,7 @@ pub(in crate::api) struct GenerateRequest {
     #[serde(default)]
     priority: i32,
     kv_transfer_params: Option<Map<String, Value>>,
+    cache_hit_threshold: Option<f64>,
     features: Option<Features>,
     return_token_ids: Option<bool>,
     // Unknown fields are passed over, and lists are no requests.
@@ -104,6 +107,7 @@ impl GenerateRequest {
         if self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
             return Err(ApiError::invalid_param("stop", "stop is not supported."));
         }
+        check_threshold(self.cache_hit_threshold)?;
         if params.include_stop_str_in_output {
             let name = "include_stop_str_in_output";
             return Err(ApiError::invalid_param(name, "include_stop_str_in_output is not supported."));
@@ -200,6 +204,7 @@ pub(in crate::api) async fn generate(
         session_id: None,
         rank: rank_of(&headers),
         adapter,
+        least_cached: least_cached_of(&headers).or(request.cache_hit_threshold),
     };
     let sampling = request.take_sampling()?;
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
@@ -289,7 +294,7 @@ impl Source for Stream {
         let choice = ChunkChoice {
             index,
             logprobs: logprobs(&piece.logprobs, self.has_logprobs),
-            finish_reason: piece.finish.as_ref().map(|finish| finish.reason.name()),
+            finish_reason: piece.finish.as_ref().map(|finish| finish.name()),
             stop_reason: piece.finish.as_ref().and_then(stop_reason),
             token_ids: piece.tokens,
         };
