@@ -64,7 +64,7 @@ pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, CoresEstimate, EngineState, LaneCosts, LaneRound, LaneWork,
     RequestOrigin, RunClock, ServedRequest, Threads, lane_work, simulate, simulate_in_real_time, simulate_on,
 };
-pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, Target, TargetDriver, TargetError};
+pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

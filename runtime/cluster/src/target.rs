@@ -19,11 +19,19 @@ pub enum Target {
     /// Engines of this process in real time, called directly.
     Live,
     /// The same behind the HTTP server of `vcr serve`, in this process.
-    Serve,
+    Serve(ServeTarget),
     /// The same behind vLLM's own frontend, which the run starts and stops.
     Frontend(FrontendTarget),
     /// Any server of OpenAI's API.
     Http(HttpTarget),
+}
+
+/// The HTTP server of `vcr serve`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServeTarget {
+    /// Faults that clients meet, as texts of `--client-fault`. Without a `path` they are of
+    /// completions alone.
+    pub client_faults: Vec<String>,
 }
 
 /// vLLM's own frontend.
@@ -124,7 +132,7 @@ impl Target {
         match self {
             Self::Virtual => Self::NAMES[0],
             Self::Live => Self::NAMES[1],
-            Self::Serve => Self::NAMES[2],
+            Self::Serve(_) => Self::NAMES[2],
             Self::Frontend(_) => Self::NAMES[3],
             Self::Http(_) => Self::NAMES[4],
         }

@@ -12,6 +12,7 @@ use vcr_cluster::{
     FrontendTarget, HttpTarget, MeasuredFacts, PoolRole, Report, RunConfig, Target, TargetDriver, TargetError,
     TargetReport,
 };
+use vcr_frontend::faults::ClientFault;
 use vcr_live::EnginesHandle;
 use vcr_wire::VllmMinor;
 
@@ -56,7 +57,10 @@ impl TargetDriver for Targets {
         match target {
             Target::Virtual => Ok(()),
             Target::Live => check_moving(target, run, &cluster_parts(run)),
-            Target::Serve => check_moving(target, run, &beyond_servers(run)),
+            Target::Serve(serve) => {
+                embedded::client_faults(serve)?;
+                check_moving(target, run, &beyond_servers(run))
+            }
             Target::Frontend(_) => check_frontend(run).and_then(|()| check_plane(run)),
             Target::Http(http) => {
                 server::pool(http)?;
@@ -74,10 +78,13 @@ impl TargetDriver for Targets {
                 parts if parts.is_empty() => on_one_thread(live(run, observer)),
                 parts => cluster::run(run, parts, observer),
             },
-            Target::Serve => match beyond_servers(&run) {
-                parts if parts.is_empty() => on_one_thread(serve(run, observer)),
-                _ => on_one_thread(serve_cluster(run, observer)),
-            },
+            Target::Serve(target) => {
+                let faults = embedded::client_faults(target)?;
+                match beyond_servers(&run) {
+                    parts if parts.is_empty() => on_one_thread(serve(run, &faults, observer)),
+                    _ => on_one_thread(serve_cluster(run, faults, observer)),
+                }
+            }
             Target::Frontend(frontend) => on_one_thread(behind_frontend(frontend, run, observer)),
             Target::Http(http) => on_one_thread(foreign(http, run, observer)),
         }
@@ -164,7 +171,7 @@ fn handles(pools: &[EnginePool]) -> Vec<(PoolRole, EnginesHandle)> {
 }
 
 /// The same behind the server of `vcr serve`, one for each pool.
-async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
+async fn serve(run: RunConfig, faults: &[ClientFault], observer: &mut dyn Observer) -> Result<Report, TargetError> {
     let (adapters, steps) = (run.adapters(), RunSteps::new(observer.step_sink()));
     let (mut pools, mut servers) = (Vec::new(), Vec::new());
     for &role in run.topology.roles() {
@@ -172,7 +179,7 @@ async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Ta
         let max_model_len = pool.engine.as_vllm().map_or(0, |engine| engine.max_model_len());
         let (metrics, heard) = embedded::metrics(pool.most_ranks() as u16, max_model_len);
         let (pool, client) = EnginePool::start(&run, role, embedded::vocab_size(), Some(heard), &steps).await?;
-        servers.push(embedded::serve(client, metrics, max_model_len, &adapters));
+        servers.push(embedded::serve(client, metrics, max_model_len, &adapters, (faults.to_vec(), run.seed)));
         pools.push(pool);
     }
     let faults = run.faults.clone();
@@ -195,7 +202,11 @@ async fn serve(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, Ta
 }
 
 /// A whole cluster behind one server, for parts that servers of single engines lack.
-async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Report, TargetError> {
+async fn serve_cluster(
+    run: RunConfig,
+    faults: Vec<ClientFault>,
+    observer: &mut dyn Observer,
+) -> Result<Report, TargetError> {
     let parts = cluster_parts(&run);
     let adapters = run.adapters();
     let (metrics, heard) = embedded::metrics(1, ANY_MODEL_LEN);
@@ -208,7 +219,7 @@ async fn serve_cluster(run: RunConfig, observer: &mut dyn Observer) -> Result<Re
         if !client.ready().await || gateway.is_over() {
             return Err(TargetError::Failed("the cluster ended before it was ready".to_owned()));
         }
-        let server = embedded::serve(client, metrics, ANY_MODEL_LEN, &adapters)?;
+        let server = embedded::serve(client, metrics, ANY_MODEL_LEN, &adapters, (faults, run.seed))?;
         let Client { service, target, .. } = Client::connect(&server.target(), &run, None, CountedOutputs::All).await?;
         let service = ToCluster { server: service, register };
         Ok((drive(run, true, service, observer, &mut plan).await?, target))

@@ -35,6 +35,30 @@ fn crashed_engines_lose_requests_and_come_back() {
     }
 }
 
+/// Clients of a server meet its faults, and try again.
+#[test]
+fn clients_of_a_server_meet_faults() {
+    let scenario = |faults: &str, retries: u32| {
+        format!(
+            r#"
+            let c = cluster(#{{ engines: pool(#{{
+                engine: engine(#{{ num_gpu_blocks: 2_001 }}), latency: fixed(#{{ step: "2ms" }}),
+            }}) }});
+            let r = run(#{{
+                cluster: c, retries: 5, target: serve(#{{ client_faults: [{faults}] }}),
+                workloads: [ closed_loop(#{{ concurrency: 2, count: 12, prompt_tokens: 64, output_tokens: 8 }}) ],
+            }});
+            expect(r, "completed_ratio", "value == 100%");
+            check("retries", value(r, "retries", "count") == {retries});
+        "#
+        )
+    };
+    for (faults, retries) in [(r#""status:code=503,call=2..3", "error-event:after=3,call=5""#, 3), ("", 0)] {
+        let _ = Folder::with(&scenario(faults, retries)).run(&[]).ended(0);
+    }
+    Folder::with(&scenario("\"sulk\"", 0)).run(&[]).failed(2, &["invalid client fault `sulk`"]);
+}
+
 /// A slowed engine takes longer, and is as fast as before afterwards.
 #[test]
 fn slowed_engines_take_longer() {

@@ -51,6 +51,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("crash", "crash(#{ at: \"10s\", pool: \"decode\", engine: 0, restart_after: \"5s\" })"),
     ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
     ("frontend", "frontend(#{ binary: \"vllm-rs\", model: \"path/of/the/model\" })"),
+    ("serve", "serve(#{ client_faults: [\"status:code=503,rate=10%\"] })"),
     ("http", "http(\"http://localhost:8000\", #{ model: \"...\", api_key_env: \"API_KEY\" })"),
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
     ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vcr_cluster::{AdapterNames, HttpTarget, TargetError};
+use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
-use vcr_frontend::faults::{ClientFaults, FaultLayer, Tenants};
+use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer, Tenants};
 use vcr_frontend::http::{Around, Cors, ListenOptions, RequestLog, ServerThreads};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
@@ -62,13 +62,37 @@ pub(crate) fn vocab_size() -> u32 {
     Tokenizer::builtin().vocab_size()
 }
 
-/// Serves engines, which must be ready, with these LoRA adapters. Its threads are not the
-/// client's.
+/// The path of a run's requests.
+const COMPLETIONS: &str = "/v1/completions";
+
+/// The rules of faults that the run's requests meet; what it asks of the server before them
+/// meets none, unless a rule names its path.
+///
+/// # Errors
+/// Names the first text that is no client fault.
+pub(crate) fn client_faults(target: &ServeTarget) -> Result<Vec<ClientFault>, TargetError> {
+    let of_completions = |text: &str| {
+        let is_placed = text.contains("path=") || text.starts_with("refuse");
+        let separator = if text.contains(':') { ',' } else { ':' };
+        if is_placed { text.to_owned() } else { format!("{text}{separator}path={COMPLETIONS}") }
+    };
+    let rule = |text: &String| {
+        let error = |error| TargetError::unusable(format!("invalid client fault `{text}`: {error}"));
+        // Without the path first, whose addition would be a part of the error.
+        text.parse::<ClientFault>().map_err(error)?;
+        of_completions(text).parse().map_err(error)
+    };
+    target.client_faults.iter().map(rule).collect()
+}
+
+/// Serves engines, which must be ready, with these LoRA adapters and client faults, which are
+/// drawn from the seed. Its threads are not the client's.
 pub(crate) fn serve(
     engines: EngineClient,
     metrics: Metrics,
     max_model_len: u32,
     adapters: &BTreeSet<u32>,
+    (faults, seed): (Vec<ClientFault>, u64),
 ) -> Result<Server, TargetError> {
     let failed = |error: std::io::Error| TargetError::Failed(format!("cannot serve: {error}"));
     let count = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1);
@@ -76,7 +100,8 @@ pub(crate) fn serve(
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let rules = Arc::new(ClientFaults::new(Vec::new(), 0, Tenants::default()));
+    let rules = Arc::new(ClientFaults::new(faults, seed, Tenants::default()));
+    let refuses = Arc::clone(&rules);
     let front = Front {
         around: Around {
             metrics: metrics.clone(),
@@ -92,7 +117,7 @@ pub(crate) fn serve(
             tls: None,
             head_timeout: HEAD_TIMEOUT,
             shutdown_timeout: SHUTDOWN_TIMEOUT,
-            refuses: Arc::new(|| false),
+            refuses: Arc::new(move || refuses.refuses_connection()),
             metrics,
             rank: None,
             threads: Arc::new(threads.dealer()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
-use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, Target, TargetDriver, TargetError};
+use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, Target, TargetDriver, TargetError};
 
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
@@ -17,6 +17,7 @@ pub(crate) struct TargetSpec(pub(crate) Target);
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "frontend", |_, options| frontend(options));
+    with_options(engine, context, "serve", |_, options| serve(options));
     let shared = Arc::clone(context);
     engine.register_fn("http", move |call: NativeCallContext<'_>, url: ImmutableString, map: Map| {
         http(&url, Options::new("http", &shared.source, &call, map))
@@ -25,6 +26,12 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_fn("http", move |call: NativeCallContext<'_>, url: ImmutableString| {
         http(&url, Options::new("http", &shared.source, &call, Map::new()))
     });
+}
+
+fn serve(mut options: Options<'_>) -> Scripted<TargetSpec> {
+    let target = ServeTarget { client_faults: options.strings("client_faults").unwrap_or_default() };
+    options.finish()?;
+    Ok(TargetSpec(Target::Serve(target)))
 }
 
 fn frontend(mut options: Options<'_>) -> Scripted<TargetSpec> {
@@ -100,14 +107,14 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     if let Some(TargetSpec(target)) = value.clone().try_cast::<TargetSpec>() {
         return Ok(target);
     }
-    const HOW: &str = "\"virtual\", \"live\", \"serve\", frontend(#{ ... }) or http(\"http://...\")";
+    const HOW: &str = "\"virtual\", \"live\", \"serve\", serve(#{ ... }), frontend(#{ ... }) or http(\"http://...\")";
     let Some(name) = as_text(value) else {
         return Err((format!("must be a target such as {HOW}, but is {}", describe(value)), None));
     };
     match name.as_str() {
         "virtual" => Ok(Target::Virtual),
         "live" => Ok(Target::Live),
-        "serve" => Ok(Target::Serve),
+        "serve" => Ok(Target::Serve(ServeTarget::default())),
         "frontend" => Err((
             "needs the program and the model of a frontend".to_owned(),
             Some("frontend(#{ binary: \"path/of/vllm-rs\", model: \"path/of/the/model\" })".to_owned()),
@@ -162,7 +169,7 @@ fn relative_to(context: &Context, mut target: Target) -> Target {
             http.tokenizer.as_mut().map(resolve);
             http.ca_file.as_mut().map(resolve);
         }
-        Target::Virtual | Target::Live | Target::Serve => {}
+        Target::Virtual | Target::Live | Target::Serve(_) => {}
     }
     target
 }
