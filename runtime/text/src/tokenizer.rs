@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
+use tokenizers::Model as _;
 use tokenizers::decoders::DecoderWrapper;
 
 use crate::TextError;
@@ -117,33 +118,33 @@ impl Tokenizer {
             }
             _ => false,
         };
-        let mut texts: BTreeMap<u32, String> =
-            tokenizer.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect();
         let added = tokenizer.get_added_tokens_decoder();
-        // A token may be in the model's vocabulary under another text.
-        texts.extend(added.iter().map(|(id, token)| (*id, token.content.clone())));
-        let last = texts.keys().next_back().copied().ok_or("it has no tokens")?;
-        if last > IDS_MAX {
-            return Err(format!("a token has id {last}: expected at most {IDS_MAX}"));
-        }
         let bytes_of = byte_characters();
-        let mut table = Table::default();
+        let (mut table, mut max_token_chars) = (Table::default(), 1);
         let mut piece = Vec::new();
-        for id in 0..=last {
+        // One by one: the whole vocabulary at once would be there twice.
+        let mut ids = Ids::new(&tokenizer, added.keys().max().copied());
+        while let Some((id, text)) = ids.next()? {
             piece.clear();
-            if let Some(text) = texts.get(&id) {
+            // A token may be in the model's vocabulary under another text.
+            let own = added.get(&id).map(|token| &token.content);
+            if let Some(text) = own.or(text.as_ref()) {
+                max_token_chars = max_token_chars.max(text.chars().count());
                 match text.chars().map(|char| bytes_of.get(&char).copied()).collect::<Option<Vec<u8>>>() {
                     Some(bytes) if is_byte_level => piece.extend(bytes),
-                    _ if is_byte_level || added.contains_key(&id) => piece.extend(text.as_bytes()),
+                    _ if is_byte_level || own.is_some() => piece.extend(text.as_bytes()),
                     _ => piece.extend(plain_piece(text)),
                 }
             }
             table.push(&piece);
         }
+        table.ends.truncate(ids.end as usize);
+        if table.ends.is_empty() {
+            return Err("it has no tokens".to_owned());
+        }
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let special_texts = config.map(special_texts).unwrap_or_default();
         let eos = special_texts.get("eos_token").and_then(|text| tokenizer.token_to_id(text)).into_iter().collect();
-        let max_token_chars = texts.values().map(|text| text.chars().count()).max().unwrap_or(1);
         let kind = Kind::Library { tokenizer: Box::new(tokenizer), is_byte_level, room: Room::new(ROOM_BYTES) };
         Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts, max_token_chars })))
     }
@@ -249,6 +250,46 @@ impl Tokenizer {
     /// Whether a text is the bytes of its tokens, one after another.
     pub(crate) fn is_byte_level(&self) -> bool {
         !matches!(self.0.kind, Kind::Library { is_byte_level: false, .. })
+    }
+}
+
+/// The ids of a tokenizer from 0 on, each with its text in the model's vocabulary.
+struct Ids<'a> {
+    tokenizer: &'a tokenizers::Tokenizer,
+    last_added: Option<u32>,
+    /// Texts in the model's vocabulary that have not come.
+    left: usize,
+    next: u32,
+    /// One more than the last id with a text.
+    end: u32,
+}
+
+impl<'a> Ids<'a> {
+    fn new(tokenizer: &'a tokenizers::Tokenizer, last_added: Option<u32>) -> Self {
+        let end = last_added.map_or(0, |last| last.saturating_add(1));
+        Self { tokenizer, last_added, left: tokenizer.get_vocab_size(false), next: 0, end }
+    }
+
+    /// The next id; none behind the last one.
+    fn next(&mut self) -> Result<Option<(u32, Option<String>)>, String> {
+        let id = self.next;
+        if self.left == 0 && self.last_added.is_none_or(|last| id > last) {
+            return Ok(None);
+        }
+        if id > IDS_MAX {
+            // Unless several texts have one id, which has one of them.
+            return match self.tokenizer.get_vocab(true).into_values().max() {
+                Some(last) if last > IDS_MAX => Err(format!("a token has id {last}: expected at most {IDS_MAX}")),
+                _ => Ok(None),
+            };
+        }
+        let text = self.tokenizer.get_model().id_to_token(id);
+        self.next = id + 1;
+        if text.is_some() {
+            self.left -= 1;
+            self.end = self.end.max(self.next);
+        }
+        Ok(Some((id, text)))
     }
 }
 

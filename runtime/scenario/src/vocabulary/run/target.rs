@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
-use vcr_cluster::{AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, Target, TargetDriver, TargetError};
+use vcr_cluster::{
+    AdapterNames, FrontendTarget, HttpTarget, Prompts, RunConfig, ServeTarget, Target, TargetDriver, TargetError,
+};
 
 use crate::script::context::Context;
 use crate::script::error::{Blame, Scripted, Thrown};
