@@ -174,7 +174,7 @@ impl Tokenizer {
     /// characters; ids beyond the vocabulary have no text.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        if let Kind::Library { tokenizer, is_byte_level: false } = &self.0.kind {
+        if let Kind::Library { tokenizer, is_byte_level: false, .. } = &self.0.kind {
             return tokenizer.decode(ids, skip_special).unwrap_or_default();
         }
         let mut bytes = Vec::new();

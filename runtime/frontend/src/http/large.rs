@@ -182,17 +182,14 @@ impl HttpBody for Admitted {
             this.room.change(|held| held.permit = permit);
             this.phase = Phase::Comes(Coming::new(*bytes));
         }
-        let frame = match Pin::new(&mut this.body).poll_frame(context) {
-            Poll::Ready(frame) => frame,
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
             // The sender is what this waits for.
-            Poll::Pending => {
-                return match &mut this.phase {
-                    Phase::Comes(coming) if coming.is_late(this.received, &this.memory.waiting, context) => {
-                        Poll::Ready(Some(Err(axum::Error::new("the body took too long"))))
-                    }
-                    _ => Poll::Pending,
-                };
+            if let Phase::Comes(coming) = &mut this.phase
+                && coming.is_late(this.received, &this.memory.waiting, context)
+            {
+                return Poll::Ready(Some(Err(axum::Error::new("the body took too long"))));
             }
+            return Poll::Pending;
         };
         if let Some(Ok(frame)) = &frame {
             this.received += frame.data_ref().map_or(0, Bytes::len) as u64;

@@ -1,6 +1,6 @@
 //! Names of requests.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vcr_core::seed::mix;
@@ -12,6 +12,16 @@ pub(crate) struct LongId(u64, u64);
 impl fmt::Display for LongId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:016x}{:016x}", self.0, self.1)
+    }
+}
+
+/// A name of eight hexadecimal digits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortId(u32);
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:08x}", self.0)
     }
 }
 
@@ -43,7 +53,22 @@ impl RequestIds {
 
     /// Eight hexadecimal digits.
     pub(crate) fn next(&self) -> String {
+        self.short().to_string()
+    }
+
+    /// The same, which are written only where they are shown.
+    pub(crate) fn short(&self) -> ShortId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        format!("{:08x}", mix(self.base ^ number) >> 32)
+        ShortId((mix(self.base ^ number) >> 32) as u32)
+    }
+
+    /// `start`, a dash and eight hexadecimal digits, written at once.
+    pub(crate) fn behind(&self, start: &str) -> String {
+        let mut name = String::with_capacity(start.len() + 9);
+        name.push_str(start);
+        name.push('-');
+        // A text takes all that is written to it.
+        _ = write!(name, "{}", self.short());
+        name
     }
 }

@@ -334,7 +334,7 @@ pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
 pub(super) fn request_id(ids: &RequestIds, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
     match id_header(headers).or(own) {
         Some(id) => format!("{prefix}-{id}"),
-        None => format!("{prefix}-{}", ids.next()),
+        None => ids.behind(prefix),
     }
 }
 
@@ -348,9 +348,8 @@ pub(super) fn submit(
 ) -> Result<crate::generate::TextStream, ApiError> {
     let crate::generate::Asked { mut request, mut text, chance } = asked;
     text.least_cached = text.least_cached.or(app.options.least_cached);
-    let suffix = app.ids.next();
     // Engines read the place among several completions off this name.
-    request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
+    request.request_id = if count > 1 { app.ids.behind(&format!("{index}_{id}")) } else { app.ids.behind(id) };
     request.external_req_id = Some(id.to_owned());
     request.arrival_time = crate::server::unix_s();
     if let Some(params) = request.sampling_params.as_mut().filter(|_| app.options.is_varied)
