@@ -35,10 +35,10 @@ fn crashed_engines_lose_requests_and_come_back() {
     }
 }
 
-/// Clients of a server meet its faults, and try again.
+/// Clients of a server meet its faults: they try again after some, and count the others.
 #[test]
 fn clients_of_a_server_meet_faults() {
-    let scenario = |faults: &str, retries: u32| {
+    let scenario = |faults: &str, shed: u32, retries: u32| {
         format!(
             r#"
             let c = cluster(#{{ engines: pool(#{{
@@ -48,15 +48,19 @@ fn clients_of_a_server_meet_faults() {
                 cluster: c, retries: 5, target: serve(#{{ client_faults: [{faults}] }}),
                 workloads: [ closed_loop(#{{ concurrency: 2, count: 12, prompt_tokens: 64, output_tokens: 8 }}) ],
             }});
-            expect(r, "completed_ratio", "value == 100%");
+            check("shed", value(r, "shed", "count") == {shed});
             check("retries", value(r, "retries", "count") == {retries});
+            check("completed", value(r, "completed", "count") == 12 - {shed});
         "#
         )
     };
-    for (faults, retries) in [(r#""status:code=503,call=2..3", "error-event:after=3,call=5""#, 3), ("", 0)] {
-        let _ = Folder::with(&scenario(faults, retries)).run(&[]).ended(0);
+    for (faults, shed, retries) in [
+        (r#""status:code=503,call=2..3", "error-event:after=3,call=5""#, 2, 1),
+        (r#""status:code=503,call=100""#, 0, 0),
+    ] {
+        let _ = Folder::with(&scenario(faults, shed, retries)).run(&[]).ended(0);
     }
-    Folder::with(&scenario("\"sulk\"", 0)).run(&[]).failed(2, &["invalid client fault `sulk`"]);
+    Folder::with(&scenario("\"sulk\"", 0, 0)).run(&[]).failed(2, &["invalid client fault `sulk`"]);
 }
 
 /// A slowed engine takes longer, and is as fast as before afterwards.

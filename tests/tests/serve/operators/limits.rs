@@ -194,7 +194,6 @@ fn texts_for_a_tokenizer_of_a_model_take_bounded_memory() {
     assert_serves(&serve);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": text})),
-        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}]})),
         ("/v1/embeddings", json!({"input": text})),
         ("/score", json!({"text_1": text, "text_2": "word"})),
     ] {
