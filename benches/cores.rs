@@ -1,4 +1,4 @@
-//! What one run gains from 2 to 64 cores, by the dependencies of its parts.
+//! The gain of one run from 2 to 64 cores, by the dependencies of its parts.
 //!
 //! Workloads: 40,000 requests of 1,024 tokens in and 128 out. 64 engines in turn get 640 of them a
 //! second, 256 engines behind a KV router 2,560, so that about two thirds of their time are spent

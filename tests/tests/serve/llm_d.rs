@@ -1,4 +1,4 @@
-//! What llm-d-inference-sim has and vLLM has not.
+//! Options, headers and fields of llm-d-inference-sim that vLLM does not have.
 
 use std::io::Read as _;
 

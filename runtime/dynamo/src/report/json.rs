@@ -8,7 +8,8 @@ use vcr_cluster::{EngineReport, Report};
 
 use super::ReportFormat;
 use super::distribution::Distribution;
-use super::summary::{Sla, Summary};
+use super::sla::Sla;
+use super::summary::Summary;
 use super::sums::Sums;
 use super::time::TimeSpent;
 

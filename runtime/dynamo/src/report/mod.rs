@@ -9,13 +9,15 @@
 mod distribution;
 pub mod json;
 pub mod rows;
+mod sla;
 mod summary;
 mod sums;
 pub mod table;
 mod time;
 
 pub use distribution::Distribution;
-pub use summary::{Goodput, ReportSettings, Sla, Summary};
+pub use sla::Sla;
+pub use summary::{Goodput, ReportSettings, Summary};
 pub use time::{Phase, TimeSpent};
 
 /// Layout of a report.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vcr_cluster::Report;
 use vcr_cluster::record::{Outcome, RequestRecord};
 
-use super::summary::{Sla, tpot_ms};
+use super::sla::Sla;
 
 /// Sums over all requests, and over completed ones where nothing else is said.
 #[derive(Debug, Default)]
@@ -93,4 +93,10 @@ impl Times {
         });
         times
     }
+}
+
+/// Mean gap between the tokens of a request.
+pub(super) fn tpot_ms(record: &RequestRecord) -> Option<f64> {
+    let gaps = record.output_tokens.checked_sub(1).filter(|&gaps| gaps > 0)?;
+    Some((record.last_token_ns? - record.first_token_ns?) as f64 / 1e6 / f64::from(gaps))
 }

@@ -126,11 +126,13 @@ enum ConnectorKind {
 
 /// vLLM's `kv_role`.
 #[derive(Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
 enum ConnectorRole {
-    KvProducer,
-    KvConsumer,
-    KvBoth,
+    #[serde(rename = "kv_producer")]
+    Producer,
+    #[serde(rename = "kv_consumer")]
+    Consumer,
+    #[serde(rename = "kv_both")]
+    Both,
 }
 
 /// vLLM's `kv_load_failure_policy`.
@@ -144,7 +146,7 @@ enum FailurePolicy {
 impl From<CaseConnector> for KvConnector {
     fn from(connector: CaseConnector) -> Self {
         Self {
-            is_consumer: connector.role != ConnectorRole::KvProducer,
+            is_consumer: connector.role != ConnectorRole::Producer,
             requires_delivery: connector.delivery,
             load_failures: match connector.load_failures {
                 FailurePolicy::Recompute => LoadFailures::Recompute,
