@@ -194,7 +194,7 @@ impl Driver {
             self.schedule(turn, drains);
         }
         // Under async scheduling two steps may be in flight.
-        if self.engine.may_schedule() && turn.ends[0] % 3 == 0 && !drains {
+        if self.engine.may_schedule() && turn.ends[0].is_multiple_of(3) && !drains {
             return;
         }
         self.report(turn, drains);
