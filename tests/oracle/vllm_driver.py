@@ -10,7 +10,6 @@ from collections import Counter, deque
 from importlib.metadata import version
 
 import torch
-from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
@@ -20,6 +19,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from event_numbers import EventNumbers
 from scripted_connector import connector_output, transfer_params
 from vllm_scheduler import effective, hash_block_size, new_scheduler
 
@@ -33,45 +33,6 @@ VLLM_VERSION = version("vllm").split("+")[0]
 
 class DidNotFinish(Exception):
     """The scheduler makes no progress, or the case is longer than allowed."""
-
-
-class EventNumbers:
-    """Stands in for the KV event publisher; numbers block hashes by first appearance.
-
-    With several groups of layers the number of the group is the last element of an event.
-    """
-
-    def __init__(self, by_group):
-        self._by_group = by_group
-        self._numbers = {}
-        self._events = []
-
-    def publish(self, batch):
-        for event in batch.events:
-            if isinstance(event, BlockStored):
-                parent = event.parent_block_hash
-                parent = None if parent is None else self._number(parent)
-                self._events.append(["S", parent, self._numbers_of(event), *self._group_of(event)])
-            elif isinstance(event, BlockRemoved):
-                self._events.append(["R", self._numbers_of(event), *self._group_of(event)])
-            else:
-                self._events.append(["C"])
-
-    def shutdown(self):
-        pass
-
-    def take(self):
-        events, self._events = self._events, []
-        return events
-
-    def _group_of(self, event):
-        return [event.group_idx] if self._by_group else []
-
-    def _numbers_of(self, event):
-        return [self._number(block_hash) for block_hash in event.block_hashes]
-
-    def _number(self, block_hash):
-        return self._numbers.setdefault(block_hash, len(self._numbers))
 
 
 class WindowFrees:

@@ -132,7 +132,11 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ kv_cache_groups: [\"full\", \"sliding_window:128@24\"] });",
         &["invalid `kv_cache_groups`: expected block sizes that are multiples of `block_size` (16), but one is 24"],
     );
-    refused("engine(#{ pipeline_parallel_size: 2 });", &["`pipeline_parallel_size` is not simulated", "one stage"]);
+    refused(
+        "engine(#{ prefill_context_parallel_size: 2 });",
+        &["`prefill_context_parallel_size` is not simulated", "no decision depends on it"],
+    );
+    refused("engine(#{ pipeline_parallel_size: 65 });", &["test.rhai:1:11", "`pipeline_parallel_size` must be"]);
     refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
     refused(
         "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",

@@ -6,7 +6,6 @@ pub(crate) mod in_flight;
 
 use std::ops::Range;
 
-use crate::engine::ExternalHit;
 use crate::kv::pool::BlockId;
 use crate::plugins::latency::{EncoderShape, RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
@@ -80,6 +79,15 @@ pub struct TierLoad {
     pub host_tokens: u32,
     /// Tokens beyond these that come from the disk.
     pub disk_tokens: u32,
+}
+
+/// A connector's answer to a lookup of the KV of a request beyond what is cached here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalHit {
+    /// Tokens beyond the cached ones; none if it does not know yet, and the request is to be stepped over.
+    pub tokens: Option<u32>,
+    /// Whether they are loaded while the request waits, or in its step.
+    pub is_async: bool,
 }
 
 /// A lookup of a KV connector, made before an admission.

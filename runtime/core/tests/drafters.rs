@@ -59,7 +59,8 @@ fn settings_with_which_vllm_does_not_start_or_that_are_undefined() {
     refused(cap, "`long_prefill_token_threshold` must be at least 4, but is 3");
 }
 
-/// A prompt that another engine computes takes the blocks of its tokens; the drafter's come with the first step.
+/// A prompt that another engine computes takes the blocks of its tokens; drafts, and the drafter's slots, come with the
+/// first step.
 #[test]
 fn kv_from_elsewhere_has_no_slots_for_drafts() {
     for (drafter, slots) in [(Drafter::Ngram, 0), (Drafter::Eagle, 20), (Drafter::DraftModel, 20)] {
@@ -67,8 +68,8 @@ fn kv_from_elsewhere_has_no_slots_for_drafts() {
         let id = start_load(&mut engine, plain::request(0, 7, 40, 9)).request;
         assert_eq!(engine.pool().num_active(), 3, "{drafter:?}: 40 tokens");
         engine.remote_kv_arrived(id);
-        assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1)]);
-        assert_eq!(engine.pool().num_active(), (40u32 + slots).div_ceil(16), "{drafter:?}");
+        assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1 + 20)]);
+        assert_eq!(engine.pool().num_active(), (40u32 + 20 + slots).div_ceil(16), "{drafter:?}");
     }
 }
 

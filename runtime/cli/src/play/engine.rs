@@ -296,7 +296,16 @@ mod tests {
             .filter(|option| (option.get)(&given) == option.default_value())
             .map(|option| option.name)
             .collect();
-        assert_eq!(unchanged, [option::MAX_EXTRA_TOKENS_PER_STEP.name]);
+        let elsewhere = [
+            option::PIPELINE_PARALLEL_SIZE.name,
+            option::DECODE_CONTEXT_PARALLEL_SIZE.name,
+            option::MAX_EXTRA_TOKENS_PER_STEP.name,
+        ];
+        assert_eq!(unchanged, elsewhere);
+        // Neither goes with the above.
+        let args = ["--pipeline-parallel-size", "2", "--decode-context-parallel-size", "4", "--max-model-len", "300"];
+        let given = config(&args, None).expect("it is valid");
+        assert_eq!((given.pipeline_parallel_size, given.context_ranks()), (2, 4));
         assert_eq!((given.block_size, given.watermark, given.max_num_active_seqs), (32, 0.25, Some(5)));
         let groups: Vec<String> = given.kv_cache_groups.iter().map(ToString::to_string).collect();
         assert_eq!(groups, ["full", "sliding_window:64", "sliding_window:64@64"]);
@@ -322,8 +331,9 @@ mod tests {
         );
         let engine = Line::try_parse_from([&["play"], &args[..]].concat()).expect("it is valid").engine;
         assert_eq!(engine.scheduling_policy(None).ok().as_deref(), Some("priority"));
-        let refused = config(&["--vllm-args", "m -pp 2", "--vllm-args-gpu", "l4"], None).expect_err("it is refused");
-        assert!(refused.starts_with("--vllm-args: `--pipeline-parallel-size 2` is not simulated"), "{refused}");
+        let line = "m --scheduler-cls a.B";
+        let refused = config(&["--vllm-args", line, "--vllm-args-gpu", "l4"], None).expect_err("it is refused");
+        assert!(refused.starts_with("--vllm-args: `--scheduler-cls a.B` is not simulated"), "{refused}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod schedule;
 mod stagger;
 mod update;
 
-pub use kv_loads::{ExternalHit, KvTransferReport};
+pub use kv_loads::KvTransferReport;
 pub use pause::PauseState;
 use pause::PrefillThrottle;
 pub use reject::RejectReason;

@@ -12,6 +12,7 @@
 mod answers;
 mod capture;
 mod case;
+mod case_connector;
 mod live;
 mod live_events;
 mod report;

@@ -8,17 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::config::{LoadFailures, Policy};
 use crate::engine::Engine;
 use crate::kv::pool::BlockId;
-use crate::plan::{ExternalLookup, RequestOutput, StepOutputs, StepPlan};
+use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
 use crate::request::{FinishReason, Flags, KvRole, RequestId, RequestStatus};
-
-/// A connector's answer to a lookup of the KV of a request beyond what is cached here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExternalHit {
-    /// Tokens beyond the cached ones; none if it does not know yet, and the request is to be stepped over.
-    pub tokens: Option<u32>,
-    /// Whether they are loaded while the request waits, or in its step.
-    pub is_async: bool,
-}
 
 /// The report of a connector's workers with the result of a step (vLLM's `KVConnectorOutput`). Requests are named by their
 /// tags, and handled in the order given.
@@ -191,8 +182,8 @@ impl Engine {
         if computed == self.requests[id].num_tokens {
             self.move_computed(id, computed - 1);
         }
-        // One without computed tokens is looked up again, though it has its block.
-        if self.requests[id].num_computed_tokens == 0 {
+        // One without computed tokens is looked up again by a connector, though it has its block.
+        if self.connector.is_some() && self.requests[id].num_computed_tokens == 0 {
             self.requests[id].flags.set(Flags::LOST_LOAD, true);
         }
     }

@@ -4,5 +4,5 @@ mod connector;
 mod remote_kv;
 mod tier_load;
 
+pub use connector::KvTransferReport;
 pub(crate) use connector::{ConnectorState, External};
-pub use connector::{ExternalHit, KvTransferReport};
