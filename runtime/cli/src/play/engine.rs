@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(unchanged, elsewhere);
         // Neither goes with the above.
         let args = ["--pipeline-parallel-size", "2", "--decode-context-parallel-size", "4", "--max-model-len", "300"];
-        let given = config(&args, None).expect("it is valid");
-        assert_eq!((given.pipeline_parallel_size, given.context_ranks()), (2, 4));
+        let parallel = config(&args, None).expect("it is valid");
+        assert_eq!((parallel.pipeline_parallel_size, parallel.context_ranks()), (2, 4));
         assert_eq!((given.block_size, given.watermark, given.max_num_active_seqs), (32, 0.25, Some(5)));
         let groups: Vec<String> = given.kv_cache_groups.iter().map(ToString::to_string).collect();
         assert_eq!(groups, ["full", "sliding_window:64", "sliding_window:64@64"]);

@@ -214,6 +214,11 @@ impl KvGroups {
         self.groups.len()
     }
 
+    /// Whether any group is of states that are kept where blocks end.
+    pub(crate) fn has_states(&self) -> bool {
+        self.groups.iter().any(Group::aligns_states)
+    }
+
     /// Whether its one group decides alone (vLLM's `UnitaryKVCacheCoordinator`).
     fn is_unitary(&self) -> bool {
         self.groups.len() == 1
