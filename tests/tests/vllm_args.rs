@@ -72,7 +72,7 @@ fn mistakes_have_their_place_and_the_nearest_name() {
             r#"vllm_args("m --max-num-sequences 3")"#,
             "1:9: unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",
         ),
-        (r#"vllm_args("m --pipeline-parallel-size 2")"#, "an engine is scheduled as one stage"),
+        (r#"vllm_args("m --scheduler-cls a.B")"#, "`--scheduler-cls a.B` is not simulated"),
         (r#"vllm_args("m", #{ gpu: "h900" })"#, "invalid GPU `h900`: expected one of"),
         (r#"vllm_args("m", #{ gpuu: "b200" })"#, "did you mean `gpu`?"),
         (
@@ -127,7 +127,7 @@ fn a_table_says_what_each_argument_becomes() {
 #[test]
 fn servers_take_it_too() {
     let folder = Folder::new();
-    folder.vcr(&["serve", "--vllm-args", "m --pipeline-parallel-size 2"]).failed(2, &["--vllm-args", "as one stage"]);
+    folder.vcr(&["serve", "--vllm-args", "m --scheduler-cls a.B"]).failed(2, &["--vllm-args", "is not simulated"]);
     folder.vcr(&["serve", "--vllm-args-gpu", "b200"]).failed(2, &["--vllm-args"]);
     folder.vcr(&["play", "--vllm-args", "m", "--vllm-args-gpu", "x"]).failed(2, &["invalid GPU `x`"]);
 }
