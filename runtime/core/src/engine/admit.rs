@@ -183,8 +183,8 @@ impl Engine {
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
             // A state that has come from elsewhere is at its last token, before which no draft was ever kept.
-            let may_pad = !is_held && !(ready && self.groups.as_ref().is_some_and(|groups| groups.has_states()));
-            if may_pad && self.pads_with_drafts(tokens, computed, plan, scan) {
+            let has_loaded_state = ready && self.groups.as_ref().is_some_and(|groups| groups.has_states());
+            if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 // Where there is no room below the longest sequence it was not padded, but by releases that wait.
                 if tokens + drafts > budget || computed.saturating_add(tokens + drafts) > self.config.max_model_len() {
