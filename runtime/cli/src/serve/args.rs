@@ -91,7 +91,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     pub(crate) startup_duration: u64,
 
-    /// Refuse requests with 429 while so many wait for each rank, beyond --max-num-seqs [default: no limit].
+    /// Requests that may wait for each rank, beyond --max-num-seqs; more are refused with 429 [default: no limit].
     #[arg(long, value_name = "N")]
     pub(crate) max_waiting_queue_length: Option<u32>,
 
