@@ -196,7 +196,10 @@ fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) ->
         options.extend(["--nixl-library".to_owned(), library.display().to_string()]);
     }
     if let Some(interval_ns) = interval_ns {
-        options.extend(["--inter-token-latency".to_owned(), format!("{interval_ns}ns")]);
+        // Steps with a prompt take as long as others, so that all gaps should be equal.
+        for option in ["--inter-token-latency", "--time-to-first-token"] {
+            options.extend([option.to_owned(), format!("{interval_ns}ns")]);
+        }
     }
     let mut client = Client::start(setup, &options)?;
     client.wait_until_taken()?;
