@@ -59,7 +59,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         wake: Arc::new(move || _ = bell.send(())),
     };
     let mut plane = planes(settings, None)?(context)?;
-    let held = (0..blocks).map(|block| Held { block, content: block.into() }).collect();
+    let held: Vec<_> = (0..blocks).map(|block| Held { block, content: block.into() }).collect();
+    let mut events = Vec::new();
+    let mut is_written = plane.write(1, &held);
+    while !is_written {
+        rings.recv()?;
+        plane.poll(&mut events);
+        is_written = events.iter().any(|event| matches!(event, PlaneEvent::Written { .. }));
+    }
     plane.hold(Hold { request: "cmpl-1".to_owned(), blocks: held });
     println!("side channel {}", plane.port());
     let (end, ended) = channel();
@@ -67,7 +74,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ = std::io::stdin().read_to_end(&mut Vec::new());
         _ = end.send(());
     });
-    let mut events = Vec::new();
     while ended.try_recv().is_err() {
         _ = rings.recv_timeout(Duration::from_millis(50));
         plane.poll(&mut events);

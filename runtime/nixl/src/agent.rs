@@ -16,6 +16,10 @@ use crate::layout::arena_range;
 /// shared memory does without that thread, but over TCP the owner's thread answers.
 const PROGRESS_DELAY_US: u64 = 1000;
 
+/// UCX reads the memory of processes on this machine in system calls of 512 KiB. An engine's step that is due waits for the
+/// end of one where the kernel is not preempted; smaller ones cost little. The variable `UCX_CMA_SEG_SIZE` goes before it.
+const UCX_CONFIG: &str = "CMA_SEG_SIZE=64k";
+
 /// Bytes to move: address here, address at the peer, length.
 pub(crate) type Extent = (usize, u64, usize);
 
@@ -73,7 +77,8 @@ impl NixlAgent {
             ..AgentConfig::default()
         };
         let agent = Agent::new_configured(name, &config).map_err(local("start an agent"))?;
-        let (_, params) = agent.get_plugin_params("UCX").map_err(local("find its UCX plugin"))?;
+        let (_, mut params) = agent.get_plugin_params("UCX").map_err(local("find its UCX plugin"))?;
+        params.set("engine_config", UCX_CONFIG).map_err(local("configure its UCX plugin"))?;
         let backend = agent.create_backend("UCX", &params).map_err(local("start its UCX backend"))?;
         let memory = Memory(Arc::clone(arena));
         let registration = agent.register_memory(&memory, None).map_err(local("register the KV arena"))?;

@@ -1,18 +1,35 @@
-//! The thread that writes the pattern of prompts while they are computed.
+//! The thread that writes the pattern of prompts while they are computed, and what is left of it when they are finished.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use vcr_transfer::{Arena, ErrorKind, TransferError};
+use vcr_transfer::{Arena, ErrorKind, Held, MOVER_NICENESS, PlaneEvent, TransferError, Wake, lower_priority};
 
-/// By how much it is nicer than the engine's thread.
-const NICENESS: i32 = 5;
+use crate::shared::Shared;
 
-/// Writes the pattern that blocks are wanted with, one after the other. Whoever needs a block earlier writes it.
+/// Between two looks at blocks that NIXL may still write to.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Work for the thread.
+enum Job {
+    /// Blocks that are wanted with a pattern.
+    Prepare(Vec<u32>),
+    Finish(Finish),
+}
+
+/// A finished prompt, of which some blocks are not written.
+struct Finish {
+    id: u64,
+    blocks: Vec<Held>,
+}
+
+/// Writes patterns, those of finished prompts first and a block of each in turn.
 pub(crate) struct Filler {
-    blocks: Option<Sender<Vec<u32>>>,
+    jobs: Option<Sender<Job>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,33 +39,41 @@ impl Filler {
     ///
     /// # Errors
     /// When the system has no more of them.
-    pub(crate) fn start(arena: &Arc<Arena>) -> Result<Self, TransferError> {
-        let (blocks, inbox) = channel::<Vec<u32>>();
+    pub(crate) fn start(arena: &Arc<Arena>, shared: &Arc<Shared>, wake: &Wake) -> Result<Self, TransferError> {
+        let (jobs, inbox) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let (arena, stopped) = (Arc::clone(arena), Arc::clone(&stop));
-        let fill = move || {
-            // Of this thread alone, on Linux. Best effort.
-            _ = rustix::process::setpriority_process(None, NICENESS);
-            for block in inbox.iter().flatten() {
-                if stopped.load(Ordering::Acquire) {
-                    return;
-                }
-                arena.materialize(block);
-                // A step that is due goes first.
-                std::thread::yield_now();
-            }
+        let writer = Writer {
+            arena: Arc::clone(arena),
+            shared: Arc::clone(shared),
+            wake: Arc::clone(wake),
+            prepared: VecDeque::new(),
+            finished: Vec::new(),
         };
-        let thread = std::thread::Builder::new().name("vcr-nixl-fill".to_owned()).spawn(fill).map_err(|reason| {
+        let stopped = Arc::clone(&stop);
+        let write = move || {
+            lower_priority(MOVER_NICENESS);
+            writer.run(&inbox, &stopped);
+        };
+        let thread = std::thread::Builder::new().name("vcr-nixl-fill".to_owned()).spawn(write).map_err(|reason| {
             let message = format!("cannot start the thread that writes the KV of prompts: {reason}");
             TransferError::new(ErrorKind::Local, message)
         })?;
-        Ok(Self { blocks: Some(blocks), stop, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), stop, thread: Some(thread) })
     }
 
     /// Passes blocks on.
-    pub(crate) fn fill(&self, blocks: Vec<u32>) {
-        if let Some(sender) = &self.blocks {
-            _ = sender.send(blocks);
+    pub(crate) fn prepare(&self, blocks: Vec<u32>) {
+        self.pass(Job::Prepare(blocks));
+    }
+
+    /// Passes the blocks of a finished prompt on that are not written; [`PlaneEvent::Written`] follows.
+    pub(crate) fn finish(&self, id: u64, blocks: Vec<Held>) {
+        self.pass(Job::Finish(Finish { id, blocks }));
+    }
+
+    fn pass(&self, job: Job) {
+        if let Some(sender) = &self.jobs {
+            _ = sender.send(job);
         }
     }
 }
@@ -56,10 +81,73 @@ impl Filler {
 impl Drop for Filler {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.blocks = None;
+        self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was reported where it happened.
             _ = thread.join();
         }
+    }
+}
+
+/// The thread's own state.
+struct Writer {
+    arena: Arc<Arena>,
+    shared: Arc<Shared>,
+    wake: Wake,
+    prepared: VecDeque<u32>,
+    finished: Vec<Finish>,
+}
+
+impl Writer {
+    fn run(mut self, inbox: &Receiver<Job>, stopped: &AtomicBool) {
+        let mut has_work = false;
+        while !stopped.load(Ordering::Acquire) {
+            if !has_work {
+                match inbox.recv_timeout(if self.finished.is_empty() { Duration::MAX } else { NAP }) {
+                    Ok(job) => self.take(job),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+            inbox.try_iter().for_each(|job| self.take(job));
+            has_work = self.write_finished() || self.write_prepared();
+            // A step that is due goes first.
+            std::thread::yield_now();
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Prepare(blocks) => self.prepared.extend(blocks),
+            Job::Finish(finish) => self.finished.push(finish),
+        }
+    }
+
+    /// Writes a block of each finished prompt; whether there was one.
+    fn write_finished(&mut self) -> bool {
+        let mut has_written = false;
+        let (arena, shared, wake) = (&self.arena, &self.shared, &self.wake);
+        self.finished.retain_mut(|finish| {
+            if let Some(at) = finish.blocks.iter().rposition(|held| !shared.is_busy(held.block)) {
+                let held = finish.blocks.swap_remove(at);
+                arena.fill(held.block, held.content);
+                has_written = true;
+            }
+            if finish.blocks.is_empty() {
+                shared.report(PlaneEvent::Written { id: finish.id });
+                wake();
+                return false;
+            }
+            true
+        });
+        has_written
+    }
+
+    /// Writes a block that is computed; whether there was one.
+    fn write_prepared(&mut self) -> bool {
+        self.prepared.pop_front().is_some_and(|block| {
+            self.arena.materialize(block);
+            true
+        })
     }
 }

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use vcr_transfer::{
-    Arena, Direction, ErrorKind, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer,
-    TransferError,
+    Arena, Direction, ErrorKind, Expected, Held, Hold, MOVER_NICENESS, Peer, Plane, PlaneContext, PlaneEvent,
+    Statistics, Transfer, TransferError, lower_priority,
 };
 use vcr_wire::{NixlQuery, NoticeBoard, Transport};
 
@@ -47,22 +47,29 @@ impl NixlPlane {
         let address = format!("tcp://{}:{port}", settings.side_channel_host);
         let mut board = NoticeBoard::bind(&transport, &address)
             .map_err(|reason| error(format!("the side channel cannot listen: {reason}")))?;
-        // No two agents that meet may have the same name.
-        let name = format!("{}-{:016x}-{}", context.engine_id, context.generation, context.rank);
-        let agent = NixlAgent::new(&name, &context.arena)?;
-        let metadata = agent.metadata()?;
-        for rank in 0..context.arena.geometry().ranks() {
-            let handshake = own_handshake(settings, &context, &metadata, rank);
-            board.set_metadata(NixlQuery { pp_rank: 0, tp_rank: rank }, &handshake);
-        }
-        let filler = Filler::start(&context.arena)?;
         let (shared, arena) = (Arc::new(Shared::new()), Arc::clone(&context.arena));
+        let filler = Filler::start(&arena, &shared, &context.wake)?;
         let (commands, inbox): (_, Receiver<Command>) = channel();
-        let worker = Worker::new(Arc::clone(settings), context, transport, board, agent, Arc::clone(&shared));
+        let (begin, begun) = channel();
+        let (settings, for_worker) = (Arc::clone(settings), Arc::clone(&shared));
+        let run = move || {
+            // First of all: the threads of NIXL and UCX have the priority of the thread that makes them.
+            lower_priority(MOVER_NICENESS);
+            let started = start_agent(&settings, &context, &mut board);
+            let (agent, outcome) = match started {
+                Ok(agent) => (Some(agent), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            _ = begin.send(outcome);
+            if let Some(agent) = agent {
+                Worker::new(settings, context, transport, board, agent, for_worker).run(&inbox);
+            }
+        };
         let thread = std::thread::Builder::new()
             .name("vcr-nixl".to_owned())
-            .spawn(move || worker.run(&inbox))
+            .spawn(run)
             .map_err(|reason| error(format!("cannot start the thread of a NIXL agent: {reason}")))?;
+        begun.recv().unwrap_or_else(|_| Err(error("the thread of a NIXL agent has ended at its start".to_owned())))?;
         Ok(Self { port, arena, shared, commands, filler, thread: Some(thread) })
     }
 
@@ -74,6 +81,23 @@ impl NixlPlane {
             self.shared.report(PlaneEvent::Finished { id, outcome: Err(error) });
         }
     }
+}
+
+/// Starts an agent and describes it to whoever asks at the side channel.
+fn start_agent(
+    settings: &NixlSettings,
+    context: &PlaneContext,
+    board: &mut NoticeBoard,
+) -> Result<NixlAgent, TransferError> {
+    // No two agents that meet may have the same name.
+    let name = format!("{}-{:016x}-{}", context.engine_id, context.generation, context.rank);
+    let agent = NixlAgent::new(&name, &context.arena)?;
+    let metadata = agent.metadata()?;
+    for rank in 0..context.arena.geometry().ranks() {
+        let handshake = own_handshake(settings, context, &metadata, rank);
+        board.set_metadata(NixlQuery { pp_rank: 0, tp_rank: rank }, &handshake);
+    }
+    Ok(agent)
 }
 
 impl Plane for NixlPlane {
@@ -90,23 +114,33 @@ impl Plane for NixlPlane {
     }
 
     fn prepare(&mut self, blocks: Vec<Held>) {
-        // Those that NIXL may still write to are seen to when they are held.
+        // Those that NIXL may still write to are written when the prompt is finished.
         let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
         let wanted = free.map(|held| {
             self.arena.want(held.block, held.content);
             held.block
         });
-        self.filler.fill(wanted.collect());
+        self.filler.prepare(wanted.collect());
     }
 
-    fn hold(&mut self, hold: Hold) {
-        for held in hold.blocks {
+    fn write(&mut self, id: u64, blocks: &[Held]) -> bool {
+        let is_left = |held: &&Held| {
             if self.shared.is_busy(held.block) {
-                _ = self.commands.send(Command::Fill(held));
-            } else {
-                self.arena.fill(held.block, held.content);
+                return true;
             }
+            self.arena.want(held.block, held.content);
+            self.arena.content(held.block) != Some(held.content)
+        };
+        let left: Vec<Held> = blocks.iter().filter(is_left).copied().collect();
+        let is_written = left.is_empty();
+        if !is_written {
+            self.filler.finish(id, left);
         }
+        is_written
+    }
+
+    fn hold(&mut self, _hold: Hold) {
+        // Readers ask nobody.
     }
 
     fn release(&mut self, _request: &str) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use vcr_transfer::{Expected, Held, Peer, PlaneEvent, Statistics, Transfer};
+use vcr_transfer::{Expected, Peer, PlaneEvent, Statistics, Transfer};
 
 /// Command for the thread.
 pub(crate) enum Command {
@@ -14,8 +14,6 @@ pub(crate) enum Command {
     Expect(Expected, Instant),
     /// Give a transfer up.
     Cancel(u64),
-    /// Write the pattern, once nothing else is written to the block.
-    Fill(Held),
     /// Send a notice.
     Notify(Peer, Vec<u8>),
     /// End.

@@ -25,8 +25,8 @@
 //!
 //! # The way of a prompt
 //!
-//! The prefill engine computes a prompt, keeps its blocks, puts them into its lease table, and calls
-//! [`Plane::hold`]: from now on peers may read them under the request's name, and only them. The
+//! The prefill engine computes a prompt, keeps its blocks, and asks by [`Plane::write`] whether their pattern is there,
+//! which may take a while in the background. Then it puts them into its lease table and calls [`Plane::hold`]: from now on peers may read them under the request's name, and only them. The
 //! decode engine reserves blocks and calls [`Plane::start`] with the pairs that its own cache lacks;
 //! that claims the local blocks, reads all their pages, compares them with the pattern, and sends the
 //! notice. The prefill engine gets [`PlaneEvent::Notice`], and its lease table says which blocks
@@ -50,6 +50,7 @@ mod geometry;
 mod lease;
 pub mod pattern;
 mod plane;
+mod priority;
 mod rendezvous;
 mod statistics;
 pub mod tcp;
@@ -59,6 +60,7 @@ pub use error::{ErrorKind, TransferError};
 pub use geometry::{Geometry, GeometryError, GeometryInput, HeadOrder, Mismatch, Piece, Regions};
 pub use lease::{LeaseTable, Notice, NoticeEffect};
 pub use plane::{BlockPair, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, PlaneFactory, Transfer, Wake};
+pub use priority::{MOVER_NICENESS, lower_priority};
 pub use rendezvous::{
     Description, HostFilter, Meeting, Rendezvous, RendezvousContext, RendezvousEvent, RendezvousFactory, Room,
 };

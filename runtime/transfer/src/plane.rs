@@ -127,6 +127,11 @@ pub enum PlaneEvent {
     },
     /// A peer sent a notice.
     Notice(Vec<u8>),
+    /// The pattern of a finished prompt's blocks is written, see [`Plane::write`].
+    Written {
+        /// The number that was given to [`Plane::write`].
+        id: u64,
+    },
 }
 
 /// Transport of one engine's pages. No method waits for the network.
@@ -145,8 +150,13 @@ pub trait Plane: Send {
     /// Announces blocks that are computed now and held afterwards, so that their pattern is written meanwhile.
     fn prepare(&mut self, _blocks: Vec<Held>) {}
 
-    /// Lets peers read these blocks. The plane writes their pattern before anyone can read it: at once, or when the
-    /// first reader comes.
+    /// Whether the pattern of these blocks of a finished prompt is written, or will be before anyone can read it. If not,
+    /// [`PlaneEvent::Written`] with `id` follows, before which no peer may hear of them.
+    fn write(&mut self, _id: u64, _blocks: &[Held]) -> bool {
+        true
+    }
+
+    /// Lets peers read these blocks, for which [`Plane::write`] was asked.
     fn hold(&mut self, hold: Hold);
 
     /// Ends a hold: its blocks will be used otherwise. Unknown names are ignored.

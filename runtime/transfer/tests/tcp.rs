@@ -445,7 +445,7 @@ fn a_thousand_transfers_at_once_all_end() {
     let mut ended: Vec<_> = (0..1000)
         .map(|_| match decode.next() {
             PlaneEvent::Finished { id, .. } => id,
-            PlaneEvent::Notice(_) => panic!("nobody notifies the decode engine"),
+            event @ (PlaneEvent::Notice(_) | PlaneEvent::Written { .. }) => panic!("{event:?} at the decode engine"),
         })
         .collect();
     ended.sort_unstable();

@@ -5,9 +5,9 @@ use crate::lifecycle::End;
 use crate::routing::routes::Routes;
 use crate::serving::Serving;
 
-/// How long beyond the grace period an engine waits for others to abort its
-/// delegated requests: far longer than they take.
-const DELEGATED_GRACE_NS: u64 = 1_000_000_000;
+/// How long beyond the grace period an engine waits for others to abort its delegated requests, and for KV that is being
+/// written: far longer than they take.
+const LAST_GRACE_NS: u64 = 1_000_000_000;
 
 /// Begins a shutdown. As in vLLM requests are aborted at once, unless there is a
 /// grace period.
@@ -45,9 +45,10 @@ pub(crate) fn advance(serving: &mut Serving, now_ns: u64) -> Result<(), LiveErro
     if until_ns <= now_ns && serving.requests.len() > 0 {
         abort_requests(serving, now_ns)?;
     }
-    // Delegated requests end with their engines, which stop as well.
+    // Delegated requests end with their engines, which stop as well; answers leave when their KV is written.
     let has_delegated = serving.routes.as_ref().is_some_and(Routes::has_delegated);
-    let waits = has_delegated && now_ns < until_ns.saturating_add(DELEGATED_GRACE_NS);
+    let waits =
+        (has_delegated || serving.transfers.has_late_answers()) && now_ns < until_ns.saturating_add(LAST_GRACE_NS);
     if serving.is_idle() && !waits {
         serving.lifecycle.end(End::ShutDown);
     }

@@ -1,6 +1,7 @@
 //! KV transfers between prefill and decode engines.
 
 pub(crate) mod content;
+pub(crate) mod finished;
 pub(crate) mod link;
 pub(crate) mod loads;
 pub(crate) mod meetings;

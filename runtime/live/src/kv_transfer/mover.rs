@@ -38,6 +38,8 @@ pub(crate) enum MoverEvent {
     Pushed { request: String },
     /// A peer's notice, for the leases.
     Notice(Vec<u8>),
+    /// The pages of a finished prompt are written.
+    Written { id: u64 },
 }
 
 /// Pushes that wait for their prompt at once; more are refused.
@@ -144,6 +146,14 @@ impl Mover {
         if !blocks.is_empty() {
             self.plane.prepare(blocks);
         }
+    }
+
+    /// Has the pages of a finished prompt written. If they are not yet, [`MoverEvent::Written`] with the number that this
+    /// returns follows.
+    pub(crate) fn write(&mut self, groups: &[GroupPages<Held>]) -> Option<u64> {
+        let blocks: Vec<Held> = groups.iter().flat_map(|group| group.pages.iter().copied()).collect();
+        let id = self.next_id();
+        (!self.plane.write(id, &blocks)).then_some(id)
     }
 
     /// Lets peers read a finished prompt, or starts the push that waits for it.
@@ -254,6 +264,7 @@ impl Mover {
         for event in events.drain(..) {
             match event {
                 PlaneEvent::Notice(notice) => news.push(MoverEvent::Notice(notice)),
+                PlaneEvent::Written { id } => news.push(MoverEvent::Written { id }),
                 PlaneEvent::Finished { id, outcome } => {
                     if let Some((tag, peer)) = self.loads.remove(&id) {
                         if let Some(observer) = &self.settings.observer {

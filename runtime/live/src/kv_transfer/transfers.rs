@@ -4,7 +4,7 @@
 //! a decode engine notifies it, or until their lease ends; the decode engine waits as long as the transfer
 //! takes: a modelled time, or that of the bytes, if a plane moves them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use vcr_core::RequestId;
 use vcr_core::plan::{RemoteLoad, StepPlan};
@@ -12,10 +12,11 @@ use vcr_core::seed::derive;
 use vcr_transfer::{
     Description, Held, LeaseTable, Meeting, Notice, NoticeEffect, Peer, RendezvousEvent, Room, Statistics,
 };
-use vcr_wire::{LinkError, NoticeBoard, Transport, Value, VllmMinor};
+use vcr_wire::{LinkError, NoticeBoard, Transport, Value};
 
 use crate::config::TransferSettings;
 use crate::context::Context;
+use crate::kv_transfer::finished::{Finished, LateAnswer};
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
 use crate::kv_transfer::meetings::{MeetingCounts, MeetingResult, Meetings};
 use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
@@ -70,6 +71,10 @@ pub(crate) struct Transfers {
     news: Vec<MoverEvent>,
     /// Requests that wait in no room any more.
     met: Vec<MeetingResult>,
+    /// Answers that wait for pages, by the mover's numbers.
+    late_answers: HashMap<u64, LateAnswer>,
+    /// Those whose pages are written.
+    written: Vec<LateAnswer>,
 }
 
 /// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
@@ -113,6 +118,8 @@ impl Transfers {
             released: Vec::new(),
             news: Vec::new(),
             met: Vec::new(),
+            late_answers: HashMap::new(),
+            written: Vec::new(),
         }
     }
 
@@ -234,34 +241,54 @@ impl Transfers {
         self.loads.cancel(tag, self.mover.as_mut());
     }
 
+    /// Has the pages of a finished prompt written; the mover's number for it, if that takes a while.
+    pub(crate) fn write(&mut self, finished: &Finished) -> Option<u64> {
+        self.mover.as_mut()?.write(&held_pages(&finished.blocks, &finished.contents))
+    }
+
+    /// Keeps the answer of a prompt for which [`Transfers::write`] has returned `id`.
+    pub(crate) fn answer_later(&mut self, id: u64, answer: LateAnswer) {
+        self.late_answers.insert(id, answer);
+    }
+
+    /// Whether answers wait for pages.
+    pub(crate) fn has_late_answers(&self) -> bool {
+        !self.late_answers.is_empty()
+    }
+
+    /// The answers whose pages are written since the last call.
+    pub(crate) fn take_written(&mut self) -> Vec<LateAnswer> {
+        std::mem::take(&mut self.written)
+    }
+
     /// Holds the blocks of a finished prompt and listens for notices from now on.
     /// Returns the parameters for the decode engine.
     ///
     /// # Errors
     /// When the side channel's address is in use.
-    pub(crate) fn hold(&mut self, finished: &Finished<'_>, now_ns: u64) -> Result<Value, LinkError> {
+    pub(crate) fn hold(&mut self, finished: &Finished, now_ns: u64) -> Result<Value, LinkError> {
         if self.notices.is_none() && self.mover.is_none() {
             let address = format!("tcp://{}:{}", self.settings.side_channel_host, self.port);
             self.notices = Some(NoticeBoard::bind(&self.transport, &address)?);
         }
         let mut blocks = Vec::new();
         if let Some(mover) = &mut self.mover {
-            blocks = held_pages(finished.blocks, finished.contents);
-            mover.hold(finished.id, &blocks);
+            blocks = held_pages(&finished.blocks, &finished.contents);
+            mover.hold(&finished.id, &blocks);
         }
         let held = HeldRequest { core: finished.core, blocks };
-        if let Some(before) = self.leases.hold(finished.id, held, now_ns) {
+        if let Some(before) = self.leases.hold(&finished.id, held, now_ns) {
             // Names are not used twice at once, so nothing else frees them.
             self.released.push(Released { core: before.core, is_expired: true });
         }
         let (generation, is_pushed) =
             self.mover.as_ref().map_or((0, false), |mover| (mover.generation(), mover.settings().is_pushed));
         let prompt = HeldPrompt {
-            id: finished.id,
+            id: &finished.id,
             engine_id: &self.engine_id,
             host: &self.settings.side_channel_host,
             port: self.port,
-            blocks: finished.blocks,
+            blocks: &finished.blocks,
             num_tokens: finished.num_tokens,
             cached_tokens: finished.cached_tokens,
             tensor_parallel_size: finished.tensor_parallel_size,
@@ -269,17 +296,35 @@ impl Transfers {
             is_pushed,
         };
         let params = prompt.params(finished.version);
-        if let (Some(room), Some(meetings)) = (finished.room, &mut self.meetings) {
+        if let (Some(room), Some(meetings)) = (&finished.room, &mut self.meetings) {
             let peer = Peer {
                 host: self.settings.side_channel_host.clone(),
                 port: self.port,
                 engine_id: self.engine_id.clone(),
                 generation: Some(generation),
             };
-            let blocks = finished.blocks.to_vec();
-            meetings.complete(room.clone(), Description { peer, request: finished.id.to_owned(), blocks, is_pushed });
+            let blocks = finished.blocks.clone();
+            meetings.complete(room.clone(), Description { peer, request: finished.id.to_string(), blocks, is_pushed });
         }
         Ok(params)
+    }
+
+    /// [`Transfers::hold`], but what fails is logged, and the prompt's room is closed then.
+    pub(crate) fn hold_or_log(&mut self, finished: &Finished, now_ns: u64) -> Option<Value> {
+        match self.hold(finished, now_ns) {
+            Ok(params) => Some(params),
+            Err(error) => {
+                tracing::error!(
+                    rank = self.rank,
+                    request = &*finished.id,
+                    "no decode engine can fetch this prompt (see --side-channel-port): {error}"
+                );
+                if let Some(room) = &finished.room {
+                    self.close_room(room);
+                }
+                None
+            }
+        }
     }
 
     /// Notifies the prefill engine that its KV has been read, or is not wanted any more.
@@ -343,6 +388,7 @@ impl Transfers {
             MoverEvent::Loaded { tag, outcome } => {
                 self.loads.finish_move(tag, outcome, self.mover.as_ref(), now_ns);
             }
+            MoverEvent::Written { id } => self.written.extend(self.late_answers.remove(&id)),
             MoverEvent::Pushed { request } => {
                 if let (Some(held), Some(mover)) = (self.leases.remove(&request), &mut self.mover) {
                     mover.release(&request);
@@ -446,20 +492,4 @@ fn apply(
         }
         NoticeEffect::Counted | NoticeEffect::Extended(_) | NoticeEffect::None => None,
     }
-}
-
-/// A finished prompt.
-pub(crate) struct Finished<'a> {
-    pub(crate) id: &'a str,
-    pub(crate) core: RequestId,
-    /// By KV-cache group.
-    pub(crate) blocks: &'a [Vec<u32>],
-    /// Contents of the prompt's blocks, if bytes move.
-    pub(crate) contents: &'a [Vec<u64>],
-    pub(crate) num_tokens: u32,
-    pub(crate) cached_tokens: u32,
-    pub(crate) tensor_parallel_size: u32,
-    pub(crate) version: VllmMinor,
-    /// Where a decode engine waits for it, or will.
-    pub(crate) room: Option<&'a Room>,
 }

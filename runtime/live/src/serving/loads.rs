@@ -6,6 +6,7 @@ use vcr_wire::{FinishReason, RequestError};
 
 use crate::config::Placement;
 use crate::error::LiveError;
+use crate::kv_transfer::finished::LateAnswer;
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest};
 use crate::kv_transfer::meetings::MeetingResult;
 use crate::kv_transfer::mover::LoadPages;
@@ -103,6 +104,10 @@ impl Serving {
         if is_news {
             self.snapshot.mark_stale();
         }
+        let written = self.transfers.take_written();
+        if !written.is_empty() {
+            self.send_late(written, now_ns)?;
+        }
         for met in self.transfers.take_met() {
             self.start_met(met, now_ns);
         }
@@ -123,6 +128,24 @@ impl Serving {
         let waiting = self.requests.iter().filter_map(|request| request.extras.as_ref()?.remote.as_ref());
         self.transfers.send_heartbeats(waiting, now_ns);
         Ok(())
+    }
+
+    /// Sends the answers of finished prompts whose pages are written now.
+    fn send_late(&mut self, answers: Vec<LateAnswer>, now_ns: u64) -> Result<(), LiveError> {
+        for LateAnswer { finished, mut message, lane, is_first } in answers {
+            message.kv_transfer_params = self.transfers.hold_or_log(&finished, now_ns);
+            if message.kv_transfer_params.is_none() {
+                self.stepper.release_held_kv(finished.core);
+            }
+            let reports_end = self.egress.outputs.has_coordinator();
+            let encoder = self.egress.outputs.encoder(lane, is_first);
+            if reports_end {
+                encoder.finished(&finished.id);
+            }
+            encoder.output(&message);
+        }
+        let since_start_ns = self.context.since_start_ns(now_ns);
+        Ok(self.egress.outputs.send_step(None, now_ns, &mut self.faults, since_start_ns)?)
     }
 
     fn finish_load(&mut self, end: LoadEnd, now_ns: u64) -> Result<(), LiveError> {

@@ -9,8 +9,9 @@ use crate::context::Context;
 use crate::counters::Counters;
 use crate::egress::Egress;
 use crate::faults::injector::{Injector, InjectorEvent};
+use crate::kv_transfer::finished::{Finished, LateAnswer};
 use crate::kv_transfer::pages::exchanged_blocks;
-use crate::kv_transfer::transfers::{Finished, Transfers};
+use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{Requests, slot_of};
 use crate::stepping::results::StepResults;
 use crate::tokens::Tokens;
@@ -75,31 +76,25 @@ impl OutputParts<'_> {
             }
             let is_whole = matches!(reason, Some(FinishReason::Length | FinishReason::Stop));
             if extras.is_prefill_only && is_whole {
-                let version = self.egress.version();
                 let finished = Finished {
-                    id: &request.id,
+                    id: request.id.clone(),
                     core,
-                    blocks: &exchanged_blocks(engine, core, request.prompt_tokens),
-                    contents: &extras.contents,
+                    blocks: exchanged_blocks(engine, core, request.prompt_tokens),
+                    contents: std::mem::take(&mut extras.contents),
                     num_tokens: request.prompt_tokens + request.output_tokens,
                     cached_tokens: request.local_cached_tokens + request.external_tokens,
                     tensor_parallel_size: self.context.config.identity.tensor_parallel_size,
-                    version,
-                    room: extras.room.as_ref(),
+                    version: self.egress.version(),
+                    room: extras.room.take(),
                 };
-                match self.transfers.hold(&finished, now_ns) {
-                    Ok(params) => {
-                        message.kv_transfer_params = Some(params);
-                        extras.room = None;
-                    }
-                    Err(error) => {
-                        tracing::error!(
-                            rank = self.context.rank,
-                            request = &*request.id,
-                            "no decode engine can fetch this prompt (see --side-channel-port): {error}"
-                        );
-                        results.unheld.push(core);
-                    }
+                if let Some(id) = self.transfers.write(&finished) {
+                    let answer = LateAnswer { finished, message, lane: request.client, is_first };
+                    self.transfers.answer_later(id, answer);
+                    return reason;
+                }
+                message.kv_transfer_params = self.transfers.hold_or_log(&finished, now_ns);
+                if message.kv_transfer_params.is_none() {
+                    results.unheld.push(core);
                 }
             }
         }

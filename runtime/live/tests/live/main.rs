@@ -11,6 +11,7 @@ mod requests;
 mod routers;
 mod transfer;
 mod waves;
+mod writing;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,17 +1,12 @@
 //! Prefill and decode engines between which bytes move.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
-use vcr_transfer::{
-    Expected, Geometry, GeometryInput, HeadOrder, Held, Hold, Peer, Plane, PlaneEvent, Regions, Statistics, Transfer,
-};
+use vcr_transfer::{Geometry, GeometryInput, HeadOrder, Plane, Regions};
 
 use super::transfer::{prefill_only, with_kv};
 use super::*;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 fn geometry(ranks: u32, block_tokens: u32) -> Geometry {
     let input = GeometryInput {
@@ -27,7 +22,7 @@ fn geometry(ranks: u32, block_tokens: u32) -> Geometry {
     Geometry::new(input).expect("the sizes fit")
 }
 
-fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
+pub(super) fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
     let patience = Duration::from_secs(2);
     let settings = TcpSettings { port, patience, connect_timeout: patience, ..TcpSettings::default() };
     PlaneSettings {
@@ -41,7 +36,7 @@ fn plane(ranks: u32, port: u16, is_pushed: bool) -> PlaneSettings {
 }
 
 /// An engine whose KV moves.
-fn moving(name: &str, change: impl FnOnce(&mut LiveConfig)) -> Bench {
+pub(super) fn moving(name: &str, change: impl FnOnce(&mut LiveConfig)) -> Bench {
     let mut config = config();
     config.transfer.engine_id = name.to_owned();
     config.transfer.plane = Some(plane(2, 0, false));
@@ -51,18 +46,18 @@ fn moving(name: &str, change: impl FnOnce(&mut LiveConfig)) -> Bench {
 }
 
 /// Computes a prompt on the prefill engine; the parameters for the decode engine.
-fn compute(prefill: &Bench, id: &str, prompt: &[u32]) -> Value {
+pub(super) fn compute(prefill: &Bench, id: &str, prompt: &[u32]) -> Value {
     prefill.send(with_kv(id, prompt, 1, prefill_only()));
     prefill.collect(&[id]).remove(0).outputs[0].kv_transfer_params.clone().expect("it is held")
 }
 
-fn decode(bench: &Bench, id: &str, prompt: &[u32], params: Value) -> Collected {
+pub(super) fn decode(bench: &Bench, id: &str, prompt: &[u32], params: Value) -> Collected {
     bench.send(with_kv(id, prompt, 3, params));
     bench.collect(&[id]).remove(0)
 }
 
 /// Prompt tokens that came from another engine.
-fn external(one: &Collected) -> u32 {
+pub(super) fn external(one: &Collected) -> u32 {
     let stats = one.outputs[0].prefill_stats.as_ref().expect("it is the first");
     stats.num_external_cached_tokens as u32
 }
@@ -73,7 +68,7 @@ fn received_bytes(bench: &Bench) -> u64 {
     totals.peers().map(|(_, peer)| peer.received_bytes).sum()
 }
 
-fn is_whole(bench: &Bench) {
+pub(super) fn is_whole(bench: &Bench) {
     bench.wait_for("its pool is whole", |snapshot| snapshot.num_held_prompts == 0 && snapshot.kv_cache_usage == 0.0);
 }
 
@@ -98,93 +93,6 @@ fn exactly_the_missing_blocks_move_and_are_freed() {
         decoder.wait_for("three more blocks moved", |_| received_bytes(&decoder) == 10 * block);
         is_whole(&prefill);
         is_whole(&decoder);
-    }
-}
-
-/// Blocks that were announced and those that were held, by block.
-#[derive(Debug, Default)]
-struct Announced {
-    prepared: BTreeMap<u32, u64>,
-    held: Vec<Held>,
-}
-
-/// A plane that is told of blocks while they are computed.
-struct Preparing {
-    plane: TcpPlane,
-    announced: Arc<Mutex<Announced>>,
-}
-
-impl Plane for Preparing {
-    fn name(&self) -> &'static str {
-        self.plane.name()
-    }
-    fn port(&self) -> u16 {
-        self.plane.port()
-    }
-    fn prepares(&self) -> bool {
-        true
-    }
-    fn prepare(&mut self, blocks: Vec<Held>) {
-        let mut announced = self.announced.lock().expect("nobody panicked");
-        announced.prepared.extend(blocks.iter().map(|held| (held.block, held.content)));
-    }
-    fn hold(&mut self, hold: Hold) {
-        self.announced.lock().expect("nobody panicked").held.clone_from(&hold.blocks);
-        self.plane.hold(hold);
-    }
-    fn release(&mut self, request: &str) {
-        self.plane.release(request);
-    }
-    fn start(&mut self, transfer: Transfer) {
-        self.plane.start(transfer);
-    }
-    fn expect(&mut self, expected: Expected) {
-        self.plane.expect(expected);
-    }
-    fn cancel(&mut self, id: u64) {
-        self.plane.cancel(id);
-    }
-    fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
-        self.plane.notify(peer, notice);
-    }
-    fn poll(&mut self, events: &mut Vec<PlaneEvent>) {
-        self.plane.poll(events);
-    }
-    fn statistics(&self) -> Statistics {
-        self.plane.statistics()
-    }
-}
-
-/// Whatever chunks, hits and groups there are, all that is held was announced, and nothing of other requests.
-#[test]
-fn blocks_are_announced_while_they_are_computed() {
-    for groups in [&[][..], &["full", "sliding_window:33"]] {
-        let announced = Arc::<Mutex<Announced>>::default();
-        let for_plane = Arc::clone(&announced);
-        let prefill = moving("p", |config| {
-            let kv_cache_groups = groups.iter().map(|group| group.parse().expect("a group")).collect();
-            let input = EngineConfigInput {
-                kv_cache_groups,
-                max_num_batched_tokens: 32,
-                max_num_seqs: 8,
-                ..EngineConfigInput::default()
-            };
-            config.engine = engine_config(input);
-            let factory = Arc::new(move |context| {
-                let plane = TcpPlane::new(context, TcpSettings::default())?;
-                Ok(Box::new(Preparing { plane, announced: Arc::clone(&for_plane) }) as Box<dyn Plane>)
-            });
-            config.transfer.plane = Some(PlaneSettings { factory, ..plane(2, 0, false) });
-        });
-        // Not for others, and cached then.
-        prefill.run("own", &prompt(50), 2);
-        assert!(announced.lock().expect("nobody panicked").prepared.is_empty());
-        compute(&prefill, "p", &prompt(100));
-        let announced = announced.lock().expect("nobody panicked");
-        assert!(announced.held.len() >= 7, "{announced:?}");
-        for held in &announced.held {
-            assert_eq!(announced.prepared.get(&held.block), Some(&held.content), "block {}: {announced:?}", held.block);
-        }
     }
 }
 

@@ -92,14 +92,6 @@ impl Worker {
                 self.start(transfer, since);
             }
         }
-        let (shared, arena) = (&self.shared, &self.context.arena);
-        self.fills.retain(|held| {
-            let is_busy = shared.is_busy(held.block);
-            if !is_busy {
-                arena.fill(held.block, held.content);
-            }
-            is_busy
-        });
     }
 
     /// Fails what has taken too long.

@@ -9,9 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use nixl_sys::{XferOp, XferRequest};
-use vcr_transfer::{
-    Direction, ErrorKind, Expected, Held, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError,
-};
+use vcr_transfer::{Direction, ErrorKind, Expected, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError};
 use vcr_wire::{NoticeBoard, Transport};
 
 use self::pages::{check_block, extents, whole_pages};
@@ -69,7 +67,6 @@ pub(crate) struct Worker {
     waiting: HashMap<Place, Vec<Waiting>>,
     /// For blocks that NIXL still writes to.
     blocked: Vec<(Transfer, Instant)>,
-    fills: Vec<Held>,
     expected: HashMap<String, (Expected, Instant)>,
     agent: NixlAgent,
     notices: Vec<Vec<u8>>,
@@ -98,7 +95,6 @@ impl Worker {
             ending: Vec::new(),
             waiting: HashMap::new(),
             blocked: Vec::new(),
-            fills: Vec::new(),
             expected: HashMap::new(),
             agent,
             notices: Vec::new(),
@@ -149,7 +145,6 @@ impl Worker {
             Command::Start(transfer, since) => self.start(transfer, since),
             Command::Expect(expected, since) => self.expect(expected, since),
             Command::Cancel(id) => self.cancel(id),
-            Command::Fill(held) => self.fills.push(held),
             Command::Notify(peer, notice) => self.notify(peer, notice),
             Command::Stop => {}
         }

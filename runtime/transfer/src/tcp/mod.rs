@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use crate::error::{ErrorKind, TransferError};
 use crate::plane::{Expected, Hold, Peer, Plane, PlaneContext, PlaneEvent, Transfer};
+use crate::priority::{MOVER_NICENESS, lower_priority};
 use crate::statistics::Statistics;
 use crate::tcp::client::PeerQueue;
 use crate::tcp::server::Server;
@@ -66,7 +67,7 @@ impl Default for TcpSettings {
             connect_timeout: Duration::from_secs(5),
             patience: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
-            niceness: 5,
+            niceness: MOVER_NICENESS,
             tls: None,
         }
     }
@@ -182,12 +183,4 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
         TransferError::new(ErrorKind::Local, format!("cannot start a thread for KV transfers: {error}"))
     })
-}
-
-/// Lets other threads go first where processors are short.
-fn lower_priority(niceness: u8) {
-    if niceness > 0 {
-        // Of this thread alone, on Linux. Best effort.
-        _ = rustix::process::setpriority_process(None, niceness.into());
-    }
 }

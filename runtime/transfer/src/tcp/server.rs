@@ -10,10 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::arena::Span;
 use crate::error::{ErrorKind, TransferError};
+use crate::priority::lower_priority;
 use crate::tcp::frame::Message;
 use crate::tcp::link::{Link, LinkError, Received};
 use crate::tcp::shared::{ExpectedState, HoldState, Shared};
-use crate::tcp::{lower_priority, spawn};
+use crate::tcp::spawn;
 
 /// Connections at once; more are refused.
 const MAX_CONNECTIONS: usize = 1024;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::active::{Active, BatchPages};
 use super::{Job, PeerQueue};
 use crate::error::{ErrorKind, TransferError};
+use crate::priority::lower_priority;
 use crate::statistics::Direction;
 use crate::tcp::frame::{Message, PeerInfo};
 use crate::tcp::link::{Link, LinkError, Received};
-use crate::tcp::lower_priority;
 use crate::tcp::server::wrong_byte;
 use crate::tcp::shared::{Shared, nanoseconds};
 

@@ -1,0 +1,163 @@
+//! Pages of prompts that are written while the engine goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use vcr_transfer::tcp::{TcpPlane, TcpSettings};
+use vcr_transfer::{Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer, Wake};
+
+use super::planes::{MS, compute, decode, external, is_whole, moving, plane};
+use super::transfer::{prefill_only, with_kv};
+use super::*;
+
+/// Blocks that were announced and those that were held, by block; how pages are written.
+#[derive(Default)]
+struct Announced {
+    prepared: BTreeMap<u32, u64>,
+    held: Vec<Held>,
+    /// Prompts whose pages are not written until `may_write`.
+    waiting: Vec<u64>,
+    is_slow: bool,
+    may_write: bool,
+    wake: Option<Wake>,
+}
+
+/// Writes what waits, and tells the engine.
+fn write_now(announced: &Mutex<Announced>) {
+    let mut announced = announced.lock().expect("nobody panicked");
+    announced.may_write = true;
+    announced.wake.as_ref().expect("the plane has started")();
+}
+
+/// A plane that is told of blocks while they are computed.
+struct Preparing {
+    plane: TcpPlane,
+    announced: Arc<Mutex<Announced>>,
+}
+
+impl Plane for Preparing {
+    fn name(&self) -> &'static str {
+        self.plane.name()
+    }
+    fn port(&self) -> u16 {
+        self.plane.port()
+    }
+    fn prepares(&self) -> bool {
+        true
+    }
+    fn prepare(&mut self, blocks: Vec<Held>) {
+        let mut announced = self.announced.lock().expect("nobody panicked");
+        announced.prepared.extend(blocks.iter().map(|held| (held.block, held.content)));
+    }
+    fn write(&mut self, id: u64, _: &[Held]) -> bool {
+        let mut announced = self.announced.lock().expect("nobody panicked");
+        if announced.is_slow {
+            announced.waiting.push(id);
+        }
+        !announced.is_slow
+    }
+    fn hold(&mut self, hold: Hold) {
+        self.announced.lock().expect("nobody panicked").held.clone_from(&hold.blocks);
+        self.plane.hold(hold);
+    }
+    fn release(&mut self, request: &str) {
+        self.plane.release(request);
+    }
+    fn start(&mut self, transfer: Transfer) {
+        self.plane.start(transfer);
+    }
+    fn expect(&mut self, expected: Expected) {
+        self.plane.expect(expected);
+    }
+    fn cancel(&mut self, id: u64) {
+        self.plane.cancel(id);
+    }
+    fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
+        self.plane.notify(peer, notice);
+    }
+    fn poll(&mut self, events: &mut Vec<PlaneEvent>) {
+        self.plane.poll(events);
+        let mut announced = self.announced.lock().expect("nobody panicked");
+        if announced.may_write {
+            events.extend(announced.waiting.drain(..).map(|id| PlaneEvent::Written { id }));
+        }
+    }
+    fn statistics(&self) -> Statistics {
+        self.plane.statistics()
+    }
+}
+
+fn preparing(announced: &Arc<Mutex<Announced>>) -> PlaneSettings {
+    let announced = Arc::clone(announced);
+    let factory = Arc::new(move |context: PlaneContext| {
+        announced.lock().expect("nobody panicked").wake = Some(Arc::clone(&context.wake));
+        let plane = TcpPlane::new(context, TcpSettings::default())?;
+        Ok(Box::new(Preparing { plane, announced: Arc::clone(&announced) }) as Box<dyn Plane>)
+    });
+    PlaneSettings { factory, ..plane(2, 0, false) }
+}
+
+/// Whatever chunks, hits and groups there are, all that is held was announced, and nothing of other requests.
+#[test]
+fn blocks_are_announced_while_they_are_computed() {
+    for groups in [&[][..], &["full", "sliding_window:33"]] {
+        let announced = Arc::<Mutex<Announced>>::default();
+        let for_plane = Arc::clone(&announced);
+        let prefill = moving("p", |config| {
+            let kv_cache_groups = groups.iter().map(|group| group.parse().expect("a group")).collect();
+            let input = EngineConfigInput {
+                kv_cache_groups,
+                max_num_batched_tokens: 32,
+                max_num_seqs: 8,
+                ..EngineConfigInput::default()
+            };
+            config.engine = engine_config(input);
+            config.transfer.plane = Some(preparing(&for_plane));
+        });
+        // Not for others, and cached then.
+        prefill.run("own", &prompt(50), 2);
+        assert!(announced.lock().expect("nobody panicked").prepared.is_empty());
+        compute(&prefill, "p", &prompt(100));
+        let announced = announced.lock().expect("nobody panicked");
+        assert!(announced.held.len() >= 7, "{:?}", announced.held);
+        for held in &announced.held {
+            assert_eq!(announced.prepared.get(&held.block), Some(&held.content), "block {}", held.block);
+        }
+    }
+}
+
+/// The engine goes on meanwhile, and nobody can read a page that is not there.
+#[test]
+fn an_answer_leaves_when_its_pages_are_written() {
+    let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
+    let prefill = moving("p", |config| config.transfer.plane = Some(preparing(&announced)));
+    let decoder = moving("d", |_| ());
+    prefill.send(with_kv("late", &prompt(100), 1, prefill_only()));
+    prefill.wait_for("it has ended", |snapshot| snapshot.counters.finished[FinishReason::Length as usize] == 1);
+    // An output of another request would end the test.
+    prefill.run("other", &[7; 28], 5);
+    let is_held = |snapshot: &Snapshot| snapshot.num_held_prompts == 1;
+    assert!(!prefill.handle().snapshots().iter().any(is_held));
+    write_now(&announced);
+    let answers = prefill.collect(&["late"]);
+    assert_eq!((answers[0].finish, answers[0].tokens.len()), (Some(FinishReason::Length), 1));
+    let params = answers[0].outputs[0].kv_transfer_params.clone().expect("it is held");
+    assert_eq!(external(&decode(&decoder, "d", &prompt(100), params)), 100);
+    is_whole(&prefill);
+}
+
+/// The answer is not lost in a shutdown: its KV would be.
+#[test]
+fn an_engine_that_shuts_down_waits_for_pages() {
+    let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
+    let prefill = moving("p", |config| {
+        config.transfer.plane = Some(preparing(&announced));
+        config.shutdown_timeout_ns = 60_000 * MS;
+    });
+    prefill.send(with_kv("late", &prompt(100), 1, prefill_only()));
+    prefill.wait_for("it has ended", |snapshot| snapshot.counters.finished[FinishReason::Length as usize] == 1);
+    prefill.handle().shut_down();
+    write_now(&announced);
+    assert!(prefill.collect(&["late"])[0].outputs[0].kv_transfer_params.is_some());
+    prefill.stop().expect("it ends well");
+}
