@@ -169,6 +169,7 @@ impl Bounds {
             | RejectReason::KvTransfersOff
             | RejectReason::DuplicateRequest
             | RejectReason::AdaptersOff
+            | RejectReason::SessionNotSimulated
             | RejectReason::MisplacedItems
             | RejectReason::ItemExceedsEncoder
             | RejectReason::ItemExceedsChunk => panic!("no such request was submitted: {reason}"),
