@@ -29,7 +29,7 @@ impl<'a> Settings<'a> {
         let number = |names: &[&str]| first(map, names).and_then(Value::as_u64);
         let flag = |name: &str| map.get(name).and_then(Value::as_bool);
         Self {
-            budget: number(&["max_num_batched_tokens", "prefill_tokens_per_tick"]),
+            budget: number(&["max_num_scheduled_tokens", "max_num_batched_tokens", "prefill_tokens_per_tick"]),
             cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs", "max_active"]),
             policy: map.get("policy").and_then(Value::as_str),
             chunked_prefill: flag("chunked_prefill"),
