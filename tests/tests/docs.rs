@@ -56,8 +56,9 @@ fn engine_arguments_have_the_declared_options() {
     let EngineKind::Vllm(settings) = pool.expect("the defaults are valid").engine else {
         panic!("engines are vLLM's by default")
     };
-    // There it counts the usable blocks.
-    let is_other = |option: &&EngineOption| option.name == option::NUM_GPU_BLOCKS.name;
+    // There it counts the usable blocks, or the passes of ranks.
+    let others = [option::NUM_GPU_BLOCKS.name, option::PREFILL_SCHEDULE_INTERVAL.name];
+    let is_other = |option: &&EngineOption| others.contains(&option.name);
     let options = OPTIONS.iter().filter(|option| known_engine_key(option.name) && !is_other(option));
     let rows: Vec<_> = options.map(|option| option_row(option, &settings)).collect();
     assert!(rows.len() >= 7, "{rows:?}");
