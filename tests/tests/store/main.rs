@@ -86,8 +86,11 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
 fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
     // The account's key is base64.
     let key = base64::engine::general_purpose::STANDARD.encode(SECRET);
-    let google =
-        |server: &Server| vec![("GOOGLE_BASE_URL", server.url("")), ("GOOGLE_SKIP_SIGNATURE", "true".to_owned())];
+    // An account that needs no token, as emulators take it.
+    let account = json!({"private_key": SECRET, "private_key_id": "1", "client_email": "me", "disable_oauth": true});
+    let google = |server: &Server| {
+        vec![("GOOGLE_BASE_URL", server.url("")), ("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_string())]
+    };
     let azure = |server: &Server| {
         let account = ("AZURE_STORAGE_ACCOUNT_NAME", "me".to_owned());
         vec![("AZURE_STORAGE_ENDPOINT", server.url("")), account, ("AZURE_STORAGE_ACCOUNT_KEY", key.clone())]
@@ -111,9 +114,9 @@ fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
         let (script, out) = (format!("{scheme}://bucket/in/script.rhai"), format!("{scheme}://bucket/out"));
         let remote = [&["run", &script, "--out", &out], &files[..]].concat();
         assert_eq!(run(&remote).ended(0).stdout, local.stdout, "{scheme}");
-        let authorization = server.authorization();
-        assert_eq!(authorization.is_some(), signed.is_some(), "{scheme}: {authorization:?}");
-        assert!(authorization.is_none_or(|of| of.starts_with(signed.unwrap_or_default())), "{scheme}");
+        if let Some(signed) = signed {
+            assert!(server.authorization().is_some_and(|of| of.starts_with(signed)), "{scheme}");
+        }
         for name in ["report.json", "requests.jsonl"] {
             let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
             assert!(server.get(&format!("/bucket/out/{name}")) == Some(expected), "{scheme}: {name}");

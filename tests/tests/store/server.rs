@@ -138,10 +138,22 @@ fn read_head(reader: &mut impl std::io::BufRead) -> Option<(String, String, BTre
     let mut lines = reader.lines().map_while(Result::ok);
     let first = lines.next()?;
     let mut words = first.split(' ').map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
+    let (method, path) = (words.next()?, decoded(&words.next()?));
     let headers = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let (name, value) = line.split_once(':')?;
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     });
     Some((method, path, headers.collect()))
+}
+
+/// A path whose signs are not percent-encoded: Google's client encodes even slashes.
+fn decoded(path: &str) -> String {
+    let mut parts = path.split('%');
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        decoded.push(char::from(u8::from_str_radix(code, 16).expect("two digits follow")));
+        decoded += rest;
+    }
+    decoded
 }
