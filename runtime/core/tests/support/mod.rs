@@ -214,6 +214,8 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
             disk_to_host_bytes_per_s: bytes_per_s,
             host_latency_ns: u64::from(host_blocks % 3),
             disk_latency_ns: 5,
+            shared_host: None,
+            shared_disk: None,
         }
     }))
 }
