@@ -129,6 +129,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
         rejects_in_queue: false,
         prefill_schedule_interval,
+        kv_eviction: engine.kv_eviction,
     };
     Ok(PoolSpec { name, config, drawn })
 }
