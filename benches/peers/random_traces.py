@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import random
+import select
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,8 @@ from replay import MEANS
 # Sums are taken in other orders.
 EQUAL = 1e-6
 BLOCK = 64
+# Some replays of the peer never end.
+LONGEST_S = 30
 MORE = ["completed_requests", "total_output_tokens"]
 
 
@@ -122,6 +126,17 @@ class Case:
             options["kv_eviction_policy"] = self.eviction
         return [binary, trace, out, json.dumps(options)]
 
+    def call(self):
+        """The same for the Python call of 1.6.1."""
+        if self.apart is None:
+            extra = {"engine": self.engine, "dp_size": self.ranks}
+            return {"num_workers": self.workers, "extra_engine_args": extra, "trace_block_size": BLOCK}
+        options = {"trace_block_size": BLOCK}
+        for role, workers in zip(("prefill", "decode"), self.apart):
+            options[f"{role}_engine_args"] = {"engine": {**self.engine, "worker_type": role}}
+            options[f"num_{role}_workers"] = workers
+        return options
+
     def describe(self):
         cluster = self.apart or self.workers
         return f"{self.area} {self.seed}: {len(self.rows)} requests, {cluster} x {self.ranks}, {json.dumps(self.engine)}"
@@ -135,12 +150,39 @@ AREAS = ["vllm"] * 3 + ["ranks", "sglang", "sglang", "sglang-ranks", "trtllm", "
 def summary(command, out):
     """The summary of a run, or the last line of what it said."""
     Path(out).unlink(missing_ok=True)
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return None, f"no end after {LONGEST_S} s"
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         return None, lines[-1] if lines else f"exit code {done.returncode}"
     report = json.loads(Path(out).read_text())
     return report.get("summary", report), ""
+
+
+class Called:
+    """The peer as the Python package calls it: the same crate, in a process that stays."""
+
+    def __init__(self, python):
+        self.command = [python, "-W", "ignore", Path(__file__).resolve().parent / "replay_1_6.py", "--serve"]
+        self.start()
+
+    def start(self):
+        environment = {**os.environ, "DYN_LOG": "off"}
+        quiet = {"stderr": subprocess.DEVNULL, "env": environment, "text": True}
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **quiet)
+
+    def summary(self, trace, options):
+        self.process.stdin.write(json.dumps({"trace": str(trace), "options": options}) + "\n")
+        self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], LONGEST_S)[0]:
+            self.process.kill()
+            self.process.wait()
+            self.start()
+            return None, f"no end after {LONGEST_S} s"
+        answer = json.loads(self.process.stdout.readline())
+        return answer.get("summary"), answer.get("error", "")
 
 
 def difference(ours, theirs):
@@ -162,9 +204,11 @@ def main():
     parser.add_argument("--keep", type=Path, default=None, help="folder for the traces that differ")
     parser.add_argument("--vcr", type=Path, default=None)
     parser.add_argument("--peer", type=Path, default=None)
+    parser.add_argument("--python", type=Path, default=None, help="Python with ai-dynamo 1.6.1, in the place of --peer")
     args = parser.parse_args()
     vcr = args.vcr or args.root / "target/release/vcr"
     peer = args.peer or args.root / "target/peers/native/release/dynamo-replay"
+    called = Called(args.python) if args.python is not None else None
     areas = args.areas.split(",") if args.areas else AREAS
     if unknown := set(areas) - set(AREAS):
         parser.error(f"invalid areas {', '.join(sorted(unknown))}: expected {', '.join(dict.fromkeys(AREAS))}")
@@ -175,7 +219,10 @@ def main():
             case = Case(areas[number % len(areas)], args.seed * 1_000_000 + number)
             trace.write_text("".join(json.dumps(row) + "\n" for row in case.rows))
             ours, our_error = summary(case.vcr(vcr, trace, out), out)
-            theirs, their_error = summary(case.peer(peer, trace, out), out)
+            if called is not None:
+                theirs, their_error = called.summary(trace, case.call())
+            else:
+                theirs, their_error = summary(case.peer(peer, trace, out), out)
             if ours is None or theirs is None:
                 what = "both fail" if ours is None and theirs is None else "vcr fails" if ours is None else "peer fails"
                 note = our_error or their_error
