@@ -33,6 +33,10 @@ COPY --from=built /built/vcr /usr/local/bin/vcr
 # The user's own, since `--out` writes beside the scenarios.
 COPY --from=built --chown=1000:1000 /built/home /opt/vcr
 COPY --chown=1000:1000 scenarios /opt/vcr/scenarios
+COPY LICENSE /opt/vcr/LICENSE
+LABEL org.opencontainers.image.title="vcr" \
+      org.opencontainers.image.description="A simulator of the vLLM engine with scripted workloads" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # A number, so that Kubernetes can tell that it is not root.
 USER 1000
 WORKDIR /opt/vcr

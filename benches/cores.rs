@@ -6,6 +6,9 @@
 //! any number of cores take the lanes as threads do. The share of a run that its requests, the
 //! looks of a router and what is before and after its rounds take are those of its instructions
 //! (callgrind, of 64 engines in turn).
+//!
+//! `cargo bench -p vcr-benches --bench cores -- 0.9 3.5` takes these seconds of one thread for the
+//! two runs and measures none: the rest is the structure of the runs, which depends on no machine.
 
 use std::time::Instant;
 
@@ -42,16 +45,22 @@ fn run(engines: u32, router: RouterConfig) -> RunConfig {
     RunConfig { seed: 1, workloads, ..RunConfig::new("cores", Topology::Aggregated(pool)) }
 }
 
+/// Time that a run takes on one thread.
+fn measured_ns(config: &RunConfig) -> f64 {
+    let start = Instant::now();
+    simulate(config.clone(), &mut Unobserved).expect("it ends");
+    start.elapsed().as_nanos() as f64
+}
+
 fn main() {
     println!("| run | one thread | 2 | 4 | 16 | 64 | critical path |\n|---|---|---|---|---|---|---|");
     let rows = [
         ("64 engines in turn", run(64, RouterConfig::RoundRobin)),
         ("256 engines behind a KV router", run(256, RouterConfig::Kv(KvRouterConfig::default()))),
     ];
+    let mut given = std::env::args().filter_map(|argument| argument.parse::<f64>().ok());
     for (name, config) in rows {
-        let start = Instant::now();
-        simulate(config.clone(), &mut Unobserved).expect("it ends");
-        let one_ns = start.elapsed().as_nanos() as f64;
+        let one_ns = given.next().map_or_else(|| measured_ns(&config), |seconds| seconds * 1e9);
         let Some(work) = lane_work(&config) else {
             println!("{name}: not on lanes");
             continue;

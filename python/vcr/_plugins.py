@@ -40,7 +40,11 @@ class LatencyModel:
 
 
 class Router:
-    """The engine of a pool that takes a request."""
+    """The engine of a pool that takes a request.
+
+    A method ``ended(request, worker, output_tokens, failed)``, if there is one, is called for each
+    request that has ended on an engine.
+    """
 
     def __init__(self, context: PluginContext) -> None:
         self.context = context

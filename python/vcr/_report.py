@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vcr._table import Table
+from vcr._table import Table, html_table
 
 if TYPE_CHECKING:
     from vcr import _vcr
@@ -103,6 +103,12 @@ class RunReport:
     def to_dict(self) -> dict[str, Any]:
         """Its part of the report."""
         return self._report
+
+    def _repr_html_(self) -> str:
+        """The distributions as a table."""
+        statistics = ["count", "mean", "p50", "p90", "p99", "max"]
+        trends = self.metrics.get("trends", {}).items()
+        return html_table(["metric", *statistics], ([name, *map(of.get, statistics)] for name, of in trends))
 
     def __repr__(self) -> str:
         return f"<vcr.RunReport {self.name!r}, seed {self.seed}, {self.duration_ms:.0f} ms of virtual time>"
@@ -234,6 +240,10 @@ class JsonMapping(Mapping[str, Any]):
 
 class ReplayReport(JsonMapping):
     """The report of a replay, in Dynamo's terms."""
+
+    def _repr_html_(self) -> str:
+        """The summary as a table."""
+        return html_table(["metric", "value"], self.get("summary", {}).items())
 
     def __repr__(self) -> str:
         return f"<vcr.ReplayReport: {', '.join(self._dict)}>"

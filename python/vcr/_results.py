@@ -22,6 +22,11 @@ class Results:
         self._file: IO[bytes] | None = None
         if folder is None:
             return
+        if "://" in os.fspath(folder):
+            raise InputError(
+                f"invalid folder of results `{os.fspath(folder)}`: expected one of this machine",
+                "the table of a sweep may be written to a URL",
+            )
         path = Path(folder) / NAME
         path.parent.mkdir(parents=True, exist_ok=True)
         end = self._read(path, header) if path.exists() else 0

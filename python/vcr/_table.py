@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,18 +68,23 @@ class Table:
         return f"<vcr.Table of {self.num_rows} rows: {', '.join(self.column_names)}>"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         shown = min(self.num_rows, 20)
-        names = self.column_names
-        columns = [self[name][:shown] for name in names]
-        cell = lambda value: "" if value is None else escape(f"{value:.6g}" if isinstance(value, float) else str(value))  # noqa: E731
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{cell(column[row])}</td>" for column in columns) + "</tr>" for row in range(shown)
-        )
+        columns = [self[name][:shown] for name in self.column_names]
         rest = f"<p>{self.num_rows - shown} more rows</p>" if shown < self.num_rows else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
+        return html_table(self.column_names, zip(*columns)) + rest
+
+
+def html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table for a notebook."""
+
+    def text(value: object) -> str:
+        if value is None:
+            return ""
+        return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+    titles = "".join(f"<th>{text(title)}</th>" for title in head)
+    body = "".join("<tr>" + "".join(f"<td>{text(value)}</td>" for value in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _imported(module: str, extra: str) -> Any:

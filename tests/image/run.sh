@@ -4,7 +4,8 @@
 #
 #   tests/image/run.sh ROOT OUT ARGS...
 #
-# Needs root, for mounts in a namespace of their own.
+# An image of another architecture is run by the emulator that VCR_EMULATOR names, a static program
+# such as qemu-aarch64-static. Needs root, for mounts in a namespace of their own.
 set -euo pipefail
 user=12345
 
@@ -20,5 +21,10 @@ mount -o remount,ro,bind "$root"
 mount -t tmpfs tmpfs "$root/tmp"
 mount -t proc proc "$root/proc"
 mount --bind "$out" "$root/out"
+program=(vcr)
+if [ -n "${VCR_EMULATOR:-}" ]; then
+  install -m 755 "$VCR_EMULATOR" "$root/tmp/emulator"
+  program=(/tmp/emulator /usr/local/bin/vcr)
+fi
 exec env -i PATH=/usr/local/bin XDG_CACHE_HOME=/tmp/cache ${SSL_CERT_FILE:+"SSL_CERT_FILE=$SSL_CERT_FILE"} \
-  /usr/bin/unshare --root="$root" --wd=/opt/vcr --setgid=$user --setuid=$user vcr "$@"
+  /usr/bin/unshare --root="$root" --wd=/opt/vcr --setgid=$user --setuid=$user "${program[@]}" "$@"

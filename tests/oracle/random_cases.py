@@ -5,6 +5,7 @@ import random
 from hashlib import blake2b
 
 from random_media import Media
+from random_sessions import draw_sessions
 from scripted_connector import draw_connector
 
 SHARED_SEGMENTS = 4
@@ -52,13 +53,27 @@ EAGLE_LIKE = ["eagle", "mtp", "multi_module_mtp"]
 PARALLEL = ["context", "pipeline"]
 
 
-def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by_batch=False, connector=None):
+def draw(
+    seed,
+    number,
+    groups=None,
+    drafter=None,
+    media=False,
+    parallel=None,
+    by_batch=False,
+    connector=None,
+    budget=False,
+    interval=False,
+    sessions=False,
+):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
     `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", with
     multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, with
-    numbers of drafts that depend on the size of the batch if `by_batch` is set, and with a KV connector if `connector` names its
-    kind."""
-    parts = [connector, "by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter]
+    numbers of drafts that depend on the size of the batch if `by_batch` is set, with a KV connector if `connector` names its
+    kind, with fewer tokens to schedule than the model's input holds if `budget` is set, with steps between those
+    that compute prompts if `interval` is set, and with resumable requests if `sessions` is set."""
+    parts = ["sessions" if sessions else None, "interval" if interval else None, "budget" if budget else None]
+    parts += [connector, "by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter]
     parts = [part for part in parts if part]
     rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
     # Requests that outgrow the pool together, so that many are preempted.
@@ -86,13 +101,21 @@ def draw(seed, number, groups=None, drafter=None, media=False, parallel=None, by
         draw_by_batch(rng, config)
     if connector:
         draw_connector(rng, config, connector)
+    if budget:
+        draw_budget(rng, config)
+    if interval:
+        config["prefill_schedule_interval"] = rng.choice([2, 2, 3, 4, 5, 8, 16])
     habits = draw_habits(rng, config, pressed)
     habits["media"] = Media(rng, config) if media else None
+    if sessions:
+        habits["follow"], config["policy"] = 0.0, "fcfs"  # Ranks would change within vLLM's heap.
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
     count = rng.randint(REQUESTS_MIN + 20, REQUESTS_MAX)
     scale = 1.0
     while True:
         requests = draw_requests(rng, config, habits, count, scale)
+        if sessions:
+            draw_sessions(rng, config, requests)
         config["num_blocks"] = draw_pool(rng, config, requests, pressed)
         expected = expected_iterations(config, requests)
         if expected <= iterations or scale < 0.02:
@@ -166,6 +189,18 @@ def draw_by_batch(rng, config):
         ranges.append([first, last, rng.choice([0, 1, 2, config["spec"], config["spec"] + 1])])
         first = last + rng.choice([1, 1, 2, 4])
     config["spec_by_batch"] = ranges
+
+
+def draw_budget(rng, config):
+    """How many tokens a step schedules at most, and room for some more in the model's input."""
+    scheduled = config["max_num_batched_tokens"]
+    least = min(scheduled, 2 + config["spec"])
+    if config["chunked_prefill"] and rng.random() < 0.4:
+        scheduled = rng.randint(least, scheduled)
+    config["max_num_scheduled_tokens"] = scheduled
+    config["max_num_batched_tokens"] = max(
+        config["max_num_batched_tokens"], scheduled + rng.choice([0, 1, 2, 4, 8, 16, 64])
+    )
 
 
 def batches_in_flight(config):
@@ -428,7 +463,7 @@ def expected_iterations(config, requests):
     parallel = min(
         config["max_num_seqs"],
         config["max_num_active_seqs"] or config["max_num_seqs"],
-        config["max_num_batched_tokens"],
+        config.get("max_num_scheduled_tokens") or config["max_num_batched_tokens"],
         max(1.0, room),
     )
     if config["max_loras"]:
@@ -443,7 +478,8 @@ def expected_iterations(config, requests):
             outputs += own / chunk
     # Turns in which all requests are in flight schedule nothing.
     turns = config.get("pp", 1) * 0.75 + 0.25
-    return turns * outputs / parallel + 1.5 * computed / config["max_num_batched_tokens"]
+    step_tokens = config.get("max_num_scheduled_tokens") or config["max_num_batched_tokens"]
+    return turns * outputs / parallel + 1.5 * computed / step_tokens
 
 
 def draw_arrivals(rng, requests, expected, pressed):

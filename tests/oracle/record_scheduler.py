@@ -2,7 +2,8 @@
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
-        [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--connector KIND] [--model-runner-v2]
+        [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--connector KIND] [--budget] [--interval]
+        [--sessions] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -30,7 +31,7 @@ from vllm_scheduler import without_newer_settings  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
-REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote"]
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote", "parts"]
 
 
 class Recorded:
@@ -163,6 +164,9 @@ def main():
     parser.add_argument("--parallel", choices=PARALLEL, help="draw cases with context or pipeline parallelism")
     parser.add_argument("--by-batch", action="store_true", help="draw cases with drafts by the size of the batch")
     parser.add_argument("--connector", choices=list(CONNECTORS), help="draw cases with this KV connector")
+    parser.add_argument("--budget", action="store_true", help="draw cases with a budget below the room of the model's input")
+    parser.add_argument("--interval", action="store_true", help="draw cases with steps between those that compute prompts")
+    parser.add_argument("--sessions", action="store_true", help="draw cases with resumable requests (streaming inputs)")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
@@ -181,8 +185,12 @@ def main():
         "parallel": arguments.parallel,
         "by_batch": arguments.by_batch,
         "connector": arguments.connector,
+        "budget": arguments.budget,
+        "interval": arguments.interval,
+        "sessions": arguments.sessions,
     }
-    named = [arguments.connector, "by-batch" if arguments.by_batch else None, arguments.parallel]
+    named = ["sessions" if arguments.sessions else None, "interval" if arguments.interval else None, "budget" if arguments.budget else None]
+    named += [arguments.connector, "by-batch" if arguments.by_batch else None, arguments.parallel]
     named += ["media" if arguments.media else None, arguments.drafter, arguments.groups]
     prefix = "-".join(kind for kind in named if kind) or "random"
     for number in range(arguments.cases):

@@ -20,6 +20,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from event_numbers import EventNumbers
+from session_parts import SessionParts
 from scripted_connector import connector_output, transfer_params
 from vllm_scheduler import effective, hash_block_size, new_scheduler
 
@@ -96,7 +97,8 @@ class Drive:
 
     `requests` are the dictionaries of requests.jsonl. A request without `at`
     waits for `after`; `abort_on` (an event) and `abort_in` (iterations after
-    it) become `abort_at` when the event happens. All three are filled in.
+    it) become `abort_at` when the event happens. All three are filled in, and so is `at` of the parts of a resumable
+    request.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Drive:
         self._to_add = []
         self._to_abort = {}
         self._followers = {}
+        self._parts = SessionParts(requests)
         order = {identity: index for index, identity in enumerate(add_order or ())}
         for request in requests:
             identity = request["id"]
@@ -148,7 +151,7 @@ class Drive:
 
     def run(self):
         """Yields the lines of steps.jsonl."""
-        while self._to_add or self._in_flight or self._pauses or self.scheduler.has_requests():
+        while self._to_add or self._parts.due or self._in_flight or self._pauses or self.scheduler.has_requests():
             if self._iteration >= self._iterations_max:
                 raise DidNotFinish(f"not finished after {self._iterations_max} iterations")
             line = {"i": self._iteration}
@@ -160,6 +163,7 @@ class Drive:
             if self._pause:
                 line["pause"] = self._pause
             self._add(line)
+            self._send_parts(line)
             self._abort(line)
             self._step(line)
             # A pause alone is written into the next line that has more.
@@ -204,11 +208,28 @@ class Drive:
             identity = heapq.heappop(self._to_add)[2]
             self.scheduler.add_request(self._new_request(self._requests[identity]))
             added.append(identity)
+            self._parts.sent(identity, self._iteration)
         if added:
             line["add"] = added
         self._happened("add", added)
 
-    def _new_request(self, request):
+    def _send_parts(self, line):
+        """Further parts of resumable requests, and their ends."""
+        more = []
+        for identity, part in self._parts.take_due(self._iteration):
+            name = str(identity)
+            if name not in self.scheduler.requests:
+                continue
+            request = {**self._requests[identity], "prompt": [[1, 1]], "max_tokens": 1, **part}
+            self.scheduler.add_request(self._new_request(request, "prompt" in part))
+            more.append(identity)
+            self._parts.sent(identity, self._iteration)
+            if name not in self.scheduler.requests:
+                self._finished([identity])
+        if more:
+            line["more"] = more
+
+    def _new_request(self, request, resumable=None):
         prompt = [
             segment * TOKENS_PER_SEGMENT + index
             for segment, length in request["prompt"]
@@ -237,6 +258,7 @@ class Drive:
             priority=request["prio"],
             mm_features=features,
             block_hasher=self._hasher,
+            resumable="parts" in request if resumable is None else resumable,
         )
 
     def _abort(self, line):
@@ -275,7 +297,7 @@ class Drive:
 
     def _watch_progress(self, output):
         idle = not output.num_scheduled_tokens and not self._to_add and not self._to_abort
-        idle = idle and not (self._connector and self._transfers.pending()) and not self._pauses
+        idle = idle and not self._parts.due and not (self._connector and self._transfers.pending()) and not self._pauses
         self._idle_schedules = self._idle_schedules + 1 if idle else 0
         if self._idle_schedules > 20:
             raise DidNotFinish(
@@ -369,11 +391,11 @@ class Drive:
         if events:
             line["ev"] = events
         self._happened("output", [identity for identity, _ in line["out"]])
-        self._finished([int(one.request_id) for one in finished])
+        self._finished([int(one.request_id) for one in finished if not self._goes_on(int(one.request_id))])
 
     def _tokens(self, identity, count):
         first = self._outputs[identity]
-        stop_at = self._requests[identity].get("stop_at")
+        stop_at = self._parts.stop_at(identity)
         segment = (FIRST_OUTPUT_SEGMENT + identity) * TOKENS_PER_SEGMENT
         return [
             STOP_TOKEN if index == stop_at else segment + index
@@ -416,11 +438,25 @@ class Drive:
             for identity, tokens in line["out"]
             if tokens
         ]
+        # A drafter proposes for chunks of prompts, too, and the scheduler forgets what it has for them.
+        chunks = [[identity, 0] for identity in self._parts.chunks(self.scheduler)]
         if drafts:
             line["drafts"] = drafts
-            names = [str(identity) for identity, _ in drafts]
-            tokens = [[0] * count for _, count in drafts]
-            self.scheduler.update_draft_token_ids(DraftTokenIds(names, tokens))
+        if proposed := drafts + chunks:
+            names, counts = zip(*proposed)
+            tokens = [[0] * count for count in counts]
+            self.scheduler.update_draft_token_ids(DraftTokenIds([str(name) for name in names], tokens))
+
+    def _goes_on(self, identity):
+        """Whether a resumable request goes on after its outputs have ended; the next ones count from 0 again."""
+        if not self._parts.has(identity) or str(identity) not in self.scheduler.requests:
+            return False
+        request = self.scheduler.requests[str(identity)]
+        if request not in self.scheduler.waiting and request not in self.scheduler.kv_holding_waiting:
+            raise DidNotFinish(f"request {identity} ended a part while it was preempted, and is in no queue any more")
+        self._outputs[identity] = 0
+        self._parts.ended(identity, self._iteration)
+        return True
 
     def _happened(self, event, identities):
         """Sets the iteration of the aborts that wait for this event."""

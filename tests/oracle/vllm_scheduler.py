@@ -66,6 +66,8 @@ def vllm_config(config, model):
         is_encoder_decoder=False,
         max_num_seqs=config["max_num_seqs"],
         max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_scheduled_tokens=config.get("max_num_scheduled_tokens"),
+        prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
         max_num_active_seqs=config["max_num_active_seqs"],
         enable_chunked_prefill=config["chunked_prefill"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
@@ -124,7 +126,7 @@ def speculative_config(config, built):
         return speculative
     speculative.method = "mtp" if drafter == "multi_module_mtp" else drafter
     # Releases before 0.28 withhold the slots of a draft model from every step.
-    built.scheduler_config.max_num_scheduled_tokens = None
+    built.scheduler_config.max_num_scheduled_tokens = config.get("max_num_scheduled_tokens")
     speculative.draft_model_config = copy.copy(built.model_config)
     speculative.draft_model_config.hf_config = copy.copy(built.model_config.hf_config)
     modules = config["spec"] if drafter == "multi_module_mtp" else 1
@@ -296,6 +298,7 @@ def effective(scheduler, config):
         "decode_stagger": getattr(scheduler, "decode_stagger", getattr(scheduler, "pp_size", 1)),
         "max_in_flight_tokens": scheduler.vllm_config.max_in_flight_tokens,
     }
+    of_interval = {"local_prefill_interval": getattr(scheduler, "local_prefill_interval", 1)}
     of_media = {
         "encoder_budget": scheduler.max_num_encoder_input_tokens,
         "encoder_cache_size": scheduler.encoder_cache_manager.cache_size,
@@ -327,6 +330,7 @@ def effective(scheduler, config):
         "draft_slots": draft_slots(scheduler.vllm_config),
         **(by_group if has_groups else {}),
         **(of_drafter if has_drafter else {}),
+        **(of_interval if "prefill_schedule_interval" in config else {}),
         **(of_media if has_media else {}),
         **(of_context if "dcp" in config else {}),
         **(of_pipeline if "pp" in config else {}),

@@ -56,8 +56,9 @@ fn engine_arguments_have_the_declared_options() {
     let EngineKind::Vllm(settings) = pool.expect("the defaults are valid").engine else {
         panic!("engines are vLLM's by default")
     };
-    // There it counts the usable blocks.
-    let is_other = |option: &&EngineOption| option.name == option::NUM_GPU_BLOCKS.name;
+    // There it counts the usable blocks, or the passes of ranks.
+    let others = [option::NUM_GPU_BLOCKS.name, option::PREFILL_SCHEDULE_INTERVAL.name];
+    let is_other = |option: &&EngineOption| others.contains(&option.name);
     let options = OPTIONS.iter().filter(|option| known_engine_key(option.name) && !is_other(option));
     let rows: Vec<_> = options.map(|option| option_row(option, &settings)).collect();
     assert!(rows.len() >= 7, "{rows:?}");
@@ -184,4 +185,106 @@ fn description(metric: Metric) -> String {
         if matches!(metric, Metric::Counter(counter) if counter.is_occasional()) { " Absent if 0." } else { "" };
     let scope = if info.scope == Scope::Run { " Whole run only." } else { "" };
     format!("{first}{}.{unit}{absent}{scope}", letters.as_str())
+}
+
+/// Documents whose fields are described by schemas, in the order of their page.
+const SCHEMAS: [&str; 8] = ["report", "requests", "charts", "step-log", "ticks", "model", "observation", "gate"];
+
+/// A page of all fields of all schemas, for people.
+#[test]
+fn the_page_of_schemas_has_every_field() {
+    let mut page =
+        "# Schemas\n\nFields of the documents that commands write and read, as their JSON Schemas describe them. \
+                    A name\nwith `[]` is that of each element, one with `.*` that of each value.\n"
+            .to_owned();
+    for name in SCHEMAS {
+        let file = format!("docs/schemas/{name}.schema.json");
+        let text = fs::read_to_string(root().join(&file)).expect("the schema is text");
+        let schema: Value = serde_json::from_str(&text).expect("the schema is JSON");
+        let said = |key: &str| schema[key].as_str().unwrap_or_else(|| panic!("{file} has no {key}"));
+        page += &format!(
+            "\n## {}\n\n{}\n\n[{name}.schema.json](../schemas/{name}.schema.json)\n",
+            said("title"),
+            said("description")
+        );
+        page += &fields_table(&schema);
+        for (name, part) in sorted(&schema["$defs"]) {
+            page += &format!("\n### {name}\n");
+            let meaning = part["description"].as_str();
+            page += &meaning.map(|text| format!("\n{text}\n")).unwrap_or_default();
+            page += &fields_table(part);
+        }
+    }
+    check_file("docs/reference/schemas.md", &page);
+}
+
+fn sorted(object: &Value) -> Vec<(&String, &Value)> {
+    let mut entries: Vec<_> = object.as_object().into_iter().flatten().collect();
+    entries.sort_by_key(|(name, _)| *name);
+    entries
+}
+
+/// The table of a schema's fields, with those of the objects in them. Without fields its type.
+fn fields_table(schema: &Value) -> String {
+    let mut rows = Vec::new();
+    add_fields(schema, "", &mut rows);
+    if rows.is_empty() {
+        return format!("\nA value of the type {}.\n", type_text(schema));
+    }
+    let rows: String = rows.iter().map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+    format!("\n| field | type | meaning |\n|---|---|---|\n{rows}")
+}
+
+fn add_fields(schema: &Value, place: &str, rows: &mut Vec<[String; 3]>) {
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in sorted(&schema["properties"]) {
+        let place = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+        let optional = if required.contains(&name.as_str()) { "" } else { ", optional" };
+        let meaning = field["description"].as_str().unwrap_or_default().replace('|', "\\|").replace('<', "\\<");
+        rows.push([format!("`{place}`"), format!("{}{optional}", type_text(field)), meaning]);
+        add_within(field, &place, rows);
+    }
+}
+
+/// The fields of what is in a field.
+fn add_within(field: &Value, place: &str, rows: &mut Vec<[String; 3]>) {
+    add_fields(field, place, rows);
+    for (part, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
+        if field[part].is_object() {
+            add_within(&field[part], &format!("{place}{suffix}"), rows);
+        }
+    }
+    for part in ["oneOf", "anyOf"].into_iter().flat_map(|key| field[key].as_array().into_iter().flatten()) {
+        add_within(part, place, rows);
+    }
+}
+
+fn type_text(schema: &Value) -> String {
+    let listed = |values: &[Value]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        return format!("*{name}*");
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return listed(values);
+    }
+    if !schema["const"].is_null() {
+        return listed(&[schema["const"].clone()]);
+    }
+    for key in ["oneOf", "anyOf"] {
+        if let Some(parts) = schema[key].as_array() {
+            return parts.iter().map(type_text).collect::<Vec<_>>().join(" or ");
+        }
+    }
+    let within = |part: &str| schema[part].is_object().then(|| format!(" of {}", type_text(&schema[part])));
+    let named = |name: &str| match name {
+        "array" => format!("array{}", within("items").unwrap_or_default()),
+        "object" => format!("object{}", within("additionalProperties").unwrap_or_default()),
+        other => other.to_owned(),
+    };
+    match &schema["type"] {
+        Value::String(name) => named(name),
+        Value::Array(names) => names.iter().filter_map(Value::as_str).map(named).collect::<Vec<_>>().join(" or "),
+        _ => "any".to_owned(),
+    }
 }

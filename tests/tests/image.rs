@@ -1,10 +1,11 @@
 //! The image that the Dockerfile makes: built by buildah without a registry, and run as another
-//! user with a root that cannot be written.
+//! user with a root that cannot be written. That of the other architecture is built in the same way,
+//! and run by an emulator where there is a program for it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,34 +22,55 @@ const MAX_BYTES: u64 = 120_000_000;
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Architectures as images name them, and as ELF files number them.
+const MACHINES: [(&str, u16); 2] = [("amd64", 62), ("arm64", 183)];
+
+/// The architecture of this machine.
+const OWN: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+
+/// The other one, its emulator, and a program that every base image has.
+const OTHER: (&str, &str, &str) = if cfg!(target_arch = "aarch64") {
+    ("amd64", "qemu-x86_64-static", "lib64/ld-linux-x86-64.so.2")
+} else {
+    ("arm64", "qemu-aarch64-static", "lib/ld-linux-aarch64.so.1")
+};
+
+/// Variable with a stripped `vcr` of the other architecture.
+const OTHER_PROGRAM: &str = "VCR_OTHER_PROGRAM";
+
 /// An image in a storage of these tests alone.
 struct Image {
+    architecture: &'static str,
+    emulator: Option<PathBuf>,
     folder: Folder,
     name: String,
     container: String,
     root: PathBuf,
 }
 
-fn has(program: &str) -> bool {
+/// The path of a program.
+fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// Runs a command that must succeed, and gives what it printed.
 #[track_caller]
 fn done(command: &mut Command) -> String {
-    let output = command.env("CONTAINERS_STORAGE_CONF", storage()).output().expect("it starts");
+    let output = command.output().expect("it starts");
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-fn buildah(args: &[&str]) -> String {
-    done(Command::new("buildah").args(args))
+#[track_caller]
+fn buildah(architecture: &str, args: &[&str]) -> String {
+    done(Command::new("buildah").args(args).env("CONTAINERS_STORAGE_CONF", storage(architecture)))
 }
 
-/// Where buildah keeps images: copies of files, since not every file system can have layers.
-fn storage() -> PathBuf {
-    let place = scratch_dir().join("image");
+/// Where buildah keeps images of an architecture, whose base images have one name: copies of files,
+/// since not every file system can have layers.
+fn storage(architecture: &str) -> PathBuf {
+    let place = scratch_dir().join("image").join(architecture);
     fs::create_dir_all(&place).expect("the target folder is writable");
     let path = place.join("storage.conf");
     let line = |name: &str| format!("{name} = \"{}\"\n", place.join(name).display());
@@ -59,16 +81,15 @@ fn storage() -> PathBuf {
     path
 }
 
-/// A build context with the binary under test and the shipped guests.
-fn context(folder: &Folder) -> PathBuf {
+/// A build context with a binary and the shipped guests.
+fn context(folder: &Folder, architecture: &str, program: &Path) -> PathBuf {
     let context = folder.path().join("context");
     let dist = context.join("prebuilt/home/guests/dist");
     fs::create_dir_all(&dist).expect("it is writable");
-    // As images name architectures.
-    let binary = context.join("prebuilt").join(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
-    fs::create_dir(&binary).expect("it is writable");
-    done(Command::new("strip").arg("-o").arg(binary.join("vcr")).arg(vcr()));
-    for name in ["Dockerfile", ".dockerignore", "scenarios"] {
+    let place = context.join("prebuilt").join(architecture);
+    fs::create_dir(&place).expect("it is writable");
+    fs::copy(program, place.join("vcr")).expect("it can be copied");
+    for name in ["Dockerfile", ".dockerignore", "LICENSE", "scenarios"] {
         done(Command::new("cp").arg("-r").arg(root().join(name)).arg(context.join(name)));
     }
     for guest in fs::read_dir(root().join("guests/dist")).expect("guests are built") {
@@ -78,39 +99,62 @@ fn context(folder: &Folder) -> PathBuf {
     context
 }
 
-/// None, said loudly, where it cannot be built.
-fn image() -> Option<Image> {
-    if !has("buildah") {
+/// Whether images can be built here; if not, that is said loudly.
+fn can_build() -> bool {
+    if found("buildah").is_none() {
         skip("there is no buildah; install Debian's package of this name");
-        return None;
+        return false;
     }
     if !rustix::process::geteuid().is_root() {
         skip("images are built and run by root only");
-        return None;
+        return false;
     }
-    let _guests = shipped_guest("roofline")?;
+    shipped_guest("roofline").is_some()
+}
+
+/// Makes the base image of an architecture.
+fn base(architecture: &str) {
+    let mut command = Command::new(root().join("tests/image/base.sh"));
+    done(command.arg(architecture).env("CONTAINERS_STORAGE_CONF", storage(architecture)));
+}
+
+/// Builds the image of an architecture with a binary, which `emulator` runs if anything must.
+fn image(architecture: &'static str, program: &Path, emulator: Option<PathBuf>) -> Image {
     let folder = Folder::new();
-    let context = context(&folder);
-    done(&mut Command::new(root().join("tests/image/base.sh")));
-    let name = format!("localhost/vcr-test:{}", std::process::id());
+    let context = context(&folder, architecture, program);
+    base(architecture);
+    let name = format!("localhost/vcr-test:{}-{architecture}", std::process::id());
     let place = context.to_str().expect("a path is a text");
+    let platform = format!("linux/{architecture}");
     // Docker's format has HEALTHCHECK.
-    let how = ["--isolation", "chroot", "--format", "docker", "--layers=false", "--quiet"];
-    buildah(&[&["build"], &how[..], &["--build-arg", "SOURCE=prebuilt", "--tag", &name, place]].concat());
-    let container = buildah(&["from", &name]);
-    let mounted = buildah(&["mount", &container]);
+    let how = ["--isolation", "chroot", "--format", "docker", "--layers=false", "--quiet", "--platform", &platform];
+    let build = [&["build"], &how[..], &["--build-arg", "SOURCE=prebuilt", "--tag", &name, place]].concat();
+    buildah(architecture, &build);
+    let container = buildah(architecture, &["from", "--platform", &platform, &name]);
+    let mounted = buildah(architecture, &["mount", &container]);
     let out = folder.path().join("out");
     fs::create_dir(&out).expect("it is writable");
     chown(&out, Some(USER), Some(USER)).expect("root may");
     // A temporary folder is its owner's alone.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
-    Some(Image { folder, name, container, root: mounted.into() })
+    Image { architecture, emulator, folder, name, container, root: mounted.into() }
+}
+
+/// The architecture that an ELF file is for, as images name it.
+fn machine(path: &Path) -> Option<&'static str> {
+    let bytes = fs::read(path).expect("it is readable");
+    let number = bytes.strip_prefix(b"\x7fELF").and_then(|rest| rest.get(14..16))?;
+    let number = u16::from_le_bytes([number[0], number[1]]);
+    MACHINES.iter().find(|(_, machine)| *machine == number).map(|(name, _)| *name)
 }
 
 impl Image {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(root().join("tests/image/run.sh"));
         command.arg(&self.root).arg(self.out()).args(args);
+        if let Some(emulator) = &self.emulator {
+            command.env("VCR_EMULATOR", emulator);
+        }
         command
     }
 
@@ -122,18 +166,23 @@ impl Image {
         self.folder.path().join("out")
     }
 
-    /// Start configuration of its containers.
+    /// Its architecture, and the start configuration of its containers.
     fn config(&self) -> Value {
-        let text = buildah(&["inspect", "--type", "image", &self.name]);
+        let text = buildah(self.architecture, &["inspect", "--type", "image", &self.name]);
         let all: Value = serde_json::from_str(&text).expect("JSON");
-        all["Docker"]["config"].clone()
+        all["Docker"].clone()
+    }
+
+    /// Whether its program is for the machines that the image says it is for.
+    fn is_for_its_machine(&self) -> bool {
+        machine(&self.root.join("usr/local/bin/vcr")) == Some(self.architecture)
     }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
         for args in [&["rm", self.container.as_str()][..], &["rmi", "--force", &self.name], &["rmi", "--prune"]] {
-            _ = Command::new("buildah").args(args).env("CONTAINERS_STORAGE_CONF", storage()).output();
+            _ = Command::new("buildah").args(args).env("CONTAINERS_STORAGE_CONF", storage(self.architecture)).output();
         }
     }
 }
@@ -150,7 +199,13 @@ impl Drop for Server {
 
 #[test]
 fn the_image_runs_as_another_user_with_a_read_only_root() {
-    let Some(image) = image() else { return };
+    if !can_build() {
+        return;
+    }
+    let stripped = Folder::new();
+    let program = stripped.path().join("vcr");
+    done(Command::new("strip").arg("-o").arg(&program).arg(vcr()));
+    let image = image(OWN, &program, None);
     starts_as_documented(&image);
     runs_the_main_job(&image);
     writes_to_a_mounted_folder(&image);
@@ -164,9 +219,61 @@ fn the_image_runs_as_another_user_with_a_read_only_root() {
     }
 }
 
+/// Nothing is run to build it. Without a program for it, one of its base image takes its place.
+#[test]
+fn the_image_of_the_other_architecture_is_built_without_an_emulator() {
+    if !can_build() {
+        return;
+    }
+    let (architecture, emulator, loader) = OTHER;
+    base(architecture);
+    let folder = Folder::new();
+    let stand_in = folder.path().join("vcr");
+    let given = std::env::var_os(OTHER_PROGRAM).map(PathBuf::from);
+    if given.is_none() {
+        let name = fs::read_to_string(root().join("Dockerfile")).expect("it is text");
+        let name = name.lines().filter_map(|line| line.strip_prefix("FROM ")).next_back().expect("a last stage");
+        let container = buildah(architecture, &["from", "--platform", &format!("linux/{architecture}"), name]);
+        let mounted = PathBuf::from(buildah(architecture, &["mount", &container]));
+        fs::copy(within(&mounted, Path::new(loader)), &stand_in).expect("the base image has it");
+        buildah(architecture, &["rm", &container]);
+    }
+    let program = given.as_deref().unwrap_or(&stand_in);
+    let built = image(architecture, program, found(emulator));
+    starts_as_documented(&built);
+    assert!(built.is_for_its_machine(), "{program:?} is for {:?}", machine(program));
+    if given.is_none() {
+        vcr_skips::skip_optional(&format!("{OTHER_PROGRAM} names no `vcr` for {architecture}"));
+    } else if built.emulator.is_none() {
+        skip(&format!("there is no {emulator}; install Debian's package qemu-user-static"));
+    } else {
+        runs_the_main_job(&built);
+        writes_to_a_mounted_folder(&built);
+        serves_and_is_healthy(&built);
+    }
+    drop(built);
+    // A program of this machine in its place would start nowhere.
+    let wrong = image(architecture, Path::new("/bin/true"), None);
+    assert!(!wrong.is_for_its_machine());
+}
+
+/// A file of an image by a path in which links may lead elsewhere in the image.
+fn within(image: &Path, path: &Path) -> PathBuf {
+    let place = image.join(path);
+    match fs::read_link(&place) {
+        Ok(target) if target.is_absolute() => within(image, target.strip_prefix("/").expect("it is absolute")),
+        Ok(target) => place.with_file_name("").join(target),
+        Err(_) => place,
+    }
+}
+
 fn starts_as_documented(image: &Image) {
     let config = image.config();
+    assert_eq!(config["architecture"], image.architecture, "{config:#}");
+    let config = &config["config"];
     assert_eq!(config["User"], "1000", "{config:#}");
+    assert_eq!(config["Labels"]["org.opencontainers.image.licenses"], "Apache-2.0");
+    assert!(image.root.join("opt/vcr/LICENSE").is_file());
     assert_eq!(config["Entrypoint"], serde_json::json!(["vcr"]));
     assert_eq!(config["Cmd"], serde_json::json!(["run", "scenarios/pd_burst.rhai"]));
     assert_eq!(config["Healthcheck"]["Test"], serde_json::json!(["CMD", "vcr", "health"]));

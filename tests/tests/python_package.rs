@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vcr_tests::{Client, Folder, Said, client, root, shipped_guest, skip, vcr};
+use vcr_tests::{Client, Folder, Said, browser, client, root, shipped_guest, skip, vcr};
 
 /// The wheel. None, said loudly, where it has not been built, or from other sources.
 fn wheel() -> Option<PathBuf> {
@@ -69,11 +69,19 @@ fn the_wheel_runs_the_main_job_in_a_clean_environment() {
     let code = "import sys, vcr; sys.stdout.write(vcr.run('pd_burst').to_json())";
     let shipped = Said::of(Command::new(bin.join("python")).args(["-c", code]).current_dir(folder.path())).ended(0);
     assert_eq!(shipped.stdout, expected.stdout);
+    // Its licence lies beside it.
+    let code = "import importlib.metadata as of\nprint(of.metadata('vcr').get_all('License-File'))";
+    let licences = Said::of(Command::new(bin.join("python")).args(["-c", code])).ended(0);
+    assert!(licences.stdout.contains("'LICENSE'"), "{}", licences.stdout);
     // What other packages are for says which.
     let code = "import vcr\ntry: vcr.run(sys.argv[1]).requests.to_polars()\nexcept ImportError as error: print(error)";
     let mut missing = Command::new(bin.join("python"));
     let said = Said::of(missing.args(["-c", &format!("import sys\n{code}")]).arg(&scenario)).ended(0);
     assert_eq!(said.stdout.trim(), "this needs polars: pip install 'vcr[polars]'");
+    let sweep = ["--sweep", "burst=1,2", "--on", "auto"];
+    let mut on_ray = Command::new(bin.join("vcr"));
+    let said = Said::of(on_ray.arg("run").arg(&scenario).args(sweep));
+    said.failed(2, &["this needs ray: pip install 'vcr[ray]'"]);
 }
 
 #[test]
@@ -92,8 +100,48 @@ fn scenarios_are_built_from_values() {
 }
 
 #[test]
+fn types_are_those_of_the_module() {
+    pytest("python", &["test_types.py"]);
+}
+
+#[test]
+fn code_of_the_documentation_runs() {
+    pytest("python", &["test_docs.py"]);
+}
+
+#[test]
+fn the_driver_of_sweeps_hands_out_points_in_order() {
+    pytest("python", &["test_ray_driver.py"]);
+}
+
+#[test]
+fn inputs_and_outputs_may_be_at_urls() {
+    pytest("python", &["test_urls.py"]);
+}
+
+#[test]
 fn the_notebook_runs() {
     pytest("python", &["test_notebook.py"]);
+}
+
+/// The frame is a sandbox, where less is allowed than in a page of its own.
+#[test]
+fn a_report_in_a_notebook_draws_its_charts() {
+    let (Some(python), Some(browser)) = (environment("python"), browser()) else { return };
+    let folder = Folder::new();
+    let code = "import sys, vcr; sys.stdout.write(vcr.run(sys.argv[1], charts=True)._repr_html_())";
+    let scenario = root().join("scenarios/failure_drill.rhai");
+    let said = Said::of(python.python(&["-c", code]).arg(&scenario)).ended(0);
+    let page = folder.write("output.html", format!("<!doctype html><meta charset=utf-8><body>{}", said.stdout));
+    let seen = browser.report("frame.py", &[&page.display().to_string()]);
+    assert_eq!((seen["errors"].to_string(), seen["requests"].to_string()), ("[]".to_owned(), "[]".to_owned()));
+    let charts = seen["charts"].as_array().expect("a list");
+    // Distributions, and engines over time.
+    assert!(charts.len() > 8, "{charts:?}");
+    for chart in charts {
+        assert!(chart["painted"].as_u64().is_some_and(|pixels| pixels > 1_000), "{chart}");
+    }
+    assert!(seen["assertions"].as_u64().is_some_and(|rows| rows > 2), "{seen}");
 }
 
 #[test]

@@ -96,6 +96,16 @@ pub(crate) fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A source of tokens: the path of a copy where it is the URL of a file.
+#[cfg(feature = "live")]
+pub(crate) fn token_source(text: &str) -> Result<String, String> {
+    let path = Path::new(text);
+    if is_guest(text) || vcr_input::remote::url(path).is_none() {
+        return Ok(text.to_owned());
+    }
+    input(path)?.into_os_string().into_string().map_err(|_| "expected a path that is a text".to_owned())
+}
+
 /// Whether a word names a guest rather than something that is built in.
 pub(crate) fn is_guest(word: &str) -> bool {
     word.ends_with(".wasm") || vcr_registry::GuestReference::is_oci(word)

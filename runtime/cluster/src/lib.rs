@@ -38,12 +38,12 @@ mod window;
 pub use config::{
     Adapters, Answers, Arrivals, CancelConfig, ClientConfig, ConditionalConfig, ConditionalPolicy, Conversations,
     Curve, DataParallel, Documents, FaultConfig, FaultKind, GRAPH_TOKENS_MAX, Gaps, Histogram, InjectorFactory,
-    IslBucket, KvAwareConfig, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths, Limit,
-    LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory, PoolConfig,
-    PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestClass,
-    RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, Slo,
-    SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope,
-    WorkloadConfig, WorkloadSource,
+    IslBucket, KvAwareConfig, KvEviction, KvKnowledge, KvPlane, KvPlaneTime, KvRouterConfig, LatencyFactory, Lengths,
+    Limit, LinkConfig, LinkSharing, MAX_PIECES, Media, Overheads, PERMILLE, PackedRows, Piece, PolicyFactory,
+    PoolConfig, PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
+    RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
+    ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology,
+    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;

@@ -117,6 +117,24 @@ fn ranks_of_vllm_prefill_in_passes_of_their_wave_that_are_multiples_of_the_inter
 }
 
 #[test]
+fn an_engine_of_one_rank_counts_its_own_steps() {
+    let prefilling = |prefill_schedule_interval: u32| -> Vec<usize> {
+        let input =
+            EngineConfigInput { prefill_schedule_interval, num_gpu_blocks: 4000, ..EngineConfigInput::default() };
+        let pool = PoolConfig::new("engines", 1, EngineConfig::new(input).expect("valid"), linear());
+        let (_, engines) = Passes::of(&of_rows(pool, &ROWS), 1);
+        (0..).zip(&engines[0]).filter(|(_, pass)| pass.prefills).map(|(number, _)| number).collect()
+    };
+    // Steps of 3, 2, 2 ... ms: step 1 begins at 3 ms, step 2 at 5.
+    assert_eq!(prefilling(1)[..2], [0, 2]);
+    for interval in [3, 4, 7] {
+        let found = prefilling(interval);
+        assert!(found.len() > 1 && found[1] == interval as usize, "{interval}: {found:?}");
+        assert!(found.windows(2).all(|pair| pair[1] - pair[0] >= interval as usize), "{interval}: {found:?}");
+    }
+}
+
+#[test]
 fn a_wave_of_vllms_ranks_begins_when_all_are_idle() {
     let rows = [(0, 100, 4), (0, 100, 4), (40, 100, 100), (40, 100, 100), (46, 100, 2)];
     // Four passes, then another wave: its first pass, and that of the last request five later.

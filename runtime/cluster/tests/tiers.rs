@@ -12,7 +12,7 @@ use vcr_cluster::{
     Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole, Report,
     RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
-use vcr_core::{EngineConfig, EngineConfigInput, KvTiersConfig};
+use vcr_core::{EngineConfig, EngineConfigInput, KvTiersConfig, SharedTier};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
 /// A block of 16 tokens has 1.6 MB: a millisecond to the host, half of one back,
@@ -28,6 +28,8 @@ const TIERS: KvTiersConfig = KvTiersConfig {
     disk_to_host_bytes_per_s: Some(400_000_000),
     host_latency_ns: 0,
     disk_latency_ns: 100_000,
+    shared_host: None,
+    shared_disk: None,
 };
 
 const BLOCK_BYTES: u64 = 1_600_000;
@@ -199,4 +201,95 @@ fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
     }
     // Nothing is heard of the first request yet.
     assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
+}
+
+/// Of which all read as fast as one alone.
+const SHARED: SharedTier = SharedTier { write_bytes_per_s: Some(1_600_000_000), read_bytes_per_s: Some(3_200_000_000) };
+
+const ONE_HOST: KvTiersConfig = KvTiersConfig { host_blocks: 40, disk_blocks: 0, shared_host: Some(SHARED), ..TIERS };
+
+#[test]
+fn what_one_engine_keeps_in_a_shared_host_another_loads() {
+    let rows = row(0, 1, 6) + &row(20, 1, 6);
+    let read = |read_bytes_per_s, host_latency_ns| {
+        let shared_host = Some(SharedTier { read_bytes_per_s, ..SHARED });
+        let tiers = KvTiersConfig { shared_host, host_latency_ns, ..ONE_HOST };
+        let report = played(&small(2, Some(tiers), RouterConfig::RoundRobin, &rows));
+        assert_eq!(cached(&report), [0, 80]);
+        let (kept, loaded) = (tiers_of(&report, 0), tiers_of(&report, 1));
+        assert_eq!((kept.device_to_host_bytes, kept.host_to_device_bytes), (6 * BLOCK_BYTES, 0));
+        // The host has all of the prompt already.
+        assert_eq!((loaded.device_to_host_bytes, loaded.host_to_device_bytes), (0, 5 * BLOCK_BYTES));
+        report.requests[1].scheduled_ns.expect("it ran")
+    };
+    // By its own bandwidth, by half of that for all, and after the wait for the first byte.
+    assert_eq!(read(None, 0), 22 * MS + MS / 2);
+    assert_eq!(read(Some(1_600_000_000), 0), 25 * MS);
+    assert_eq!(read(Some(1_600_000_000), MS), 26 * MS);
+    let own = KvTiersConfig { shared_host: None, ..ONE_HOST };
+    assert_eq!(cached(&played(&small(2, Some(own), RouterConfig::RoundRobin, &rows))), [0, 0]);
+}
+
+#[test]
+fn loads_of_engines_share_the_bandwidth_of_the_host() {
+    // Both engines load the prompt at once; none of it is left on their devices.
+    let rows = row(0, 1, 6) + &row(20, 2, 8) + &row(21, 3, 8) + &row(60, 1, 6) + &row(60, 1, 6);
+    let scheduled = |read_bytes_per_s| {
+        let shared_host = Some(SharedTier { read_bytes_per_s: Some(read_bytes_per_s), ..SHARED });
+        let tiers = KvTiersConfig { shared_host, ..ONE_HOST };
+        let report = played(&small(2, Some(tiers), RouterConfig::RoundRobin, &rows));
+        assert_eq!(cached(&report), [0, 0, 0, 80, 80]);
+        [report.requests[3].scheduled_ns, report.requests[4].scheduled_ns]
+    };
+    assert_eq!(scheduled(3_200_000_000), [Some(65 * MS); 2]);
+    // Each is held up by its own bandwidth alone.
+    assert_eq!(scheduled(6_400_000_000), [Some(62 * MS + MS / 2); 2]);
+}
+
+#[test]
+fn a_shared_host_outlives_engines() {
+    let rows = row(0, 1, 6) + &row(40, 1, 6);
+    let kind = FaultKind::Crash { restart_after_ns: Some(MS) };
+    let faults = vec![FaultConfig { at_ns: 30 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
+    let run =
+        |tiers| played(&RunConfig { faults: faults.clone(), ..small(1, Some(tiers), RouterConfig::RoundRobin, &rows) });
+    let report = run(ONE_HOST);
+    assert_eq!(cached(&report), [0, 80]);
+    assert_eq!(tiers_of(&report, 0).device_to_host_bytes, 6 * BLOCK_BYTES);
+    assert_eq!(cached(&run(KvTiersConfig { shared_host: None, ..ONE_HOST })), [0, 0]);
+}
+
+#[test]
+fn what_leaves_the_host_of_one_engine_another_reads_from_a_shared_disk() {
+    // Two prompts of 8 blocks drive the first out of the host of engine 0.
+    let filler = [row(10, 2, 1), row(20, 3, 8), row(40, 4, 1), row(60, 5, 8)].concat();
+    let rows = row(0, 1, 6) + &filler + &row(100, 1, 6);
+    let shared = SharedTier { write_bytes_per_s: None, read_bytes_per_s: Some(800_000_000) };
+    let tiers = KvTiersConfig { disk_blocks: 40, shared_disk: Some(shared), ..TIERS };
+    let report = played(&small(2, Some(tiers), RouterConfig::RoundRobin, &rows));
+    let again = &report.requests[5];
+    assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 0, 80));
+    // From the disk 20 ms by its own bandwidth and the wait, then 2.5 ms to the device.
+    assert_eq!(again.scheduled_ns, Some(122 * MS + 600_000));
+    assert_eq!(tiers_of(&report, 1).disk_to_host_bytes, 5 * BLOCK_BYTES);
+    let own = KvTiersConfig { shared_disk: None, ..tiers };
+    assert_eq!(played(&small(2, Some(own), RouterConfig::RoundRobin, &rows)).requests[5].cached_tokens, 0);
+}
+
+#[test]
+fn a_shared_host_is_the_same_for_every_engine_that_the_router_weighs() {
+    // What engine 0 has kept counts for both: chance alone chooses between them.
+    for lag_ns in [0, 5 * MS] {
+        let knowledge = KvKnowledge::Events { lag_ns, at_step_end: false };
+        let router = RouterConfig::Kv(KvRouterConfig { knowledge, ..KvRouterConfig::default() });
+        let rows = row(0, 1, 5) + &row(30, 3, 8) + &row(30, 4, 8) + &row(80, 1, 5);
+        let cached = |seed| {
+            let config = RunConfig { seed, ..small(2, Some(ONE_HOST), router.clone(), &rows) };
+            let report = played(&config);
+            (report.requests[3].prefill_worker, report.requests[3].cached_tokens)
+        };
+        let chosen: Vec<_> = (0..20).map(cached).collect();
+        assert!(chosen.iter().all(|&(_, tokens)| tokens == 64), "{chosen:?}");
+        assert!(chosen.iter().any(|&(engine, _)| engine != chosen[0].0), "{chosen:?}");
+    }
 }

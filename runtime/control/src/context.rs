@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use vcr_live::EnginesHandle;
 
-use crate::{ClientFaultRules, GuestReader, LatencyReader, metrics};
+use crate::{ClientFaultRules, FakeMetricValues, GuestReader, LatencyReader, metrics};
 
 /// The state behind all answers.
 #[derive(Clone)]
@@ -15,6 +15,8 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     /// Where clients are asked, and not a frontend.
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
+    /// The same.
+    pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
 }
 
 impl Context {
@@ -23,8 +25,9 @@ impl Context {
         latency: LatencyReader,
         guests: Option<GuestReader>,
         client_faults: Option<Arc<dyn ClientFaultRules>>,
+        fake_metrics: Option<Arc<dyn FakeMetricValues>>,
     ) -> Self {
         let registry = Arc::new(metrics::registry(engines.clone(), guests));
-        Self { engines, latency, registry, client_faults }
+        Self { engines, latency, registry, client_faults, fake_metrics }
     }
 }

@@ -29,6 +29,7 @@ mod change;
 mod client_faults;
 mod context;
 mod counts;
+mod fake_metrics;
 mod listen;
 mod metrics;
 mod routes;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use vcr_live::LatencyFactory;
 
 pub use client_faults::ClientFaultRules;
+pub use fake_metrics::FakeMetricValues;
 pub use listen::{Addresses, ControlError, Listeners};
 pub use server::ControlPlane;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
-use crate::{ClientFaultRules, GuestReader};
+use crate::{ClientFaultRules, FakeMetricValues, GuestReader};
 
 /// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
@@ -58,6 +58,7 @@ pub struct Listeners {
     pub(crate) bound: Vec<(Part, TcpListener)>,
     pub(crate) guests: Option<GuestReader>,
     pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
+    pub(crate) fake_metrics: Option<Arc<dyn FakeMetricValues>>,
 }
 
 impl fmt::Debug for Listeners {
@@ -75,7 +76,8 @@ impl Listeners {
         let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
         let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
-        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None, client_faults: None })
+        let bound = bound.collect::<Result<_, ControlError>>()?;
+        Ok(Self { bound, guests: None, client_faults: None, fake_metrics: None })
     }
 
     /// Adds the telemetry of guests to the metrics.
@@ -88,6 +90,12 @@ impl Listeners {
     #[must_use]
     pub fn with_client_faults(self, rules: Arc<dyn ClientFaultRules>) -> Self {
         Self { client_faults: Some(rules), ..self }
+    }
+
+    /// Adds the made-up metrics of a server to the admin part.
+    #[must_use]
+    pub fn with_fake_metrics(self, values: Arc<dyn FakeMetricValues>) -> Self {
+        Self { fake_metrics: Some(values), ..self }
     }
 
     /// The address of the metrics part, if it is served.

@@ -9,11 +9,12 @@ use axum::{Json, Router};
 use crate::answer::Refusal;
 use crate::context::Context;
 use crate::view::{EngineView, Engines, FaultsView, Health};
-use crate::{change, client_faults, metrics};
+use crate::{change, client_faults, fake_metrics, metrics};
 
 const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
 const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
-    GET, POST or DELETE /faults, GET, POST or DELETE /client-faults, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
+    GET, POST or DELETE /faults, GET, POST or DELETE /client-faults, \
+    GET, POST or DELETE /fake-metrics, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
 
 /// The read-only part.
 pub(crate) fn metrics_routes(context: Context) -> Router {
@@ -28,6 +29,7 @@ pub(crate) fn admin_routes(context: Context) -> Router {
         .route("/time-scale", post(change::time_scale))
         .route("/faults", get(faults).post(change::add_fault).delete(change::clear_faults))
         .route("/client-faults", get(client_faults::list).post(client_faults::add).delete(client_faults::clear))
+        .route("/fake-metrics", get(fake_metrics::list).post(fake_metrics::set).delete(fake_metrics::clear))
         .route("/pause", post(change::pause))
         .route("/resume", post(change::resume))
         .route("/reset-prefix-cache", post(change::reset_prefix_cache))

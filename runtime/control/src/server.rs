@@ -68,7 +68,7 @@ impl ControlPlane {
             .thread_name("control-model")
             .max_blocking_threads(MAX_BLOCKING)
             .build()?;
-        let context = Context::new(engines, latency, listeners.guests, listeners.client_faults);
+        let context = Context::new(engines, latency, listeners.guests, listeners.client_faults, listeners.fake_metrics);
         let (stop, stopped) = watch::channel(());
         let mut parts = JoinSet::new();
         for (part, listener) in listeners.bound {

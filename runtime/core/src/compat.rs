@@ -111,6 +111,14 @@ impl Quirks {
         self.reservations == Reservations::BetweenSteps
     }
 
+    /// Whether KV that arrives may be hit at once, and its requests are admitted in the order
+    /// of arrival. vLLM takes KV over at the turn of its request, in the order in which loads
+    /// began. Source: Dynamo's mockers, that of TensorRT-LLM among them.
+    #[inline]
+    pub(crate) fn takes_over_on_arrival(self) -> bool {
+        self.reservations == Reservations::BetweenSteps || self.capacity == CapacityPolicy::GuaranteedNoEvict
+    }
+
     /// Whether preempted requests go before those whose KV has arrived, while no request
     /// waits for blocks for its KV. Source: Dynamo's mockers, which keep both in one
     /// queue.
@@ -135,8 +143,9 @@ mod tests {
             quirks.preempts_oldest(),
             quirks.reserves_between_steps(),
             quirks.admits_arrived_kv_free(),
+            quirks.takes_over_on_arrival(),
             quirks.resumes_preempted_first(),
         ];
-        assert_eq!(predicates, [false; 7]);
+        assert_eq!(predicates, [false; 8]);
     }
 }

@@ -1,5 +1,6 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+mod budget;
 mod connector;
 mod draft_ranges;
 mod drafter;
@@ -52,6 +53,10 @@ pub struct EngineConfigInput {
     pub max_num_seqs: u32,
     /// Maximum number of tokens computed in one step.
     pub max_num_batched_tokens: u32,
+    /// Maximum number of tokens scheduled in one step; none for `max_num_batched_tokens`.
+    pub max_num_scheduled_tokens: Option<u32>,
+    /// Steps from one that computes prompts to the next, as long as any request decodes.
+    pub prefill_schedule_interval: u32,
     /// Longest sequence, prompt and output; none for no limit but the pool's.
     pub max_model_len: Option<u32>,
     /// Queue order and victim choice.
@@ -125,6 +130,8 @@ impl Default for EngineConfigInput {
             num_gpu_blocks: 16_385,
             max_num_seqs: 256,
             max_num_batched_tokens: 8_192,
+            max_num_scheduled_tokens: None,
+            prefill_schedule_interval: 1,
             max_model_len: None,
             policy: Policy::Fcfs,
             enable_prefix_caching: true,
@@ -188,6 +195,7 @@ impl EngineConfig {
         draft_ranges::check(&mut input, &mut errors);
         if errors.is_empty() {
             parallel::check(&input, context_ranks, &mut errors);
+            budget::check(&input, &mut errors);
             Self::check_pairs(&input, &mut errors);
         }
         if !errors.is_empty() {
@@ -199,20 +207,6 @@ impl EngineConfig {
     }
 
     fn check_pairs(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
-        let tokens = input.max_num_batched_tokens;
-        if tokens < input.max_num_seqs {
-            errors.push(ConfigError::BudgetBelowSeqs { tokens, seqs: input.max_num_seqs });
-        }
-        if let Some(active) = input.max_num_active_seqs
-            && active > input.max_num_seqs
-        {
-            errors.push(ConfigError::Exceeds {
-                field: "max_num_active_seqs",
-                value: active,
-                limit_field: "max_num_seqs",
-                limit: input.max_num_seqs,
-            });
-        }
         if input.reservations == Reservations::BetweenSteps && !input.scheduler_reserve_full_isl {
             errors.push(ConfigError::Needs {
                 field: "reservations",
@@ -237,18 +231,6 @@ impl EngineConfig {
                 other_field: "num_speculative_tokens",
                 reason: "drafts take blocks that no admission has reserved",
             });
-        }
-        let Some(model_len) = input.max_model_len else { return };
-        if input.long_prefill_token_threshold > model_len {
-            errors.push(ConfigError::Exceeds {
-                field: "long_prefill_token_threshold",
-                value: input.long_prefill_token_threshold,
-                limit_field: "max_model_len",
-                limit: model_len,
-            });
-        }
-        if !input.enable_chunked_prefill && tokens < model_len {
-            errors.push(ConfigError::BudgetBelowModelLen { tokens, model_len });
         }
     }
 
@@ -296,10 +278,7 @@ impl EngineConfig {
     /// [`ConfigError::PoolBelowModelLen`], [`ConfigError::BudgetBelowDrafts`].
     pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
-        let (tokens, drafts) = (self.step_tokens(), self.input.num_speculative_tokens);
-        if tokens <= drafts + self.drafting.draft_slots {
-            errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts: drafts + self.drafting.draft_slots });
-        }
+        self.check_drafts(&mut errors);
         // A chunk may have to end before tokens that the drafter needs after it.
         let (field, least) = ("long_prefill_token_threshold", self.drafting.prefill_lookahead_tokens);
         let value = self.input.long_prefill_token_threshold;
@@ -366,12 +345,6 @@ impl EngineConfig {
     pub(crate) fn scans_on_after_own_preemption(&self) -> bool {
         let by_rank = self.input.policy != Policy::Fcfs;
         by_rank && self.input.rules.scans_on_after_own_preemption() || self.quirks.preempts_oldest()
-    }
-
-    /// Most tokens that a step computes.
-    #[must_use]
-    pub fn step_tokens(&self) -> u32 {
-        self.input.max_num_batched_tokens.saturating_sub(self.drafting.withheld_tokens)
     }
 
     /// Most requests running at once, whichever cap is tighter.

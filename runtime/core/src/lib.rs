@@ -60,9 +60,10 @@ pub use config::{
 };
 pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
-pub use engine::{Engine, KvTransferReport, PauseState, RejectReason};
+pub use engine::{Engine, KvTransferReport, PauseState, RejectReason, SessionInput};
+pub use kv::forecast::Forecast;
 pub use kv::groups::{KvCacheGroup, KvCacheKind};
-pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
+pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, SharedTier, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};
 pub use plan::ExternalHit;
 pub use plugins::{PluginContext, TokenSource, factory, fault, latency, policy, request_times, route, scale, tokens};

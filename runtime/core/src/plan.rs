@@ -157,6 +157,8 @@ pub enum AdmissionStop {
     /// The encoder's budget or cache did not allow the item that the next request begins with
     /// (vLLM 0.32; 0.33 steps over the request).
     Encoder,
+    /// Prefills are put off for the decodes of this step (vLLM's `prefill_schedule_interval`).
+    Interval,
     /// The scheduler is paused ([`crate::PauseState`]).
     Paused,
 }
@@ -325,6 +327,8 @@ pub struct StepOutputs {
     pub steady_decode_groups: Vec<u32>,
     /// Tags of requests of one output token that decode steadily from now on.
     pub joined: Vec<u64>,
+    /// Tags of resumable requests whose outputs have ended, and which go on with the next part of their prompt.
+    pub continuing: Vec<u64>,
 }
 
 impl StepOutputs {
@@ -333,6 +337,7 @@ impl StepOutputs {
         self.tokens.clear();
         self.steady_decode_groups.clear();
         self.joined.clear();
+        self.continuing.clear();
     }
 }
 

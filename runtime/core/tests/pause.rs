@@ -1,8 +1,11 @@
-//! A paused scheduler.
+//! A paused scheduler, and steps that put prefills off.
 
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::AdmissionStop;
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, PauseState, Prompt, RequestSpec, TokenSource};
+use vcr_core::{
+    Drafter, Engine, EngineConfig, EngineConfigInput, KvRole, PauseState, Prompt, RequestSpec, SchedulerRules,
+    TokenSource,
+};
 
 struct Ones;
 
@@ -86,4 +89,88 @@ fn runs_of_decode_steps_are_predicted_as_the_pause_allows() {
     assert_eq!(predicted(&engine), 0, "there is no next step");
     engine.set_pause_state(PauseState::PausedNew);
     assert_eq!(predicted(&engine), 8, "no step admits");
+}
+
+/// Tags of the requests in as many steps, of which the first submits `first` and the second `others`: prompts of so many
+/// tokens.
+fn steps(input: EngineConfigInput, first: u32, others: &[u32], count: usize) -> Vec<Vec<u64>> {
+    let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
+    let submit = |engine: &mut Engine, tag: u64, prompt_tokens: u32| {
+        let mut prompt = Prompt::new(16, 0);
+        prompt.push_run(tag, 0, prompt_tokens);
+        engine.submit(RequestSpec::new(tag, prompt, 50)).expect("it fits");
+    };
+    submit(&mut engine, 0, first);
+    let mut found = vec![step(&mut engine).0];
+    for (tag, &prompt_tokens) in (1..).zip(others) {
+        submit(&mut engine, tag, prompt_tokens);
+    }
+    found.extend((1..count).map(|_| step(&mut engine).0));
+    found
+}
+
+fn spaced(prefill_schedule_interval: u32) -> EngineConfigInput {
+    EngineConfigInput { prefill_schedule_interval, max_num_batched_tokens: 64, max_num_seqs: 4, ..Default::default() }
+}
+
+#[test]
+fn an_engine_by_itself_prefills_once_in_an_interval() {
+    let decodes = || vec![0];
+    let expected = vec![decodes(), decodes(), decodes(), decodes(), vec![0, 1]];
+    assert_eq!(steps(spaced(4), 40, &[40], 5), expected);
+    // Chunks of a prompt that has begun wait, too: 63 and 57 tokens of 120.
+    let expected = [vec![0], vec![0], vec![0, 1], vec![0], vec![0, 1], vec![0, 1]];
+    assert_eq!(steps(spaced(2), 40, &[120], 6), expected);
+    // Releases before take no notice of it, unless ranks step together.
+    let before = EngineConfigInput { rules: SchedulerRules::V0_32, ..spaced(4) };
+    assert_eq!(steps(before, 40, &[40], 3), [vec![0], vec![0, 1], vec![0, 1]]);
+}
+
+#[test]
+fn prefills_are_not_put_off_while_nothing_decodes_or_requests_find_no_room() {
+    // Its own chunks are all there is.
+    assert_eq!(steps(spaced(8), 200, &[], 4), [[0], [0], [0], [0]]);
+    // The step that may prefill does not take all that wait, so that the next one prefills, too, and takes all.
+    let found = steps(spaced(3), 40, &[60, 60, 60], 7);
+    assert_eq!(found[..3], [vec![0], vec![0], vec![0]]);
+    assert_eq!(found[3..], [vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2], vec![0, 1, 2]]);
+}
+
+#[test]
+fn the_budget_of_a_step_may_be_below_the_room_of_the_models_input() {
+    let of = |max_num_scheduled_tokens| EngineConfigInput {
+        max_num_scheduled_tokens: Some(max_num_scheduled_tokens),
+        max_num_batched_tokens: 64,
+        max_num_seqs: 64,
+        ..EngineConfigInput::default()
+    };
+    let mut engine = Engine::new(EngineConfig::new(of(10)).expect("valid"));
+    engine.submit(request(0, KvRole::Local)).expect("it fits");
+    engine.submit(request(1, KvRole::Local)).expect("it fits");
+    let totals: Vec<u32> = (0..9)
+        .map(|_| {
+            let total = engine.schedule().total_num_scheduled_tokens;
+            engine.update(&mut Ones);
+            total
+        })
+        .collect();
+    // 40 tokens, then 9 of the other and a decode, and so on.
+    assert_eq!(totals, [10, 10, 10, 10, 10, 10, 10, 10, 5]);
+    let errors = EngineConfig::new(of(65)).expect_err("it exceeds the other");
+    let text = "`max_num_scheduled_tokens` (65) must not exceed `max_num_batched_tokens` (64)";
+    assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [text]);
+    // A draft model needs a slot for each request, beside the tokens that are scheduled.
+    let drafts = |scheduled| EngineConfigInput {
+        drafter: Drafter::DraftModel,
+        num_speculative_tokens: 3,
+        max_model_len: Some(1000),
+        ..of(scheduled)
+    };
+    assert_eq!(EngineConfig::new(drafts(64)).expect("valid").longest_chunk(), 63);
+    let short = EngineConfig::new(drafts(3)).expect("the scheduler alone starts");
+    let errors = short.check_start_up().expect_err("a request is admitted with its drafts");
+    assert_eq!(errors[0].to_string(), "`max_num_scheduled_tokens` must be at least 4, but is 3");
+    let old = EngineConfigInput { rules: SchedulerRules::V0_27, max_num_seqs: 4, ..drafts(61) };
+    let errors = EngineConfig::new(old).expect_err("0.27 withholds the slots of all requests");
+    assert!(errors[0].to_string().contains("must not exceed `max_num_batched_tokens` (60)"), "{errors:?}");
 }

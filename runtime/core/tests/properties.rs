@@ -113,7 +113,7 @@ struct Bounds {
     least_tokens: u64,
     /// Tokens with KV at the most: drafts and bursts take slots, too.
     most_tokens: u64,
-    /// Tokens of whole blocks that a load of the prompt needs and leaves free; with a drafter alone.
+    /// Tokens of whole blocks that a load of the prompt needs and leaves free; with drafts alone.
     load_tokens: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ impl Bounds {
             pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
             least_tokens,
             most_tokens,
-            load_tokens: (drafting.lookahead_tokens > 0).then(|| {
+            load_tokens: (drafts > 0).then(|| {
                 let blocks = prompt_tokens.div_ceil(block_size) + u64::from(1 + drafts).div_ceil(block_size);
                 blocks * block_size
             }),
@@ -169,6 +169,7 @@ impl Bounds {
             | RejectReason::KvTransfersOff
             | RejectReason::DuplicateRequest
             | RejectReason::AdaptersOff
+            | RejectReason::SessionNotSimulated
             | RejectReason::MisplacedItems
             | RejectReason::ItemExceedsEncoder
             | RejectReason::ItemExceedsChunk => panic!("no such request was submitted: {reason}"),

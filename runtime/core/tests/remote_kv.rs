@@ -4,7 +4,9 @@ mod plain;
 
 use plain::{Ones, start_load, step};
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, Victim};
+use vcr_core::{
+    CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, Victim,
+};
 
 fn engine(input: EngineConfigInput) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 41, ..input };
@@ -97,6 +99,22 @@ fn loaded_blocks_are_hit_by_other_requests() {
     engine.remote_kv_arrived(id);
     engine.submit(request(1, 7, KvRole::Local)).expect("it fits");
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1), (1, ScheduledKind::New, 32, 8)]);
+}
+
+#[test]
+fn loads_have_turns_under_vllms_rules_alone() {
+    let cases = [(CapacityPolicy::Preempt, [0, 1], false), (CapacityPolicy::GuaranteedNoEvict, [1, 0], true)];
+    for (capacity, order, is_cached_at_once) in cases {
+        let mut engine = engine(EngineConfigInput { capacity, ..EngineConfigInput::default() });
+        let (first, _) = loading(&mut engine, 0, 7);
+        let (second, _) = loading(&mut engine, 1, 8);
+        engine.remote_kv_arrived(second);
+        engine.remote_kv_arrived(first);
+        let is_cached = engine.pool().events().expect("recording").iter().next().is_some();
+        assert_eq!(is_cached, is_cached_at_once, "{capacity:?}");
+        let tags: Vec<u64> = step(&mut engine).iter().map(|row| row.0).collect();
+        assert_eq!(tags, order, "{capacity:?}");
+    }
 }
 
 #[test]

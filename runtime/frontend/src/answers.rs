@@ -1,6 +1,6 @@
 //! Answers as texts: canned ones, and data sets of conversations.
 
-use std::collections::HashMap;
+mod database;
 
 use serde::Deserialize;
 use vcr_live::TokenList;
@@ -8,6 +8,8 @@ use vcr_text::{TemplateRequest, Value};
 
 use crate::server::chats::ChatOptions;
 use crate::server::model::Model;
+
+pub use database::{is_database, parse_database};
 
 /// A row of a file: an answer, and what it answers.
 #[derive(Deserialize)]
@@ -40,8 +42,7 @@ struct Answers<'a> {
 /// Names the line or the row that cannot be used.
 pub fn parse(text: &str, model: &Model, chats: &ChatOptions, now_s: Option<i64>) -> Result<Option<TokenList>, String> {
     let Some(rows) = rows(text)? else { return Ok(None) };
-    let list = TokenList { in_turn: Vec::new(), by_prompt: HashMap::new() };
-    let mut answers = Answers { model, chats, now_s, list };
+    let mut answers = Answers { model, chats, now_s, list: TokenList::default() };
     for (number, row) in rows.into_iter().enumerate() {
         answers.add(row).map_err(|problem| format!("row {}: {problem}", number + 1))?;
     }
@@ -148,28 +149,10 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
-    use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
-
     use super::*;
-    use crate::media::MediaRules;
-    use crate::server::adapters::Adapters;
 
     fn read(text: &str) -> Result<Option<TokenList>, String> {
-        let tokenizer = Tokenizer::builtin();
-        let model = Model {
-            names: vec!["sim".to_owned()],
-            root: "sim".to_owned(),
-            template: Some(ChatTemplate::builtin()),
-            generation: GenerationConfig::default(),
-            eos_tokens: Vec::new(),
-            max_model_len: 100,
-            vocab_size: tokenizer.vocab_size(),
-            tokenizer,
-            embedding_dimensions: 8,
-            media: MediaRules::default(),
-            adapters: Adapters::new([]),
-        };
-        parse(text, &model, &ChatOptions::default(), None)
+        parse(text, &Model::builtin(), &ChatOptions::default(), None)
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests. Files are
 //! read from their texts: `options_file` those of options, `llm_d/` configurations of
-//! llm-d-inference-sim, `answers` data sets.
+//! llm-d-inference-sim, `answers` data sets, with those in databases by `sqlite/`.
 
 pub mod answers;
 mod api;
@@ -26,12 +26,13 @@ pub mod metrics;
 pub mod options_file;
 mod parse;
 pub mod server;
+mod sqlite;
 pub mod traces;
 
 pub use api::{RenderedApi, render_body};
 pub use engine::{EngineClient, EngineError};
 pub use front::Front;
-pub use media::{MediaLimits, MediaRules};
+pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRules};
 pub use server::adapters::Adapters;
 pub use server::chats::{CallParsing, ChatOptions};
 pub use server::error::ApiError;

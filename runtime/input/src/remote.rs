@@ -77,6 +77,32 @@ pub fn origin(path: &Path) -> Option<PathBuf> {
     Some(copies().as_ref()?.urls.get(path)?.into())
 }
 
+/// The name that a caller knows a file by: the URL of which it is a copy, else its path. A file beside
+/// a copy, such as a later part of a capture, is beside the URL.
+#[must_use]
+pub fn named(path: &Path) -> PathBuf {
+    let copies = copies();
+    let Some(copies) = copies.as_ref() else { return path.to_owned() };
+    if let Some(url) = copies.urls.get(path) {
+        return url.into();
+    }
+    let is_beside = |copy: &Path| copy.parent() == path.parent();
+    let beside = copies.urls.iter().find(|(copy, _)| is_beside(copy)).map(|(_, url)| url);
+    let folder = beside.and_then(|url| url.rsplit_once('/')).map(|(folder, _)| folder);
+    match (folder, path.file_name().and_then(|name| name.to_str())) {
+        (Some(folder), Some(name)) => format!("{folder}/{name}").into(),
+        _ => path.to_owned(),
+    }
+}
+
+/// Has the versions of all objects looked at again when they are next asked for: what one command
+/// sees is one state of them, and a process may carry out several.
+pub fn look_again() {
+    if let Some(copies) = copies().as_mut() {
+        copies.paths.clear();
+    }
+}
+
 /// The error of a build that cannot reach `url`.
 #[must_use]
 pub fn not_built(url: &str) -> io::Error {
@@ -117,6 +143,20 @@ mod tests {
         for path in ["a/b", "/s3://a", "ftp://host/x", "s3:/a", "C:\\x", ""] {
             assert_eq!(url(Path::new(path)), None, "{path}");
             assert_eq!(local(Path::new(path)).expect("it is a path"), Path::new(path));
+        }
+    }
+
+    #[test]
+    fn copies_have_the_names_of_their_urls() {
+        let known = [(PathBuf::from("/copies/1/data/day.jsonl"), "s3://bucket/runs/day.jsonl".to_owned())];
+        copies().get_or_insert_default().urls.extend(known);
+        for (path, name) in [
+            ("/copies/1/data/day.jsonl", "s3://bucket/runs/day.jsonl"),
+            ("/copies/1/data/day.1.jsonl", "s3://bucket/runs/day.1.jsonl"),
+            ("/copies/2/data/day.jsonl", "/copies/2/data/day.jsonl"),
+            ("day.jsonl", "day.jsonl"),
+        ] {
+            assert_eq!(named(Path::new(path)), Path::new(name));
         }
     }
 

@@ -61,6 +61,6 @@ pub use playback::capture::PlaybackSettings;
 pub use process::engines::LiveEngines;
 pub use process::time_slice::shorten_time_slice;
 pub use stepping::watch::StepObserver;
-pub use token_list::{TokenList, TokenListError};
+pub use token_list::{PromptDigest, TokenList, TokenListError, prompt_digest};
 pub use vcr_core::PluginContext;
 pub use vcr_transfer::PeerStatistics as PeerTotals;

@@ -1,11 +1,12 @@
 //! The requests that an engine knows, by slot, tag and name.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use hashbrown::HashTable;
 use vcr_core::{PromptItem, RequestId};
 use vcr_transfer::{Description, Meeting, Peer, Room};
-use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature, Tensor, TensorData};
+use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature, SamplingParams, Tensor, TensorData};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::faults::active::{EngineFault, PlannedFailure};
@@ -74,6 +75,25 @@ pub(crate) struct Extras {
     pub(crate) failure: Option<PlannedFailure>,
     /// Output tokens that trigger a fault of the engine, and the fault.
     pub(crate) engine_fault: Option<(u32, EngineFault)>,
+    /// Answers to come of a resumable request.
+    pub(crate) turns: Option<Box<Turns>>,
+}
+
+/// The answers of a resumable request that are still to begin.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Those whose parts have come.
+    pub(crate) queued: VecDeque<Turn>,
+    /// Whether the latest answer has ended, and no part has come since.
+    pub(crate) waits: bool,
+}
+
+/// The answer to a part of a prompt.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) part: Vec<u32>,
+    pub(crate) params: SamplingParams,
+    pub(crate) structured_output: String,
 }
 
 /// The engine that holds a prompt's KV.
@@ -296,6 +316,16 @@ impl Requests {
 impl LiveRequest {
     pub(crate) fn event(&mut self, kind: EventType, timestamp: f64) {
         self.events.push(EngineCoreEvent { kind, timestamp });
+    }
+
+    /// Answers to come, if further parts of its prompt may come.
+    pub(crate) fn turns(&mut self) -> Option<&mut Turns> {
+        self.extras.as_mut()?.turns.as_deref_mut()
+    }
+
+    /// Whether further parts of its prompt may come.
+    pub(crate) fn is_resumable(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.turns.is_some())
     }
 
     /// Whether its next output is nothing but tokens.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use vcr_input::{Lines, Unpacked};
 
 /// Outputs to be given in turn, or to the prompt they belong to.
@@ -13,6 +14,21 @@ pub struct TokenList {
     pub in_turn: Vec<Vec<u32>>,
     /// Outputs by prompt.
     pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
+    /// Places in `in_turn` by the [`prompt_digest`] of their prompt.
+    pub by_digest: HashMap<PromptDigest, usize>,
+}
+
+/// The SHA-256 of a prompt.
+pub type PromptDigest = [u8; 32];
+
+/// The digest of a prompt's tokens, as words of four bytes, the lowest first.
+#[must_use]
+pub fn prompt_digest(prompt: &[u32]) -> PromptDigest {
+    let mut hasher = Sha256::new();
+    for token in prompt {
+        hasher.update(token.to_le_bytes());
+    }
+    hasher.finalize().into()
 }
 
 /// A file without usable outputs.
@@ -78,6 +94,16 @@ impl TokenList {
         }
         Ok(list)
     }
+
+    /// The output that belongs to a prompt.
+    pub(crate) fn of_prompt(&self, prompt: &[u32]) -> Option<&[u32]> {
+        if let Some(output) = self.by_prompt.get(prompt) {
+            return Some(output);
+        }
+        // Digests take a while, and most lists have none.
+        let place = (!self.by_digest.is_empty()).then(|| self.by_digest.get(&prompt_digest(prompt))).flatten()?;
+        self.in_turn.get(*place).map(Vec::as_slice)
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +129,21 @@ mod tests {
             read(b"{\"output_token_ids\": [1]}\n{\"output_token_ids\": []}").expect_err("no output").to_string();
         assert!(error.contains(":2: `output_token_ids` is empty"), "{error}");
         assert!(matches!(read(b"\n"), Err(TokenListError::Empty { .. })));
+    }
+
+    #[test]
+    fn digests_are_of_the_tokens_as_words() {
+        // printf '\1\0\0\0\0\1\0\0' | sha256sum
+        let known = "242045e2f1bb37769b514f182fd91b3d215324cb57f187cced1e9c62921dbac3";
+        let hex: String = prompt_digest(&[1, 256]).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, known);
+        let list = TokenList {
+            in_turn: vec![vec![1], vec![2]],
+            by_digest: HashMap::from([(prompt_digest(&[7, 8]), 1), (prompt_digest(&[9]), 5)]),
+            ..TokenList::default()
+        };
+        assert_eq!(list.of_prompt(&[7, 8]), Some(&[2][..]));
+        assert_eq!((list.of_prompt(&[7]), list.of_prompt(&[9])), (None, None));
     }
 
     proptest! {

@@ -156,7 +156,7 @@ impl Tokens {
             TokenChoice::Guest(_) | TokenChoice::Native(_) => (Vec::new(), u32::MAX),
             TokenChoice::Echo => (asked.prompt.into(), asked.prompt.len() as u32),
             TokenChoice::Listed(list) => {
-                let own = list.by_prompt.get(asked.prompt).map(Vec::as_slice);
+                let own = list.of_prompt(asked.prompt);
                 let listed = own.or_else(|| {
                     let in_turn = list.in_turn.get(self.next_in_turn % list.in_turn.len().max(1))?;
                     self.next_in_turn += 1;

@@ -88,6 +88,12 @@ impl EngineLog {
         self.any = true;
     }
 
+    /// A request has ended without output: the end of its input came.
+    pub fn ended(&mut self, tag: u64) {
+        self.ended.push(tag);
+        self.any = true;
+    }
+
     /// A live request was aborted.
     pub fn aborted(&mut self, tag: u64) {
         let id = self.id(tag);
@@ -188,7 +194,9 @@ impl EngineLog {
                 line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
             }
             if let Some(reason) = output.finish {
-                self.ended.push(output.tag);
+                if !engine.outputs().continuing.contains(&output.tag) {
+                    self.ended.push(output.tag);
+                }
                 line.fin.push((id.clone(), reason_word(reason).to_owned()));
             }
             line.out.get_or_insert_default().push((id, output.num_tokens));
@@ -290,6 +298,7 @@ pub fn stop_word(stop: AdmissionStop) -> &'static str {
         AdmissionStop::Unchunkable => "no chunking",
         AdmissionStop::Drafts => "drafts",
         AdmissionStop::Encoder => "encoder",
+        AdmissionStop::Interval => "interval",
         AdmissionStop::Paused => "paused",
     }
 }

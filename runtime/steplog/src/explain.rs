@@ -153,6 +153,9 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
                 did not allow"
             .to_owned();
     }
+    if is(AdmissionStop::Interval) {
+        return "prompts were put off until the interval between prefills is over".to_owned();
+    }
     if is(AdmissionStop::Paused) {
         return "the scheduler was paused".to_owned();
     }

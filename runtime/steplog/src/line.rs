@@ -292,8 +292,8 @@ impl<'de> Deserialize<'de> for StepEvent {
 
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
-    "i", "pause", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "look", "sync",
-    "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
+    "i", "pause", "add", "more", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "look",
+    "sync", "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -323,6 +323,9 @@ pub struct StepLine {
     /// Requests added since the line before, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<Id>,
+    /// Resumable requests that got the next part of their prompt, or its end, since the line before, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Id>,
     /// Requests aborted since the line before, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abort: Vec<Id>,

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    EngineConfig, EngineKind, EngineOption, KV_CACHE_GROUPS, KvTiersConfig, OPTIONS, OptionValue, derived_settings,
-    option, sglang, ticks,
+    EngineConfig, EngineKind, EngineOption, KV_CACHE_GROUPS, KvTiersConfig, OPTIONS, OptionValue, SharedTier,
+    derived_settings, option, sglang, ticks,
 };
 
 /// The settings that explanations need; none or zero where unknown.
@@ -29,7 +29,7 @@ impl<'a> Settings<'a> {
         let number = |names: &[&str]| first(map, names).and_then(Value::as_u64);
         let flag = |name: &str| map.get(name).and_then(Value::as_bool);
         Self {
-            budget: number(&["max_num_batched_tokens", "prefill_tokens_per_tick"]),
+            budget: number(&["max_num_scheduled_tokens", "max_num_batched_tokens", "prefill_tokens_per_tick"]),
             cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs", "max_active"]),
             policy: map.get("policy").and_then(Value::as_str),
             chunked_prefill: flag("chunked_prefill"),
@@ -123,6 +123,11 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
     // Logs from before there was such a latency have none.
     if tiers.host_latency_ns > 0 {
         settings["host_latency_ns"] = tiers.host_latency_ns.into();
+    }
+    for (key, shared) in [("shared_host", tiers.shared_host), ("shared_disk", tiers.shared_disk)] {
+        if let Some(SharedTier { write_bytes_per_s, read_bytes_per_s }) = shared {
+            settings[key] = json!({"write_bytes_per_s": write_bytes_per_s, "read_bytes_per_s": read_bytes_per_s});
+        }
     }
     settings
 }

@@ -45,8 +45,8 @@ impl Stamp {
 /// The folder of copies.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    /// Locks of entries that this process reads, as long as it lives.
-    used: Mutex<Vec<File>>,
+    /// Locks of entries that this process reads, as long as it lives, by the folders of entries.
+    used: Mutex<BTreeMap<PathBuf, File>>,
 }
 
 impl Cache {
@@ -56,14 +56,23 @@ impl Cache {
         let folder = entries.join(&hex::encode(Sha256::digest(url))[..32]);
         fs::create_dir_all(folder.join("data")).map_err(StoreError::file(&folder))?;
         fs::create_dir_all(folder.join("partial")).map_err(StoreError::file(&folder))?;
-        let used = lock_file(&folder.join(IN_USE))?;
         let fetching = lock_file(&folder.join(FETCHING))?;
         // Some network filesystems have no locks; there two processes may fetch the same.
-        let _ = used.lock_shared();
+        self.lock_shared(&folder)?;
         let _ = fetching.lock();
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).push(used);
         let stamps = fs::read(folder.join(STAMPS)).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Ok(Entry { stamps: stamps.unwrap_or_default(), entries, folder, _fetching: fetching })
+    }
+
+    /// Holds the lock of an entry, once in a process.
+    fn lock_shared(&self, folder: &Path) -> Result<(), StoreError> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if !used.contains_key(folder) {
+            let file = lock_file(&folder.join(IN_USE))?;
+            let _ = file.lock_shared();
+            used.insert(folder.to_owned(), file);
+        }
+        Ok(())
     }
 
     /// The folder of files that are not uploaded yet.

@@ -40,7 +40,7 @@ pub(crate) fn open(object: &Object) -> Result<Arc<dyn ObjectStore>, StoreError> 
         "s3" => s3(bucket).with_retry(retry).build().map(|store| Arc::new(store) as _),
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
-            builder.with_client_options(options(false)).build().map(|store| Arc::new(store) as _)
+            builder.with_client_options(options(is_http("GOOGLE_BASE_URL"))).build().map(|store| Arc::new(store) as _)
         }
         "az" => {
             let is_plain = is_http("AZURE_STORAGE_ENDPOINT") || env::var_os("AZURE_STORAGE_USE_EMULATOR").is_some();

@@ -46,6 +46,8 @@ pub enum TemplateErrorKind {
     Raised,
     /// The template takes more work than it may.
     Limit,
+    /// The template asks for another file.
+    File,
     /// The request does not fit the options, such as nothing to continue.
     Request,
     /// Any other failure while it renders.

@@ -69,14 +69,23 @@ impl ModelFolder {
         Ok(Self { path, cached_name, tokenizer, chat_template, generation, max_model_len, config })
     }
 
+    /// Numbers in the state of a token, if `config.json` states it.
+    #[must_use]
+    pub fn hidden_size(&self) -> Option<u32> {
+        self.stated("hidden_size")
+    }
+
+    /// A number in the part of `config.json` that is about texts.
+    fn stated(&self, name: &str) -> Option<u32> {
+        let config = self.config.as_ref()?;
+        let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
+        text.get(name)?.as_u64().and_then(|size| u32::try_from(size).ok())
+    }
+
     /// The size of the vocabulary that `config.json` states, or else the tokenizer's.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
-        let stated = self.config.as_ref().and_then(|config| {
-            let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
-            text.get("vocab_size")?.as_u64()
-        });
-        stated.and_then(|size| u32::try_from(size).ok()).unwrap_or_else(|| self.tokenizer.vocab_size())
+        self.stated("vocab_size").unwrap_or_else(|| self.tokenizer.vocab_size())
     }
 
     /// Tokens that end an output: the generation config's, then the tokenizer's.

@@ -100,6 +100,25 @@ impl ChatTemplate {
         self.0.content
     }
 
+    /// Renders a short chat, so that a template that could serve none is known at the start.
+    ///
+    /// # Errors
+    /// When it takes too much work, or asks for another file. What it refuses itself, or misses in
+    /// this chat, it may find in others.
+    pub fn check(&self) -> Result<(), TemplateError> {
+        let message = Value::from_pairs([("role", "user"), ("content", "a")]);
+        let request = TemplateRequest {
+            messages: std::iter::once(message).collect(),
+            add_generation_prompt: true,
+            now_s: Some(0),
+            ..TemplateRequest::default()
+        };
+        match self.render_chat(&request) {
+            Err(error) if matches!(error.kind, TemplateErrorKind::Limit | TemplateErrorKind::File) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Renders a chat as vLLM does: contents are brought into the template's format
     /// and arguments of tool calls are parsed before.
     ///

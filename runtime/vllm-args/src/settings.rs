@@ -252,6 +252,14 @@ impl Settings {
             "--max-num-batched-tokens" => {
                 later(&mut late.max_num_batched_tokens, readable(word, 1)?, "max_num_batched_tokens")
             }
+            "--max-num-scheduled-tokens" => {
+                let tokens = readable(word, 1)?;
+                input.max_num_scheduled_tokens = Some(tokens);
+                format!("max_num_scheduled_tokens: {tokens}")
+            }
+            "--prefill-schedule-interval" => {
+                set(&mut input.prefill_schedule_interval, word, 1, "prefill_schedule_interval")?
+            }
             "--max-num-seqs" => later(&mut late.max_num_seqs, count(word, 1)?, "max_num_seqs"),
             "--max-loras" => later(&mut late.max_loras, count(word, 1)?, "max_loras"),
             "--enable-lora" => {

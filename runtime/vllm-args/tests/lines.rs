@@ -145,9 +145,19 @@ fn drafters_become_options() {
 }
 
 #[test]
+fn budgets_and_intervals_of_steps_are_settings() {
+    let args = read("m --max-num-batched-tokens 8k --max-num-scheduled-tokens 4K --prefill-schedule-interval 4");
+    let input = &args.input;
+    let found = (input.max_num_batched_tokens, input.max_num_scheduled_tokens, input.prefill_schedule_interval);
+    assert_eq!(found, (8000, Some(4096), 4));
+    let found = errors("m --prefill-schedule-interval 0 --max-num-scheduled-tokens 0");
+    assert!(found[0].contains("`--prefill-schedule-interval 0`"), "{found:?}");
+    assert!(found[1].contains("`--max-num-scheduled-tokens 0`"), "{found:?}");
+}
+
+#[test]
 fn what_would_change_decisions_is_refused_with_its_reason() {
     for (arguments, expected) in [
-        ("--prefill-schedule-interval 4", "`--prefill-schedule-interval 4` is not simulated"),
         ("--scheduler-cls a.B", "`--scheduler-cls a.B` is not simulated"),
         ("--enable-dbo", "`--enable-dbo` is not simulated"),
         (
@@ -164,7 +174,9 @@ fn what_would_change_decisions_is_refused_with_its_reason() {
         assert!(found[0].contains(expected), "{arguments}: {found:?}");
     }
     // Their defaults change nothing.
-    let args = read("m -pp 1 --prefill-schedule-interval 1 --no-enable-dbo --scheduler-cls None --ubatch-size 0");
+    let args = read(
+        "m -pp 1 --stream-interval 1 --prefill-schedule-interval 1 --no-enable-dbo --scheduler-cls None --ubatch-size 0",
+    );
     assert_eq!(args.input, read("m").input);
 }
 
@@ -177,8 +189,8 @@ fn mistakes_are_all_named() {
         found,
         [
             "unknown argument `--max-num-sequences`: did you mean `--max-num-seqs`?",
-            "ambiguous argument `--max-num`: it may be --max-num-active-seqs, --max-num-batched-tokens, --max-num-seqs, \
-             --max-num-scheduled-tokens, --max-num-queued-reqs, --max-num-queued-tokens",
+            "ambiguous argument `--max-num`: it may be --max-num-active-seqs, --max-num-batched-tokens, \
+             --max-num-scheduled-tokens, --max-num-seqs, --max-num-queued-reqs, --max-num-queued-tokens",
             "invalid `--enable-lora=yes`: expected `--enable-lora` or `--no-enable-lora` alone",
             "invalid argument `other`: expected one model, here `m`, and arguments that begin with `-`",
             "invalid `--seed`: expected a value after it",

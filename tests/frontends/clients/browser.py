@@ -82,4 +82,5 @@ def main():
     print(json.dumps(seen))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -31,7 +31,7 @@ impl Serve {
     /// When there is no such binary, or it does not serve.
     #[must_use]
     pub fn start(args: &[&str]) -> Self {
-        Self::with_scheme("http", args)
+        Self::with_scheme("http", &[], args)
     }
 
     /// The same with a certificate, to be asked by a client of TLS.
@@ -40,11 +40,20 @@ impl Serve {
     /// As there.
     #[must_use]
     pub fn start_tls(args: &[&str]) -> Self {
-        Self::with_scheme("https", args)
+        Self::with_scheme("https", &[], args)
     }
 
-    fn with_scheme(scheme: &str, args: &[&str]) -> Self {
-        let running = Running::start(&[&["serve", "--port", "0"], args].concat());
+    /// The same with these variables of the environment.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn start_with(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        Self::with_scheme("http", variables, args)
+    }
+
+    fn with_scheme(scheme: &str, variables: &[(&str, &str)], args: &[&str]) -> Self {
+        let running = Running::start_with(variables, &[&["serve", "--port", "0"], args].concat());
         let line = running.wait_for(&format!("on {scheme}://"));
         let address = line.rsplit("://").next().expect("the line has an address").trim().to_owned();
         Self { running, address }

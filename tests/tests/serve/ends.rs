@@ -59,4 +59,5 @@ fn sigterm_aborts_requests_unless_told_otherwise() {
 fn readiness_waits_for_the_start_up() {
     let serve = Serve::start(&["--startup-duration", "1h"]);
     assert_eq!((serve.get("/health").status, serve.get("/ready").status), (200, 503));
+    assert_eq!(serve.get("/health/ready").status, 503, "as llm-d-inference-sim calls it");
 }

@@ -1,7 +1,7 @@
 //! Requests that cannot be served.
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Serve};
+use vcr_tests::{Folder, Serve, byte_tokenizer};
 
 #[test]
 fn errors_are_those_of_vllm() {
@@ -90,6 +90,21 @@ fn what_cannot_be_served_is_said_at_the_start() {
     let folder = Folder::new();
     let said = folder.vcr(&["serve", "no-such-model"]).ended(2);
     assert!(said.stderr.contains("no-such-model"), "{}", said.stderr);
+    std::fs::create_dir(folder.path().join("model")).expect("a temporary folder is writable");
+    for (file, text, wanted) in [
+        ("tokenizer.json", "{", "invalid file `model/tokenizer.json`"),
+        ("chat_template.jinja", "{% for %}", "invalid chat template: line 1"),
+        (
+            "chat_template.jinja",
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "loop for ever",
+        ),
+        ("chat_template.jinja", "{% include '/etc/passwd' %}", "the template reads no files"),
+    ] {
+        folder.write("model/tokenizer.json", byte_tokenizer().to_string());
+        folder.write(&format!("model/{file}"), text);
+        folder.vcr(&["serve", "model", "--port", "0"]).failed(2, &["MODEL model: ", wanted]);
+    }
     let serve = Serve::start(&[]);
     let port = serve.address().rsplit(':').next().expect("a port").to_owned();
     let said = folder.vcr(&["serve", "--port", &port]).ended(2);

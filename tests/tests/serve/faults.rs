@@ -155,3 +155,27 @@ fn client_faults_come_and_go_while_it_serves() {
     assert_eq!(cleared.into_body().read_to_string().expect("it is text"), r#"{"faults":[]}"#);
     assert_eq!(call(), 200);
 }
+
+/// Readers of metrics, such as autoscalers, see made-up values from then on, and at last the real ones.
+#[test]
+fn made_up_metrics_come_and_go_while_it_serves() {
+    let (serve, admin) = with_admin(&[]);
+    let running = || {
+        let answer = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");
+        let text = answer.into_body().read_to_string().expect("it is text");
+        let series = r#"vllm:num_requests_running{model_name="sim",engine="0"} "#;
+        text.lines().find_map(|line| line.strip_prefix(series).map(str::to_owned))
+    };
+    assert_eq!(running().as_deref(), Some("0"));
+    let (status, body) = post(&admin, "/fake-metrics", r#"{"running-requests": 10}"#);
+    assert_eq!((status, body.as_str()), (200, r#"{"fake_metrics":{"running-requests":10}}"#));
+    assert_eq!(running().as_deref(), Some("10"));
+    let (status, body) = post(&admin, "/fake-metrics", r#"{"waiting-requests": 2}"#);
+    assert_eq!((status, body.as_str()), (200, r#"{"fake_metrics":{"running-requests":10,"waiting-requests":2}}"#));
+    let (status, body) = post(&admin, "/fake-metrics", r#"{"running": 1}"#);
+    assert!(status == 400 && body.contains("unknown field `running`"), "{status} {body}");
+    assert_eq!(running().as_deref(), Some("10"));
+    let cleared = ureq::delete(format!("{admin}/fake-metrics")).call().expect("it is answered");
+    assert_eq!(cleared.into_body().read_to_string().expect("it is text"), r#"{"fake_metrics":{}}"#);
+    assert_eq!(running().as_deref(), Some("0"));
+}

@@ -5,6 +5,7 @@ mod as_vllm;
 mod chat;
 mod embeddings;
 mod ends;
+mod engines;
 mod errors;
 mod faults;
 mod grpc;

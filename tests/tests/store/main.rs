@@ -6,6 +6,7 @@ mod server;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, capture, free_port, vcr, wait_until};
 
@@ -78,6 +79,57 @@ fn a_run_from_a_bucket_into_a_bucket_is_that_of_local_files() {
     s3.put("out/requests.jsonl", &fs::read(folder.path().join("out/requests.jsonl")).expect("it is there"));
     let compared = run(&folder, &s3.settings(), &["compare", "s3://bucket/out/", "out"]).ended(0);
     assert!(compared.stdout.contains("40"), "{}", compared.stdout);
+}
+
+/// The other two stores, by what their clients send to a server that keeps files by their paths.
+#[test]
+fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
+    // The account's key is base64.
+    let key = base64::engine::general_purpose::STANDARD.encode(SECRET);
+    // An account that needs no token, as emulators take it.
+    let account = json!({"private_key": SECRET, "private_key_id": "1", "client_email": "me", "disable_oauth": true});
+    let google = |server: &Server| {
+        vec![("GOOGLE_BASE_URL", server.url("")), ("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_string())]
+    };
+    let azure = |server: &Server| {
+        let account = ("AZURE_STORAGE_ACCOUNT_NAME", "me".to_owned());
+        vec![("AZURE_STORAGE_ENDPOINT", server.url("")), account, ("AZURE_STORAGE_ACCOUNT_KEY", key.clone())]
+    };
+    let stores: [(&str, &dyn Fn(&Server) -> Vec<(&'static str, String)>, Option<&str>); 2] =
+        [("gs", &google, None), ("az", &azure, Some("SharedKey me:"))];
+    for (scheme, settings, signed) in stores {
+        let (server, folder) = (Server::start(), Folder::new());
+        let settings = settings(&server);
+        let run = |args: &[&str]| {
+            let said = run(&folder, &settings, args);
+            assert!(!said.stdout.contains(&key) && !said.stderr.contains(&key), "{}", said.stderr);
+            said
+        };
+        folder.write("script.rhai", SCENARIO);
+        folder.write("requests.jsonl", trace());
+        server.put("/bucket/in/script.rhai", SCENARIO.as_bytes());
+        server.put("/bucket/in/requests.jsonl", trace().as_bytes());
+        let files = ["--files", "report,requests", "--quiet"];
+        let local = run(&[&["run", "script.rhai", "--out", "out"], &files[..]].concat()).ended(0);
+        let (script, out) = (format!("{scheme}://bucket/in/script.rhai"), format!("{scheme}://bucket/out"));
+        let remote = [&["run", &script, "--out", &out], &files[..]].concat();
+        assert_eq!(run(&remote).ended(0).stdout, local.stdout, "{scheme}");
+        if let Some(signed) = signed {
+            assert!(server.authorization().is_some_and(|of| of.starts_with(signed)), "{scheme}");
+        }
+        for name in ["report.json", "requests.jsonl"] {
+            let expected = fs::read(folder.path().join("out").join(name)).expect("it was written");
+            assert!(server.get(&format!("/bucket/out/{name}")) == Some(expected), "{scheme}: {name}");
+        }
+        // What it wrote itself may be replaced, and nothing else.
+        let _ = run(&remote).ended(0);
+        server.put("/bucket/other/report.json", b"theirs");
+        let other = format!("{scheme}://bucket/other");
+        let existing = format!("cannot write `{other}/report.json`: the file exists");
+        run(&["run", &script, "--out", &other]).failed(2, &[&existing]);
+        let missing = format!("{scheme}://bucket/none.jsonl");
+        run(&["inspect", "summarize", &missing]).failed(2, &[&format!("cannot read `{missing}`")]);
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! An HTTP server of files: ranges, versions, connections that break off, and the part of the
-//! Hugging Face Hub that clients of data sets need.
+//! An HTTP server of files: ranges, versions, connections that break off, the part of the
+//! Hugging Face Hub that clients of data sets need, and the one request by which Google's and
+//! Azure's stores take a small object.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -54,6 +55,10 @@ impl Server {
         self.with(|state| state.files.insert(path.to_owned(), contents.to_vec()));
     }
 
+    pub(crate) fn get(&self, path: &str) -> Option<Vec<u8>> {
+        self.with(|state| state.files.get(path).cloned())
+    }
+
     /// Cuts answers off behind `bytes`, `times` times.
     pub(crate) fn cut(&self, bytes: usize, times: u32) {
         self.with(|state| state.cut = (bytes, times));
@@ -74,6 +79,28 @@ fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
     while let Some((method, path, headers)) = read_head(&mut reader) {
         let mut state = state.lock().expect("no holder panicked");
         state.authorization = headers.get("authorization").cloned();
+        if method == "PUT" || method == "DELETE" {
+            let mut body = vec![0; headers.get("content-length").map_or(0, |bytes| bytes.parse().expect("a number"))];
+            reader.read_exact(&mut body).expect("a body is as long as it says");
+            // Only where nothing is: Google's words, then Azure's.
+            let is_new_only = headers.get("x-goog-if-generation-match").is_some_and(|of| of == "0")
+                || headers.get("if-none-match").is_some_and(|of| of == "*");
+            let path = path.split('?').next().unwrap_or_default().to_owned();
+            let status = if is_new_only && state.files.contains_key(&path) {
+                "412 Precondition Failed"
+            } else if method == "PUT" {
+                state.files.insert(path, body);
+                "201 Created"
+            } else {
+                state.files.remove(&path);
+                "202 Accepted"
+            };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nETag: \"0\"\r\n\r\n");
+            if (&mut &*stream).write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            continue;
+        }
         let Some(file) = state.files.get(path.split('?').next().unwrap_or_default()).cloned() else {
             let _ = (&mut &*stream).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
             continue;
@@ -111,10 +138,22 @@ fn read_head(reader: &mut impl std::io::BufRead) -> Option<(String, String, BTre
     let mut lines = reader.lines().map_while(Result::ok);
     let first = lines.next()?;
     let mut words = first.split(' ').map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
+    let (method, path) = (words.next()?, decoded(&words.next()?));
     let headers = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let (name, value) = line.split_once(':')?;
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     });
     Some((method, path, headers.collect()))
+}
+
+/// A path whose signs are not percent-encoded: Google's client encodes even slashes.
+fn decoded(path: &str) -> String {
+    let mut parts = path.split('%');
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        decoded.push(char::from(u8::from_str_radix(code, 16).expect("two digits follow")));
+        decoded += rest;
+    }
+    decoded
 }

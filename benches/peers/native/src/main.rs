@@ -1,16 +1,20 @@
 //! Replays a Mooncake trace with the crate of Dynamo 1.6.1's replay.
 //!
 //!     dynamo-replay TRACE.jsonl OUT.json '{"workers": 4}'
+//!     dynamo-replay TRACE.jsonl OUT.json '{"prefill": 2, "decode": 2, "router": "kv_router"}'
 //!
 //! Prompts are hash ids, its most compact form; Dynamo's own replay makes tokens of them. The
-//! crate has round robin alone: the KV router is in others.
+//! crate has round robin alone: the KV router is that of Dynamo's mocker, by its own entry.
+
+#[cfg(feature = "kv-router")]
+mod kv_router;
 
 use std::path::Path;
 
 use aisimulate_core::replay::loadgen::{Trace, WorkloadDriver};
 use aisimulate_core::replay::{
     CURRENT_REPLAY_SPEC_VERSION, ReplayAdapters, ReplayEngineFactory, ReplayRuntimeInput, ReplaySpec, ReplayTopology,
-    SlaThresholds,
+    SlaThresholds, WorkerPoolSpec,
 };
 use aisimulate_core::{ReplayReport, Replayer};
 use anyhow::{Context, Result, bail};
@@ -22,17 +26,38 @@ use serde_json::{Value, json};
 struct Options {
     #[serde(default = "one")]
     workers: usize,
+    /// Workers of a disaggregated deployment, in the place of `workers`.
+    #[serde(default)]
+    prefill: usize,
+    #[serde(default)]
+    decode: usize,
+    #[serde(default)]
+    router: Router,
     /// Settings of a rank, as in Dynamo's engine arguments.
     #[serde(default)]
     engine: serde_json::Map<String, Value>,
     #[serde(default = "one")]
     ranks: usize,
+    #[serde(default = "lru")]
+    kv_eviction_policy: String,
     #[serde(default = "published_block")]
     trace_block_size: usize,
 }
 
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Router {
+    #[default]
+    RoundRobin,
+    KvRouter,
+}
+
 fn one() -> usize {
     1
+}
+
+fn lru() -> String {
+    "lru".to_owned()
 }
 
 fn published_block() -> usize {
@@ -43,7 +68,13 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [trace, out, options] = &arguments[..] else { bail!("usage: dynamo-replay TRACE.jsonl OUT.json OPTIONS") };
     let options: Options = serde_json::from_str(options).context("OPTIONS")?;
-    let report = serde_json::to_vec(&replay(Path::new(trace), &options)?)?;
+    let report = match options.router {
+        Router::RoundRobin => serde_json::to_vec(&replay(Path::new(trace), &options)?)?,
+        #[cfg(feature = "kv-router")]
+        Router::KvRouter => kv_router::replay(Path::new(trace), &options)?,
+        #[cfg(not(feature = "kv-router"))]
+        Router::KvRouter => bail!("built without the feature kv-router"),
+    };
     std::fs::write(out, report).with_context(|| format!("cannot write {out}"))
 }
 
@@ -52,10 +83,23 @@ fn replay(path: &Path, options: &Options) -> Result<ReplayReport> {
     trace = trace.speed_up_timing(1.0)?;
     let block_size = engine_block_size(&options.engine);
     let driver = WorkloadDriver::new_trace_without_replay_hashes(trace, block_size, false)?.without_session_metadata();
+    let pool = |initial_workers| WorkerPoolSpec { initial_workers, ..WorkerPoolSpec::default() };
+    let topology = match options.prefill {
+        0 => ReplayTopology::aggregated(options.workers),
+        prefill => ReplayTopology::Disaggregated {
+            prefill: pool(prefill),
+            decode: pool(options.decode),
+            handoff_latency_ms: 0.0,
+        },
+    };
     let spec = ReplaySpec {
         version: CURRENT_REPLAY_SPEC_VERSION,
-        topology: ReplayTopology::aggregated(options.workers),
-        engine: json!({"rank": options.engine, "dp_size": options.ranks}),
+        topology,
+        engine: json!({
+            "rank": options.engine,
+            "dp_size": options.ranks,
+            "kv_eviction_policy": options.kv_eviction_policy,
+        }),
         adapters: ReplayAdapters::default(),
         max_sim_time_ms: None,
         max_in_flight: None,

@@ -200,8 +200,19 @@ fn run_args(words: &[OsString]) -> Result<RunArgs, Refusal> {
     }
 }
 
+/// Lets inputs and outputs be objects at URLs, as they are for the command.
+fn reach_objects() {
+    #[cfg(feature = "store")]
+    {
+        static INSTALLED: std::sync::Once = std::sync::Once::new();
+        INSTALLED.call_once(vcr_store::Store::install);
+    }
+    vcr_input::remote::look_again();
+}
+
 /// Reads words; the errors are those of the command line, without its usage.
 fn command(words: &[OsString]) -> Result<Command, Refusal> {
+    reach_objects();
     let words = std::iter::once(OsString::from("vcr")).chain(words.iter().cloned()).collect();
     let parsed = parsed(words).map_err(|error| {
         let text = without_parse_messages(error.render().to_string());

@@ -177,7 +177,7 @@ impl Sweep {
             sources.extend(found.into_iter().map(|source| ((source.name.clone(), source.path.clone()), source)));
         }
         let mut files: Vec<PathBuf> = self.text.is_none().then(|| path.clone()).into_iter().collect();
-        let word = path.display().to_string();
+        let word = vcr_input::remote::named(&path).display().to_string();
         if points.is_packed() {
             let file = read_named(&path)?;
             return Ok((files, vec![InputFile { word, files: vec![file] }]));
@@ -272,8 +272,8 @@ fn read_named(path: &Path) -> Result<(String, Vec<u8>), Refusal> {
 
 /// A file that a replay names, with the further parts of a rotated capture.
 fn replay_input(path: &Path) -> Result<InputFile, Refusal> {
-    let word = path.display().to_string();
-    let source = SourceFile { kind: "trace", name: word.clone(), path: path.to_owned(), parts: None };
+    let word = vcr_input::remote::named(path).display().to_string();
+    let source = SourceFile { kind: "trace", name: path.display().to_string(), path: path.to_owned(), parts: None };
     let mut files = vec![read_named(path)?];
     for (_, part) in source.files().map_err(|error| unreadable(path, &error))? {
         if part != path {

@@ -1,6 +1,6 @@
 //! Captures and step logs as columns.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vcr_import::export::RequestColumns;
 use vcr_import::table::{Cells, Column, write};
@@ -16,6 +16,7 @@ use crate::sweep::out_format;
 /// # Errors
 /// When it cannot be read.
 pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
+    let path = &local(path)?;
     let mut table = RequestColumns::default();
     let read = import(path, &ImportOptions::default(), &mut |line| {
         table.add(&line);
@@ -30,6 +31,7 @@ pub fn capture_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
 /// # Errors
 /// When it cannot be read.
 pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
+    let path = &local(path)?;
     let log = StepLog::read(path).map_err(|error| Refusal::input(error.to_string()))?;
     let steps = Steps::of(&log);
     let texts = |name: &str, of: &dyn Fn(&vcr_steplog::Step<'_>) -> String| Column {
@@ -72,7 +74,14 @@ pub fn step_columns(path: &Path) -> Result<Vec<Column>, Refusal> {
 /// # Errors
 /// For another ending; those of the file.
 pub fn write_columns(path: &Path, columns: &[Column], force: bool) -> Result<(), Refusal> {
+    super::reach_objects();
     let format = out_format("path", path)?;
     let file = vcr_output::Outputs::new(force).create(path)?;
     Ok(file.write_with(|out| write(out, columns, format))?)
+}
+
+/// The path of an input; of a URL, that of a copy.
+fn local(path: &Path) -> Result<PathBuf, Refusal> {
+    super::reach_objects();
+    crate::values::input(path).map_err(Refusal::input)
 }

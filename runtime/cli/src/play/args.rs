@@ -160,7 +160,7 @@ pub(crate) struct RoutingArgs {
 #[command(next_help_heading = "Tokens")]
 pub(crate) struct TokenArgs {
     /// Source of output tokens: `random`, `echo`, a .jsonl file, or a guest.
-    #[arg(long, value_name = "SOURCE", default_value = "random")]
+    #[arg(long, value_name = "SOURCE", default_value = "random", value_parser = crate::values::token_source)]
     pub(crate) tokens: String,
 
     /// Configuration of the guest, as JSON.

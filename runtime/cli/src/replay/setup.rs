@@ -243,7 +243,11 @@ fn topology(
         }
         return Ok((
             Topology::Aggregated(pool),
-            ReportSettings { decode_gpus_per_worker: engine.gpus_per_worker(), ..settings },
+            ReportSettings {
+                decode_gpus_per_worker: engine.gpus_per_worker(),
+                kv_eviction: engine.kv_eviction,
+                ..settings
+            },
         ));
     };
     let prefill_place = "--prefill-engine-args";
@@ -258,6 +262,7 @@ fn topology(
     let settings = ReportSettings {
         prefill_gpus_per_worker: prefill.gpus_per_worker(),
         decode_gpus_per_worker: decode.gpus_per_worker(),
+        kv_eviction: prefill.kv_eviction,
         ..settings
     };
     Ok((

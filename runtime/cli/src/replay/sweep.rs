@@ -250,7 +250,8 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
 /// The options that results depend on, besides what is swept; files by their names.
 fn settings(args: &ReplayArgs) -> String {
     let run = super::args::RunFlags { memory_limit: None, threads: None, ..args.run.clone() };
-    format!("{:?}", (&args.trace_files, &args.trace, &args.profile, &args.synthetic, &args.cluster, &args.router, run))
+    let traces: Vec<_> = args.trace_files.iter().map(|path| vcr_input::remote::named(path)).collect();
+    format!("{:?}", (&traces, &args.trace, &args.profile, &args.synthetic, &args.cluster, &args.router, run))
 }
 
 fn no_sweep(args: &ReplayArgs) -> super::args::SweepArgs {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use vcr_frontend::{MediaLimits, MediaRules};
+use vcr_frontend::{ImageOptions, MediaLimits, MediaRules};
 
 use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
@@ -103,6 +103,10 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     pub(crate) enable_prompt_tokens_details: bool,
 
+    /// Table of the answers in a SQLite database that --tokens names.
+    #[arg(long, value_name = "NAME", default_value = "llmd")]
+    pub(crate) tokens_table: String,
+
     /// Threads of the server, besides those of the engines.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) server_threads: u16,
@@ -141,9 +145,43 @@ pub(crate) struct MediaArgs {
     /// Images, audios and videos of a prompt at most, such as {"image": 2, "video": 0}.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     limit_mm_per_prompt: MediaLimits,
+
+    /// Leave the language model out: every token is the first of the vocabulary, whatever --tokens says,
+    /// and answers tell where the encoder's outputs are.
+    #[arg(long)]
+    pub(crate) mm_encoder_only: bool,
+
+    /// Add an image to text answers of chats with the header `X-Send-Image: true`.
+    #[arg(long)]
+    omni: bool,
+
+    /// Probability of an image in other answers of chats.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::chats::probability)]
+    #[arg(requires = "omni")]
+    image_emission_rate: f64,
+
+    /// Time that an image takes behind the last token.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
+    #[arg(requires = "omni")]
+    time_to_generate_image: u64,
+
+    /// Standard deviation of this time.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
+    #[arg(requires = "omni")]
+    time_to_generate_image_std_dev: u64,
 }
 
 impl MediaArgs {
+    /// Images in answers, if there may be any.
+    pub(crate) fn images(&self, seed: u64) -> Option<ImageOptions> {
+        self.omni.then_some(ImageOptions {
+            rate: self.image_emission_rate,
+            time_ns: self.time_to_generate_image,
+            time_std_dev_ns: self.time_to_generate_image_std_dev,
+            seed,
+        })
+    }
+
     pub(crate) fn rules(&self) -> MediaRules {
         MediaRules {
             image_tokens: self.image_tokens,

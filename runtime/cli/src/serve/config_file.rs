@@ -14,14 +14,20 @@ use vcr_frontend::options_file::{self, Setting};
 use super::operations::llm_d_config;
 use crate::exit::{Exit, printed};
 
-/// Ids of the options that a file gave, and the file.
-static FROM_FILE: std::sync::OnceLock<(String, Vec<String>)> = std::sync::OnceLock::new();
+/// Files, and the ids of the options that each of them gave.
+static FROM_FILES: std::sync::OnceLock<Vec<FromFile>> = std::sync::OnceLock::new();
 
 /// The words of the command line.
 static LINE: std::sync::OnceLock<Vec<OsString>> = std::sync::OnceLock::new();
 
 /// Translation of a configuration of llm-d-inference-sim.
 static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
+
+/// A file, and the ids of the options that it gave.
+type FromFile = (String, Vec<String>);
+
+/// Options whose values are secrets.
+const SECRETS: &[&str] = &["api_key", "tenant_key"];
 
 /// The command line; that of `vcr serve --config FILE` is completed by the file.
 pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches, clap::Error> {
@@ -43,19 +49,25 @@ pub(crate) fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches,
         command.clone().error(ErrorKind::ValueValidation, format!("{option} {}: {reason}", path.display()))
     };
     let mut further = Vec::new();
+    let mut from_files: Vec<FromFile> = Vec::new();
     if let Some(path) = own {
         let added = read(path).and_then(|values| arguments(&values, &subcommand, serve));
         let added = added.map_err(|reason| refused("--config", path, reason))?;
         let ids = added.iter().map(|(id, _)| id.clone()).collect();
-        // There is one command line.
-        _ = FROM_FILE.set((path.display().to_string(), ids));
+        from_files.push((path.display().to_string(), ids));
         further.extend(added.into_iter().flat_map(|(_, words)| words));
     }
     if let Some(path) = peers {
         let translation = llm_d_config(path).map_err(|reason| refused("--llm-d-config", path, reason))?;
-        further.extend(translated(&translation.options, &subcommand, serve));
+        let given = from_files.iter().flat_map(|(_, ids)| ids.iter().map(String::as_str)).collect::<Vec<_>>();
+        let added = translated(&translation.options, &subcommand, serve, &given);
+        let (ids, words): (Vec<String>, Vec<OsString>) = added.into_iter().unzip();
+        from_files.push((path.display().to_string(), ids));
+        further.extend(words);
         _ = TRANSLATION.set(translation);
     }
+    // There is one command line.
+    _ = FROM_FILES.set(from_files);
     command.try_get_matches_from(line.iter().cloned().chain(further))
 }
 
@@ -63,23 +75,29 @@ fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
     serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
 }
 
-/// The words of options that nothing else gives.
-fn translated(options: &[(&'static str, Option<String>)], serve: &Command, given: &ArgMatches) -> Vec<OsString> {
-    let is_free = |option: &str| {
+/// The words of options that nothing else gives, with the options' ids. Those of `in_file` are
+/// given by another file.
+fn translated(
+    options: &[(&'static str, Option<String>)],
+    serve: &Command,
+    given: &ArgMatches,
+    in_file: &[&str],
+) -> Vec<(String, OsString)> {
+    // An option that is not there is left for the parser to refuse.
+    let id_of = |option: &str| {
         let arg = serve.get_arguments().find(|arg| is_named(arg, option.trim_start_matches("--")));
-        // An option that is not there is left for the parser to refuse.
-        arg.is_none_or(|arg| {
-            let id = arg.get_id().as_str();
-            let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));
-            let is_in_file = FROM_FILE.get().is_some_and(|(_, ids)| ids.iter().any(|other| other == id));
-            !is_in_file && !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-        })
+        arg.map_or(option, |arg| arg.get_id().as_str()).to_owned()
+    };
+    let is_free = |id: &str| {
+        let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));
+        !in_file.contains(&id) && !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     };
     let word = |(option, value): &(&str, Option<String>)| match value {
         Some(value) => format!("{option}={value}").into(),
         None => (*option).into(),
     };
-    options.iter().filter(|(option, _)| is_free(option)).map(word).collect()
+    let with_id = |option: &(&'static str, Option<String>)| (id_of(option.0), word(option));
+    options.iter().map(with_id).filter(|(id, _)| is_free(id)).collect()
 }
 
 /// Logs what of a configuration of llm-d-inference-sim is not honoured.
@@ -173,7 +191,11 @@ pub(crate) fn show() -> Exit {
         let raw = given.try_get_raw(id).ok().flatten();
         let values: Vec<_> = raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect();
         let name = arg.get_long().unwrap_or(id);
-        let value = if values.is_empty() { "(none)".to_owned() } else { values.join(", ") };
+        let value = match values.as_slice() {
+            [] => "(none)".to_owned(),
+            _ if SECRETS.contains(&id) => "(hidden)".to_owned(),
+            values => values.join(", "),
+        };
         out.push_str(&format!("{name}: {value}  # {}\n", source(arg, given)));
     }
     printed(std::io::stdout().write_all(out.as_bytes()), Exit::Passed)
@@ -181,9 +203,8 @@ pub(crate) fn show() -> Exit {
 
 fn source(arg: &Arg, given: &ArgMatches) -> String {
     let id = arg.get_id().as_str();
-    if let Some((file, ids)) = FROM_FILE.get()
-        && ids.iter().any(|of_file| of_file == id)
-    {
+    let gave_it = |(_, ids): &&FromFile| ids.iter().any(|of_file| of_file == id);
+    if let Some((file, _)) = FROM_FILES.get().and_then(|files| files.iter().find(gave_it)) {
         return format!("file {file}");
     }
     match given.try_contains_id(id).ok().and_then(|_| given.value_source(id)) {

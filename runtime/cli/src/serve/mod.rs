@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use vcr_control::Listeners;
 use vcr_frontend::http::ServerThreads;
-use vcr_frontend::{App, ChatOptions, EngineClient, Front, Model, ServerOptions};
-use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenFactory};
+use vcr_frontend::{App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, Front, Model, ServerOptions};
+use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenChoice, TokenFactory};
 use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
 
@@ -30,10 +30,13 @@ use crate::play::{control, ended, playback};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
-use operations::{ChangedFaults, Operations, Server};
+use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
 
 /// Numbers in an embedding unless an option says: as many as small models have.
 const EMBEDDING_DIMENSIONS: u32 = 384;
+
+/// Numbers in the state of a token where no `config.json` states it.
+const HIDDEN_SIZE: u32 = 4096;
 
 /// All that serving takes.
 struct Prepared {
@@ -43,6 +46,8 @@ struct Prepared {
     operations: Operations,
     /// One, or one for each engine.
     listeners: Vec<TcpListener>,
+    /// Where the outputs of an encoder without a language model are.
+    encoder: Option<EncoderAddress>,
     control: Listeners,
     threads: ServerThreads,
 }
@@ -80,21 +85,25 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
-        model_config: own.config,
+        model_config: own.config.clone(),
         // Ids that only pad the model's vocabulary have no text.
         vocab_size: model.tokenizer.vocab_size(),
         max_model_len: own.max_model_len,
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
         tokens: Some(("english", english(args, &model, &chats)?)),
-        listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
+        listed: texts::read(&args.live.tokens.tokens, &args.server.tokens_table, &model, &chats)?.map(Arc::new),
     };
-    let config = live_config(&args.live, side, guests)?;
+    let mut config = live_config(&args.live, side, guests)?;
+    if args.media.mm_encoder_only {
+        config.tokens.choice = TokenChoice::Native(Arc::new(|_context| Ok(Box::new(EncoderOnly))));
+    }
     model.max_model_len = config.engine.max_model_len();
     model.embedding_dimensions = config.tokens.embedding_dimensions.unwrap_or(EMBEDDING_DIMENSIONS);
     let first = config.identity.first_rank;
     let server = Server {
         model_name: model.names.first().cloned().unwrap_or_default(),
+        host: args.server.host.clone(),
         engines: first..first + config.identity.num_ranks,
         max_model_len_tokens: u64::from(model.max_model_len),
         seed: args.live.tokens.seed,
@@ -106,10 +115,16 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         true => (0..config.identity.num_ranks).map(|rank| listen(&args.server, rank)).collect::<Result<_, _>>()?,
         false => vec![listen(&args.server, 0)?],
     };
+    let port = listeners.first().and_then(|listener| listener.local_addr().ok()).map_or(0, |address| address.port());
+    let encoder = args.media.mm_encoder_only.then(|| EncoderAddress {
+        host: args.server.host.clone(),
+        port,
+        hidden_size: own.hidden_size.unwrap_or(HIDDEN_SIZE),
+    });
     let threads = ServerThreads::start(usize::from(args.server.server_threads))
         .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
     operations.front.listen.threads = Arc::new(threads.dealer());
-    Ok(Prepared { config, model, chats, operations, listeners, control, threads })
+    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads })
 }
 
 /// The source of readable answers, with reasoning where that is told apart.
@@ -149,7 +164,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listeners, control, threads } = prepared;
+    let Prepared { config, model, chats, operations, listeners, encoder, control, threads } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -165,7 +180,9 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     }
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
-    let control = control.with_guests(guests.reader()).with_client_faults(client_faults);
+    let fake_metrics = Arc::new(ChangedMetrics(operations.fake_metrics));
+    let control =
+        control.with_guests(guests.reader()).with_client_faults(client_faults).with_fake_metrics(fake_metrics);
     let control = control
         .serve(engines.handle(), control::latency_reader(guests))
         .map_err(LiveError::Thread)
@@ -177,6 +194,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         is_varied,
         least_cached: args.server.global_cache_hit_threshold,
         chat: chats,
+        images: args.media.images(args.live.tokens.seed),
+        encoder,
     };
     let served = serve_http(client, model, options, operations.front, listeners, stopped, args.live.process.quiet);
     let served = threads.first().spawn(served);

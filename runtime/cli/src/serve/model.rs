@@ -19,6 +19,8 @@ pub(crate) struct OwnSettings {
     pub(crate) max_model_len: Option<u32>,
     /// Its `config.json`.
     pub(crate) config: Option<PathBuf>,
+    /// Numbers in the state of a token.
+    pub(crate) hidden_size: Option<u32>,
 }
 
 /// The model that the options describe, as far as it does not depend on the engines, and its
@@ -49,7 +51,12 @@ pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnS
         message: format!("MODEL {}: {}", path.display(), with_causes(&error)),
         hint: Some("give a folder with a tokenizer.json, or leave it out for the built-in tokenizer".to_owned()),
     })?;
+    if let Some(Err(error)) = folder.chat_template.as_ref().map(ChatTemplate::check) {
+        let message = format!("MODEL {}: invalid chat template: {error}", path.display());
+        return Err(Unusable { message, hint: Some("it has to render a chat of one message".to_owned()) });
+    }
     let eos_tokens = folder.eos_token_ids();
+    let hidden_size = folder.hidden_size();
     let name = folder.cached_name.clone().unwrap_or_else(|| file_name(path));
     let model = Model {
         names: names(name),
@@ -65,7 +72,7 @@ pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnS
         adapters,
     };
     let config = folder.config.map(|_| folder.path.join("config.json"));
-    Ok((model, OwnSettings { max_model_len: folder.max_model_len, config }))
+    Ok((model, OwnSettings { max_model_len: folder.max_model_len, config, hidden_size }))
 }
 
 fn file_name(path: &Path) -> String {

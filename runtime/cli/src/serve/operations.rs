@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use vcr_control::ClientFaultRules;
+use vcr_control::{ClientFaultRules, FakeMetricValues};
 use vcr_frontend::Front;
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, HeaderName, Tenants};
-use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
+use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
+use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
-use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
+use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
 use vcr_frontend::traces::TraceExporter;
 use vcr_units as units;
 
@@ -27,15 +28,19 @@ pub(crate) struct HttpArgs {
     pub(crate) api_key: Vec<String>,
 
     /// Serve HTTPS with this certificate (PEM), read again when it changes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "certificate")]
     pub(crate) ssl_certfile: Option<PathBuf>,
 
     /// Key of the certificate (PEM) [default: in --ssl-certfile].
     #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
     pub(crate) ssl_keyfile: Option<PathBuf>,
 
+    /// Serve HTTPS with a certificate of its own, signed at the start.
+    #[arg(long, group = "certificate")]
+    pub(crate) self_signed_certs: bool,
+
     /// Certificates that clients' certificates rest on (PEM).
-    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) ssl_ca_certs: Option<PathBuf>,
 
     /// Certificates of clients: 0 none, 1 optional, 2 required.
@@ -61,6 +66,14 @@ pub(crate) struct HttpArgs {
     /// Add X-Request-Id to responses.
     #[arg(long)]
     pub(crate) enable_request_id_headers: bool,
+
+    /// Name of the pod in the header x-inference-pod of responses, which then have x-inference-port, too.
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub(crate) pod_name: Option<String>,
+
+    /// Namespace of the pod in the header x-inference-namespace of responses.
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    pub(crate) pod_namespace: Option<String>,
 
     /// Seconds for the head of a request, and between two requests.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, env = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE")]
@@ -140,6 +153,8 @@ fn size(text: &str) -> Result<usize, String> {
 pub(crate) struct Server {
     /// The first served model name.
     pub(crate) model_name: String,
+    /// Where it listens.
+    pub(crate) host: String,
     /// The numbers of the engines.
     pub(crate) engines: std::ops::Range<u16>,
     /// The context length.
@@ -158,6 +173,8 @@ pub(crate) struct Operations {
     pub(crate) exporter: Option<TraceExporter>,
     /// Layers and sockets.
     pub(crate) front: Front,
+    /// Made-up metrics.
+    pub(crate) fake_metrics: Arc<FakeSlot>,
 }
 
 impl Operations {
@@ -175,12 +192,12 @@ impl Operations {
             buckets: faults.custom_histogram_buckets.clone().unwrap_or_default(),
         };
         let metrics = Metrics::new(&options);
-        let fake_metrics = faults.fake_metrics.as_deref().map(|text| fake_page(text, &options)).transpose()?;
+        let fake_metrics = fake_metrics(faults.fake_metrics.as_deref(), &options)?;
         let mut api_keys = http.api_key.clone();
         api_keys.extend(std::env::var("VCR_API_KEY"));
         let around = Around {
             metrics: metrics.clone(),
-            fake_metrics: fake_metrics.map(Arc::new),
+            fake_metrics: Some(Arc::clone(&fake_metrics)),
             api_keys,
             cors: Cors {
                 origins: http.allowed_origins.0.clone(),
@@ -189,13 +206,15 @@ impl Operations {
                 credentials: http.allow_credentials,
             },
             log: RequestLog { has_id_header: http.enable_request_id_headers },
+            pod: PodHeaders::new(http.pod_name.as_deref(), http.pod_namespace.as_deref())
+                .map_err(|_| Unusable::new("--pod-name or --pod-namespace cannot be in a header".to_owned()))?,
             max_body_bytes: http.max_request_body_size,
             body_memory_bytes: http.max_request_body_memory,
         };
         let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));
         let refuses = Arc::clone(&rules);
         let listen = ListenOptions {
-            tls: http.tls()?,
+            tls: http.tls(&server.host)?,
             head_timeout: Duration::from_secs(http.http_timeout_keep_alive),
             shutdown_timeout: server.shutdown_timeout,
             refuses: Arc::new(move || refuses.refuses_connection()),
@@ -207,16 +226,27 @@ impl Operations {
         let (observer, exporter) = traced(traces, observer)?;
         let faults = FaultLayer { faults: rules, metrics, max_body_bytes: http.max_request_body_size };
         let front = Front { around, faults, listen, is_traced: exporter.is_some() };
-        Ok(Self { observer, exporter, front })
+        Ok(Self { observer, exporter, front, fake_metrics })
     }
 }
 
 impl HttpArgs {
-    fn tls(&self) -> Result<Option<Arc<Tls>>, Unusable> {
-        let Some(certificates) = self.ssl_certfile.clone() else { return Ok(None) };
-        let files = TlsFiles {
-            certificates,
-            key: self.ssl_keyfile.clone(),
+    /// The TLS of a server that listens on `host`, if it has any.
+    fn tls(&self, host: &str) -> Result<Option<Arc<Tls>>, Unusable> {
+        let unusable = |error: TlsError| Unusable::new(error.to_string());
+        let own = match (&self.ssl_certfile, self.self_signed_certs) {
+            (Some(path), _) => ServerCertificate::Files { certificates: path.clone(), key: self.ssl_keyfile.clone() },
+            (None, true) => ServerCertificate::self_signed(own_names(host)).map_err(unusable)?,
+            (None, false) if self.ssl_cert_reqs > 0 => {
+                let message =
+                    format!("--ssl-cert-reqs {}: clients have no certificates without TLS", self.ssl_cert_reqs);
+                let hint = Some("give --ssl-certfile or --self-signed-certs".to_owned());
+                return Err(Unusable { message, hint });
+            }
+            (None, false) => return Ok(None),
+        };
+        let settings = TlsSettings {
+            own,
             client_authorities: self.ssl_ca_certs.clone(),
             client_certificates: match self.ssl_cert_reqs {
                 0 => ClientCertificates::None,
@@ -224,15 +254,46 @@ impl HttpArgs {
                 _ => ClientCertificates::Required,
             },
         };
-        let tls = Tls::new(files).map_err(|error| Unusable::new(error.to_string()))?;
-        Ok(Some(Arc::new(tls)))
+        Ok(Some(Arc::new(Tls::new(settings).map_err(unusable)?)))
     }
 }
 
-fn fake_page(text: &str, options: &MetricsOptions) -> Result<FakePage, Unusable> {
-    let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
-    let fake = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
-    FakePage::new(fake, options).map_err(invalid)
+/// Names and addresses by which clients reach a server that listens on `host`.
+fn own_names(host: &str) -> Vec<String> {
+    let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+    // An address that stands for all has no name.
+    if !["0.0.0.0", "::"].contains(&host) && !names.iter().any(|name| name == host) {
+        names.push(host.to_owned());
+    }
+    names
+}
+
+/// The made-up metrics of an option, or a place for them.
+fn fake_metrics(text: Option<&str>, options: &MetricsOptions) -> Result<Arc<FakeSlot>, Unusable> {
+    let slot = FakeSlot::new(options.clone());
+    if let Some(text) = text {
+        let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
+        let values = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        slot.set(values).map_err(invalid)?;
+    }
+    Ok(Arc::new(slot))
+}
+
+/// Made-up metrics, as the control plane changes them.
+pub(crate) struct ChangedMetrics(pub(crate) Arc<FakeSlot>);
+
+impl FakeMetricValues for ChangedMetrics {
+    fn values(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.0.values()
+    }
+
+    fn set(&self, values: serde_json::Map<String, serde_json::Value>) -> Result<(), String> {
+        self.0.set(values)
+    }
+
+    fn clear(&self) {
+        self.0.clear();
+    }
 }
 
 /// The faults that clients meet, as the control plane changes them.

@@ -73,7 +73,9 @@ impl Header {
         for path in paths.iter().filter(|path| vcr_input::is_regular(path)) {
             let of_path =
                 |error: io::Error| io::Error::new(error.kind(), format!("cannot read `{}`: {error}", path.display()));
-            self.inputs.insert(path.display().to_string(), digest(path).map_err(of_path)?);
+            // Copies of objects lie elsewhere on each machine.
+            let name = vcr_input::remote::named(path);
+            self.inputs.insert(name.display().to_string(), digest(path).map_err(of_path)?);
         }
         Ok(())
     }

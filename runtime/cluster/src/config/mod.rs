@@ -26,7 +26,7 @@ pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
 pub(crate) use mix::whole;
 pub use mix::{Adapters, Conversations, Documents, Histogram, Lengths, Media, RequestClass, RequestMix, Slo};
 pub use pool::{
-    DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
+    DataParallel, InjectorFactory, KvEviction, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,
 };
 pub use profile::ProfileConfig;

@@ -1,6 +1,6 @@
 //! Pools: engines of one kind, and the factories of their plugins.
 
-use vcr_core::EngineKind;
+use vcr_core::{EngineKind, KvTiersConfig, NamedValue};
 
 use super::router::RouterConfig;
 use vcr_core::host::Overheads;
@@ -20,6 +20,20 @@ pub struct ScalingConfig {
     pub startup_ns: u64,
     /// Makes the autoscaler.
     pub policy: ScalerFactory,
+}
+
+/// The order in which the engines of a pool give up cached blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvEviction {
+    /// The one released first: vLLM.
+    #[default]
+    Lru,
+    /// The one used next by the latest request of the run, as a bound ([`vcr_core::Forecast`]).
+    Belady,
+}
+
+impl NamedValue for KvEviction {
+    const NAMES: &'static [(&'static str, Self)] = &[("lru", Self::Lru), ("belady", Self::Belady)];
 }
 
 /// The token source of a pool's engines.
@@ -85,6 +99,8 @@ pub struct PoolConfig {
     /// The ranks of an engine of vLLM's that step together start prefills in every so many of
     /// their steps, as long as anything decodes; 1 for in each.
     pub prefill_schedule_interval: u32,
+    /// The cached block that goes first.
+    pub kv_eviction: KvEviction,
 }
 
 impl PoolConfig {
@@ -106,6 +122,7 @@ impl PoolConfig {
             overheads: Overheads::default(),
             rejects_in_queue: false,
             prefill_schedule_interval: 1,
+            kv_eviction: KvEviction::default(),
         }
     }
 
@@ -135,6 +152,11 @@ impl PoolConfig {
     /// Whether requests that can never run wait for their turn before they are rejected.
     pub(crate) fn rejects_in_queue(&self) -> bool {
         self.rejects_in_queue && self.engine.as_vllm().is_some()
+    }
+
+    /// Whether its ranks share a tier below their devices.
+    pub(crate) fn shares_tiers(&self) -> bool {
+        self.engine.kv_tiers().is_some_and(KvTiersConfig::is_shared)
     }
 
     /// Whether the ranks of an engine wait for each other.

@@ -4,8 +4,8 @@ use vcr_core::{ACCEPTANCE_RATES, EngineKind, KvCacheGroup};
 use vcr_trace::Trace;
 
 use super::{
-    Answers, Arrivals, FaultKind, Gaps, Limit, PoolConfig, ProfileConfig, RequestClass, RouterConfig, RunConfig,
-    ScalingConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultKind, Gaps, KvEviction, Limit, PoolConfig, ProfileConfig, RequestClass, RouterConfig,
+    RunConfig, ScalingConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 
 /// Sizes beyond which a run would fill the memory before it began; a request
@@ -34,6 +34,39 @@ fn groups_of(pool: &PoolConfig) -> &[KvCacheGroup] {
 }
 
 impl RunConfig {
+    /// Whether the future of the caches of a pool can be known.
+    fn check_forecast(&self, pool: &PoolConfig) -> Result<(), &'static str> {
+        let is_possible = pool.engine.as_vllm().is_some_and(|engine| {
+            engine.enable_prefix_caching && engine.kv_cache_groups.is_empty() && engine.kv_connector.is_none()
+        });
+        if !is_possible {
+            return Err(
+                "eviction by `belady` needs vLLM's or TensorRT-LLM's scheduler with prefix caching and one group of layers",
+            );
+        }
+        if !self.workloads.iter().all(WorkloadConfig::starts_by_itself) {
+            return Err(
+                "eviction by `belady` needs requests that start at times of their own, which are known before the run",
+            );
+        }
+        if !self.faults.is_empty() || pool.scaling.is_some() || pool.failures.is_some() {
+            return Err(
+                "eviction by `belady` needs engines that are there for the whole run, without faults and scaling",
+            );
+        }
+        Ok(())
+    }
+
+    /// [`RunConfig::check`] of a run to which requests come from outside.
+    pub(crate) fn check_open(&self) -> Result<(), Vec<RunConfigError>> {
+        let foreseeing = self.topology.pools().into_iter().find(|pool| pool.kv_eviction == KvEviction::Belady);
+        if let Some(pool) = foreseeing {
+            let problem = "eviction by `belady` needs requests that are known before the run".to_owned();
+            return Err(vec![RunConfigError { place: format!("pool `{}`", pool.name), problem }]);
+        }
+        self.check()
+    }
+
     /// Checks the rules that types cannot express.
     ///
     /// # Errors
@@ -67,6 +100,11 @@ impl RunConfig {
                     problem(format!("pool `{}`", pool.name), text);
                 }
             }
+            if pool.kv_eviction == KvEviction::Belady
+                && let Err(text) = self.check_forecast(pool)
+            {
+                problem(format!("pool `{}`", pool.name), text);
+            }
             if let Some(scaling) = &pool.scaling {
                 scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
             }
@@ -93,8 +131,9 @@ impl RunConfig {
             problem("cluster".to_owned(), &text);
         }
         let blocks_of = |pool: &&PoolConfig| {
-            let tiers = pool.engine.kv_tiers().map_or(0, |t| u64::from(t.host_blocks) + u64::from(t.disk_blocks));
-            u64::from(pool.most_ranks()).saturating_mul(u64::from(pool.engine.num_blocks()) + tiers)
+            let ranks = u64::from(pool.most_ranks());
+            let tiers = pool.engine.kv_tiers().map_or(0, |tiers| tiers.blocks_of(ranks));
+            ranks.saturating_mul(u64::from(pool.engine.num_blocks())).saturating_add(tiers)
         };
         let blocks: u64 = pools.iter().map(blocks_of).sum();
         if blocks > MAX_BLOCKS {

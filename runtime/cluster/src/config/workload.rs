@@ -125,4 +125,14 @@ impl WorkloadConfig {
             WorkloadSource::Generated(input) => input.replay_concurrency.is_some() || input.turns_per_session > 1,
         }
     }
+
+    /// Whether its requests all start at times that do not depend on others, and are served by
+    /// engines.
+    pub(crate) fn starts_by_itself(&self) -> bool {
+        let is_simulated = match &self.source {
+            WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => true,
+            WorkloadSource::Trace { answers, .. } => *answers == Answers::Simulated,
+        };
+        is_simulated && !self.is_chained() && self.client.retry.is_none() && self.client.max_in_flight.is_none()
+    }
 }

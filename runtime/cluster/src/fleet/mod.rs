@@ -30,6 +30,9 @@ pub(crate) struct Pool {
     first_worker: u32,
     /// Decides how many workers there are, if that changes.
     scaler: Option<Scaler>,
+    /// The worker that has the tiers which all share, if they do: whoever is to do something gets
+    /// them first.
+    tiers_at: Option<u32>,
 }
 
 impl Pool {
@@ -71,6 +74,8 @@ pub(crate) struct Fleet {
     workers: Vec<Worker>,
     /// Whether in any pool ranks wait for each other.
     barriers: bool,
+    /// Whether in any pool they share tiers.
+    shares_tiers: bool,
     /// Passes of the waves of engines whose ranks count them together, by their first rank.
     wave_passes: BTreeMap<u32, u64>,
     rescaled: Vec<Rescaled>,
@@ -90,10 +95,16 @@ impl Fleet {
                 let worker = Worker::new(role, index, config, run, records_events);
                 workers.push(worker.map_err(|error| make_error(config, index, 0, error))?);
             }
-            pools.push(Pool { role, first_worker, scaler: Scaler::new(config, run)?, config: config.clone() });
+            let tiers_at = config.shares_tiers().then_some(first_worker);
+            if tiers_at.is_some() {
+                Worker::share_tiers(&mut workers[first_worker as usize..]);
+            }
+            let scaler = Scaler::new(config, run)?;
+            pools.push(Pool { role, first_worker, scaler, config: config.clone(), tiers_at });
         }
         let barriers = pools.iter().any(|pool| pool.config.has_barrier());
-        Ok(Self { pools, workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
+        let shares_tiers = pools.iter().any(|pool| pool.tiers_at.is_some());
+        Ok(Self { pools, workers, barriers, shares_tiers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
     }
 
     /// One engine of the only pool of a run, by itself.
@@ -110,16 +121,21 @@ impl Fleet {
         let workers = (engine * ranks..(engine + 1) * ranks).map(worker).collect::<Result<_, _>>()?;
         let own = PoolConfig { engines: 1, scaling: None, ..config.clone() };
         let barriers = config.has_barrier();
-        let pools = vec![Pool { role, first_worker: 0, scaler: None, config: own }];
-        Ok(Self { pools, workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
+        let pools = vec![Pool { role, first_worker: 0, scaler: None, config: own, tiers_at: None }];
+        Ok(Self::unshared(pools, workers, barriers))
     }
 
     /// The engines of the only pool of a run, which were by themselves, in their order.
     pub(crate) fn joined(config: &PoolConfig, engines: impl Iterator<Item = Self>) -> Self {
         let workers = engines.flat_map(|fleet| fleet.workers).collect();
-        let pool = Pool { role: PoolRole::Aggregated, first_worker: 0, scaler: None, config: config.clone() };
+        let role = PoolRole::Aggregated;
+        let pool = Pool { role, first_worker: 0, scaler: None, config: config.clone(), tiers_at: None };
         let barriers = config.has_barrier();
-        Self { pools: vec![pool], workers, barriers, wave_passes: BTreeMap::new(), rescaled: Vec::new() }
+        Self::unshared(vec![pool], workers, barriers)
+    }
+
+    fn unshared(pools: Vec<Pool>, workers: Vec<Worker>, barriers: bool) -> Self {
+        Self { pools, workers, barriers, shares_tiers: false, wave_passes: BTreeMap::new(), rescaled: Vec::new() }
     }
 
     /// Prefill before decode.
@@ -154,11 +170,36 @@ impl Fleet {
     }
 
     pub(crate) fn worker_mut(&mut self, index: u32) -> &mut Worker {
+        if self.shares_tiers {
+            self.hand_tiers(index);
+        }
         &mut self.workers[index as usize]
+    }
+
+    /// Hands a worker the tiers that it shares with others of its pool.
+    #[cold]
+    fn hand_tiers(&mut self, index: u32) {
+        let tiers_at = &mut self.pools[self.workers[index as usize].role().index()].tiers_at;
+        if let Some(at) = tiers_at.filter(|&at| at != index) {
+            *tiers_at = Some(index);
+            if let Ok([from, to]) = self.workers.get_disjoint_mut([at as usize, index as usize]) {
+                from.hand_tiers(to);
+            }
+        }
+    }
+
+    /// Does something with each worker while it has its tiers.
+    pub(crate) fn each_with_tiers(&mut self, mut act: impl FnMut(&mut Worker)) {
+        for pool in 0..self.pools.len() {
+            Worker::each_with_tiers(self.workers_of_mut(self.pools[pool].role), &mut act);
+        }
     }
 
     /// A worker, beside the pools.
     pub(crate) fn split(&mut self, index: u32) -> (&[Pool], &mut Worker) {
+        if self.shares_tiers {
+            self.hand_tiers(index);
+        }
         (&self.pools, &mut self.workers[index as usize])
     }
 

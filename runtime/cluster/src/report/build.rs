@@ -131,7 +131,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
 }
 
 fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
-    let tiers: Vec<_> = fleet.workers_mut().iter_mut().map(|worker| worker.tier_stats(duration_ns)).collect();
+    let mut tiers = Vec::with_capacity(fleet.workers().len());
+    fleet.each_with_tiers(|worker| tiers.push(worker.tier_stats(duration_ns)));
     let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.lifecycle().was_provisioned());
     let reports = started.map(|(index, worker)| {
         let (stats, totals) = (worker.engine_stats(), worker.totals());

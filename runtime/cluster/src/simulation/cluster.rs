@@ -241,7 +241,7 @@ impl Cluster {
         let failed = |error: SimError| ClusterError::Failed { run: run.clone(), reason: error.to_string() };
         // None of it comes by itself, which no workload of a script may ask for.
         config.workloads.push(submitted_workload(1));
-        config.check().map_err(|errors| failed(SimError::Config(errors)))?;
+        config.check_open().map_err(|errors| failed(SimError::Config(errors)))?;
         config.workloads.pop();
         config.workloads.push(submitted_workload(0));
         let fleet = Fleet::new(&config, wants_tokens).map_err(failed)?;

@@ -220,6 +220,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// A request is over for routers and engines; its client has yet to get the rest of
     /// the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
+        self.pass(&[tag]);
         let outcome = self.end_wait(tag, outcome);
         let output_tokens = self.ledger.record(tag).output_tokens;
         let live = self.in_flight.get_mut(tag);
@@ -251,7 +252,7 @@ impl<O: Observer> Simulation<'_, O> {
         let is_warm = self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
         if is_warm {
             self.ledger.begin_measuring();
-            self.fleet.workers_mut().iter_mut().for_each(|worker| worker.begin_measuring(self.now_ns));
+            self.fleet.each_with_tiers(|worker| worker.begin_measuring(self.now_ns));
         }
     }
 }

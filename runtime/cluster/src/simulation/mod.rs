@@ -11,6 +11,7 @@ mod clients;
 mod cluster;
 mod fast_forward;
 mod faults;
+mod forecast;
 mod kv_handoff;
 mod lanes;
 mod lifecycle;
@@ -89,6 +90,8 @@ pub(crate) struct Simulation<'c, O: Observer> {
     steps_before_instant: u64,
     /// Whether its clients are elsewhere, and decide what follows on their requests.
     is_served: bool,
+    /// Whether caches know the prompts to come.
+    foresees: bool,
     /// Where requests come from outside, the earliest instant at which one may come; none where
     /// all that comes is in the event queue.
     outside_ns: Option<u64>,
@@ -110,6 +113,7 @@ struct Scratch {
     tier_loads: Vec<TierLoad>,
     loaded: Vec<u64>,
     refused: Vec<u64>,
+    admitted: Vec<u64>,
     durations_ns: Vec<u64>,
     samples: Vec<EngineSample>,
 }
@@ -146,6 +150,7 @@ impl<O: Observer> Simulation<'_, O> {
         let requests = config.memory_estimate().requests;
         let mut simulation = Self::of(config, observer, fleet, routing, traffic);
         simulation.ledger.reserve(requests);
+        simulation.foresee();
         simulation.begin();
         Ok(simulation)
     }
@@ -195,6 +200,7 @@ impl<O: Observer> Simulation<'_, O> {
             observer,
             steps_before_instant: 0,
             is_served: false,
+            foresees: false,
             outside_ns: None,
             is_open: false,
             scratch: Scratch::default(),

@@ -88,6 +88,9 @@ impl<O: Observer> Simulation<'_, O> {
         // Newly admitted requests come after all that were running.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
+            if self.foresees {
+                self.scratch.admitted.push(entry.tag);
+            }
         }
         // A prompt that continues is before all others.
         let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
@@ -120,6 +123,12 @@ impl<O: Observer> Simulation<'_, O> {
             self.start_transfer(load)?;
         }
         self.scratch.remote_loads = loads;
+        if self.foresees {
+            let mut admitted = std::mem::take(&mut self.scratch.admitted);
+            self.pass(&admitted);
+            admitted.clear();
+            self.scratch.admitted = admitted;
+        }
         self.refuse(index, has_step);
         self.expect_token(index);
         if !self.scratch.tier_loads.is_empty() {

@@ -72,6 +72,7 @@ impl<O: Observer> Simulation<'_, O> {
             AdmissionStop::Unchunkable => "for a step that has room for its whole prompt",
             AdmissionStop::Drafts => "for room for its drafts in a step",
             AdmissionStop::Encoder => "for the encoder's budget or room in the encoder cache",
+            AdmissionStop::Interval => "for a step that may compute prompts",
             AdmissionStop::Paused => "while the engine is paused",
         };
         format!("waits at engine `{engine}` {waits_for}")

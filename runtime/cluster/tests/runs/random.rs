@@ -104,6 +104,12 @@ fn any_run_with_groups_of_layers_is_conserved() {
 }
 
 #[test]
+fn any_run_with_shared_tiers_is_conserved() {
+    let drawn = (arb_case(), schedulers::arb_shared_tiers());
+    assert_runs_conserved(24, drawn.prop_map(|(case, tiers)| case.with_tiers(tiers)));
+}
+
+#[test]
 fn any_run_of_ranks_that_reserve_between_steps_is_conserved() {
     let orders = proptest::sample::select(vec![PassOrder::PrefillFirst, PassOrder::Mixed]);
     assert_runs_conserved(64, (arb_case(), orders).prop_map(|(case, order)| case.with_barrier(order)));

@@ -360,6 +360,11 @@ options! {
         "maximum number of running requests";
     MAX_NUM_BATCHED_TOKENS max_num_batched_tokens: Count("tokens", 1..=u32::MAX), "max_num_batched_tokens", None, All,
         "maximum number of tokens computed in a step; at least `max_num_seqs`";
+    MAX_NUM_SCHEDULED_TOKENS max_num_scheduled_tokens: Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`"),
+        "max_num_scheduled_tokens", None, All, "maximum number of tokens scheduled in a step, which leaves room for those of a drafter";
+    PREFILL_SCHEDULE_INTERVAL prefill_schedule_interval: Count("steps", 1..=1 << 30), "prefill_schedule_interval",
+        None, All,
+        "steps from one that computes prompts to the next, as long as any request decodes and all that wait find room; before 0.33 of ranks that step together alone";
     MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, All,
         "longest sequence, prompt and output; one such sequence must fit into the pool";
     ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, All,

@@ -88,6 +88,16 @@ rules! {
     /// A waiting request of which nothing can be computed now is stepped over (since 0.33) instead
     /// of ending the admissions.
     steps_over_empty_chunks: 33..,
+    /// An engine by itself puts prefills off for `prefill_schedule_interval` (since 0.33); before, ranks that step
+    /// together alone.
+    spaces_own_prefills: 33..,
+
+    // Resumable requests (streaming inputs).
+    /// They are known here as these releases have them (since 0.32).
+    has_sessions: 32..,
+    /// The next part of a prompt follows all known tokens but the last one (since 0.33), not those alone that are
+    /// computed.
+    keeps_known_of_sessions: 33..,
 
     // Drafts and outputs.
     /// A draft model costs its slots for `max_num_seqs` requests in each step (0.27), not for those

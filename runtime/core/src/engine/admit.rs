@@ -63,19 +63,23 @@ impl Engine {
                 continue;
             }
             let is_free = kind == QueueKind::KvReady && self.config.quirks().admits_arrived_kv_free();
-            if scan.budget <= scan.draft_slots && !is_free {
+            if scan.budget() == 0 && !is_free {
                 return AdmissionStop::Budget;
             }
-            if self.running.len() >= self.config.max_running() {
+            // Requests that wait for their next part keep their slot.
+            if self.running.len() + self.num_waiting_sessions() >= self.config.max_running() {
                 return AdmissionStop::RunningSlots;
             }
             let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
-            scan.budget += u32::from(is_free);
+            scan.scheduled_budget += u32::from(is_free);
+            scan.input_budget += u32::from(is_free);
             let admission = self.admit(id, kind, plan, scan);
-            scan.budget -= match admission {
-                Admission::Admitted { scheduled_tokens } => scheduled_tokens + scan.draft_slots,
-                _ => u32::from(is_free),
-            };
+            if let Admission::Admitted { scheduled_tokens } = admission {
+                scan.take(scheduled_tokens);
+            } else {
+                scan.scheduled_budget -= u32::from(is_free);
+                scan.input_budget -= u32::from(is_free);
+            }
             match admission {
                 Admission::Admitted { .. } => self.set_deferred(id, false),
                 Admission::Loading => self.set_deferred(id, true),
@@ -138,6 +142,9 @@ impl Engine {
     /// Tries to admit one request that has just been taken off its queue.
     fn admit(&mut self, id: RequestId, kind: QueueKind, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
         let request = &self.requests[id];
+        if request.status == RequestStatus::WaitingForInput {
+            return Admission::SteppedOver;
+        }
         if request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::TAKEN_OVER) {
             self.take_over_load(id);
         }
@@ -170,7 +177,7 @@ impl Engine {
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
         // Its last token alone is no prefill, and loads go on.
         if scan.defers_prefills && !is_loaded && num_tokens - computed > 1 {
-            return Admission::Blocked(AdmissionStop::Budget);
+            return Admission::Blocked(AdmissionStop::Interval);
         }
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
@@ -179,7 +186,7 @@ impl Engine {
         // Its last known token is computed when the output is due.
         let is_held = due_ns.is_some_and(|due_ns| self.is_later(due_ns));
         tokens -= u32::from(is_held);
-        let budget = scan.budget - scan.draft_slots;
+        let budget = scan.budget();
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
             // A state that has come from elsewhere is at its last token, before which no draft was ever kept.
@@ -266,6 +273,7 @@ impl Engine {
         request.flags.set(Flags::LOST_LOAD, false);
         let was_preempted = request.flags.has(Flags::WAS_PREEMPTED);
         plan.has_sync_kv_loads |= external.tokens > 0;
+        scan.prefill_admitted |= num_tokens - computed > 1;
         if computed + tokens < request.num_tokens {
             self.note_in_flight_prefill(id);
         }
@@ -403,7 +411,7 @@ impl Engine {
         if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
         }
-        let resumed = request.flags.has(Flags::WAS_PREEMPTED);
+        let resumed = request.flags.has(Flags::WAS_PREEMPTED) || self.was_session_preempted(id);
         let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
         stats.requests += 1;
         stats.queried_tokens += u64::from(request.num_tokens);

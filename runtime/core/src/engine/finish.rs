@@ -12,6 +12,7 @@ impl Engine {
             RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
             RequestStatus::Waiting | RequestStatus::Preempted => self.leave_waiting(id),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
+            RequestStatus::WaitingForInput => self.leave_waiting_for_input(id),
             RequestStatus::WaitingForRemoteKv => {
                 self.num_loading -= 1;
                 if let Some(tiers) = &mut self.tiers {
@@ -25,6 +26,7 @@ impl Engine {
             RequestStatus::HoldingKv => {}
             RequestStatus::Finished => return,
         }
+        self.close_session(id);
         self.set_deferred(id, false);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
@@ -60,6 +62,7 @@ impl Engine {
 
     /// Applies the end of a request that has left all lists.
     pub(crate) fn finish(&mut self, id: RequestId) {
+        self.close_session(id);
         self.set_deferred(id, false);
         self.note_ended(id);
         self.forget_items(id);

@@ -17,13 +17,15 @@ mod policy_hook;
 mod queues;
 mod reject;
 mod schedule;
+mod session;
 mod stagger;
+mod throttle;
 mod update;
 
 pub use kv_loads::KvTransferReport;
 pub use pause::PauseState;
-use pause::PrefillThrottle;
 pub use reject::RejectReason;
+pub use session::SessionInput;
 
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
@@ -31,7 +33,9 @@ use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 pub(crate) use self::queues::QueueKind;
+use self::session::Sessions;
 use self::stagger::Stagger;
+use self::throttle::PrefillThrottle;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
 use crate::kv::groups::{GroupHit, KvGroups};
@@ -108,6 +112,8 @@ pub struct Engine {
     pub(crate) pace: Option<Box<Pace>>,
     /// Turns of requests, in a pipeline under async scheduling.
     pub(crate) stagger: Option<Box<Stagger>>,
+    /// Resumable requests, once one has come.
+    pub(crate) sessions: Option<Box<Sessions>>,
     next_sequence: u64,
 }
 
@@ -153,6 +159,7 @@ impl Engine {
             skipped: Vec::new(),
             loras: Vec::new(),
             preempted_outside: Vec::new(),
+            sessions: None,
             next_sequence: 0,
         }
     }
@@ -313,15 +320,14 @@ impl Engine {
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
         // Drafts need slots, too, and those that come after them. Where the model length is known vLLM's
         // start-up check has seen to them.
-        let Drafting { lookahead_tokens, draft_slots, .. } = self.config.drafting();
+        let Drafting { lookahead_tokens, .. } = self.config.drafting();
         let drafts = self.config.num_speculative_tokens + lookahead_tokens;
         let drafts = if self.config.max_model_len.is_none() { drafts } else { 0 };
         let beyond = self.config.quirks().burst_tokens().max(drafts);
         let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
         // After a preemption all of it is computed again, and without chunking
         // in one step.
-        let step_tokens = longest + u64::from(draft_slots);
-        if !self.config.enable_chunked_prefill && step_tokens > u64::from(self.config.step_tokens()) {
+        if !self.config.enable_chunked_prefill && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
         if self.config.most_blocks(longest as u32) > u64::from(self.pool.num_usable()) {
@@ -337,6 +343,9 @@ impl Engine {
     pub fn submit(&mut self, mut spec: RequestSpec) -> Result<RequestId, RejectReason> {
         self.check_prompt(spec.prompt.len_tokens, spec.max_tokens)?;
         self.check_items(&spec.prompt)?;
+        if spec.resumable {
+            self.check_session(&spec)?;
+        }
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }
@@ -346,7 +355,7 @@ impl Engine {
         debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
+        let (priority, tenant, drawn, resumable) = (spec.priority, spec.tenant, spec.drawn, spec.resumable);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
@@ -358,7 +367,10 @@ impl Engine {
         if !items.is_empty() {
             self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);
         }
-        self.steady_decode.register(id, drawn, self.config.block_size);
+        if resumable {
+            self.open_session(id);
+        }
+        self.steady_decode.register(id, drawn.filter(|_| !resumable), self.config.block_size);
         if !self.pool.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }

@@ -217,7 +217,7 @@ impl Engine {
         let mut turn = std::mem::take(&mut pace.turn);
         turn.extend(pace.active.iter().map(|&(_, id)| id));
         for id in turn.drain(..) {
-            if scan.budget <= scan.draft_slots {
+            if scan.budget() == 0 {
                 break;
             }
             // It may have been preempted for one before it.
@@ -256,7 +256,7 @@ impl Engine {
             return self.config.scans_on_after_own_preemption();
         }
         self.store_full_blocks(id, end);
-        scan.budget -= tokens + scan.draft_slots;
+        scan.take(tokens);
         scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
         self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
         self.follow_pace(id, plan);

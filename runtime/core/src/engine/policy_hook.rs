@@ -134,6 +134,7 @@ impl Engine {
             RequestStatus::Waiting | RequestStatus::Preempted => &mut self.waiting,
             RequestStatus::RemoteKvReady => &mut self.kv_ready,
             RequestStatus::WaitingForRemoteKv
+            | RequestStatus::WaitingForInput
             | RequestStatus::Running
             | RequestStatus::HoldingKv
             | RequestStatus::Finished => return,

@@ -48,6 +48,14 @@ pub enum RejectReason {
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
+    /// Resumable requests have one group of full attention without tiers, connectors, stages and media, since 0.32, and
+    /// their tokens.
+    #[error(
+        "the request is resumable (streaming input), which is simulated since 0.32 for text, first come, first served, with \
+         one group of full attention and one stage, without `kv_tiers`, and with EAGLE or MTP in 0.33 with \
+         `disable_lookahead_block_hashes`"
+    )]
+    SessionNotSimulated,
     /// Items are empty, out of order, overlap, or end behind the prompt.
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,
@@ -90,7 +98,7 @@ impl Engine {
             // The chunk that begins with it may split it; vLLM starts with no longer ones than this.
             return item.len_tokens() <= config.max_num_batched_tokens;
         }
-        let mut longest_chunk = config.step_tokens().saturating_sub(drafting.draft_slots);
+        let mut longest_chunk = config.longest_chunk();
         if config.long_prefill_token_threshold > 0 {
             longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
         }

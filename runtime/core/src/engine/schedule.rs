@@ -14,8 +14,11 @@ use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 /// State shared by the decisions of one step.
 pub(crate) struct Scan {
-    pub(crate) budget: u32,
-    /// Budget that each scheduled request takes besides its tokens.
+    /// Tokens that may still be scheduled.
+    pub(crate) scheduled_budget: u32,
+    /// Tokens that the model's input still has room for.
+    pub(crate) input_budget: u32,
+    /// Room of the input that each scheduled request takes besides its tokens.
     pub(crate) draft_slots: u32,
     pub(crate) per_request_cap: u32,
     /// Embeddings that the encoder may still compute; unused while no request has items.
@@ -28,6 +31,29 @@ pub(crate) struct Scan {
     pub(crate) num_preempted: usize,
     /// Whether prefills are put off.
     pub(crate) defers_prefills: bool,
+    /// Whether a request was admitted with more than its last known token to compute.
+    pub(crate) prefill_admitted: bool,
+}
+
+impl Scan {
+    /// Most tokens that another request may compute.
+    #[inline]
+    pub(crate) fn budget(&self) -> u32 {
+        self.scheduled_budget.min(self.input_budget.saturating_sub(self.draft_slots))
+    }
+
+    /// A request computes this many tokens.
+    #[inline]
+    pub(crate) fn take(&mut self, tokens: u32) {
+        self.scheduled_budget -= tokens;
+        self.input_budget -= tokens + self.draft_slots;
+    }
+
+    /// A request that was to compute this many tokens does not.
+    fn give_back(&mut self, tokens: u32) {
+        self.scheduled_budget += tokens;
+        self.input_budget += tokens + self.draft_slots;
+    }
 }
 
 impl Engine {
@@ -54,7 +80,8 @@ impl Engine {
         });
         self.clean_in_flight_prefills();
         let mut scan = Scan {
-            budget: self.step_budget(),
+            scheduled_budget: self.step_budget(),
+            input_budget: self.config.max_num_batched_tokens,
             draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
             encoder_budget: self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds()),
@@ -62,6 +89,7 @@ impl Engine {
             prefill_running: false,
             num_preempted: 0,
             defers_prefills: self.defers_prefills(),
+            prefill_admitted: false,
         };
         if self.pace.is_some() {
             self.schedule_paced(&mut plan, &mut scan);
@@ -73,11 +101,6 @@ impl Engine {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
         };
-        if !scan.defers_prefills && scan.num_preempted == 0 {
-            self.note_waiting_prefills();
-        }
-        scan.loras.clear();
-        self.loras = scan.loras;
         if let Some(encoder) = &mut self.encoder {
             encoder.list_evicted(&mut plan);
         }
@@ -92,6 +115,9 @@ impl Engine {
         if !plan.is_empty() {
             self.stats.steps += 1;
         }
+        self.note_prefills(&scan);
+        scan.loras.clear();
+        self.loras = scan.loras;
         self.steps.put_next(plan);
         self.plan()
     }
@@ -153,7 +179,7 @@ impl Engine {
         let Drafting { lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         let extra = self.config.quirks().burst_tokens() + lookahead_tokens;
         let mut index = first;
-        while index < self.running.len() && scan.budget > scan.draft_slots {
+        while index < self.running.len() && scan.budget() > 0 {
             let id = self.running[index];
             let request = &self.requests[id];
             if scan.defers_prefills && request.flags.has(Flags::PREFILL_CHUNK) {
@@ -193,7 +219,7 @@ impl Engine {
             }
             self.store_full_blocks(id, end);
             index += 1;
-            scan.budget -= tokens + scan.draft_slots;
+            scan.take(tokens);
             scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
             self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
             if needs_encoder {
@@ -250,7 +276,7 @@ impl Engine {
             }
             if let Some(at) = scheduled_at {
                 let entry = plan.scheduled.remove(at);
-                scan.budget += entry.num_scheduled_tokens + scan.draft_slots;
+                scan.give_back(entry.num_scheduled_tokens);
                 scan.encoder_budget += plan.take_back_encoder_inputs(victim);
                 self.take_back(plan, &entry);
             }
@@ -406,8 +432,7 @@ pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
         }
     }
     let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
-    let budget = scan.budget - scan.draft_slots;
-    (known - computed).min(scan.per_request_cap).min(budget).min((max_model_len - 1).saturating_sub(computed))
+    (known - computed).min(scan.per_request_cap).min(scan.budget()).min((max_model_len - 1).saturating_sub(computed))
 }
 
 /// Of `tokens` after the first `computed` ones those that a chunk may have: it ends with the last known

@@ -45,6 +45,9 @@ impl Engine {
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
+        if let Some(sessions) = &mut self.sessions {
+            out.continuing.append(&mut sessions.continuing);
+        }
         self.steps.put_applied(plan);
         self.requests.recycle(self.steps.applied());
         self.end_report(&report, &failed, &mut out);
@@ -128,7 +131,10 @@ impl Engine {
                 self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
                 self.leave_waiting(id);
             }
-            self.finish(id);
+            let is_resumable = self.requests[id].flags.has(Flags::RESUMABLE);
+            if !(is_resumable && self.goes_on(id)) {
+                self.finish(id);
+            }
         }
         Some(RequestOutput {
             request: id,

@@ -11,9 +11,12 @@ mod blocks;
 mod link;
 mod queue;
 
+use std::sync::Arc;
+
 use blocks::Blocks;
 
 use crate::kv::event::KvEventLog;
+use crate::kv::forecast::{Forecast, Outlook};
 use crate::kv::hash::BlockHash;
 
 /// Index of a KV block; block 0 is the null block and is never handed out.
@@ -26,6 +29,8 @@ pub struct KvPool {
     num_free: u32,
     caching: bool,
     events: Option<KvEventLog>,
+    /// The future that decides which cached block goes, if it is known.
+    outlook: Option<Box<Outlook>>,
 }
 
 /// Blocks with links as narrow as their number allows.
@@ -68,7 +73,38 @@ impl KvPool {
             true => AnyBlocks::Narrow(Blocks::new(num_gpu_blocks, caching, has_queue)),
             false => AnyBlocks::Wide(Blocks::new(num_gpu_blocks, caching, has_queue)),
         };
-        Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None }
+        Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None, outlook: None }
+    }
+
+    /// From now on cached blocks go in the order of their next use, not of their last. To be said
+    /// before the first request.
+    pub fn foresee(&mut self, forecast: &Arc<Forecast>) {
+        self.outlook = Some(Box::new(Outlook::new(Arc::clone(forecast))));
+    }
+
+    /// The prompt of a request of the forecast is scheduled somewhere, or it never will be.
+    pub fn pass(&mut self, request: u64) {
+        if let Some(outlook) = &mut self.outlook {
+            outlook.pass(request);
+        }
+    }
+
+    /// Makes room for `count` blocks by the future.
+    #[cold]
+    fn evict_by_future(&mut self, count: u32) {
+        let Some(outlook) = &mut self.outlook else { return };
+        let missing = count.saturating_sub(each!(self, blocks => blocks.num_uncached()));
+        for _ in 0..missing {
+            let Some(id) = outlook.pop() else { return };
+            let hash = each!(self, blocks => blocks.hash_of(id));
+            if let (Some(events), Some(hash)) = (&mut self.events, hash) {
+                events.removed(hash);
+            }
+            each!(mut self, blocks => blocks.uncache_free(id));
+            if let Some(hash) = hash.filter(|&hash| each!(self, blocks => blocks.count(hash)) == 1) {
+                outlook.set_copied(hash, false);
+            }
+        }
     }
 
     /// Starts or stops recording events. Whoever translates them must start
@@ -159,7 +195,14 @@ impl KvPool {
 
     /// Adds a reference to each cached block of a hit.
     pub fn touch<'a>(&mut self, hit: impl IntoIterator<Item = &'a BlockId>) {
-        let freed = each!(mut self, blocks => hit.into_iter().filter(|&&id| blocks.touch(id)).count());
+        let outlook = &mut self.outlook;
+        let mut touched = |id: BlockId, was_free: bool| {
+            if was_free && let Some(outlook) = outlook {
+                outlook.remove(id);
+            }
+            was_free
+        };
+        let freed = each!(mut self, blocks => hit.into_iter().filter(|&&id| touched(id, blocks.touch(id))).count());
         self.num_free -= freed as u32;
     }
 
@@ -167,6 +210,9 @@ impl KvPool {
     /// what they cached. The caller has checked [`KvPool::num_free`].
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
+        if self.outlook.is_some() {
+            self.evict_by_future(count);
+        }
         self.num_free -= count;
         match &mut self.events {
             None => each!(mut self, blocks => blocks.take(count, table, |_, _| {})),
@@ -228,6 +274,10 @@ impl KvPool {
             return;
         }
         each!(mut self, own => own.insert(blocks, hashes));
+        if let Some(outlook) = &mut self.outlook {
+            let copied = hashes.iter().filter(|&&hash| each!(self, own => own.count(hash)) > 1);
+            copied.for_each(|&hash| outlook.set_copied(hash, true));
+        }
         if let Some(events) = &mut self.events {
             events.stored(tag, parent, hashes, tokens);
         }
@@ -240,6 +290,9 @@ impl KvPool {
             return false;
         }
         each!(mut self, blocks => blocks.forget_hashes());
+        if let Some(outlook) = &mut self.outlook {
+            outlook.clear();
+        }
         if let Some(events) = &mut self.events {
             events.cleared();
         }
@@ -251,6 +304,13 @@ impl KvPool {
     /// cannot be hit and are reused before any cached one.
     pub fn release(&mut self, table: &[BlockId]) {
         self.num_free += each!(mut self, blocks => blocks.release(table));
+        if let Some(outlook) = &mut self.outlook {
+            for &id in table.iter().rev().filter(|&&id| each!(self, blocks => blocks.is_free(id))) {
+                if let Some(hash) = each!(self, blocks => blocks.hash_of(id)) {
+                    outlook.add(id, hash, each!(self, blocks => blocks.count(hash)) > 1);
+                }
+            }
+        }
     }
 
     /// The free blocks, the one that is taken next first.

@@ -37,6 +37,8 @@ pub enum RequestStatus {
     WaitingForRemoteKv,
     /// Its KV has arrived; waits for admission, holding blocks.
     RemoteKvReady,
+    /// Holds its slot and its blocks; the next part of its prompt is still to come.
+    WaitingForInput,
     /// In the running list.
     Running,
     /// Back in the waiting queue; its outputs will be recomputed.
@@ -160,6 +162,8 @@ impl Flags {
     pub(crate) const LOAD_FAILED: Self = Self(1 << 13);
     /// Nothing of its load has arrived; it waits at its place without blocks.
     pub(crate) const LOST_LOAD: Self = Self(1 << 14);
+    /// Its prompt comes in parts.
+    pub(crate) const RESUMABLE: Self = Self(1 << 15);
     /// Properties that keep its steps from being applied as plain ones.
     pub(crate) const IS_NOT_PLAIN: Self = Self(Self::HAS_STOPS.0 | Self::NEEDS_ENCODER.0);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
@@ -285,6 +289,15 @@ impl Request {
             self.extend_hash(index as u32 + 1, token, block_size_tokens);
         }
         self.tokens = tokens;
+    }
+
+    /// Hashes all tokens, which have changed, from the state before the first one.
+    pub(crate) fn hash_again(&mut self, initial_state: u64, block_size_tokens: u32) {
+        self.flags.set(Flags::HASHED, false);
+        self.hash_state = initial_state;
+        self.block_hashes.clear();
+        self.next_hash_tokens = block_size_tokens;
+        self.ensure_hashed(block_size_tokens);
     }
 
     /// Appends an output token.

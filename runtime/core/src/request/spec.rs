@@ -61,6 +61,8 @@ pub struct RequestSpec {
     /// refused when the queue has come to it ([`crate::plan::StepPlan::refused`]): Dynamo
     /// 1.6's mocker. Engines other than vLLM's do not look at it.
     pub is_refused: bool,
+    /// Whether further parts of the prompt come ([`crate::Engine::extend`]): a streaming input. Its tokens are kept.
+    pub resumable: bool,
 }
 
 impl RequestSpec {
@@ -80,6 +82,7 @@ impl RequestSpec {
             skip_reading_prefix_cache: false,
             drawn: None,
             is_refused: false,
+            resumable: false,
         }
     }
 }

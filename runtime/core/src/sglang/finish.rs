@@ -17,7 +17,8 @@ impl SglangEngine {
                 self.waiting.leave(id, &mut self.requests);
             }
             RequestStatus::Running => self.running.retain(|&other| other != id),
-            RequestStatus::HoldingKv => {}
+            // No request of SGLang's waits for input.
+            RequestStatus::HoldingKv | RequestStatus::WaitingForInput => {}
             RequestStatus::Finished => return,
         }
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());

@@ -37,6 +37,8 @@ fn tiers() -> Option<KvTiersConfig> {
         disk_to_host_bytes_per_s: None,
         host_latency_ns: 0,
         disk_latency_ns: 0,
+        shared_host: None,
+        shared_disk: None,
     })
 }
 

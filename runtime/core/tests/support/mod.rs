@@ -64,7 +64,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let stages = prop_oneof![3 => Just(1u32), 1 => 2..5u32];
     let ranges = proptest::option::weighted(0.3, (1..6u32, 0..4u32, 0..4u32));
     let others = (arb_rules(), between_steps, arb_drafter(), encoder, stages, ranges);
-    (sizes, switches, caps, modes, others, arb_tiers()).prop_map(
+    let interval = prop_oneof![3 => Just(1u32), 1 => 2..6u32];
+    let spacing = (interval, proptest::bool::weighted(0.3));
+    (sizes, switches, caps, modes, others, arb_tiers(), spacing).prop_map(
         |(
             sizes,
             switches,
@@ -72,6 +74,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             modes,
             (rules, between_steps, (drafter, hashes_alone), encoder, stages, ranges),
             tiers,
+            (prefill_schedule_interval, has_input_room),
         )| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
@@ -106,6 +109,8 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 // With a draft model slots may be withheld of as many requests as may run.
                 max_num_batched_tokens: max_num_seqs
                     + if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
+                max_num_scheduled_tokens: (chunking && has_input_room).then_some(budget),
+                prefill_schedule_interval,
                 max_model_len,
                 policy,
                 enable_prefix_caching: caching,
@@ -209,6 +214,8 @@ fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
             disk_to_host_bytes_per_s: bytes_per_s,
             host_latency_ns: u64::from(host_blocks % 3),
             disk_latency_ns: 5,
+            shared_host: None,
+            shared_disk: None,
         }
     }))
 }

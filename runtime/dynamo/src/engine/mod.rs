@@ -5,13 +5,14 @@ mod pool;
 mod raw;
 mod read;
 mod rules;
+mod state;
 mod tables;
 mod tiers;
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use vcr_cluster::{PoolRole, QueueOrder, SourceOutput, TransferScope};
+use vcr_cluster::{KvEviction, PoolRole, QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
 use vcr_core::sglang::SchedulePolicy;
 use vcr_tables::TablesInput;
@@ -198,6 +199,10 @@ pub struct EngineArgs {
     pub kv_transfer: KvTransfer,
     /// KV tiers below the device (`num_g2_blocks`, in 1.6 `native_host_offload`), if any.
     pub kv_tiers: Option<KvTiersConfig>,
+    /// Blocks of a state of Mamba or linear attention (`state_cache`); 0 without.
+    pub state_blocks: u32,
+    /// The cached block that goes first (`kv_eviction_policy`).
+    pub kv_eviction: KvEviction,
     /// The preemption victim.
     pub preemption_mode: PreemptionMode,
     /// Order of the router's queue, unless the router's configuration sets it.

@@ -29,6 +29,7 @@ pub(super) const ENGINE: &[&str] = &[
     "kv_cache_bytes_per_token",
     "kv_cache_groups",
     "kv_cache_capacity_bytes",
+    "kv_eviction_policy",
     "native_host_offload",
     "g3_offload",
     "state_cache",
@@ -95,8 +96,26 @@ pub(super) const FLAT_ONLY: &[&str] = &[
 
 /// Keys of the objects of tiers inside `engine`.
 const TIERS: &[(&str, &[&str])] = &[
-    ("native_host_offload", &["num_host_blocks", "d2h_bandwidth_gbps", "h2d_bandwidth_gbps"]),
-    ("g3_offload", &["latency_to_first_byte_ms", "read_bandwidth_gbps", "write_bandwidth_gbps"]),
+    (
+        "native_host_offload",
+        &[
+            "num_host_blocks",
+            "d2h_bandwidth_gbps",
+            "h2d_bandwidth_gbps",
+            "shared_d2h_bandwidth_gbps",
+            "shared_h2d_bandwidth_gbps",
+        ],
+    ),
+    (
+        "g3_offload",
+        &[
+            "latency_to_first_byte_ms",
+            "read_bandwidth_gbps",
+            "write_bandwidth_gbps",
+            "shared_read_bandwidth_gbps",
+            "shared_write_bandwidth_gbps",
+        ],
+    ),
 ];
 
 /// Keys of the nested layout only.

@@ -11,7 +11,7 @@ use vcr_timing::{
     WorkerPhases,
 };
 
-use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, Timing, tables};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, Timing, state, tables};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
@@ -80,6 +80,7 @@ impl EngineArgs {
             data_parallel: DataParallel { size: self.dp_size, barrier: true },
             prefill_schedule_interval: if self.dp_size > 1 { self.prefill_schedule_interval } else { 1 },
             router: options.router,
+            kv_eviction: self.kv_eviction,
             acceptance_rates: self.mtp.as_ref().map(|mtp| mtp.acceptance_rates.clone()).unwrap_or_default(),
             rejects_in_queue: options.preset == Preset::Dynamo1_6 && !matches!(self.engine_type, EngineType::Sglang(_)),
             ..PoolConfig::new(options.name, options.engines, engine, latency)
@@ -115,11 +116,13 @@ impl EngineArgs {
                 PreemptionMode::Fifo => Victim::Oldest,
             },
             async_scheduling: self.async_scheduling,
-            // Dynamo does not have asynchronous scheduling; with it vLLM's rule applies.
-            reservations: match self.async_scheduling {
+            // Dynamo does not have asynchronous scheduling; with it vLLM's rule applies. Workers with
+            // states take no KV from others.
+            reservations: match self.async_scheduling || self.state_blocks > 0 {
                 true => Reservations::InSteps,
                 false => Reservations::BetweenSteps,
             },
+            kv_cache_groups: state::groups(self.state_blocks),
             kv_tiers: self.kv_tiers,
             ..EngineConfigInput::default()
         };

@@ -1,6 +1,6 @@
 //! Engine arguments as given, before they are checked against each other.
 
-use vcr_cluster::{PoolRole, QueueOrder};
+use vcr_cluster::{KvEviction, PoolRole, QueueOrder};
 use vcr_core::KvTiersConfig;
 use vcr_core::sglang::SchedulePolicy;
 
@@ -33,6 +33,8 @@ pub(super) struct Raw {
     pub(super) kv_transfer: KvTransfer,
     /// Its bytes per token are 0 unless they are given.
     pub(super) kv_tiers: Option<KvTiersConfig>,
+    pub(super) state_cache: Option<StateCache>,
+    pub(super) kv_eviction: KvEviction,
     pub(super) sglang: Option<SglangRaw>,
     pub(super) prefill_schedule_interval: Option<u32>,
     pub(super) prefill_decode_interval: Option<u32>,
@@ -45,6 +47,22 @@ pub(super) struct Raw {
     pub(super) timing: Option<Timing>,
     pub(super) router_queue_policy: Option<QueueOrder>,
     pub(super) is_nested: bool,
+}
+
+/// Sizes that say how many blocks a state takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StateCache {
+    pub(super) bytes_per_request: u64,
+    /// 0 unless it is given.
+    pub(super) kv_bytes_per_token: u64,
+}
+
+impl StateCache {
+    /// Blocks of a state, where a block has so many tokens; none where the KV of a token has no size.
+    pub(super) fn blocks(self, block_size: u32) -> Option<u64> {
+        let block_bytes = self.kv_bytes_per_token.checked_mul(u64::from(block_size)).filter(|&bytes| bytes > 0)?;
+        Some(self.bytes_per_request.div_ceil(block_bytes))
+    }
 }
 
 /// Names of engine types.

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use vcr_cluster::{PoolRole, TransferScope};
+use vcr_cluster::{KvEviction, PoolRole, TransferScope};
 use vcr_core::sglang::{self, SchedulePolicy, SglangConfigInput};
 use vcr_core::{EngineConfigInput, NamedValue, option};
 
 use super::names::{is_nested, nested_place};
 use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, Timing};
-use super::{rules, tables, tiers};
+use super::{rules, state, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
@@ -66,10 +66,14 @@ fn checked(raw: Raw) -> EngineArgs {
         acceptance_rates.resize(nextn as usize, 0.0);
         Mtp { extra_tokens: nextn as u32, acceptance_rates }
     });
+    let block_size = raw.block_size.or(page_size).unwrap_or(default_block_size);
+    // More is refused by the rules.
+    let state_blocks = raw.state_cache.and_then(|state| state.blocks(block_size)).unwrap_or(0);
     EngineArgs {
         engine_type,
         num_gpu_blocks: raw.num_gpu_blocks.unwrap_or(16_384),
-        block_size: raw.block_size.or(page_size).unwrap_or(default_block_size),
+        block_size,
+        state_blocks: state_blocks.try_into().unwrap_or(u32::MAX),
         max_model_len: raw.max_model_len,
         max_num_seqs: raw.max_num_seqs.unwrap_or(Some(own.max_num_seqs)),
         max_num_batched_tokens: raw.max_num_batched_tokens.unwrap_or(Some(own.max_num_batched_tokens)),
@@ -87,6 +91,7 @@ fn checked(raw: Raw) -> EngineArgs {
         mtp,
         kv_transfer: raw.kv_transfer,
         kv_tiers: raw.kv_tiers,
+        kv_eviction: raw.kv_eviction,
         preemption_mode: raw.preemption_mode,
         router_queue_policy: raw.router_queue_policy,
     }
@@ -215,11 +220,13 @@ fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     }
     keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "the router's configuration decides what it receives");
     keys.pass_over(&["kv_cache_capacity_bytes"], ABOUT_MEMORY);
+    raw.state_cache = state::nested(keys);
     raw.kv_tiers = tiers::nested(keys);
+    raw.kv_eviction = keys.choice("kv_eviction_policy", KvEviction::NAMES).unwrap_or_default();
     raw.prefill_schedule_interval = keys.count("prefill_schedule_interval");
     raw.prefill_decode_interval = keys.count_option(&sglang::option::PREFILL_DECODE_INTERVAL);
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-    keys.refuse(&["kv_cache_groups", "state_cache", "prefix_match_unit"], is_empty, "remove it");
+    keys.refuse(&["kv_cache_groups"], is_empty, "remove it");
 }
 
 fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {

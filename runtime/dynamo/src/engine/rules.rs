@@ -3,7 +3,7 @@
 use vcr_core::sglang::SglangConfigInput;
 
 use super::raw::{Kind, MAX_EXTRA_TOKENS, Raw};
-use super::tiers;
+use super::{state, tiers};
 use crate::keys::Keys;
 
 /// Adds the problems of arguments that contradict each other.
@@ -67,6 +67,7 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         _ => {}
     }
     tiers::check(raw, &mut problem);
+    state::check(raw, raw.block_size.unwrap_or(64), &mut problem);
     if raw.moe_tp_size.is_some() || raw.moe_ep_size.is_some() {
         let of = |size: Option<u32>| u64::from(size.unwrap_or(1));
         let (dense, experts) =

@@ -105,7 +105,10 @@ fn arguments_must_fit_together() {
     );
     let disk = |disk: Value| json!({"engine": {"kv_cache_bytes_per_token": 1, "native_host_offload": {"num_host_blocks": 1}, "g3_offload": disk}});
     refused(disk(json!({"num_g3_blocks": 1})), &["`engine.g3_offload.scope`: is missing"]);
-    refused(disk(json!({"num_g3_blocks": 1, "scope": "cluster_shared"})), &["each worker has a disk of its own"]);
+    let shared_host = json!({"engine": {"kv_cache_bytes_per_token": 1,
+        "native_host_offload": {"num_host_blocks": 1, "scope": "cluster_shared"},
+        "g3_offload": {"num_g3_blocks": 1, "scope": "worker_local"}}});
+    refused(shared_host, &["`engine.g3_offload.scope`: must be \"cluster_shared\"", "belongs to no worker"]);
     refused(json!({"engine": {"num_g2_blocks": 1}}), &["`engine.native_host_offload.num_host_blocks`"]);
     refused(json!({"aic_nextn": 2, "decode_speedup_ratio": 2}), &["needs `decode_speedup_ratio` 1"]);
     refused(json!({"aic_nextn": 6}), &["must be 1 to 5, but is 6"]);
@@ -184,9 +187,47 @@ fn tiers_are_those_of_either_line() {
         "kv_cache_bytes_per_token": 1000, "native_host_offload": {"num_host_blocks": 9, "latency_to_first_byte_ms": 0.5},
     }});
     assert_eq!(args(late).kv_tiers.expect("it has tiers").host_latency_ns, 500_000);
+    let shared = args(json!({"engine": {
+        "kv_cache_bytes_per_token": 1,
+        "native_host_offload": {"num_host_blocks": 9, "scope": "cluster_shared", "shared_h2d_bandwidth_gbps": 0},
+        "g3_offload": {"num_g3_blocks": 9, "scope": "cluster_shared", "shared_read_bandwidth_gbps": 1.5},
+    }}));
+    let shared = shared.kv_tiers.expect("it has tiers");
+    let tier = |write, read| Some(vcr_core::SharedTier { write_bytes_per_s: write, read_bytes_per_s: read });
+    assert_eq!(shared.shared_host, tier(Some(80_000_000_000), None));
+    assert_eq!(shared.shared_disk, tier(Some(80_000_000_000), Some(1_500_000_000)));
     // Bandwidths of absent tiers are reported.
     let warnings = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
     assert_eq!(warnings.len(), 2);
+}
+
+#[test]
+fn a_state_takes_blocks_of_the_pool_in_groups_of_its_own() {
+    let engine = |more: Value| {
+        let mut engine =
+            json!({"block_size": 16, "kv_cache_bytes_per_token": 1_000, "state_cache": {"bytes_per_request": 33_000}});
+        engine.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!({"engine": engine})
+    };
+    let given = args(engine(json!({})));
+    assert_eq!(given.state_blocks, 3);
+    let groups: Vec<String> = state::groups(given.state_blocks).iter().map(ToString::to_string).collect();
+    assert_eq!(groups, ["full", "mamba", "mamba", "mamba"]);
+    assert_eq!((args(json!({})).state_blocks, state::groups(0)), (0, vec![]));
+    refused(engine(json!({"state_cache": {}})), &["`engine.state_cache.bytes_per_request`: is missing"]);
+    refused(
+        engine(json!({"kv_cache_bytes_per_token": null})),
+        &["`engine.state_cache`: needs `kv_cache_bytes_per_token`"],
+    );
+    refused(
+        engine(json!({"state_cache": {"bytes_per_request": 9_999_000}})),
+        &["takes 625 blocks; expected at most 63"],
+    );
+    refused(engine(json!({"worker_type": "prefill"})), &["aggregated workers only"]);
+    refused(engine(json!({"backend": "sglang"})), &["\"vllm\" only"]);
+    refused(engine(json!({"native_host_offload": {"num_host_blocks": 9}})), &["together with `native_host_offload`"]);
+    refused(engine(json!({"prefix_match_unit": 8})), &["`engine.prefix_match_unit`: is not simulated"]);
+    refused(json!({"engine": {"prefix_match_unit": 8}}), &["needs `state_cache`"]);
 }
 
 #[test]
@@ -197,6 +238,8 @@ fn capacities_of_tiers_can_be_swept_in_either_layout() {
     assert_eq!(set(Some(nested), "num_host_blocks"), r#"{"engine":{"native_host_offload":{"num_host_blocks":7}}}"#);
     assert_eq!(set(Some(r#"{"engine":{}}"#), "num_g3_blocks"), r#"{"engine":{"g3_offload":{"num_g3_blocks":7}}}"#);
     assert_eq!(set(None, "num_g3_blocks"), r#"{"num_g3_blocks":7}"#);
+    let shared = r#"{"engine":{"native_host_offload":{"shared_h2d_bandwidth_gbps":7}}}"#;
+    assert_eq!(set(Some(r#"{"engine":{}}"#), "shared_h2d_bandwidth_gbps"), shared);
     assert!(known_engine_key("num_host_blocks") && known_engine_key("bandwidth_g3_to_g2_gbps"));
 }
 

@@ -3,7 +3,7 @@
 //! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
 //! (`native_host_offload`, `g3_offload`). Defaults are those of each version.
 
-use vcr_core::KvTiersConfig;
+use vcr_core::{KvTiersConfig, SharedTier};
 
 use super::raw::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
@@ -13,6 +13,9 @@ const HOST_GB_PER_S: f64 = 32.0;
 
 /// Default bandwidth to and from the disk in 1.6.
 const DISK_GB_PER_S: f64 = 10.0;
+
+/// Default bandwidth of all workers together, to and from a tier that they share.
+const SHARED_GB_PER_S: f64 = 80.0;
 
 /// Default latency of the disk in 1.6.
 const DISK_LATENCY_MS: f64 = 0.1;
@@ -81,35 +84,34 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
         KvTiersConfig { kv_bytes_per_token: keys.whole("kv_cache_bytes_per_token").unwrap_or(0), ..<_>::default() };
     {
         let mut keys = keys.inner("native_host_offload", host);
-        keys.choice("scope", &[("dp_rank_local", ())]);
+        let is_shared = keys.choice("scope", &[("dp_rank_local", false), ("cluster_shared", true)]);
         tiers.host_blocks = required_blocks(&mut keys, "num_host_blocks");
         tiers.device_to_host_bytes_per_s = bandwidth(&mut keys, "d2h_bandwidth_gbps", HOST_GB_PER_S);
         tiers.host_to_device_bytes_per_s = bandwidth(&mut keys, "h2d_bandwidth_gbps", HOST_GB_PER_S);
         let latency_ms = keys.between("latency_to_first_byte_ms", 0.0, 1e9).unwrap_or(0.0);
         tiers.host_latency_ns = (latency_ms * 1e6).round() as u64;
-        let shared = ["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps", "kv_layout_id"];
-        keys.pass_over(&shared, "it is about a host tier that workers share");
+        let bandwidths = ["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"];
+        tiers.shared_host = shared_tier(&mut keys, is_shared == Some(true), bandwidths);
+        keys.pass_over(&["kv_layout_id"], "all workers of a pool have one layout");
         keys.finish(|_| None);
     }
     if let Some(disk) = disk {
         let mut keys = keys.inner("g3_offload", disk);
-        match keys.choice("scope", &[("worker_local", true), ("cluster_shared", false)]) {
-            Some(true) => {}
-            Some(false) => {
-                let text =
-                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; use \"worker_local\"";
-                keys.problem("scope", text);
-            }
-            None if keys.has_problem("scope") => {}
-            None => keys.problem("scope", "is missing; expected \"worker_local\""),
+        let is_shared = keys.choice("scope", &[("worker_local", false), ("cluster_shared", true)]);
+        if is_shared.is_none() && !keys.has_problem("scope") {
+            keys.problem("scope", "is missing; expected \"worker_local\" or \"cluster_shared\"");
+        }
+        if is_shared == Some(false) && tiers.shared_host.is_some() {
+            let text = "must be \"cluster_shared\" with a host that is: what leaves its memory belongs to no worker";
+            keys.problem("scope", text);
         }
         tiers.disk_blocks = required_blocks(&mut keys, "num_g3_blocks");
         let latency_ms = keys.between("latency_to_first_byte_ms", 0.0, 1e9).unwrap_or(DISK_LATENCY_MS);
         tiers.disk_latency_ns = (latency_ms * 1e6).round() as u64;
         tiers.disk_to_host_bytes_per_s = bandwidth(&mut keys, "read_bandwidth_gbps", DISK_GB_PER_S);
         tiers.host_to_disk_bytes_per_s = bandwidth(&mut keys, "write_bandwidth_gbps", DISK_GB_PER_S);
-        let shared = ["shared_read_bandwidth_gbps", "shared_write_bandwidth_gbps"];
-        keys.pass_over(&shared, "it is about a disk that workers share");
+        let bandwidths = ["shared_write_bandwidth_gbps", "shared_read_bandwidth_gbps"];
+        tiers.shared_disk = shared_tier(&mut keys, is_shared == Some(true), bandwidths);
         keys.finish(|_| None);
     }
     Some(tiers)
@@ -153,6 +155,16 @@ fn required_blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
 
 fn bandwidth(keys: &mut Keys<'_>, key: &'static str, default_gb_per_s: f64) -> Option<u64> {
     bytes_per_s(keys.at_least(key, 0.0).unwrap_or(default_gb_per_s))
+}
+
+/// Bandwidths of all workers together, for writes and reads, if they share a tier.
+fn shared_tier(keys: &mut Keys<'_>, is_shared: bool, [write, read]: [&'static str; 2]) -> Option<SharedTier> {
+    if !is_shared {
+        keys.pass_over(&[write, read], "it is about a tier that workers share");
+        return None;
+    }
+    let mut of_all = |key| bandwidth(keys, key, SHARED_GB_PER_S);
+    Some(SharedTier { write_bytes_per_s: of_all(write), read_bytes_per_s: of_all(read) })
 }
 
 /// Decimal gigabytes per second; 0 for instant transfers.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::{EngineReport, Report};
+use vcr_core::NamedValue as _;
 
 use super::ReportFormat;
 use super::distribution::Distribution;
@@ -108,7 +109,7 @@ pub fn flat(summary: &Summary) -> Map<String, Value> {
 fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     let keys = json!({
         "committed_prefill_tokens": summary.committed_prefill_tokens,
-        "kv_eviction_policy": "lru",
+        "kv_eviction_policy": summary.kv_eviction.name(),
         "num_ttft_samples": summary.ttft.count,
         "num_tpot_samples": summary.tpot.count,
         "num_e2e_latency_samples": summary.e2e_latency.count,

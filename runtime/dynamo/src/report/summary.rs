@@ -1,7 +1,7 @@
 //! A run summed up with Dynamo's definitions.
 
-use vcr_cluster::Report;
 use vcr_cluster::metrics::Trend;
+use vcr_cluster::{KvEviction, Report};
 
 use super::distribution::Distribution;
 use super::sla::Sla;
@@ -18,6 +18,8 @@ pub struct ReportSettings {
     pub decode_gpus_per_worker: u32,
     /// Time of the run on the host, if it is to be reported.
     pub wall_time_ms: Option<f64>,
+    /// The cached block that goes first in its workers.
+    pub kv_eviction: KvEviction,
 }
 
 /// Throughput of the requests that kept the [`Sla`].
@@ -70,6 +72,8 @@ pub struct Summary {
     pub prefix_cache_reused_ratio: f64,
     /// The same at the first admission.
     pub first_admission_prefix_cache_reused_ratio: f64,
+    /// See [`ReportSettings`].
+    pub kv_eviction: KvEviction,
     /// Tokens computed in prefill chunks.
     pub committed_prefill_tokens: u64,
     /// Goodput, if an SLA was given.
@@ -111,6 +115,7 @@ impl Summary {
             total_output_tokens: output,
             duration_ms: duration_ns as f64 / 1e6,
             wall_time_ms: settings.wall_time_ms,
+            kv_eviction: settings.kv_eviction,
             request_throughput_rps: rate(sums.completed),
             input_throughput_tok_s: rate(input),
             output_throughput_tok_s: rate(output),

@@ -55,6 +55,8 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/detokenize", post(tokens::tokenize::detokenize))
         .route("/health", get(operations::status::health))
         .route("/ready", get(operations::status::ready))
+        // As llm-d-inference-sim calls it.
+        .route("/health/ready", get(operations::status::ready))
         .route("/ping", get(operations::status::health).post(operations::status::health))
         .route("/version", get(operations::status::version))
         .route("/load", get(operations::status::load))

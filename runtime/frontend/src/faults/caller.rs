@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::rule::{CountedPer, FaultConditions};
 
 /// Paths that rules leave alone unless they name a path: what orchestrators ask.
-const UNTOUCHED: &[&str] = &["/health", "/metrics", "/ping", "/ready", "/load", "/version"];
+const UNTOUCHED: &[&str] = &["/health", "/health/ready", "/metrics", "/ping", "/ready", "/load", "/version"];
 
 /// How the tenant of a call is found: by a header, else by the API key, else it is the
 /// `cache_salt` of the body, as for scheduling policies of the engines.

@@ -81,6 +81,14 @@ pub(super) fn error_response(
     response
 }
 
+/// The same with another body: JSON, or else HTML, as proxies write it.
+pub(super) fn with_own_body(response: Response, body: &str) -> Response {
+    let (mut parts, _) = response.into_parts();
+    let kind = if serde_json::from_str::<Value>(body).is_ok() { "application/json" } else { "text/html" };
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    Response::from_parts(parts, Body::from(body.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,8 @@ pub enum FaultKind {
         message: Option<String>,
         /// The error's `param`.
         param: Option<&'static str>,
+        /// The whole body, in place of an error object.
+        body: Option<String>,
     },
     /// The connection is reset as soon as it is accepted.
     Refuse,
@@ -75,7 +77,7 @@ pub enum FaultKind {
 
 /// All kinds, with the keys that only they have.
 pub(super) const KINDS: &[(&str, &[&str])] = &[
-    ("status", &["code", "retry-after", "message"]),
+    ("status", &["code", "retry-after", "message", "body"]),
     ("rate_limit", &["retry-after"]),
     ("invalid_api_key", &[]),
     ("context_length", &[]),
@@ -138,12 +140,16 @@ pub(super) fn kind(keys: &Keys) -> Result<FaultKind, ClientFaultError> {
         keys.get("retry-after", |text| units::duration_ns(text).map(|ns| ns.div_ceil(1_000_000_000)))?;
     if let Some((_, code, param, text)) = NAMED.iter().find(|(name, ..)| *name == keys.kind()) {
         let message = Some((*text).to_owned());
-        return Ok(FaultKind::Status { code: *code, retry_after_s, message, param: *param });
+        return Ok(FaultKind::Status { code: *code, retry_after_s, message, param: *param, body: None });
     }
     Ok(match keys.kind() {
         "status" => {
             let code = keys.needed("code", keys.get("code", error_status)?)?;
-            FaultKind::Status { code, retry_after_s, message, param: None }
+            let body = keys.text("body").map(str::to_owned);
+            if body.is_some() && message.is_some() {
+                return Err(keys.error("`body` takes the place of the error that has the `message`; give one of them"));
+            }
+            FaultKind::Status { code, retry_after_s, message, param: None, body }
         }
         "refuse" => FaultKind::Refuse,
         "reset" => FaultKind::Reset { after_tokens },

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::body::faulty_body;
 use super::caller::NamedInBody;
-use super::error_body::error_response;
+use super::error_body::{error_response, with_own_body};
 use super::injector::ClientFaults;
 use super::kind::FaultKind;
 use crate::engine::current_connection;
@@ -87,8 +87,12 @@ async fn faulty<F: Future<Output = Response>>(
     layer.metrics.fault(kind.name());
     tracing::info!(fault = kind.name(), path, "client fault");
     match &kind {
-        FaultKind::Status { code, retry_after_s, message, param } => {
-            return error_response(&path, *code, message.as_deref(), *param, *retry_after_s);
+        FaultKind::Status { code, retry_after_s, message, param, body } => {
+            let response = error_response(&path, *code, message.as_deref(), *param, *retry_after_s);
+            return match body {
+                None => response,
+                Some(body) => with_own_body(response, body),
+            };
         }
         FaultKind::Reset { after_tokens: None } => {
             let body = faulty_body(Body::from("reset"), kind, false, connection.clone());

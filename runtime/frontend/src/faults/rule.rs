@@ -102,7 +102,7 @@ impl ClientFault {
 
     /// The syntax, for the help.
     pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
-  status:code=429[,retry-after=2s,message=TEXT]
+  status:code=429[,retry-after=2s,message=TEXT|body=TEXT]
   rate_limit  invalid_api_key  context_length  server_error  invalid_request  model_not_found
   refuse  reset[:after=TOKENS]  stall:for=2s|ever[,after=TOKENS]  slow:every=50ms[,bytes=16]
   truncate[:after=TOKENS]  malformed[:after=TOKENS]  error-event[:after=TOKENS,code=500,message=TEXT]
@@ -247,6 +247,7 @@ mod tests {
             ("statsu", "expected one of status, rate_limit"),
             ("status", "`status` needs `code`"),
             ("status:code=42", "must be a status from 400 to 599"),
+            ("status:code=500,body=a,message=b", "give one of them"),
             ("stall:for=5", "`for=5`: `5` has no unit"),
             ("reset:for=5s", "`reset` has no `for`; it has after, rate"),
             ("reset:rate=2", "must be from 0 to 1"),

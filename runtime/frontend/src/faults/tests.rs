@@ -92,6 +92,23 @@ async fn errors_have_a_status_a_body_and_retry_after() {
 }
 
 #[tokio::test]
+async fn an_error_may_have_the_page_of_a_proxy() {
+    let page = "<html><h1>502 Bad Gateway</h1></html>";
+    let (router, _) =
+        server(&[&format!("status:code=502,retry-after=1s,body={page},call=1"), "status:code=500,body=null,call=2"]);
+    let response = call(&router, ask("value")).await;
+    assert_eq!(
+        (response.status(), &response.headers()["retry-after"]),
+        (StatusCode::BAD_GATEWAY, &"1".parse().expect("a value"))
+    );
+    assert_eq!(response.headers()["content-type"], "text/html");
+    assert_eq!(text(response).await, page);
+    let response = call(&router, ask("value")).await;
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(text(response).await, "null");
+}
+
+#[tokio::test]
 async fn streams_break_behind_so_many_tokens() {
     let whole = STREAM.concat();
     let truncated = streamed("truncate:after=2").await;

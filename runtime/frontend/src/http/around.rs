@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -13,8 +13,9 @@ use axum::routing::get;
 use super::connection::ConnectionControl;
 use super::large::{BodyMemory, beside_others};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
+use super::pod::PodHeaders;
 use crate::engine::with_connection;
-use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
+use crate::metrics::{self, CONTENT_TYPE, FakeSlot, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
 
@@ -23,14 +24,16 @@ use crate::server::routes::{Handlers, Routes};
 pub struct Around {
     /// The metrics.
     pub metrics: Metrics,
-    /// Made-up metrics that are served in their place.
-    pub fake_metrics: Option<Arc<FakePage>>,
+    /// Made-up metrics that are served in their place, if there are any.
+    pub fake_metrics: Option<Arc<FakeSlot>>,
     /// Keys of the API.
     pub api_keys: Vec<String>,
     /// Pages of other origins.
     pub cors: Cors,
     /// Ids and the access log.
     pub log: RequestLog,
+    /// The pod that responses name.
+    pub pod: PodHeaders,
     /// The limit of a request's body.
     pub max_body_bytes: usize,
     /// The limit of large bodies that come at the same time, together.
@@ -79,6 +82,7 @@ pub struct Client {
 /// of the router, which would copy and box each for every request.
 struct Layers<I> {
     log: RequestLog,
+    pod: PodHeaders,
     ids: RequestIds,
     cors: Cors,
     keys: ApiKeys,
@@ -97,14 +101,18 @@ impl Around {
     pub(crate) fn site(&self, routes: Routes, innermost: impl Innermost) -> Arc<dyn Site> {
         let served = match &self.fake_metrics {
             None => get(metrics::serve).with_state(self.metrics.clone()),
-            Some(page) => {
-                let page = Arc::clone(page);
-                get(async move || ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.exposition()).into_response())
+            Some(fake) => {
+                let (fake, metrics) = (Arc::clone(fake), self.metrics.clone());
+                get(async move || match fake.exposition() {
+                    Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
+                    None => metrics::serve(State(metrics)).await,
+                })
             }
         };
         let (handlers, paths) = routes.route("/metrics", served).into_parts();
         Arc::new(Layers {
             log: self.log,
+            pod: self.pod.clone(),
             ids: RequestIds::new(),
             cors: self.cors.clone(),
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
@@ -124,12 +132,16 @@ impl<I: Innermost> Site for Layers<I> {
             self.body_limit.apply(&mut request);
         }
         let Client { peer, connection } = client;
+        let port = connection.port();
         Box::pin(with_connection(connection, async move {
             let next = |request| self.innermost.run(request, Next(&self.handlers));
             let counted =
                 |request| count(&self.http, request, |request| beside_others(&self.body_memory, request, next));
             let opened = |request| require_key(&self.keys, request, counted);
-            log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened)).await
+            let answered = log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened));
+            let mut response = answered.await;
+            self.pod.add(&mut response, port);
+            response
         }))
     }
 }

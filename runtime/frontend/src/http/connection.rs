@@ -19,14 +19,21 @@ pub struct ConnectionControl(Arc<State>);
 struct State {
     /// The engine whose port it came by, counted from 0.
     rank: Option<u32>,
+    /// The port that it came by.
+    port: u16,
     is_reset: AtomicBool,
     reset: Notify,
 }
 
 impl ConnectionControl {
-    /// A connection that came by the port of an engine, if engines have their own.
-    pub(super) fn of_rank(rank: Option<u32>) -> Self {
-        Self(Arc::new(State { rank, ..State::default() }))
+    /// A connection that came by this port, which is that of an engine if engines have their own.
+    pub(super) fn by_port(port: u16, rank: Option<u32>) -> Self {
+        Self(Arc::new(State { rank, port, ..State::default() }))
+    }
+
+    /// The port that it came by.
+    pub(super) fn port(&self) -> u16 {
+        self.0.port
     }
 
     /// The engine of its requests that name none.

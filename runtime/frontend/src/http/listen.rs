@@ -87,6 +87,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let options = Arc::new(options);
+    let port = listener.local_addr().map_or(0, |address| address.port());
     let (ending, ends) = watch::channel(false);
     let mut shutdown = pin!(shutdown);
     loop {
@@ -101,7 +102,7 @@ pub async fn serve(
             }
             Ok((stream, peer)) => {
                 let (site, options) = (Arc::clone(&site), Arc::clone(&options));
-                let connection = Connection { site, options, peer, ends: ends.clone() };
+                let connection = Connection { site, options, peer, port, ends: ends.clone() };
                 connection.begin(stream);
             }
             Err(error) => {
@@ -123,6 +124,8 @@ struct Connection {
     site: Arc<dyn Site>,
     options: Arc<ListenOptions>,
     peer: SocketAddr,
+    /// The server's port.
+    port: u16,
     ends: watch::Receiver<bool>,
 }
 
@@ -148,7 +151,7 @@ impl Connection {
         let _held = Held::connection(&self.options.metrics);
         // A token is a packet: it must not wait for the next one.
         let _ = stream.set_nodelay(true);
-        let control = ConnectionControl::of_rank(self.options.rank);
+        let control = ConnectionControl::by_port(self.port, self.options.rank);
         let socket = ClientSocket::new(stream, control.clone());
         match self.options.tls.clone() {
             None => self.served(socket, control).await,

@@ -7,6 +7,7 @@ mod head_timer;
 mod large;
 mod layers;
 mod listen;
+mod pod;
 mod protocol;
 mod stream_panics;
 #[cfg(test)]
@@ -18,5 +19,6 @@ pub use around::{Around, Client, Innermost, Next, Site};
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
+pub use pod::PodHeaders;
 pub use threads::{Dealer, ServerThreads};
-pub use tls::{ClientCertificates, Tls, TlsError, TlsFiles};
+pub use tls::{ClientCertificates, ServerCertificate, Tls, TlsError, TlsSettings};

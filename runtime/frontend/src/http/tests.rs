@@ -75,6 +75,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
             credentials: false,
         },
         log: RequestLog { has_id_header: true },
+        pod: PodHeaders::default(),
         max_body_bytes: 1000,
         body_memory_bytes: 1000,
     };
@@ -237,9 +238,8 @@ fn threads_get_connections_in_turn() {
 
 #[test]
 fn certificates_that_are_none_are_told() {
-    let files = |path: &str| TlsFiles {
-        certificates: path.into(),
-        key: None,
+    let files = |path: &str| TlsSettings {
+        own: ServerCertificate::Files { certificates: path.into(), key: None },
         client_authorities: None,
         client_certificates: ClientCertificates::None,
     };
@@ -247,4 +247,6 @@ fn certificates_that_are_none_are_told() {
     assert!(error.starts_with("invalid certificate `/nowhere/cert.pem`: expected a PEM file"), "{error}");
     let error = Tls::new(files(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))).expect_err("no PEM").to_string();
     assert!(error.contains("there is no certificate in it"), "{error}");
+    let error = ServerCertificate::self_signed(vec!["\u{e4}".to_owned()]).expect_err("no name").to_string();
+    assert!(error.starts_with("cannot sign a certificate for \u{e4}: "), "{error}");
 }

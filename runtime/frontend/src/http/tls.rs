@@ -1,4 +1,5 @@
-//! TLS of the server: certificates from files, read again when they change.
+//! TLS of the server: certificates from files, read again when they change, or one that the
+//! server signs itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
@@ -23,14 +24,31 @@ pub enum ClientCertificates {
     Required,
 }
 
-/// The files of a TLS server, in PEM.
-#[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// The certificate and those it rests on.
-    pub certificates: PathBuf,
-    /// The key; in the file of the certificate if not given.
-    pub key: Option<PathBuf>,
-    /// Certificates that clients' certificates rest on.
+/// The certificate of a TLS server.
+#[derive(Debug)]
+pub enum ServerCertificate {
+    /// From files in PEM.
+    Files {
+        /// The certificate and those it rests on.
+        certificates: PathBuf,
+        /// The key; in the file of the certificate if not given.
+        key: Option<PathBuf>,
+    },
+    /// One that the server has signed itself.
+    SelfSigned {
+        /// The certificate.
+        certificate: CertificateDer<'static>,
+        /// Its key.
+        key: Arc<PrivatePkcs8KeyDer<'static>>,
+    },
+}
+
+/// Settings of a TLS server.
+#[derive(Debug)]
+pub struct TlsSettings {
+    /// Its certificate.
+    pub own: ServerCertificate,
+    /// Certificates that clients' certificates rest on, in PEM.
     pub client_authorities: Option<PathBuf>,
     /// Whether clients need one.
     pub client_certificates: ClientCertificates,
@@ -50,10 +68,18 @@ pub enum TlsError {
         reason: String,
     },
     /// Certificate and key do not fit together, for example.
-    #[error("invalid certificate `{}`: {reason}", path.display())]
+    #[error("invalid certificate `{name}`: {reason}")]
     Refused {
-        /// The path of the certificate.
-        path: PathBuf,
+        /// The path of the certificate, or its names.
+        name: String,
+        /// The problem.
+        reason: String,
+    },
+    /// A certificate for these names cannot be signed.
+    #[error("cannot sign a certificate for {names}: {reason}")]
+    Unsigned {
+        /// The names.
+        names: String,
         /// The problem.
         reason: String,
     },
@@ -65,7 +91,7 @@ pub enum TlsError {
 /// The TLS of a server.
 #[derive(Debug)]
 pub struct Tls {
-    files: TlsFiles,
+    settings: TlsSettings,
     current: Mutex<Current>,
 }
 
@@ -84,27 +110,27 @@ impl std::fmt::Debug for Current {
 type Stamps = Vec<Option<(SystemTime, u64)>>;
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files, or signs a certificate.
     ///
     /// # Errors
     /// Says which file is no good.
-    pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
-        let stamps = files.stamps();
-        let acceptor = files.acceptor()?;
-        Ok(Self { files, current: Mutex::new(Current { acceptor, stamps }) })
+    pub fn new(settings: TlsSettings) -> Result<Self, TlsError> {
+        let stamps = settings.stamps();
+        let acceptor = settings.acceptor()?;
+        Ok(Self { settings, current: Mutex::new(Current { acceptor, stamps }) })
     }
 
     /// Accepts the next connection: with the certificate as it is now on disk, or
     /// the one before if that is no good.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps = self.files.stamps();
+        let stamps = self.settings.stamps();
         if stamps != current.stamps {
             current.stamps = stamps;
-            match self.files.acceptor() {
+            match self.settings.acceptor() {
                 Ok(acceptor) => {
                     current.acceptor = acceptor;
-                    tracing::info!(certificate = %self.files.certificates.display(), "the certificate was read again");
+                    tracing::info!(certificate = self.settings.own.name(), "the certificate was read again");
                 }
                 Err(error) => tracing::error!(%error, "the changed certificate is not used"),
             }
@@ -113,23 +139,64 @@ impl Tls {
     }
 }
 
-impl TlsFiles {
+impl ServerCertificate {
+    /// Signs a certificate for the names and addresses by which clients reach the server, with
+    /// a new key.
+    ///
+    /// # Errors
+    /// When one of them is neither a name nor an address.
+    pub fn self_signed(names: Vec<String>) -> Result<Self, TlsError> {
+        let shown = names.join(", ");
+        let signed = rcgen::generate_simple_self_signed(names)
+            .map_err(|error| TlsError::Unsigned { names: shown, reason: error.to_string() })?;
+        let key = PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
+        Ok(Self::SelfSigned { certificate: signed.cert.der().clone(), key: Arc::new(key) })
+    }
+
+    /// The files that it consists of.
+    fn files(&self) -> [Option<&PathBuf>; 2] {
+        match self {
+            Self::Files { certificates, key } => [Some(certificates), key.as_ref()],
+            Self::SelfSigned { .. } => [None, None],
+        }
+    }
+
+    /// Its name in messages.
+    fn name(&self) -> String {
+        match self {
+            Self::Files { certificates, .. } => certificates.display().to_string(),
+            Self::SelfSigned { .. } => "self-signed".to_owned(),
+        }
+    }
+
+    fn read(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+        match self {
+            Self::Files { certificates: path, key } => {
+                let chain = certificates("certificate", path)?;
+                let path = key.as_ref().unwrap_or(path);
+                let key = PrivateKeyDer::from_pem_file(path).map_err(|error| TlsError::File {
+                    what: "TLS key",
+                    path: path.clone(),
+                    reason: error.to_string(),
+                })?;
+                Ok((chain, key))
+            }
+            Self::SelfSigned { certificate, key } => Ok((vec![certificate.clone()], key.clone_key().into())),
+        }
+    }
+}
+
+impl TlsSettings {
     fn stamps(&self) -> Stamps {
-        let paths = [Some(&self.certificates), self.key.as_ref(), self.client_authorities.as_ref()];
+        let paths = self.own.files().into_iter().chain([self.client_authorities.as_ref()]);
         let stamp = |path: &PathBuf| fs::metadata(path).and_then(|data| Ok((data.modified()?, data.len()))).ok();
-        paths.into_iter().flatten().map(stamp).collect()
+        paths.flatten().map(stamp).collect()
     }
 
     fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
-        let chain = certificates("certificate", &self.certificates)?;
-        let key_path = self.key.as_ref().unwrap_or(&self.certificates);
-        let key = PrivateKeyDer::from_pem_file(key_path).map_err(|error| TlsError::File {
-            what: "TLS key",
-            path: key_path.clone(),
-            reason: error.to_string(),
-        })?;
+        let (chain, key) = self.own.read()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let refused = |reason: String| TlsError::Refused { path: self.certificates.clone(), reason };
+        let refused = |reason: String| TlsError::Refused { name: self.own.name(), reason };
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| refused(error.to_string()))?;

@@ -2,6 +2,8 @@
 
 mod table;
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 use vcr_units as units;
 
@@ -25,6 +27,9 @@ const ALL_FAILURES: &[&str] =
 /// Options of times of requests.
 const TIMES: &[&str] =
     &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
+
+/// Options of images, which need `--omni`.
+const IMAGES: &[&str] = &["--image-emission-rate", "--time-to-generate-image", "--time-to-generate-image-std-dev"];
 
 /// Translates the text of a file, which is YAML.
 ///
@@ -70,6 +75,7 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
         place += 1;
         !is_spread(option) || used == Some(place - 1)
     });
+    translation.remove_overruled();
     // There, times are those of single requests.
     if translation.options.iter().any(|(option, _)| TIMES.contains(option)) {
         translation.options.push(("--per-request-latency", None));
@@ -107,10 +113,20 @@ impl Translation {
             Rule::Json(option) => self.option(option, value.to_string()),
             Rule::Percent(option) => self.failures(option, value, all.get("failure-types"))?,
             Rule::Ignored(why) => self.ignored.push(format!("{name}: {why}")),
-            Rule::Missing(why) => self.missing.push(format!("{name}: {why}")),
             Rule::Special => self.special(name, value, all)?,
         }
         Ok(())
+    }
+
+    /// Takes options away that others overrule there, and that would be refused here.
+    fn remove_overruled(&mut self) {
+        let has = |translation: &Self, name: &str| translation.options.iter().any(|(option, _)| *option == name);
+        if !has(self, "--omni") {
+            self.options.retain(|(option, _)| !IMAGES.contains(option));
+        }
+        if has(self, "--ssl-certfile") {
+            self.options.retain(|(option, _)| *option != "--self-signed-certs");
+        }
     }
 
     fn option(&mut self, option: &'static str, value: String) {
@@ -158,6 +174,13 @@ impl Translation {
                 }
             }
             ("failure-types", Value::Array(_)) => {}
+            ("dataset-path", Value::String(path)) => self.data_set(path, all),
+            // It stands for a path that is not there.
+            ("dataset-url", Value::String(url)) => {
+                if text(all, "dataset-path").is_none() {
+                    self.data_set(url, all);
+                }
+            }
             ("data-parallel-size", Value::Number(size)) => {
                 self.option("--data-parallel-size", size.to_string());
                 // There, each rank has a port.
@@ -169,6 +192,22 @@ impl Translation {
         }
         Ok(())
     }
+}
+
+impl Translation {
+    /// Answers from the data set at a path, or else at the URL that is given for it.
+    fn data_set(&mut self, source: &str, all: &Map<String, Value>) {
+        let is_echo = text(all, "mode") == Some("echo");
+        let url = text(all, "dataset-url").filter(|_| !Path::new(source).exists());
+        if !source.is_empty() && !is_echo {
+            self.option("--tokens", url.unwrap_or(source).to_owned());
+        }
+    }
+}
+
+/// The text of a setting that has one.
+fn text<'a>(all: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    all.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
 fn is_set(all: &Map<String, Value>, name: &str) -> bool {
@@ -222,7 +261,8 @@ mod tests {
             "latencies": {"time-to-first-token": "1m30.5s", "inter-token-latency": 3},
             "kvcache": {"enable-kvcache": true, "kv-cache-size": 64},
             "mode": "echo", "enable-request-id-headers": true, "max-request-body-size-mb": 4,
-            "event-batch-size": 16, "omni": true, "data-parallel-size": 2,
+            "event-batch-size": 16, "omni": true, "data-parallel-size": 2, "image-emission-rate": 25,
+            "mm-encoder-only": true, "self-signed-certs": true,
         });
         let translation = translate(&file).expect("it is valid");
         let words = |(option, value): &(&str, Option<String>)| format!("{option} {}", value.as_deref().unwrap_or(""));
@@ -241,11 +281,45 @@ mod tests {
             "--max-request-body-size 4MiB",
             "--data-parallel-size 2",
             "--data-parallel-multi-port-external-lb",
+            "--omni",
+            "--image-emission-rate 0.25",
+            "--mm-encoder-only",
+            "--self-signed-certs",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }
         assert_eq!(translation.ignored, ["event-batch-size: events are sent once a step, as in vLLM"]);
-        assert_eq!(translation.missing, ["omni: images are not generated"]);
+        assert!(translation.missing.is_empty(), "{:?}", translation.missing);
+    }
+
+    #[test]
+    fn settings_that_others_overrule_have_no_option() {
+        let options = |file: Value| {
+            let options = translate(&file).expect("it is valid").options;
+            options.into_iter().map(|(option, _)| option).collect::<Vec<_>>()
+        };
+        let images = json!({"omni": false, "image-emission-rate": 50, "time-to-generate-image": "1s"});
+        assert!(options(images).is_empty());
+        let certificates = json!({"self-signed-certs": true, "ssl-certfile": "a", "ssl-keyfile": "b"});
+        assert_eq!(options(certificates), ["--ssl-certfile", "--ssl-keyfile"]);
+    }
+
+    #[test]
+    fn data_sets_are_files_or_else_urls() {
+        let tokens = |file: Value| {
+            let options = translate(&file).expect("it is valid").options;
+            options.into_iter().map(|(option, value)| format!("{option} {}", value.unwrap_or_default())).collect()
+        };
+        let (here, url) = (concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "https://example.org/a.sqlite3");
+        let all = |path: &str, mode: &str| -> Vec<String> {
+            tokens(json!({"dataset-path": path, "dataset-url": url, "mode": mode}))
+        };
+        assert_eq!(all(here, "random"), [format!("--tokens {here}")]);
+        assert_eq!(all("no/such.sqlite3", "random"), [format!("--tokens {url}")]);
+        assert_eq!(all("", "random"), [format!("--tokens {url}")]);
+        assert_eq!(all(here, "echo"), ["--tokens echo"]);
+        let named = tokens(json!({"dataset-path": "no/such.sqlite3", "dataset-table-name": "t"}));
+        assert_eq!(named, ["--tokens no/such.sqlite3", "--tokens-table t"]);
     }
 
     #[test]
@@ -303,11 +377,7 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("{name} is not in the page"));
             let wanted = match rule {
                 Rule::Same(text) | Rule::Duration(text) | Rule::Flag(text) | Rule::Json(text) => text,
-                Rule::Percent(text)
-                | Rule::Share(text)
-                | Rule::Megabytes(text)
-                | Rule::Ignored(text)
-                | Rule::Missing(text) => text,
+                Rule::Percent(text) | Rule::Share(text) | Rule::Megabytes(text) | Rule::Ignored(text) => text,
                 Rule::Special => "",
             };
             assert!(row.contains(wanted), "{row}");

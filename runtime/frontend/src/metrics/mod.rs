@@ -4,6 +4,7 @@
 mod buckets;
 mod engine;
 mod fake;
+mod fake_slot;
 mod http;
 mod lora;
 mod observer;
@@ -16,6 +17,7 @@ mod table;
 pub use buckets::{Buckets, CustomBuckets};
 pub use engine::{EngineRecorder, Finished, Iteration, Phases};
 pub use fake::{FakeGauge, FakeLoras, FakeMetrics, FakePage};
+pub use fake_slot::FakeSlot;
 pub use http::{Held, serve};
 pub(crate) use http::{HttpRecorder, count};
 pub use lora::LoraRecorder;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::EngineClient;
+use crate::media::{EncoderAddress, ImageOptions, Images};
 use chats::ChatOptions;
 use ids::RequestIds;
 use model::Model;
@@ -28,6 +29,7 @@ pub struct App {
     pub options: ServerOptions,
     pub(crate) ids: RequestIds,
     pub(crate) responses: ResponseStore,
+    pub(crate) images: Images,
     /// Requests for text under way, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
@@ -50,6 +52,10 @@ pub struct ServerOptions {
     pub least_cached: Option<f64>,
     /// Settings of chats.
     pub chat: ChatOptions,
+    /// Images in answers, if there may be any.
+    pub images: Option<ImageOptions>,
+    /// Where the outputs of an encoder without a language model are.
+    pub encoder: Option<EncoderAddress>,
 }
 
 impl App {
@@ -58,6 +64,7 @@ impl App {
     pub fn new(engines: EngineClient, model: Model, options: ServerOptions) -> Arc<Self> {
         let ready_at = Instant::now() + options.startup_duration;
         Arc::new(Self {
+            images: Images::new(options.images),
             engines,
             model,
             options,

@@ -141,15 +141,14 @@ impl Model {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn model() -> Model {
+impl Model {
+    /// The built-in model as tests need it.
+    pub(crate) fn builtin() -> Self {
         let tokenizer = Tokenizer::builtin();
-        Model {
-            names: vec!["sim".to_owned(), "other".to_owned()],
+        Self {
+            names: vec!["sim".to_owned()],
             root: "sim".to_owned(),
-            template: None,
+            template: Some(ChatTemplate::builtin()),
             generation: GenerationConfig::default(),
             eos_tokens: Vec::new(),
             max_model_len: 100,
@@ -157,7 +156,21 @@ mod tests {
             tokenizer,
             embedding_dimensions: 8,
             media: MediaRules::default(),
+            adapters: Adapters::new([]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        Model {
+            names: vec!["sim".to_owned(), "other".to_owned()],
+            template: None,
             adapters: Adapters::new([("fine".to_owned(), "/adapters/fine".to_owned())]),
+            ..Model::builtin()
         }
     }
 

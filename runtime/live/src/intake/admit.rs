@@ -43,6 +43,7 @@ pub(crate) fn admit(
     let tag = serving.requests.next_tag();
     let default = SamplingParams::default();
     let is_pooling = request.pooling_params.is_some();
+    let resumable = request.resumable;
     let params = request.sampling_params.as_ref().unwrap_or(&default);
     let block_keys = BlockKeys::of(&request);
     let priority = priority_of(&request);
@@ -117,10 +118,11 @@ pub(crate) fn admit(
         recorded_end: script.map(|script| script.end.clone()),
         failure: None,
         engine_fault: None,
+        turns: resumable.then(Box::default),
     };
     // A recorded answer ends where it ended.
     let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
-    let prompt = if serving.egress.has_kv_events() {
+    let prompt = if serving.egress.has_kv_events() || resumable {
         if marks.is_empty() {
             Prompt::of_tokens(prompt, blocks, salt)
         } else {
@@ -144,6 +146,7 @@ pub(crate) fn admit(
         lora,
         kv_role,
         skip_reading_prefix_cache,
+        resumable,
         ..RequestSpec::new(tag, prompt.with_items(items), max_tokens)
     };
     let mut live = LiveRequest {
@@ -297,6 +300,7 @@ impl Extras {
             || self.meeting.is_some()
             || self.block_keys.is_some()
             || self.recorded_end.is_some()
+            || self.turns.is_some()
     }
 }
 
@@ -337,7 +341,7 @@ pub(crate) fn tenant_of(keys: &BlockKeys) -> u64 {
     }
 }
 
-fn stop_rules(params: &SamplingParams) -> Option<Box<StopRules>> {
+pub(super) fn stop_rules(params: &SamplingParams) -> Option<Box<StopRules>> {
     let stops = params.stop_token_ids.iter().flatten().copied();
     let tokens: Vec<u32> = params.eos_token_id.into_iter().chain(stops).collect();
     let repetition = params.repetition_detection.as_ref().map(|detection| Repetition {

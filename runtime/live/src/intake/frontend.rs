@@ -218,6 +218,9 @@ impl Intake {
         now_ns: u64,
     ) -> Result<bool, LiveError> {
         let client = request.client_index;
+        if serving.requests.find(&request.request_id).is_some_and(LiveRequest::is_resumable) {
+            return serving.continue_session(request, now_ns).map(|()| true);
+        }
         if serving.has_request(&request.request_id) {
             // An answer would end the one that is under way.
             serving.counters.malformed += 1;
@@ -341,8 +344,10 @@ impl Intake {
         if request.prompt_embeds.is_some() {
             return Err(Refusal::invalid("prompt embeddings cannot be simulated: they have no tokens"));
         }
-        if request.resumable {
-            return Err(Refusal::invalid("streaming input (resumable requests) is not simulated"));
+        if request.resumable && (serving.routes.is_some() || serving.context.config.playback.is_some()) {
+            return Err(Refusal::invalid(
+                "streaming input (resumable requests) is not simulated with a router or a capture that is played back",
+            ));
         }
         if let Some(params) = &request.pooling_params {
             let Some(longest) = serving.context.config.tokens.embedding_dimensions else {

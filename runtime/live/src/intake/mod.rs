@@ -5,4 +5,5 @@ pub(crate) mod admit;
 mod arrivals;
 pub(crate) mod frontend;
 pub(crate) mod routed;
+pub(crate) mod sessions;
 pub(crate) mod version;

@@ -5,4 +5,5 @@ pub(crate) mod flight;
 pub(crate) mod output;
 pub(crate) mod results;
 pub(crate) mod stepper;
+pub(crate) mod turns;
 pub(crate) mod watch;

@@ -14,6 +14,7 @@ use crate::kv_transfer::pages::exchanged_blocks;
 use crate::kv_transfer::transfers::Transfers;
 use crate::requests::{Requests, slot_of};
 use crate::stepping::results::StepResults;
+use crate::stepping::turns::end_turn;
 use crate::tokens::Tokens;
 
 /// The state that new outputs change.
@@ -62,7 +63,9 @@ impl OutputParts<'_> {
             }
             return finish;
         }
-        let reason = results.finish_of(request, finish);
+        // A part of a streaming input has been answered, and the request is not over.
+        let goes_on = finish.is_some() && request.is_resumable() && engine.outputs().continuing.contains(&tag);
+        let reason = results.finish_of(request, finish, goes_on);
         let sends_stats = self.egress.sends_stats();
         let mut message =
             answer::message(request, tokens, reason, engine.config(), sends_stats, self.tokens.vocab_size());
@@ -99,10 +102,13 @@ impl OutputParts<'_> {
             }
         }
         let encoder = self.egress.outputs.encoder(request.client, is_first);
-        if reports_end && reason.is_some() {
+        if reports_end && reason.is_some() && !goes_on {
             encoder.finished(&request.id);
         }
         encoder.output(&message);
+        if goes_on {
+            end_turn(request, self.tokens);
+        }
         reason
     }
 }

@@ -27,12 +27,13 @@ impl StepResults {
         !self.ended.is_empty() || !self.failed.is_empty() || !self.ended_apart.is_empty()
     }
 
-    /// The finish reason of a request's new output: the engine's, the recorded
+    /// The finish reason of a request's new output, unless it goes on: the engine's, the recorded
     /// one, or a fault's.
     pub(crate) fn finish_of(
         &mut self,
         request: &mut LiveRequest,
         finish: Option<FinishReason>,
+        goes_on: bool,
     ) -> Option<FinishReason> {
         let (tag, output_tokens) = (request.tag, request.output_tokens);
         if let Some(extras) = &mut request.extras
@@ -41,6 +42,9 @@ impl StepResults {
             self.faults.push(fault);
         }
         let extras = request.extras.as_ref();
+        if goes_on {
+            return finish;
+        }
         if let Some(finish) = finish {
             let recorded = extras.and_then(|extras| extras.recorded_end.as_ref());
             let finish = match recorded.filter(|end| end.after_tokens == output_tokens) {

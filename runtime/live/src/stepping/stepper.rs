@@ -10,7 +10,7 @@ use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec};
+use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
 use vcr_wire::EventType;
 
 use crate::config::Placement;
@@ -130,6 +130,13 @@ impl Stepper {
         self.watch.show(|observer, rank| observer.submitted(rank, tag, name));
         self.may_decide = true;
         Ok(submitted)
+    }
+
+    /// Gives a resumable request the next part of its prompt, or its end, unless vLLM would not take it.
+    pub(crate) fn extend(&mut self, request: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
+        self.engine.extend(request, input)?;
+        self.may_decide = true;
+        Ok(())
     }
 
     /// Aborts a request.

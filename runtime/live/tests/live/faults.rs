@@ -119,7 +119,7 @@ fn nothing_overtakes_a_late_message() {
     bench.add("a", &prompt(20), 1);
     bench.wait_for("it has ended in the engine", |snapshot| snapshot.counters.generation_tokens == 1);
     bench.send(Request::Add(Box::new(EngineCoreRequest {
-        resumable: true,
+        prompt_embeds: Some(Tensor::of_f32(&[1], [0.0])),
         ..request("refused", &prompt(20), params(1))
     })));
     let call_id = Integer::from(7u64);

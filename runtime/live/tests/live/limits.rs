@@ -39,9 +39,8 @@ fn a_request_that_cannot_be_decoded_is_answered() {
 fn what_cannot_be_simulated_is_refused_with_a_reason() {
     let bench = Bench::new(config());
     type Case<'a> = (&'a str, &'a dyn Fn(&mut EngineCoreRequest), &'a str);
-    let cases: [Case<'_>; 6] = [
+    let cases: [Case<'_>; 5] = [
         ("embeds", &|request| request.prompt_embeds = Some(Tensor::of_f32(&[1], [0.0])), "embeddings"),
-        ("resumable", &|request| request.resumable = true, "streaming input"),
         ("neither", &|request| request.sampling_params = None, "neither sampling nor pooling"),
         ("empty", &|request| request.prompt_token_ids = None, "the prompt is empty"),
         ("long", &|request| request.prompt_token_ids = Some(prompt(4096)), "max_model_len"),
@@ -56,7 +55,7 @@ fn what_cannot_be_simulated_is_refused_with_a_reason() {
         let message = refused.outputs[0].error.clone().expect("it says why").message;
         assert!(message.contains(wanted), "{id}: {message}");
     }
-    let counters = bench.wait_for("it was counted", |snapshot| snapshot.counters.refused == 6).counters;
+    let counters = bench.wait_for("it was counted", |snapshot| snapshot.counters.refused == 5).counters;
     assert_eq!(counters.requests, 0);
 }
 

@@ -9,6 +9,7 @@ mod planes;
 mod playback;
 mod requests;
 mod routers;
+mod streaming_inputs;
 mod transfer;
 mod waves;
 mod writing;

@@ -110,14 +110,18 @@ fn echo_and_lists_give_what_they_hold() {
     assert_eq!((one.tokens, one.finish), (vec![10, 11, 12, 2], Some(FinishReason::Stop)));
 
     let mut listed = config();
-    let list =
-        TokenList { in_turn: vec![vec![1, 2], vec![3]], by_prompt: [(vec![7, 7], vec![8, 9])].into_iter().collect() };
+    let list = TokenList {
+        in_turn: vec![vec![1, 2], vec![3]],
+        by_prompt: [(vec![7, 7], vec![8, 9])].into_iter().collect(),
+        by_digest: [(prompt_digest(&[6]), 1)].into_iter().collect(),
+    };
     listed.tokens.choice = TokenChoice::Listed(Arc::new(list));
     let bench = Bench::new(listed);
     assert_eq!(bench.run("a", &[5], 2), [1, 2]);
     assert_eq!(bench.run("b", &[7, 7], 2), [8, 9]);
     assert_eq!(bench.run("c", &[5], 1), [3]);
     assert_eq!(bench.run("d", &[5], 2), [1, 2]);
+    assert_eq!(bench.run("e", &[6], 1), [3], "by the digest of its prompt");
 }
 
 #[test]

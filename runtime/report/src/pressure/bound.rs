@@ -55,7 +55,9 @@ impl Bound {
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Sequences => &["max_num_active_seqs", "max_num_seqs", "max_active"],
-            Self::Tokens => &["max_num_batched_tokens", "max_prefill_tokens", "prefill_tokens_per_tick"],
+            Self::Tokens => {
+                &["max_num_scheduled_tokens", "max_num_batched_tokens", "max_prefill_tokens", "prefill_tokens_per_tick"]
+            }
             Self::Blocks => &["num_blocks", "num_pages", "total_kv_pages"],
             Self::DecodeWidth => &["decode_width"],
             Self::Other | Self::Link | Self::RouterQueue => &[],
@@ -79,7 +81,9 @@ impl Bound {
             Self::Sequences | Self::Tokens => format!("{raise}, or add engines"),
             Self::Blocks => format!("{raise}, shorten prompts and outputs, or add engines"),
             Self::DecodeWidth => raise,
-            Self::Other => "none of the engine's limits: KV on its way (see link), adapters, or a pause".to_owned(),
+            Self::Other => {
+                "none of the engine's limits: KV on its way (see link), adapters, intervals, or a pause".to_owned()
+            }
             Self::Link => "raise the link's `bandwidth`, or move fewer bytes of each token".to_owned(),
             Self::RouterQueue => "raise the router's queue threshold, or add engines".to_owned(),
         }

@@ -13,6 +13,7 @@ use vcr_cluster::{
     ConditionalConfig, ConditionalPolicy, DataParallel, KvPlane, KvPlaneTime, LinkConfig, LinkSharing, PoolConfig,
     ScalingConfig, SourceOutput, Topology, TransferScope,
 };
+use vcr_core::EngineKind;
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
@@ -108,6 +109,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
             options.problem("data_parallel_barrier", text);
         }
     }
+    let (engine, prefill_schedule_interval) = shared_interval(&mut options, engine, data_parallel);
     options.finish()?;
     let latency = latency.expect("a missing latency model is a problem of the options");
     let engine = engine.expect("what does not fit is a problem of the options");
@@ -126,9 +128,28 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         tokens,
         overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
         rejects_in_queue: false,
-        prefill_schedule_interval: 1,
+        prefill_schedule_interval,
+        kv_eviction: engine.kv_eviction,
     };
     Ok(PoolSpec { name, config, drawn })
+}
+
+/// Ranks that step together count the steps between prefills together, others each by themselves: engines without what
+/// the pool does, and the steps of the pool.
+fn shared_interval(
+    options: &mut Options<'_>,
+    mut engine: Result<EngineSpec, String>,
+    ranks: DataParallel,
+) -> (Result<EngineSpec, String>, u32) {
+    let Ok(EngineSpec { kind: EngineKind::Vllm(config), .. }) = &mut engine else { return (engine, 1) };
+    let is_shared = ranks.barrier && ranks.size > 1 && config.prefill_schedule_interval > 1;
+    if is_shared && config.async_scheduling {
+        let text = "ranks that wait for each other with `prefill_schedule_interval` above 1 are simulated without \
+                    `async_scheduling`: give the engine `async_scheduling: false`";
+        options.problem("data_parallel_barrier", text);
+    }
+    let interval = if is_shared { config.take_prefill_schedule_interval() } else { 1 };
+    (engine, interval)
 }
 
 /// The ranks of each engine of a pool; as many as its command line has, unless they are given.

@@ -10,12 +10,12 @@ pub(crate) mod tiers;
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic};
-use vcr_cluster::{Overheads, PolicyFactory};
+use vcr_cluster::{KvEviction, Overheads, PolicyFactory};
 use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{self, TickConfig, TickConfigInput};
 use vcr_core::{
     ACCEPTANCE_RATES, CapacityPolicy, ConfigError, DraftRange, EngineConfig, EngineConfigInput, EngineKind,
-    EngineOption, KV_CACHE_GROUPS, KvCacheGroup, OPTIONS, OptionValue, option,
+    EngineOption, KV_CACHE_GROUPS, KvCacheGroup, NamedValue as _, OPTIONS, OptionValue, option,
 };
 use vcr_vllm_args::VllmArgs;
 
@@ -31,6 +31,8 @@ pub(crate) struct EngineSpec {
     pub(crate) kind: EngineKind,
     pub(crate) policy: Option<PolicyFactory>,
     pub(crate) acceptance_rates: Vec<f64>,
+    /// The cached block that goes first.
+    pub(crate) kv_eviction: KvEviction,
     pub(crate) memory: MemoryPlan,
     /// Instead of those of its latency model.
     pub(crate) overheads: Option<Overheads>,
@@ -43,9 +45,16 @@ pub(crate) struct EngineSpec {
 impl Default for EngineSpec {
     fn default() -> Self {
         let config = EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid");
-        let memory = MemoryPlan::default();
-        let (acceptance_rates, overheads) = (Vec::new(), None);
-        Self { kind: config.into(), policy: None, acceptance_rates, memory, overheads, auto_blocks: None, served: None }
+        Self {
+            kind: config.into(),
+            policy: None,
+            acceptance_rates: Vec::new(),
+            kv_eviction: KvEviction::default(),
+            memory: MemoryPlan::default(),
+            overheads: None,
+            auto_blocks: None,
+            served: None,
+        }
     }
 }
 
@@ -168,6 +177,7 @@ impl Read {
             options.problem(ACCEPTANCE_RATES.name, problem);
         }
         let overheads = overheads::option(&mut options);
+        let kv_eviction = options.choice("kv_eviction", KvEviction::NAMES).unwrap_or_default();
         for error in made.as_ref().err().into_iter().flatten() {
             options.problem(error.field(), error.to_string());
         }
@@ -177,7 +187,7 @@ impl Read {
             EngineKind::Vllm(config) if is_auto => Some(config.stated()),
             _ => None,
         };
-        Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks, served })
+        Ok(EngineSpec { kind, policy, acceptance_rates, kv_eviction, memory, overheads, auto_blocks, served })
     }
 }
 

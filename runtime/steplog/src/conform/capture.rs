@@ -11,7 +11,7 @@ use vcr_core::{
 
 use super::case::checked;
 use super::report::CaseReport;
-use super::scope::{check_engine_args, check_live_engine, rules_of};
+use super::scope::{check_engine_args, check_live_engine, prefill_schedule_interval, rules_of};
 use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, read_whole, resolved};
 use crate::live::{LiveEngine, LiveLog};
@@ -118,6 +118,8 @@ fn engine_config(
         num_gpu_blocks: engine.num_gpu_blocks,
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_batched_tokens,
+        max_num_scheduled_tokens: engine.max_num_scheduled_tokens,
+        prefill_schedule_interval: prefill_schedule_interval(args),
         max_model_len: Some(engine.max_model_len),
         policy,
         enable_prefix_caching: engine.prefix_caching,

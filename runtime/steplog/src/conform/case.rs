@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use vcr_core::{
     CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvConnector,
@@ -36,6 +37,9 @@ struct CaseConfig {
     num_blocks: u32,
     max_num_seqs: u32,
     max_num_batched_tokens: u32,
+    max_num_scheduled_tokens: Option<u32>,
+    #[serde(default = "one")]
+    prefill_schedule_interval: u32,
     max_model_len: u32,
     policy: PolicyName,
     prefix_caching: bool,
@@ -162,6 +166,27 @@ pub(super) struct CaseRequest {
     pub(super) hold: bool,
     /// The part of another engine in it.
     pub(super) remote: Option<Remote>,
+    /// Further parts of the prompt of a resumable request.
+    #[serde(default)]
+    pub(super) parts: Vec<CasePart>,
+}
+
+/// A further part of a prompt, or without one the end of a request's input.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CasePart {
+    #[serde(default)]
+    pub(super) prompt: Vec<(u32, u32)>,
+    #[serde(default)]
+    pub(super) max_tokens: u32,
+    pub(super) stop_at: Option<u32>,
+    /// When it is sent; the steps say it.
+    #[serde(rename = "at")]
+    _at: Option<IgnoredAny>,
+    #[serde(rename = "after")]
+    _after: Option<IgnoredAny>,
+    #[serde(rename = "gap")]
+    _gap: Option<IgnoredAny>,
 }
 
 /// The part of another engine in a request.
@@ -221,6 +246,7 @@ const REQUEST_KEYS: &[&str] = &[
     "media",
     "hold",
     "remote",
+    "parts",
 ];
 
 /// The recording without its steps.
@@ -274,6 +300,8 @@ impl CaseConfig {
             num_gpu_blocks: self.num_blocks,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
+            max_num_scheduled_tokens: self.max_num_scheduled_tokens,
+            prefill_schedule_interval: self.prefill_schedule_interval,
             max_model_len: Some(self.max_model_len),
             policy: self.policy.into(),
             enable_prefix_caching: self.prefix_caching,
@@ -318,7 +346,6 @@ pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> 
 
 /// Compares what the scheduler held with what these settings are here.
 fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Result<(), String> {
-    let budget = "the token budget of a step is `max_num_batched_tokens`";
     let drafting = config.drafting();
     let of_drafter = "it follows from the drafter";
     let as_asked = "the scheduler held another value than requested";
@@ -332,7 +359,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),
         ("draft_slots", json!(drafting.draft_slots), of_drafter),
         ("num_lookahead_tokens", json!(drafting.lookahead_tokens), of_drafter),
-        ("max_num_scheduled_tokens", json!(config.step_tokens()), budget),
+        ("max_num_scheduled_tokens", json!(config.step_tokens()), as_asked),
         ("max_num_batched_tokens", json!(config.max_num_batched_tokens), as_asked),
         ("max_num_running_reqs", json!(config.max_num_seqs), as_asked),
         ("max_num_active_reqs", json!(config.max_running()), as_asked),
@@ -348,6 +375,8 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
         ("free_blocks", json!(config.num_gpu_blocks - 1), "all blocks but the null block are free at the start"),
     ];
     let mut expected = expected.to_vec();
+    let own_interval = "it follows from the interval and the release";
+    expected.push(("local_prefill_interval", json!(config.own_prefill_interval()), own_interval));
     // Of cases with multimodal items alone.
     expected.extend([
         ("encoder_budget", json!(config.encoder_budget_embeds()), as_asked),

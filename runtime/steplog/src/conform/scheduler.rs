@@ -5,7 +5,7 @@ use std::path::Path;
 
 use vcr_core::{
     Engine, ExternalHit, KvTransferReport, PauseState, Prompt, PromptItem, RequestId, RequestSpec, SchedulerRules,
-    StopRules, TokenSource,
+    SessionInput, StopRules, TokenSource,
 };
 
 use super::case::{Case, CaseItem, CaseRequest};
@@ -176,6 +176,8 @@ struct Replay {
     live: HashMap<u64, RequestId>,
     answers: RecordedAnswers,
     num_added: u64,
+    /// Of resumable requests the parts that were given, and those whose outputs have ended.
+    parts: HashMap<u64, [usize; 2]>,
 }
 
 impl Replay {
@@ -191,6 +193,7 @@ impl Replay {
             live: HashMap::new(),
             answers: RecordedAnswers { stop_at, ..RecordedAnswers::default() },
             num_added: 0,
+            parts: HashMap::new(),
         }
     }
 
@@ -206,6 +209,9 @@ impl Replay {
         }
         for id in &theirs.add {
             self.add(number("add", id)?)?;
+        }
+        for id in &theirs.more {
+            self.extend(number("more", id)?)?;
         }
         for id in &theirs.abort {
             self.abort(number("abort", id)?);
@@ -224,7 +230,7 @@ impl Replay {
             let was_live = |tag: &u64| self.live.contains_key(tag);
             dropped.extend(theirs.sampled.iter().filter(|(tag, _)| !was_live(tag)));
             self.update(theirs)?;
-            if self.engine.config().kv_connector.is_some() {
+            if self.engine.config().kv_connector.is_some() || !self.parts.is_empty() {
                 // Nor is it read where KV has not arrived, or is to be that of delivered tokens.
                 let outputs = &self.engine.outputs().outputs;
                 let is_read = |tag: &u64| outputs.iter().any(|output| output.tag == *tag && output.num_tokens > 0);
@@ -235,6 +241,7 @@ impl Replay {
         ours.sampled.extend(dropped);
         ours.kv.clone_from(&theirs.kv);
         ours.pause.clone_from(&theirs.pause);
+        ours.more.clone_from(&theirs.more);
         if self.hides_resumed {
             hide_resumed(ours.sched.as_deref_mut().unwrap_or_default());
         }
@@ -260,9 +267,42 @@ impl Replay {
         }
         self.engine.pool_mut().clear_events();
         if !is_empty || has_report {
-            for output in self.engine.outputs().outputs.iter().filter(|output| output.finish.is_some()) {
-                self.live.remove(&output.tag);
+            let outputs = self.engine.outputs();
+            for output in outputs.outputs.iter().filter(|output| output.finish.is_some()) {
+                if !outputs.continuing.contains(&output.tag) {
+                    self.live.remove(&output.tag);
+                    continue;
+                }
+                // The outputs to its next part count from 0 again.
+                let [_, ended] = self.parts.entry(output.tag).or_default();
+                let part = self.requests.get(&output.tag).and_then(|request| request.parts.get(*ended));
+                *ended += 1;
+                self.answers.stop_at.remove(&output.tag);
+                self.answers.stop_at.extend(part.and_then(|part| Some((output.tag, part.stop_at?))));
             }
+        }
+        Ok(())
+    }
+
+    /// Gives a resumable request the next part of its prompt, or its end.
+    fn extend(&mut self, tag: u64) -> Result<(), String> {
+        let id = *self.live.get(&tag).ok_or_else(|| format!("`more`: request {tag} is not in the engine"))?;
+        let [given, _] = self.parts.entry(tag).or_default();
+        let part = self.requests.get(&tag).and_then(|request| request.parts.get(*given));
+        let part = part.ok_or_else(|| format!("`more`: request {tag} has no part more in `requests.jsonl`"))?;
+        *given += 1;
+        let input = (!part.prompt.is_empty()).then(|| SessionInput {
+            tokens: segment_tokens(&part.prompt),
+            max_tokens: part.max_tokens,
+            stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
+            arrival_ns: self.num_added,
+        });
+        self.num_added += 1;
+        let cannot = |reason| format!("`more`: request {tag} cannot go on here: {reason}");
+        self.engine.extend(id, input).map_err(cannot)?;
+        if self.engine.find(tag).is_none() {
+            self.live.remove(&tag);
+            self.log.ended(tag);
         }
         Ok(())
     }
@@ -313,8 +353,15 @@ impl Replay {
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
         let items: Vec<PromptItem> = request.media.iter().map(CaseItem::item).collect();
-        let mut prompt = Prompt::new(self.engine.config().hashed_blocks(), salt);
-        prompt.push_tokens_with_items(&tokens_of(request, &items), items);
+        let blocks = self.engine.config().hashed_blocks();
+        let resumable = !request.parts.is_empty();
+        let prompt = if resumable && items.is_empty() {
+            Prompt::of_tokens(segment_tokens(&request.prompt), blocks, salt)
+        } else {
+            let mut prompt = Prompt::new(blocks, salt);
+            prompt.push_tokens_with_items(&tokens_of(request, &items), items);
+            prompt
+        };
         let spec = RequestSpec {
             stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
             priority: request.prio,
@@ -322,6 +369,7 @@ impl Replay {
             arrival_ns: self.num_added,
             lora: request.lora,
             kv_role: request.kv_role(),
+            resumable,
             ..RequestSpec::new(tag, prompt, request.max_tokens)
         };
         self.num_added += 1;
@@ -342,15 +390,20 @@ impl Replay {
 
 /// The tokens of a prompt: those of its segments, but for placeholders, which are all the same.
 fn tokens_of(request: &CaseRequest, items: &[PromptItem]) -> Vec<u32> {
-    let segments = request.prompt.iter();
-    let mut tokens: Vec<u32> = segments
-        .flat_map(|&(segment, len)| (0..len).map(move |index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index)))
-        .collect();
+    let mut tokens = segment_tokens(&request.prompt);
     for item in items {
         let places = item.offset_tokens() as usize..item.end_tokens() as usize;
         tokens.get_mut(places).unwrap_or_default().fill(PLACEHOLDER_TOKEN);
     }
     tokens
+}
+
+/// The tokens of segments.
+fn segment_tokens(segments: &[(u32, u32)]) -> Vec<u32> {
+    let tokens = |&(segment, len): &(u32, u32)| {
+        (0..len).map(move |index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index))
+    };
+    segments.iter().flat_map(tokens).collect()
 }
 
 /// The state of a pause by vLLM's name.

@@ -33,7 +33,6 @@ const MUST_BE_ONE: &[(&str, &str)] = &[
     ("pipeline_parallel_size", "pipeline parallelism"),
     ("decode_context_parallel_size", "context parallelism of decodes"),
     ("prefill_context_parallel_size", "context parallelism of prefills"),
-    ("prefill_schedule_interval", "admissions in some steps only"),
 ];
 
 /// Drafters without KV of their own: they change nothing in the scheduler but
@@ -52,12 +51,25 @@ pub(super) fn check_engine_args(args: &Map<String, Value>) -> Result<(), String>
             return Err(format!("`engine_args.{key}` is {value}: {what}"));
         }
     }
+    if prefill_schedule_interval(args) > 1 && !argument(args, "data_parallel_size").is_none_or(is_at_most_one) {
+        return Err("`engine_args.prefill_schedule_interval`: steps that ranks count together".to_owned());
+    }
     drafter(args).map(drop)
+}
+
+fn argument<'a>(args: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    args.get(name).or_else(|| args.get(&name.replace('_', "-")))
+}
+
+/// Steps of a live engine from one that computes prompts to the next.
+pub(super) fn prefill_schedule_interval(args: &Map<String, Value>) -> u32 {
+    let given = argument(args, "prefill_schedule_interval").and_then(Value::as_u64);
+    given.map_or(1, |steps| u32::try_from(steps).unwrap_or(u32::MAX)).max(1)
 }
 
 /// The drafter that the arguments name, if any.
 fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
-    let argument = |name: &str| args.get(name).or_else(|| args.get(&name.replace('_', "-")));
+    let argument = |name: &str| argument(args, name);
     let mut config = argument("speculative_config").cloned().unwrap_or_default();
     // A command line has it as text.
     if let Some(text) = config.as_str() {
@@ -96,13 +108,6 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     let block_size = engine.block_size;
     if let Some(hashed) = engine.hash_block_size.filter(|hashed| *hashed != block_size) {
         return Err(format!("`hash_block_size` is {hashed} and `block_size` {block_size}: hashes of parts of blocks"));
-    }
-    let batched = engine.max_num_batched_tokens;
-    if let Some(scheduled) = engine.max_num_scheduled_tokens.filter(|scheduled| *scheduled != batched) {
-        return Err(format!(
-            "`max_num_scheduled_tokens` is {scheduled} and `max_num_batched_tokens` {batched}: \
-             a token budget of its own"
-        ));
     }
     if engine.num_spec_tokens > 0 && drafter(args)?.is_none() {
         return Err(format!(

@@ -12,3 +12,4 @@ mod recordings;
 mod refused;
 mod reproduced;
 mod rules;
+mod steps;

@@ -2,27 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::recordings::{CaseCopy, cases, group, json_of};
-
-/// Whether the case is reproduced once its settings are edited, and nothing says what follows from them.
-#[track_caller]
-fn is_reproduced(case: &str, edit: impl FnOnce(&mut Value)) -> bool {
-    let copy = CaseCopy::of(&format!("parallel/{case}"));
-    copy.edit_json("config.json", |file| {
-        file.as_object_mut().expect("an object").remove("batch_queue");
-        let runner = &file["config"]["effective"]["use_v2_model_runner"];
-        file["config"]["effective"] = json!({ "use_v2_model_runner": runner });
-        edit(&mut file["config"]);
-    });
-    copy.replay().is_ok_and(|report| report.mismatch.is_none())
-}
+use crate::recordings::{CaseCopy, cases, group, is_reproduced, json_of, name_of};
 
 #[test]
 fn other_stages_ranks_and_drafts_are_noticed() {
     let mut noticed = [0; 3];
     for case in cases(&group("parallel")) {
         let config = json_of(&case, "config.json")["config"].clone();
-        let name = case.file_name().expect("a case has a name").to_string_lossy().into_owned();
+        let name = format!("parallel/{}", name_of(&case));
         assert!(is_reproduced(&name, |_| ()), "{name} as it is");
         if let Some(stages) = config["pp"].as_u64() {
             assert!(!is_reproduced(&name, |config| config["pp"] = 1.into()), "{name} with one stage");

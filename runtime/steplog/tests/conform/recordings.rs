@@ -139,6 +139,24 @@ impl CaseCopy {
     }
 }
 
+/// Whether the case `group/name` is reproduced once its settings are edited, and nothing says what follows from them.
+#[track_caller]
+pub(crate) fn is_reproduced(case: &str, edit: impl FnOnce(&mut Value)) -> bool {
+    let copy = CaseCopy::of(case);
+    copy.edit_json("config.json", |file| {
+        file.as_object_mut().expect("an object").remove("batch_queue");
+        let runner = &file["config"]["effective"]["use_v2_model_runner"];
+        file["config"]["effective"] = serde_json::json!({ "use_v2_model_runner": runner });
+        edit(&mut file["config"]);
+    });
+    copy.replay().is_ok_and(|report| report.mismatch.is_none())
+}
+
+/// The name of a case.
+pub(crate) fn name_of(case: &Path) -> String {
+    case.file_name().expect("a case has a name").to_string_lossy().into_owned()
+}
+
 /// A line with the value of one of its own keys changed as text; None if it has
 /// no such key or `edit` declines. The rest stays as it was, order included.
 pub(crate) fn with_text(line: &str, key: &str, edit: impl FnOnce(&str) -> Option<String>) -> Option<String> {

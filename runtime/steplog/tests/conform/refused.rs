@@ -48,7 +48,7 @@ fn a_scheduler_that_is_another_or_held_other_values() {
     effective("scheduler", json!("MyScheduler"), &["vLLM's two classes"]);
     effective("draft_slots", json!(1), &["follows from the drafter"]);
     effective("num_lookahead_tokens", json!(3), &["follows from the drafter"]);
-    effective("max_num_scheduled_tokens", json!(7), &["token budget", "`max_num_batched_tokens`"]);
+    effective("max_num_scheduled_tokens", json!(7), &["another value than requested"]);
     effective("watermark_blocks", json!(99), &["another value than requested"]);
     effective("policy", json!("lifo"), &["another value"]);
     effective("free_blocks", json!(3), &["null block"]);
@@ -106,7 +106,6 @@ fn refused_head(key: &str, value: &str, words: &[&str]) {
 #[test]
 fn a_live_scheduler_that_does_more() {
     refused_head("hash_block_size", "16", &["`block_size` 32"]);
-    refused_head("max_num_scheduled_tokens", "128", &["`max_num_batched_tokens` 256"]);
     refused_head("num_lookahead_tokens", "3", &["not known here"]);
     refused_head("num_spec_tokens", "3", &["`speculative_config`"]);
     refused_head("free_blocks_at_start", "1000", &["1023"]);
@@ -129,7 +128,10 @@ fn arguments_of_a_live_engine() {
     refused_args(&json!({ "kv-offloading-size": 4.0 }), &["kv-offloading-size`", "offloads"]);
     refused_args(&json!({ "pipeline_parallel_size": 2 }), &["pipeline_parallel_size` is 2", "pipeline parallelism"]);
     refused_args(&json!({ "decode_context_parallel_size": 2 }), &["decode_context_parallel_size` is 2"]);
-    refused_args(&json!({ "prefill_schedule_interval": 4 }), &["prefill_schedule_interval` is 4"]);
+    refused_args(
+        &json!({ "prefill_schedule_interval": 4, "data_parallel_size": 2 }),
+        &["prefill_schedule_interval`", "ranks count together"],
+    );
     refused_args(&json!({ "diffusion_config": { "steps": 8 } }), &["diffusion_config`"]);
     for method in ["eagle", "eagle3", "mtp", "deepseek_mtp", "draft_model", "medusa"] {
         let config = json!({ "method": method, "num_speculative_tokens": 3 });

@@ -131,7 +131,7 @@ fn the_cases_with_media() {
 #[test]
 fn the_cases_with_stages_and_ranks() {
     let folder = group("parallel");
-    assert_eq!(all_reproduced(&folder).len(), 26);
+    assert_eq!(all_reproduced(&folder).len(), 41);
     let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
     for version in ["0.32.0", "0.33.0"] {
         for key in ["pp", "dcp", "spec_by_batch"] {
@@ -145,6 +145,45 @@ fn the_cases_with_stages_and_ranks() {
         for key in ["groups", "drafter", "encoder_cache_size"] {
             assert!(own().any(|case| !case["config"][key].is_null()), "{version}: {key}");
         }
+    }
+    for minor in 27..=31 {
+        for key in ["pp", "dcp", "spec_by_batch"] {
+            let is_own = |case: &Value| {
+                let version = case["vllm"].as_str().is_some_and(|text| text.starts_with(&format!("0.{minor}.")));
+                version && !case["config"][key].is_null()
+            };
+            assert!(configs.iter().any(is_own), "0.{minor}: {key}");
+        }
+    }
+}
+
+/// Budgets below the room of the model's input, of all releases, and intervals of prefills.
+#[test]
+fn the_cases_with_budgets_and_intervals() {
+    let folder = group("steps");
+    assert_eq!(all_reproduced(&folder).len(), 11);
+    let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
+    for minor in 27..=33 {
+        let version = format!("0.{minor}.");
+        let of_minor = |case: &&Value| case["vllm"].as_str().is_some_and(|text| text.starts_with(&version));
+        let own = |key: &str| configs.iter().filter(of_minor).filter(|case| !case["config"][key].is_null()).count();
+        assert!(own("max_num_scheduled_tokens") > 0, "{version}");
+    }
+    let total = |name: &str| -> u64 { configs.iter().map(|case| case["stats"][name].as_u64().unwrap_or(0)).sum() };
+    assert!(total("preemptions") > 10 && total("hits") > 100);
+}
+
+/// Prompts that come in parts, both versions.
+#[test]
+fn the_cases_with_streaming_inputs() {
+    let folder = group("sessions");
+    assert_eq!(all_reproduced(&folder).len(), 5);
+    for version in ["0.32.0", "0.33.0"] {
+        let own = || cases(&folder).into_iter().filter(|case| json_of(case, "config.json")["vllm"] == version);
+        let lines_with = |key: &str| -> usize {
+            own().map(|case| text_of(&case, "steps.jsonl").lines().filter(|line| line.contains(key)).count()).sum()
+        };
+        assert!(lines_with("\"more\":") > 20 && lines_with("\"pre\":") > 2, "{version}");
     }
 }
 
@@ -223,9 +262,18 @@ fn the_recordings_beside_the_checkout() {
 #[test]
 fn our_lines_are_the_recorded_lines() {
     let mut lines = 0;
-    for name in
-        ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2", "groups", "drafters", "parallel", "connectors"]
-    {
+    for name in [
+        "vllm-scheduler",
+        "random-0.32",
+        "random-0.33",
+        "runner-v2",
+        "groups",
+        "drafters",
+        "parallel",
+        "connectors",
+        "steps",
+        "sessions",
+    ] {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");
             let mut recorded = text.lines();

@@ -75,10 +75,14 @@ pub(super) fn failed(error: &Error) -> TemplateError {
         _ if reason.starts_with(RAISED) => TemplateErrorKind::Raised,
         ErrorKind::SyntaxError => TemplateErrorKind::Syntax,
         ErrorKind::OutOfFuel => TemplateErrorKind::Limit,
+        ErrorKind::TemplateNotFound => TemplateErrorKind::File,
         _ => TemplateErrorKind::Render,
     };
     if kind == TemplateErrorKind::Limit {
         reason = "the template takes too much work: it may loop for ever".to_owned();
+    }
+    if kind == TemplateErrorKind::File {
+        reason = format!("the template reads no files: {reason}");
     }
     let reason = reason.strip_prefix(RAISED).unwrap_or(&reason).to_owned();
     TemplateError { kind, line: error.line().or(deepest.line()), reason }

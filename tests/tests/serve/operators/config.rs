@@ -1,15 +1,26 @@
 //! The file of options, and where values come from.
 
+use std::process::Command;
+
 use serde_json::json;
-use vcr_tests::{Folder, Serve};
+use vcr_tests::{Folder, Said, Serve, vcr};
 
 #[test]
 fn flags_come_before_the_environment_the_file_and_defaults() {
     let folder = Folder::new();
     let file = "served-model-name: [one, two]\nmax_num_seqs: 7\nport: 1\nno-enable-prefix-caching: true\nseed: 5\n";
     std::fs::write(folder.path().join("serve.yaml"), file).expect("the folder is writable");
-    let said = folder.vcr(&["serve", "--config", "serve.yaml", "--seed", "9", "--show-config"]).ended(0).stdout;
+    std::fs::write(folder.path().join("llm-d.yaml"), "model: three\nmax-num-seqs: 9\nblock-size: 32\nseed: 1\n")
+        .expect("the folder is writable");
+    let args = ["serve", "--config", "serve.yaml", "--llm-d-config", "llm-d.yaml", "--seed", "9", "--show-config"];
+    let mut command = Command::new(vcr());
+    command.args(args).current_dir(folder.path()).env("VCR_PORT", "7").env("VLLM_API_KEY", "key-of-mine");
+    let said = Said::of(&mut command).ended(0).stdout;
     let line = |name: &str| said.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap_or("").to_owned();
+    assert_eq!(line("port"), "port: 7  # environment VCR_PORT");
+    assert_eq!(line("block-size"), "block-size: 32  # file llm-d.yaml");
+    assert_eq!(line("api-key"), "api-key: (hidden)  # environment VLLM_API_KEY");
+    assert!(!said.contains("key-of-mine"), "{said}");
     assert_eq!(line("served-model-name"), "served-model-name: one, two  # file serve.yaml");
     assert_eq!(line("max-num-seqs"), "max-num-seqs: 7  # file serve.yaml");
     assert_eq!(line("seed"), "seed: 9  # flag");

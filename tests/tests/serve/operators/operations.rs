@@ -1,7 +1,8 @@
 //! Keys, faults that clients meet, certificates, made-up metrics, and files of
 //! llm-d-inference-sim.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use vcr_tests::{Folder, Serve, frontend_model};
@@ -62,6 +63,34 @@ fn streams_break_in_the_middle() {
     assert_eq!(serve.post("/v1/completions", &request(false)).status, 200);
 }
 
+/// The next connection is served as ever.
+#[test]
+fn a_refused_connection_is_reset_before_anything_is_read() {
+    let serve = Serve::start(&["--client-fault", "refuse:call=1"]);
+    let refused = TcpStream::connect(serve.address()).and_then(|mut stream| {
+        stream.write_all(b"GET /health HTTP/1.1\r\n\r\n")?;
+        stream.read(&mut [0])
+    });
+    let kind = refused.expect_err("it is reset").kind();
+    assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind}");
+    assert_eq!(serve.post("/v1/completions", &request(false)).status, 200);
+    assert!(metrics(&serve).contains(r#"vcr:faults_injected_total{kind="refuse"} 1"#));
+}
+
+#[test]
+fn requests_are_logged_where_that_is_wanted() {
+    let ask = |serve: &Serve| serve.post_with("/v1/completions", "X-Request-Id: abc", &request(false)).status;
+    let serve = Serve::start_with(&[("RUST_LOG", "access=debug")], &[]);
+    assert_eq!(ask(&serve), 200);
+    let line = serve.wait_for("request_id=abc");
+    for part in [" peer=127.0.0.1:", " method=POST", " path=\"/v1/completions\"", " status=200", " elapsed_ms="] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    let quiet = Serve::start(&[]);
+    assert_eq!(ask(&quiet), 200);
+    assert!(!quiet.log().contains("request_id"), "{}", quiet.log());
+}
+
 #[test]
 fn keys_guard_the_api() {
     let serve = Serve::start(&["--api-key", "secret"]);
@@ -106,14 +135,14 @@ fn what_cannot_be_served_is_told_at_start() {
 #[test]
 fn a_file_of_llm_d_inference_sim_is_read() {
     let folder = Folder::new();
-    let config = "model: org/model\nmax-model-len: 512\nomni: true\nfailure-injection-rate: 100\n\
-                  failure-types: [server_error]\nlatencies:\n  inter-token-latency: 1ms\n";
+    let config = "model: org/model\nmax-model-len: 512\nlatency-calculator: per-token\nfailure-injection-rate: 100\n\
+                  failure-types: [server_error]\nlatencies:\n  time-to-first-token: 1ms\n";
     let path = folder.write("llm-d.yaml", config);
     let path = path.to_str().expect("a path is a text");
     let serve = Serve::start(&["--llm-d-config", path, "--max-model-len", "256"]);
     let refused = serve.post("/v1/completions", &request(false));
     assert_eq!((refused.status, &refused.body["error"]["code"]), (503, &json!(503)));
-    assert!(serve.log().contains("cannot honour omni"), "{}", serve.log());
+    assert!(serve.log().contains("cannot honour latency-calculator"), "{}", serve.log());
     drop(serve);
     let fixed = "model: org/model\nmax-model-len: 512\n";
     let path = folder.write("llm-d.yaml", fixed);

@@ -51,3 +51,19 @@ fn ports_follow_each_other_and_one_in_use_is_told() {
     Folder::new().vcr(&[&args, &PORTS[..]].concat()).failed(2, &[&told]);
     Folder::new().vcr(&[&["serve", "--port", "65534"], &PORTS[..]].concat()).failed(2, &["no port for rank 2"]);
 }
+
+/// Each response names the pod, and the port that its request came by.
+#[test]
+fn responses_name_their_pod_and_port() {
+    let serve = Serve::start(&[&PORTS[..], &["--pod-name", "sim-0", "--pod-namespace", "tests"]].concat());
+    let line = serve.wait_for("serving rank 1 of sim on http://");
+    let other = line.rsplit("://").next().expect("the line has an address").trim();
+    for address in [serve.address(), other] {
+        let answer = ask(address, &[]);
+        let port = address.rsplit(':').next();
+        let headers = ["pod", "namespace", "port"].map(|name| answer.header(&format!("x-inference-{name}")));
+        assert_eq!(headers, [Some("sim-0"), Some("tests"), port]);
+    }
+    let answer = ask(Serve::start(&["--pod-namespace", ""]).address(), &[]);
+    assert_eq!((answer.header("x-inference-pod"), answer.header("x-inference-namespace")), (None, None));
+}

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 use vcr_tests::{Authority, Certificate, Folder, Serve, wait_until};
 
 /// A client that trusts an authority.
@@ -35,9 +37,18 @@ fn text(path: &Path) -> &str {
 
 /// The head of the answer to a request, and the certificate of the server.
 fn get(address: &str, client: &Arc<ClientConfig>) -> Result<(String, CertificateDer<'static>), std::io::Error> {
+    get_by("localhost", address, client)
+}
+
+/// The same of a server that the client knows by this name.
+fn get_by(
+    name: &'static str,
+    address: &str,
+    client: &Arc<ClientConfig>,
+) -> Result<(String, CertificateDer<'static>), std::io::Error> {
     let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let name = ServerName::try_from("localhost").expect("a name");
+    let name = ServerName::try_from(name).expect("a name");
     let connection = ClientConnection::new(Arc::clone(client), name).map_err(std::io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -105,6 +116,70 @@ fn certificates_of_clients_are_asked_for_and_checked() {
     }
 }
 
+/// A client that takes any certificate.
+#[derive(Debug)]
+struct Trusting(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn trusting() -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let builder = builder.expect("versions are known").dangerous();
+    Arc::new(builder.with_custom_certificate_verifier(Arc::new(Trusting(provider))).with_no_client_auth())
+}
+
+/// A client that trusts nothing but this certificate reaches the server by its names.
+#[test]
+fn a_certificate_of_its_own_is_for_the_names_of_the_server() {
+    let serve = Serve::start_tls(&["--self-signed-certs", "--host", "127.0.0.1"]);
+    let (head, own) = get(serve.address(), &trusting()).expect("it is served");
+    assert_eq!(head, "HTTP/1.1 200 OK");
+    let mut roots = RootCertStore::empty();
+    roots.add(own.clone()).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.expect("versions are known").with_root_certificates(roots);
+    let client = Arc::new(builder.with_no_client_auth());
+    let is_served = |name| get_by(name, serve.address(), &client).is_ok();
+    assert_eq!(["localhost", "127.0.0.1", "example.org"].map(is_served), [true, true, false]);
+    let other = Serve::start_tls(&["--self-signed-certs"]);
+    assert_ne!(get(other.address(), &trusting()).expect("it is served").1, own, "each server has a key of its own");
+}
+
 #[test]
 fn files_that_are_no_good_end_it_at_start() {
     let authority = Authority::new("one");
@@ -133,6 +208,8 @@ fn files_that_are_no_good_end_it_at_start() {
         ),
         (vec!["--ssl-certfile", certificate, "--ssl-cert-reqs", "3"], "3"),
         (vec!["--ssl-keyfile", key], "--ssl-certfile"),
+        (vec!["--self-signed-certs", "--ssl-certfile", certificate], "cannot be used with"),
+        (vec!["--ssl-cert-reqs", "2"], "clients have no certificates without TLS"),
     ] {
         let stderr = folder.vcr(&[&["serve", "--port", "0"], args.as_slice()].concat()).ended(2).stderr;
         assert!(stderr.contains(said), "{args:?}: {stderr}");

@@ -1,8 +1,10 @@
 //! KV of a worker as others see it: events of its cache, and its tiers below the device.
 
+use std::sync::Arc;
+
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventCursor};
-use vcr_core::{Engine, KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
+use vcr_core::{Engine, Forecast, KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
 
 use super::Worker;
 
@@ -10,6 +12,59 @@ impl Worker {
     /// Its tiers below the device, if it has any.
     pub(super) fn tiers_mut(&mut self) -> Option<&mut KvTiers> {
         self.engine.as_vllm_mut().and_then(Engine::kv_tiers_mut)
+    }
+
+    /// Takes the tiers that it shares with others of its pool, if they are with it.
+    pub(super) fn take_tiers(&mut self) -> Option<Box<KvTiers>> {
+        self.engine.as_vllm_mut().and_then(Engine::take_kv_tiers)
+    }
+
+    /// Gives it the tiers that it shares.
+    pub(super) fn give_tiers(&mut self, mut tiers: Option<Box<KvTiers>>) {
+        if let Some(tiers) = &mut tiers {
+            tiers.enter(self.tier_client);
+        }
+        if let Some(engine) = self.engine.as_vllm_mut() {
+            engine.give_kv_tiers(tiers);
+        }
+    }
+
+    /// It has those from now on in the place of its own.
+    pub(super) fn join_tiers(&mut self, tiers: &mut KvTiers) {
+        self.give_tiers(None);
+        self.tier_client = tiers.add_client();
+        tiers.enter(self.tier_client);
+        tiers.record_changes(self.reports_to_router);
+    }
+
+    /// Has the workers of a pool share the tiers of the first.
+    pub(crate) fn share_tiers(pool: &mut [Self]) {
+        let Some((first, others)) = pool.split_first_mut() else { return };
+        let Some(mut tiers) = first.take_tiers() else { return };
+        others.iter_mut().for_each(|worker| worker.join_tiers(&mut tiers));
+        first.give_tiers(Some(tiers));
+    }
+
+    /// Passes the tiers that both share on to another worker of the pool.
+    pub(crate) fn hand_tiers(&mut self, other: &mut Self) {
+        other.give_tiers(self.take_tiers());
+    }
+
+    fn has_tiers(&self) -> bool {
+        self.engine.as_vllm().is_some_and(|engine| engine.kv_tiers().is_some())
+    }
+
+    /// Does something with each worker of a pool while it has its tiers.
+    pub(crate) fn each_with_tiers(pool: &mut [Self], mut act: impl FnMut(&mut Self)) {
+        let holder = pool.iter().position(|worker| worker.shares_tiers && worker.has_tiers());
+        let Some(holder) = holder else { return pool.iter_mut().for_each(act) };
+        let mut tiers = pool[holder].take_tiers();
+        for worker in &mut *pool {
+            worker.give_tiers(tiers);
+            act(worker);
+            tiers = worker.take_tiers();
+        }
+        pool[holder].give_tiers(tiers);
     }
 
     /// Advances loads from its tiers, and adds the requests whose load is complete.
@@ -63,6 +118,20 @@ impl Worker {
         let tiers = self.tiers_mut()?;
         tiers.advance(now_ns);
         Some(tiers.stats())
+    }
+
+    /// Its cache knows all prompts of the run, if its pool says so.
+    pub(crate) fn foresee(&mut self, forecast: &Arc<Forecast>) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.foresees) {
+            engine.pool_mut().foresee(forecast);
+        }
+    }
+
+    /// The prompt of a request is scheduled somewhere, or it never will be.
+    pub(crate) fn pass(&mut self, tag: u64) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.foresees) {
+            engine.pool_mut().pass(tag);
+        }
     }
 
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.

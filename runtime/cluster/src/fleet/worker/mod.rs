@@ -24,7 +24,7 @@ use vcr_core::{
 };
 use vcr_random::Stream;
 
-use crate::config::{PoolConfig, PoolRole, RunConfig};
+use crate::config::{KvEviction, PoolConfig, PoolRole, RunConfig};
 use crate::error::MakeError;
 
 use chosen::{ChosenTokens, prompt_tokens_of};
@@ -64,6 +64,11 @@ pub(crate) struct Worker {
     tokens: Option<Box<ChosenTokens>>,
     /// Shows output tokens, where they are served.
     shown: Option<Box<ShownTokens>>,
+    /// Whether it shares tiers with others of its pool, and its number among those.
+    shares_tiers: bool,
+    tier_client: u32,
+    /// Whether its cache knows the future, which other workers change.
+    foresees: bool,
     /// When a load from its tiers is to be looked at next, if one is.
     tiers_wake_ns: Option<u64>,
     /// When a token of a request with times of its own is expected, if one is.
@@ -131,6 +136,9 @@ impl Worker {
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
             tokens: new_token_source(&plugin_context("tokens"), config)?,
             shown: None,
+            shares_tiers: config.shares_tiers(),
+            tier_client: 0,
+            foresees: config.kv_eviction == KvEviction::Belady,
             tiers_wake_ns: None,
             token_wake_ns: None,
             reports_to_router: needs_kv_events,
@@ -358,7 +366,13 @@ impl Worker {
         self.totals.lose(self.engine.stats(), tiers);
         let records_events = self.engine.kv_events().is_some();
         let kind = self.engine.kind();
+        let shared = if self.shares_tiers { self.take_tiers() } else { None };
         self.engine = new_engine(&kind, records_events, self.reports_to_router, self.counts_passes);
+        if let Some(mut tiers) = shared {
+            tiers.leave();
+            self.join_tiers(&mut tiers);
+            self.give_tiers(Some(tiers));
+        }
         self.pipeline = kind.as_vllm().and_then(Pipeline::new).map(Box::new);
         self.tiers_wake_ns = None;
         self.token_wake_ns = None;

@@ -90,7 +90,13 @@ impl Worker {
     pub(crate) fn takes_single_steps(&self) -> bool {
         // Of several steps, only vLLM's engine tells in which each event came.
         let unclear = self.engine.kv_events().is_some() && self.engine.as_vllm().is_none();
-        self.injector.is_some() || self.tokens.is_some() || self.pipeline.is_some() || unclear
+        // What others bring to tiers that they share may let a request in that waits.
+        self.injector.is_some()
+            || self.tokens.is_some()
+            || self.pipeline.is_some()
+            || self.shares_tiers
+            || self.foresees
+            || unclear
     }
 
     /// Counts a step in flight as spent only until `now_ns`: it is cut off there, or

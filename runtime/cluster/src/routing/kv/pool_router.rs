@@ -22,11 +22,19 @@ impl KvRouter {
         let needs_overlap = self.needs_overlap();
         let sees_tiers = self.needs_tiers();
         self.candidates.clear();
-        for worker in workers.iter_mut().filter(|worker| worker.lifecycle().is_up()) {
+        let candidates = &mut self.candidates;
+        let look = |worker: &mut Worker| {
+            if !worker.lifecycle().is_up() {
+                return;
+            }
             let hit = if needs_overlap { worker.engine().cached_prefix_blocks(blocks) } else { 0 };
             let tiers =
                 if sees_tiers { worker.find_tier_run(now_ns, &blocks[hit as usize..]) } else { TierRun::default() };
-            self.candidates.push(Candidate { worker: worker.index(), overlap_blocks: hit, tiers });
+            candidates.push(Candidate { worker: worker.index(), overlap_blocks: hit, tiers });
+        };
+        match sees_tiers {
+            true => Worker::each_with_tiers(workers, look),
+            false => workers.iter_mut().for_each(look),
         }
     }
 }
@@ -35,10 +43,10 @@ impl PoolRouter for KvRouter {
     fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError> {
         self.find_candidates(request, workers);
         if self.needs_events() {
-            for worker in workers {
+            Worker::each_with_tiers(workers, |worker| {
                 let index = worker.index();
                 worker.take_tier_changes(request.query.now_ns, |change| self.tier_change(index, change));
-            }
+            });
         }
         if self.candidates.is_empty() {
             return Ok(Routed::Nowhere);

@@ -11,7 +11,7 @@
 //! * Other routers choose by the state of the engines at the instant of the request. Until
 //!   then, which is the horizon of all lanes, these run side by side ([`asked`]).
 //!
-//! All other runs take one thread: engines that share links, fail, or whose requests follow on
+//! All other runs take one thread: engines that share links or tiers, fail, or whose requests follow on
 //! each other or wait in a router. So do runs that are watched step by step. A run that fails
 //! on lanes is repeated on one thread, which finds the first failure.
 
@@ -25,7 +25,7 @@ mod work;
 
 use std::num::NonZeroUsize;
 
-use crate::config::{Answers, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
+use crate::config::{KvEviction, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, WorkloadConfig};
 use crate::error::SimError;
 use crate::observe::{Observer, Unobserved};
 use crate::report::Report;
@@ -162,18 +162,10 @@ fn splittable(threads: Threads, run: &RunConfig) -> Option<&PoolConfig> {
         && pool.engines > 1
         && pays
         && is_steady
+        && !pool.shares_tiers()
+        && pool.kv_eviction == KvEviction::Lru
         && !run.keeps_requests
         && !run.topology.overheads().delays_arrivals()
-        && run.workloads.iter().all(starts_by_itself);
+        && run.workloads.iter().all(WorkloadConfig::starts_by_itself);
     is_split.then_some(pool)
-}
-
-/// Whether the requests of a workload all start at times that do not depend on others, and
-/// are served by engines.
-fn starts_by_itself(workload: &WorkloadConfig) -> bool {
-    let is_simulated = match &workload.source {
-        WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => true,
-        WorkloadSource::Trace { answers, .. } => *answers == Answers::Simulated,
-    };
-    is_simulated && !workload.is_chained() && workload.client.retry.is_none() && workload.client.max_in_flight.is_none()
 }

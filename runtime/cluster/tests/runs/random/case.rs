@@ -7,7 +7,7 @@ use vcr_cluster::{
     target_autoscaler,
 };
 use vcr_core::sglang::{PassOrder, SchedulePolicy};
-use vcr_core::{Drafter, Reservations};
+use vcr_core::{Drafter, KvTiersConfig, Reservations};
 use vcr_random::Distribution;
 
 use super::routers::arb_router;
@@ -172,6 +172,11 @@ impl Case {
     /// The same with drafters that have KV of their own.
     pub(crate) fn with_drafter(self, drafter: Drafter, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Drafter { drafter, async_scheduling }, ..self }
+    }
+
+    /// The same with tiers that engines share.
+    pub(crate) fn with_tiers(self, tiers: KvTiersConfig) -> Self {
+        Self { scheduler: Scheduler::SharedTiers(tiers), ..self }
     }
 
     /// The same with layers in groups, one of them with a window.

@@ -6,6 +6,7 @@ use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInpu
 use vcr_core::ticks::{TickConfig, TickConfigInput};
 use vcr_core::{
     CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Reservations,
+    SharedTier,
 };
 
 use crate::support::MS;
@@ -90,6 +91,8 @@ pub(crate) enum Scheduler {
         drafter: Drafter,
         async_scheduling: bool,
     },
+    /// vLLM's with tiers that engines share. Not among those that are drawn.
+    SharedTiers(KvTiersConfig),
     /// vLLM's with layers in groups, one of them with a window of so many tokens. Not among those that are drawn.
     Groups {
         window_tokens: u32,
@@ -127,6 +130,26 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
             disk_to_host_bytes_per_s: speeds.3,
             host_latency_ns: 0,
             disk_latency_ns,
+            shared_host: None,
+            shared_disk: None,
+        },
+    )
+}
+
+/// The same of which engines share the disk, and perhaps the host.
+pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    let speed = || proptest::option::of(300_000_000..5_000_000_000u64);
+    let shared = || {
+        (speed(), speed())
+            .prop_map(|(write_bytes_per_s, read_bytes_per_s)| SharedTier { write_bytes_per_s, read_bytes_per_s })
+    };
+    (arb_tiers(), proptest::option::of(shared()), shared(), 0..2 * MS).prop_map(
+        |(tiers, shared_host, shared_disk, host_latency_ns)| KvTiersConfig {
+            disk_blocks: if shared_host.is_some() { tiers.disk_blocks } else { tiers.disk_blocks.max(1) },
+            shared_disk: (shared_host.is_none() || tiers.disk_blocks > 0).then_some(shared_disk),
+            shared_host,
+            host_latency_ns,
+            ..tiers
         },
     )
 }
@@ -136,6 +159,7 @@ pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConf
         Scheduler::Vllm { async_scheduling, drafts, tiers } => {
             return in_mode(config, async_scheduling, drafts, tiers);
         }
+        Scheduler::SharedTiers(tiers) => return in_mode(config, false, 0, Some(tiers)),
         Scheduler::Trtllm => {
             return with_pools(config, |pool| {
                 let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));

@@ -48,6 +48,7 @@ impl Engine {
         }
         self.note_occupancy(&mut plan);
         self.stats.steps += 1;
+        self.note_skipped_steps();
         self.steps.put_newest(plan);
     }
 

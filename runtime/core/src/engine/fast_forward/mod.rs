@@ -78,6 +78,7 @@ impl Engine {
         plan.shape = shape;
         plan.admission_stop = stop;
         self.stats.steps += u64::from(steps);
+        self.note_skipped_steps();
         self.steps.skip(steps);
         self.requests.recycle(self.steps.applied());
         &self.fast_forward

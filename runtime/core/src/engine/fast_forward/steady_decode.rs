@@ -221,12 +221,13 @@ impl Engine {
         if members == 0 {
             return 0;
         }
-        if scan.budget < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool.num_free() {
+        if scan.budget() < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool.num_free() {
             self.dissolve_steady_decode();
             return 0;
         }
         self.advance_steady_decode(plan);
-        scan.budget -= members;
+        scan.scheduled_budget -= members;
+        scan.input_budget -= members;
         self.steady_decode.head
     }
 

@@ -150,7 +150,7 @@ impl Engine {
         self.end_load(id);
         let request = &mut self.requests[id];
         request.num_computed_tokens = request.prompt_tokens;
-        if self.config.quirks().reserves_between_steps() {
+        if self.config.quirks().takes_over_on_arrival() {
             self.take_over_load(id);
         }
     }

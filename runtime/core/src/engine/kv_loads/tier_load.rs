@@ -17,6 +17,17 @@ impl Engine {
         self.tiers.as_deref_mut()
     }
 
+    /// Takes away the tiers that it shares with other engines. Until it is given them again it
+    /// must not be asked for anything that a request, or time, may change.
+    pub fn take_kv_tiers(&mut self) -> Option<Box<KvTiers>> {
+        self.tiers.take()
+    }
+
+    /// Gives it tiers that it shares with other engines, or takes its own away.
+    pub fn give_kv_tiers(&mut self, tiers: Option<Box<KvTiers>>) {
+        self.tiers = tiers;
+    }
+
     /// Blocks that the tiers hold beyond `self.hit`. At least one token is always
     /// left to compute.
     pub(crate) fn lookup_tiers(&mut self, id: RequestId) -> u32 {
@@ -59,13 +70,13 @@ impl Engine {
     pub fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
         let Some(tiers) = &mut self.tiers else { return };
         tiers.advance(now_ns);
-        let mut complete = std::mem::take(&mut tiers.complete);
+        let mut complete = std::mem::take(tiers.complete_mut());
         for (id, end_tokens) in complete.drain(..) {
             loaded.push(self.requests[id].tag);
             self.tier_load_complete(id, end_tokens);
         }
         if let Some(tiers) = &mut self.tiers {
-            tiers.complete = complete;
+            *tiers.complete_mut() = complete;
         }
     }
 

@@ -166,6 +166,19 @@ impl<L: Link> Blocks<L> {
         self.blocks[after.number() as usize].linked_from = from;
     }
 
+    /// Free blocks without a hash, and those that were never taken.
+    pub(super) fn num_uncached(&self) -> u32 {
+        (self.unhashed.len() + self.num_blocks as usize - self.blocks.len()) as u32
+    }
+
+    /// Takes a free cached block out of the cache map: it is taken before those that are cached.
+    pub(super) fn uncache_free(&mut self, id: BlockId) {
+        self.forget(id);
+        let place = std::mem::replace(&mut self.blocks[id as usize].place_or_refs, 0);
+        self.queue.remove(place ^ QUEUED);
+        self.unhashed.push(id);
+    }
+
     /// The hash of a block that is cached.
     pub(super) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
         self.blocks[id as usize].is_cached().then(|| self.hashes[id as usize])
@@ -175,6 +188,12 @@ impl<L: Link> Blocks<L> {
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
         self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
+    }
+
+    /// Blocks with this hash.
+    pub(super) fn count(&self, hash: BlockHash) -> usize {
+        let bucket = self.in_bucket(bucket_of(hash, self.num_buckets));
+        bucket.filter(|&id| self.hashes[id as usize] == hash).count()
     }
 
     /// Empties the cache map.

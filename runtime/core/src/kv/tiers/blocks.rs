@@ -135,6 +135,11 @@ impl TierBlocks {
         slots.filter(|&slot| self.places[slot as usize].pins == 0).map(|slot| self.hash(slot))
     }
 
+    /// The blocks whose content has arrived, by place.
+    pub(super) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.places.iter().filter(|place| place.ready).map(|place| place.hash)
+    }
+
     /// Checks every structural invariant by walking the whole tier.
     ///
     /// # Panics

@@ -2,6 +2,16 @@
 
 use crate::config::error::ConfigError;
 
+/// A tier that the engines of a pool share, with the bandwidths of all of them together. The
+/// bandwidths of [`KvTiersConfig`] are those of one engine then. None is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedTier {
+    /// Of all writes.
+    pub write_bytes_per_s: Option<u64>,
+    /// Of all reads.
+    pub read_bytes_per_s: Option<u64>,
+}
+
 /// Settings of the tiers of one engine. A bandwidth of none takes no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTiersConfig {
@@ -24,11 +34,31 @@ pub struct KvTiersConfig {
     /// From when a transfer to or from the host is asked for until its first byte moves; it takes no
     /// bandwidth.
     pub host_latency_ns: u64,
-    /// Added to every read of the disk.
+    /// Added to every read of the disk. Of a shared disk it is the time until the first byte of
+    /// a read, or a write, moves.
     pub disk_latency_ns: u64,
+    /// Whether the host's memory is one for all engines of a pool, with `host_blocks` in all.
+    pub shared_host: Option<SharedTier>,
+    /// Whether the disk is one for all engines of a pool, with `disk_blocks` in all.
+    pub shared_disk: Option<SharedTier>,
 }
 
 impl KvTiersConfig {
+    /// Whether the engines of a pool share a tier.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared_host.is_some() || self.shared_disk.is_some()
+    }
+
+    /// Blocks that the tiers of so many engines hold.
+    #[must_use]
+    pub fn blocks_of(&self, engines: u64) -> u64 {
+        let blocks = |each: u32, shared: Option<SharedTier>| {
+            u64::from(each).saturating_mul(if shared.is_some() { 1 } else { engines })
+        };
+        blocks(self.host_blocks, self.shared_host).saturating_add(blocks(self.disk_blocks, self.shared_disk))
+    }
+
     pub(crate) fn check(&self, errors: &mut Vec<ConfigError>) {
         let bandwidth = |bytes_per_s: Option<u64>| bytes_per_s.unwrap_or(1);
         let positive = [
@@ -39,9 +69,21 @@ impl KvTiersConfig {
             ("host_to_device", bandwidth(self.host_to_device_bytes_per_s)),
             ("host_to_disk", bandwidth(self.host_to_disk_bytes_per_s)),
             ("disk_to_host", bandwidth(self.disk_to_host_bytes_per_s)),
+            ("shared_device_to_host", bandwidth(self.shared_host.and_then(|shared| shared.write_bytes_per_s))),
+            ("shared_host_to_device", bandwidth(self.shared_host.and_then(|shared| shared.read_bytes_per_s))),
+            ("shared_host_to_disk", bandwidth(self.shared_disk.and_then(|shared| shared.write_bytes_per_s))),
+            ("shared_disk_to_host", bandwidth(self.shared_disk.and_then(|shared| shared.read_bytes_per_s))),
         ];
         let zero = positive.iter().filter(|(_, value)| *value == 0);
         errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
+        if self.shared_disk.is_some() && self.disk_blocks == 0 {
+            let reason = "there is no disk to share";
+            errors.push(ConfigError::Needs { field: "disk_scope", needed: "disk_blocks", reason });
+        }
+        if self.shared_host.is_some() && self.disk_blocks > 0 && self.shared_disk.is_none() {
+            let reason = "what leaves memory that engines share belongs to none of them";
+            errors.push(ConfigError::Needs { field: "host_scope", needed: "disk_scope", reason });
+        }
     }
 }
 
@@ -60,6 +102,8 @@ impl Default for KvTiersConfig {
             disk_to_host_bytes_per_s: Some(7_000_000_000),
             host_latency_ns: 0,
             disk_latency_ns: 0,
+            shared_host: None,
+            shared_disk: None,
         }
     }
 }

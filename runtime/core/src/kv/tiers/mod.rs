@@ -18,18 +18,28 @@
 //!
 //! Each of the four ways has a bandwidth of its own, and its transfers go one
 //! after another. A block that is read or written keeps its place meanwhile.
+//!
+//! Engines may share the disk, or both tiers. Then there is one [`KvTiers`] for all of them,
+//! which is handed to the engine that is at work; each is a *client* with loads, changes and
+//! totals of its own. Transfers of a shared tier share its bandwidth ([`fair`]).
 
 mod blocks;
 mod change;
+mod clients;
 mod config;
+mod fair;
 mod lane;
+mod road;
 
 use crate::kv::hash::BlockHash;
 use crate::request::RequestId;
 use blocks::{NIL, Slot, TierBlocks};
 pub use change::{KvTier, KvTierChange, KvTierStats, TierRun};
-pub use config::KvTiersConfig;
+use clients::Client;
+pub use config::{KvTiersConfig, SharedTier};
+use fair::{Arrived, FairLane};
 use lane::Lane;
+use road::Road;
 
 /// The ways between tiers, in the order in which what arrives at one instant is
 /// seen.
@@ -46,6 +56,7 @@ const WAYS: [Way; 4] = [Way::DeviceToHost, Way::HostToDisk, Way::DiskToHost, Way
 /// Blocks on their way to the device for one request.
 #[derive(Clone, Copy, Debug)]
 struct Load {
+    client: u32,
     /// None once it was aborted.
     request: Option<RequestId>,
     /// Tokens that the request has computed when it is complete.
@@ -54,22 +65,22 @@ struct Load {
     parts: u32,
 }
 
-/// The tiers of one engine.
+/// The tiers of one engine, or of engines that share one.
 #[derive(Debug)]
 pub struct KvTiers {
     config: KvTiersConfig,
     block_bytes: u64,
     now_ns: u64,
-    host: TierBlocks,
-    disk: TierBlocks,
+    /// By client, or one for all.
+    hosts: Vec<TierBlocks>,
+    disks: Vec<TierBlocks>,
     /// By [`Way`].
-    lanes: [Lane; WAYS.len()],
+    roads: [Road; WAYS.len()],
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,
-    /// Complete loads that have not been reported yet, in order.
-    pub(crate) complete: Vec<(RequestId, u32)>,
-    changes: Option<Vec<KvTierChange>>,
-    stats: KvTierStats,
+    clients: Vec<Client>,
+    /// The client that is at work.
+    at: u32,
     /// Scratch: places of a transfer.
     slots: Vec<Slot>,
     /// Scratch: places on the disk that a load reads.
@@ -80,57 +91,47 @@ impl KvTiers {
     /// Empty tiers of an engine with blocks of this size in tokens.
     #[must_use]
     pub fn new(config: KvTiersConfig, block_size_tokens: u32) -> Self {
-        let lane = |way: Way| match way {
+        let own = |way: Way| match way {
             Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0),
             Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0, 0),
             Way::DiskToHost => Lane::new(config.disk_to_host_bytes_per_s, 0, config.disk_latency_ns),
             Way::HostToDevice => Lane::new(config.host_to_device_bytes_per_s, config.host_latency_ns, 0),
         };
+        let shared = |way: Way| {
+            let (tier, latency_ns) = match way {
+                Way::DeviceToHost | Way::HostToDevice => (config.shared_host?, config.host_latency_ns),
+                Way::HostToDisk | Way::DiskToHost => (config.shared_disk?, config.disk_latency_ns),
+            };
+            let (own_bytes_per_s, of_all) = match way {
+                Way::DeviceToHost => (config.device_to_host_bytes_per_s, tier.write_bytes_per_s),
+                Way::HostToDevice => (config.host_to_device_bytes_per_s, tier.read_bytes_per_s),
+                Way::HostToDisk => (config.host_to_disk_bytes_per_s, tier.write_bytes_per_s),
+                Way::DiskToHost => (config.disk_to_host_bytes_per_s, tier.read_bytes_per_s),
+            };
+            Some(FairLane::new(own_bytes_per_s, of_all, latency_ns))
+        };
+        let road = |way: Way| shared(way).map_or_else(|| Road::Own(vec![own(way)]), Road::Shared);
         Self {
             block_bytes: config.kv_bytes_per_token.saturating_mul(u64::from(block_size_tokens)),
             now_ns: 0,
-            host: TierBlocks::new(config.host_blocks),
-            disk: TierBlocks::new(config.disk_blocks),
-            lanes: WAYS.map(lane),
+            hosts: vec![TierBlocks::new(config.host_blocks)],
+            disks: vec![TierBlocks::new(config.disk_blocks)],
+            roads: WAYS.map(road),
             loads: Vec::new(),
             vacant_loads: Vec::new(),
-            complete: Vec::new(),
-            changes: None,
-            stats: KvTierStats::default(),
+            clients: vec![Client::default()],
+            at: 0,
             slots: Vec::new(),
             disk_slots: Vec::new(),
             config,
         }
     }
 
-    /// Starts or stops recording changes; to be started before the first request.
-    pub fn record_changes(&mut self, on: bool) {
-        self.changes = on.then(Vec::new);
-    }
-
-    /// Takes what was recorded, in order of time.
-    pub fn take_changes(&mut self) -> impl Iterator<Item = KvTierChange> + '_ {
-        self.changes.iter_mut().flat_map(|changes| changes.drain(..))
-    }
-
-    /// Totals since the start, as of the time it was advanced to.
-    #[must_use]
-    pub fn stats(&self) -> KvTierStats {
-        let bytes = |way: Way| self.lanes[way as usize].bytes();
-        KvTierStats {
-            device_to_host_bytes: bytes(Way::DeviceToHost),
-            host_to_device_bytes: bytes(Way::HostToDevice),
-            host_to_disk_bytes: bytes(Way::HostToDisk),
-            disk_to_host_bytes: bytes(Way::DiskToHost),
-            ..self.stats
-        }
-    }
-
     /// Sees all that has arrived until `now_ns`.
     pub fn advance(&mut self, now_ns: u64) {
-        while let Some((at_ns, way)) = self.next_arrival().filter(|(at_ns, _)| *at_ns <= now_ns) {
+        while let Some((at_ns, client, way)) = self.next_arrival().filter(|(at_ns, ..)| *at_ns <= now_ns) {
             self.now_ns = at_ns;
-            self.arrive(way);
+            self.arrive(way, client);
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
@@ -139,7 +140,20 @@ impl KvTiers {
     /// tiers must be advanced then for the load to go on.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
-        [Way::DiskToHost, Way::HostToDevice].into_iter().filter_map(|way| self.lanes[way as usize].next_ns()).min()
+        if self.config.is_shared() {
+            let client = self.client();
+            if !client.complete.is_empty() {
+                return Some(self.now_ns);
+            }
+            // What others load may be all that a shared way has.
+            if client.num_loads == 0 {
+                return None;
+            }
+        }
+        [Way::DiskToHost, Way::HostToDevice]
+            .into_iter()
+            .filter_map(|way| self.roads[way as usize].next_of(self.at))
+            .min()
     }
 
     /// The blocks at the start of `hashes` that the tiers hold.
@@ -147,9 +161,9 @@ impl KvTiers {
     pub fn find_run(&self, hashes: &[BlockHash]) -> TierRun {
         let mut run = TierRun::default();
         for &hash in hashes {
-            if self.host.find_ready(hash).is_some() {
+            if self.host().find_ready(hash).is_some() {
                 run.host_blocks += 1;
-            } else if self.disk.find_ready(hash).is_some() {
+            } else if self.disk().find_ready(hash).is_some() {
                 run.disk_blocks += 1;
             } else {
                 break;
@@ -161,8 +175,9 @@ impl KvTiers {
     /// Notes a use of all of `hashes` that the tiers hold, the first block of the
     /// sequence last, so that it goes last.
     pub(crate) fn touch(&mut self, hashes: &[BlockHash]) {
+        let (host, disk) = (self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes.iter().rev() {
-            for tier in [&mut self.host, &mut self.disk] {
+            for tier in [&mut self.hosts[host], &mut self.disks[disk]] {
                 if let Some(slot) = tier.find(hash) {
                     tier.touch(slot);
                 }
@@ -176,19 +191,19 @@ impl KvTiers {
         let mut batch = std::mem::take(&mut self.slots);
         batch.clear();
         for &hash in &hashes[first..] {
-            if self.host.find(hash).is_some() {
+            if self.host().find(hash).is_some() {
                 continue;
             }
             // Nothing can go: all places are being read or written.
-            let Some(slot) = self.reserve_in_host(hash) else { break };
+            let Some(slot) = self.reserve_in_host(self.at, hash) else { break };
             batch.push(slot);
             if batch.len() == self.config.offload_batch_size as usize {
-                self.send(Way::DeviceToHost, None, batch.len() as u32, &batch);
+                self.send(Way::DeviceToHost, self.at, None, batch.len() as u32, &batch);
                 batch.clear();
             }
         }
         if !batch.is_empty() {
-            self.send(Way::DeviceToHost, None, batch.len() as u32, &batch);
+            self.send(Way::DeviceToHost, self.at, None, batch.len() as u32, &batch);
         }
         self.slots = batch;
         self.touch(hashes);
@@ -201,35 +216,39 @@ impl KvTiers {
         host_slots.clear();
         disk_slots.clear();
         // All of them stay before anything else goes.
+        let (client, host, disk) = (self.at, self.host_of(self.at), self.disk_of(self.at));
         for &hash in hashes {
-            if let Some(slot) = self.host.find_ready(hash) {
-                self.host.pin(slot);
+            if let Some(slot) = self.hosts[host].find_ready(hash) {
+                self.hosts[host].pin(slot);
                 host_slots.push(slot);
             } else {
-                let slot = self.disk.find_ready(hash).expect("the tiers hold every block of a load");
-                self.disk.pin(slot);
+                let slot = self.disks[disk].find_ready(hash).expect("the tiers hold every block of a load");
+                self.disks[disk].pin(slot);
                 disk_slots.push(slot);
             }
         }
         let run = TierRun { host_blocks: host_slots.len() as u32, disk_blocks: disk_slots.len() as u32 };
         let parts = u32::from(run.host_blocks > 0) + u32::from(run.disk_blocks > 0);
-        let load = self.add_load(Load { request: Some(request), end_tokens, parts });
+        let load = self.add_load(Load { client, request: Some(request), end_tokens, parts });
         if run.host_blocks > 0 {
-            self.send(Way::HostToDevice, Some(load), run.host_blocks, &host_slots);
+            self.send(Way::HostToDevice, client, Some(load), run.host_blocks, &host_slots);
         }
         if run.disk_blocks > 0 {
             // Pairs of a place on the disk and one in the host, if there is one.
             host_slots.clear();
             for &slot in &disk_slots {
-                let hash = self.disk.hash(slot);
-                let in_host = if self.host.find(hash).is_some() { None } else { self.reserve_in_host(hash) };
+                let hash = self.disks[disk].hash(slot);
+                let is_there = self.hosts[host].find(hash).is_some();
+                let in_host = if is_there { None } else { self.reserve_in_host(client, hash) };
                 host_slots.extend([slot, in_host.unwrap_or(NIL)]);
             }
-            self.send(Way::DiskToHost, Some(load), run.disk_blocks, &host_slots);
+            self.send(Way::DiskToHost, client, Some(load), run.disk_blocks, &host_slots);
         }
-        self.stats.loads += 1;
-        self.stats.host_hit_blocks += u64::from(run.host_blocks);
-        self.stats.disk_hit_blocks += u64::from(run.disk_blocks);
+        let client = self.client_mut();
+        client.num_loads += 1;
+        client.stats.loads += 1;
+        client.stats.host_hit_blocks += u64::from(run.host_blocks);
+        client.stats.disk_hit_blocks += u64::from(run.disk_blocks);
         self.slots = host_slots;
         self.disk_slots = disk_slots;
         self.touch(hashes);
@@ -238,23 +257,24 @@ impl KvTiers {
 
     /// The request that a load was for is gone. The load itself goes on.
     pub(crate) fn forget_load(&mut self, request: RequestId) {
-        for load in self.loads.iter_mut().filter(|load| load.request == Some(request)) {
+        let at = self.at;
+        for load in self.loads.iter_mut().filter(|load| load.client == at && load.request == Some(request)) {
             load.request = None;
         }
-        self.complete.retain(|&(other, _)| other != request);
+        self.client_mut().complete.retain(|&(other, _)| other != request);
     }
 
     /// Blocks in the host, and on the disk, or on their way there.
     #[must_use]
     pub fn num_blocks(&self) -> (u32, u32) {
-        (self.host.len(), self.disk.len())
+        (self.host().len(), self.disk().len())
     }
 
     /// The blocks of a tier that may go, the next one first.
     pub fn evictable(&self, tier: KvTier) -> impl Iterator<Item = BlockHash> + '_ {
         match tier {
-            KvTier::Host => self.host.evictable(),
-            KvTier::Disk => self.disk.evictable(),
+            KvTier::Host => self.host().evictable(),
+            KvTier::Disk => self.disk().evictable(),
         }
     }
 
@@ -263,61 +283,71 @@ impl KvTiers {
     /// # Panics
     /// When anything disagrees.
     pub fn assert_consistent(&self) {
-        self.host.assert_consistent();
-        self.disk.assert_consistent();
+        self.hosts.iter().chain(&self.disks).for_each(TierBlocks::assert_consistent);
     }
 
-    fn next_arrival(&self) -> Option<(u64, Way)> {
-        let next = WAYS.into_iter().filter_map(|way| Some((self.lanes[way as usize].next_ns()?, way)));
+    fn next_arrival(&self) -> Option<(u64, u32, Way)> {
+        let next = WAYS.into_iter().filter_map(|way| {
+            let (at_ns, client) = self.roads[way as usize].next()?;
+            Some((at_ns, client, way))
+        });
         // The first of those that arrive at one instant.
-        next.min_by_key(|&(at_ns, _)| at_ns)
+        next.min_by_key(|&(at_ns, ..)| at_ns)
     }
 
-    fn arrive(&mut self, way: Way) {
+    fn arrive(&mut self, way: Way, client: u32) {
         let mut slots = std::mem::take(&mut self.slots);
-        let transfer = self.lanes[way as usize].pop(&mut slots);
-        match way {
-            Way::DeviceToHost => {
-                for &slot in &slots {
-                    self.host.set_ready(slot);
-                    self.note(KvTier::Host, self.host.hash(slot), true);
-                }
-                slots.iter().for_each(|&slot| self.host.unpin(slot));
-            }
-            Way::HostToDisk => {
-                for &slot in &slots {
-                    self.disk.set_ready(slot);
-                    self.note(KvTier::Disk, self.disk.hash(slot), true);
-                    self.disk.unpin(slot);
-                }
-            }
-            Way::DiskToHost => {
-                let load = transfer.load.expect("the disk is read for loads");
-                self.leave_disk(&mut slots);
-                if self.loads[load as usize].request.is_some() {
-                    self.send(Way::HostToDevice, Some(load), transfer.num_blocks, &slots);
-                } else {
-                    slots.iter().for_each(|&slot| self.host.unpin(slot));
-                    self.end_part(load);
-                }
-            }
-            Way::HostToDevice => {
-                slots.iter().for_each(|&slot| self.host.unpin(slot));
-                self.end_part(transfer.load.expect("the device is written for loads"));
-            }
+        if let Some(transfer) = self.roads[way as usize].pop(self.now_ns, client, &mut slots) {
+            self.end_transfer(way, transfer, &mut slots);
         }
         self.slots = slots;
     }
 
+    fn end_transfer(&mut self, way: Way, transfer: Arrived, slots: &mut Vec<Slot>) {
+        let client = transfer.client;
+        let (host, disk) = (self.host_of(client), self.disk_of(client));
+        match way {
+            Way::DeviceToHost => {
+                for &slot in &*slots {
+                    self.hosts[host].set_ready(slot);
+                    self.note(client, KvTier::Host, self.hosts[host].hash(slot), true);
+                }
+                slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
+            }
+            Way::HostToDisk => {
+                for &slot in &*slots {
+                    self.disks[disk].set_ready(slot);
+                    self.note(client, KvTier::Disk, self.disks[disk].hash(slot), true);
+                    self.disks[disk].unpin(slot);
+                }
+            }
+            Way::DiskToHost => {
+                let load = transfer.load.expect("the disk is read for loads");
+                self.leave_disk(client, slots);
+                if self.loads[load as usize].request.is_some() {
+                    self.send(Way::HostToDevice, client, Some(load), transfer.num_blocks, slots);
+                } else {
+                    slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
+                    self.end_part(load);
+                }
+            }
+            Way::HostToDevice => {
+                slots.iter().for_each(|&slot| self.hosts[host].unpin(slot));
+                self.end_part(transfer.load.expect("the device is written for loads"));
+            }
+        }
+    }
+
     /// Turns pairs of places into those in the host, where the blocks are now.
-    fn leave_disk(&mut self, pairs: &mut Vec<Slot>) {
+    fn leave_disk(&mut self, client: u32, pairs: &mut Vec<Slot>) {
+        let (host, disk) = (self.host_of(client), self.disk_of(client));
         let mut kept = 0;
         for index in (0..pairs.len()).step_by(2) {
             let (on_disk, in_host) = (pairs[index], pairs[index + 1]);
-            self.disk.unpin(on_disk);
+            self.disks[disk].unpin(on_disk);
             if in_host != NIL {
-                self.host.set_ready(in_host);
-                self.note(KvTier::Host, self.host.hash(in_host), true);
+                self.hosts[host].set_ready(in_host);
+                self.note(client, KvTier::Host, self.hosts[host].hash(in_host), true);
                 pairs[kept] = in_host;
                 kept += 1;
             }
@@ -340,42 +370,41 @@ impl KvTiers {
         if load.parts == 0 {
             self.vacant_loads.push(index);
             let end_tokens = load.end_tokens;
-            self.complete.extend(load.request.take().map(|request| (request, end_tokens)));
+            let request = load.request.take();
+            let client = &mut self.clients[load.client as usize];
+            client.num_loads -= 1;
+            client.complete.extend(request.map(|request| (request, end_tokens)));
         }
     }
 
     /// A place in the host, for which another block may have to go to the disk.
-    fn reserve_in_host(&mut self, hash: BlockHash) -> Option<Slot> {
-        let (slot, evicted) = self.host.reserve(hash)?;
+    fn reserve_in_host(&mut self, client: u32, hash: BlockHash) -> Option<Slot> {
+        let host = self.host_of(client);
+        let (slot, evicted) = self.hosts[host].reserve(hash)?;
         if let Some(evicted) = evicted {
-            self.note(KvTier::Host, evicted, false);
-            self.spill(evicted);
+            self.note(client, KvTier::Host, evicted, false);
+            self.spill(client, evicted);
         }
         Some(slot)
     }
 
     /// A block has to leave the host.
-    fn spill(&mut self, hash: BlockHash) {
-        if let Some(slot) = self.disk.find(hash) {
-            self.disk.touch(slot);
+    fn spill(&mut self, client: u32, hash: BlockHash) {
+        let disk = self.disk_of(client);
+        if let Some(slot) = self.disks[disk].find(hash) {
+            self.disks[disk].touch(slot);
         } else if self.config.disk_blocks > 0
-            && let Some((slot, evicted)) = self.disk.reserve(hash)
+            && let Some((slot, evicted)) = self.disks[disk].reserve(hash)
         {
             if let Some(evicted) = evicted {
-                self.note(KvTier::Disk, evicted, false);
+                self.note(client, KvTier::Disk, evicted, false);
             }
-            self.send(Way::HostToDisk, None, 1, &[slot]);
+            self.send(Way::HostToDisk, client, None, 1, &[slot]);
         }
     }
 
-    fn send(&mut self, way: Way, load: Option<u32>, num_blocks: u32, slots: &[Slot]) {
-        self.lanes[way as usize].send(self.now_ns, load, num_blocks, self.block_bytes, slots.iter().copied());
-    }
-
-    fn note(&mut self, tier: KvTier, hash: BlockHash, stored: bool) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(KvTierChange { at_ns: self.now_ns, tier, hash, stored });
-        }
+    fn send(&mut self, way: Way, client: u32, load: Option<u32>, num_blocks: u32, slots: &[Slot]) {
+        self.roads[way as usize].send(self.now_ns, client, load, (num_blocks, self.block_bytes), slots);
     }
 }
 

@@ -16,6 +16,8 @@ fn config() -> KvTiersConfig {
         disk_to_host_bytes_per_s: Some(4_000_000_000),
         host_latency_ns: 0,
         disk_latency_ns: 100,
+        shared_host: None,
+        shared_disk: None,
     }
 }
 
@@ -115,10 +117,10 @@ fn a_load_reads_the_disk_first_and_shares_its_way_with_others() {
     tiers.advance(28_000);
     tiers.start_load(two, &[1, 2], 32);
     tiers.advance(29_999);
-    assert_eq!(tiers.complete, [(two, 32)]);
+    assert_eq!(*tiers.complete_mut(), [(two, 32)]);
     assert_eq!(tiers.next_load_ns(), Some(30_000), "29,000 when the way is free, and a microsecond for two blocks");
     tiers.advance(30_000);
-    assert_eq!(tiers.complete, [(two, 32), (one, 64)]);
+    assert_eq!(*tiers.complete_mut(), [(two, 32), (one, 64)]);
     assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(4, 0), "what was read from the disk stays in the host");
     let stats = tiers.stats();
     assert_eq!((stats.loads, stats.host_hit_blocks, stats.disk_hit_blocks), (2, 4, 2));
@@ -137,7 +139,7 @@ fn what_is_read_keeps_its_place_and_a_forgotten_load_gives_it_back() {
     tiers.forget_load(RequestId(1));
     assert_eq!(tiers.next_load_ns(), Some(12_000), "what is under way goes on");
     tiers.advance(12_000);
-    assert_eq!((tiers.complete.len(), tiers.next_load_ns()), (0, None));
+    assert_eq!((tiers.complete_mut().len(), tiers.next_load_ns()), (0, None));
     tiers.offload(&[5], 0);
     tiers.advance(20_000);
     assert_eq!(tiers.find_run(&[5]), run(1, 0));
@@ -241,14 +243,14 @@ proptest! {
                 let changes = if changes.host_blocks == 0 { run(0, u32::from(there[1].contains(&hash))) } else { changes };
                 prop_assert_eq!(tiers.find_run(&[hash]), changes, "block {}", hash);
             }
-            for (request, _) in tiers.complete.drain(..) {
+            for (request, _) in tiers.complete_mut().drain(..) {
                 loading.retain(|&other| other != request);
             }
         }
         let end_ns = now_ns + 1_000_000_000;
         tiers.advance(end_ns);
         seldom.advance(end_ns);
-        for (request, _) in tiers.complete.drain(..) {
+        for (request, _) in tiers.complete_mut().drain(..) {
             loading.retain(|&other| other != request);
         }
         prop_assert_eq!(loading, []);
@@ -258,5 +260,128 @@ proptest! {
             prop_assert_eq!(tiers.evictable(tier).collect::<Vec<_>>(), seldom.evictable(tier).collect::<Vec<_>>());
         }
         prop_assert_eq!(tiers.evictable(KvTier::Host).count() as u32, tiers.num_blocks().0, "all pins are taken back");
+    }
+}
+
+/// Two engines that share a disk of 800 MB/s in each direction, and perhaps the host.
+fn shared_config(host_blocks: u32, disk_blocks: u32, is_host_shared: bool) -> KvTiersConfig {
+    let shared = SharedTier { write_bytes_per_s: Some(20_000_000_000), read_bytes_per_s: Some(4_000_000_000) };
+    KvTiersConfig {
+        host_blocks,
+        disk_blocks,
+        host_latency_ns: 300,
+        shared_host: is_host_shared.then_some(shared),
+        shared_disk: Some(shared),
+        ..config()
+    }
+}
+
+#[test]
+fn engines_see_what_is_kept_in_a_shared_tier_and_load_it_side_by_side() {
+    let mut tiers = KvTiers::new(shared_config(4, 3, true), 16);
+    let other = tiers.add_client();
+    tiers.record_changes(true);
+    tiers.offload(&[1, 2], 0);
+    tiers.advance(10_000);
+    tiers.enter(other);
+    tiers.record_changes(true);
+    assert_eq!(tiers.take_changes().map(|change| change.hash).collect::<Vec<_>>(), [1, 2], "there already");
+    assert_eq!(tiers.find_run(&[1, 2, 3]), run(2, 0));
+    tiers.start_load(RequestId(7), &[1, 2], 32);
+    tiers.enter(0);
+    tiers.start_load(RequestId(7), &[1, 2], 32);
+    // The wait, and 32 kB of each at half of 4 GB/s.
+    assert_eq!(tiers.next_load_ns(), Some(10_300));
+    tiers.advance(10_300);
+    assert_eq!(tiers.next_load_ns(), Some(26_300));
+    tiers.enter(other);
+    tiers.leave();
+    tiers.advance(26_300);
+    assert_eq!((tiers.complete_mut().len(), tiers.next_load_ns()), (0, None), "it is gone, and so is its request");
+    tiers.enter(0);
+    assert_eq!(*tiers.complete_mut(), [(RequestId(7), 32)]);
+    assert_eq!((tiers.stats().device_to_host_bytes, tiers.stats().host_to_device_bytes), (32_000, 32_000));
+    tiers.assert_consistent();
+}
+
+proptest! {
+    /// Of engines that share tiers, too, every load ends, once, and with the engine that asked for it.
+    #[test]
+    fn loads_from_shared_tiers_end_with_their_engines(
+        host_blocks in 1..12u32,
+        disk_blocks in 1..12u32,
+        is_host_shared in any::<bool>(),
+        acts in proptest::collection::vec((0..3u32, arb_act()), 1..60),
+    ) {
+        let config = shared_config(host_blocks, disk_blocks, is_host_shared);
+        let (mut tiers, mut seldom) = (KvTiers::new(config, 16), KvTiers::new(config, 16));
+        for tiers in [&mut tiers, &mut seldom] {
+            (0..2).for_each(|_| _ = tiers.add_client());
+        }
+        let mut loading: [Vec<RequestId>; 3] = Default::default();
+        let mut ended: [Vec<RequestId>; 3] = Default::default();
+        let (mut now_ns, mut next_request) = (0, 0);
+        for (client, act) in acts {
+            tiers.enter(client);
+            seldom.enter(client);
+            match act {
+                Act::Offload { first_hash, blocks } => {
+                    let hashes: Vec<u64> = (first_hash..first_hash + blocks).collect();
+                    for tiers in [&mut tiers, &mut seldom] {
+                        tiers.advance(now_ns);
+                        tiers.offload(&hashes, 0);
+                    }
+                }
+                Act::Load { first_hash, blocks } => {
+                    let hashes: Vec<u64> = (first_hash..first_hash + blocks).collect();
+                    seldom.advance(now_ns);
+                    let run = tiers.find_run(&hashes);
+                    prop_assert_eq!(run, seldom.find_run(&hashes));
+                    if run.blocks() > 0 {
+                        for tiers in [&mut tiers, &mut seldom] {
+                            tiers.start_load(RequestId(next_request), &hashes[..run.blocks() as usize], 16);
+                        }
+                        prop_assert!(tiers.next_load_ns().is_some());
+                        loading[client as usize].push(RequestId(next_request));
+                        next_request += 1;
+                    }
+                }
+                Act::Forget => {
+                    if let Some(request) = loading[client as usize].pop() {
+                        for tiers in [&mut tiers, &mut seldom] {
+                            tiers.advance(now_ns);
+                            tiers.forget_load(request);
+                        }
+                        ended[client as usize].retain(|&other| other != request);
+                    }
+                }
+                Act::Wait { ns } => {
+                    for _ in 0..4 {
+                        now_ns += ns / 4;
+                        tiers.advance(now_ns);
+                    }
+                }
+            }
+            tiers.advance(now_ns);
+            tiers.assert_consistent();
+            ended[client as usize].extend(tiers.complete_mut().drain(..).map(|(request, _)| request));
+        }
+        for tiers in [&mut tiers, &mut seldom] {
+            tiers.advance(now_ns + 1_000_000_000);
+        }
+        for client in 0..3 {
+            tiers.enter(client);
+            seldom.enter(client);
+            let ended = &mut ended[client as usize];
+            ended.extend(tiers.complete_mut().drain(..).map(|(request, _)| request));
+            ended.sort_unstable();
+            loading[client as usize].retain(|request| !ended.contains(request));
+            prop_assert!(loading[client as usize].is_empty());
+            prop_assert!(ended.windows(2).all(|pair| pair[0] != pair[1]));
+            prop_assert_eq!(tiers.next_load_ns(), None);
+            prop_assert_eq!(tiers.stats(), seldom.stats());
+            prop_assert_eq!(tiers.evictable(KvTier::Host).count() as u32, tiers.num_blocks().0, "all pins are taken back");
+            prop_assert_eq!(tiers.evictable(KvTier::Disk).collect::<Vec<_>>(), seldom.evictable(KvTier::Disk).collect::<Vec<_>>());
+        }
     }
 }

@@ -1,7 +1,11 @@
 //! Answers of chats: whole, and as chunks of a stream.
 
+use std::pin::Pin;
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::Value;
+use tokio::time::{Sleep, sleep};
 use vcr_finish_reason::FinishReason;
 
 use super::reply::{Delta, Message, Progress, Reply, Update};
@@ -30,6 +34,10 @@ pub(in crate::api) struct Form {
     pub(in crate::api) include_reasoning: bool,
     /// An answer that the client made a call ends as text does.
     pub(in crate::api) is_call_named: bool,
+    /// Where the encoder's outputs for the prompt's media are, if they can be fetched.
+    pub(in crate::api) ec_transfer_params: Option<Value>,
+    /// Text answers end with an image, which takes this long.
+    pub(in crate::api) image: Option<Duration>,
 }
 
 #[derive(Serialize)]
@@ -76,7 +84,10 @@ impl Form {
     pub(in crate::api) fn whole(&self, answers: &[Answer], parsers: Vec<Parser>) -> Completion {
         let mut reasoning_tokens = 0;
         let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
-            let reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
+            let mut reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
+            if self.has_image(reply.has_calls(), answer.tokens.len()) {
+                reply.add_image();
+            }
             reasoning_tokens += reply.reasoning_tokens;
             self.choice(index, answer, reply)
         });
@@ -100,8 +111,13 @@ impl Form {
             prompt_token_ids: self.returns_token_ids.then(|| self.prompt.clone()),
             prompt_text: None,
             kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
-            ec_transfer_params: None,
+            ec_transfer_params: self.ec_transfer_params.clone(),
         }
+    }
+
+    /// Whether an answer has an image: not if it calls tools, or says nothing.
+    fn has_image(&self, has_calls: bool, num_tokens: usize) -> bool {
+        self.image.is_some() && !has_calls && num_tokens > 0
     }
 
     fn choice(&self, index: usize, answer: &Answer, reply: Reply) -> Choice {
@@ -136,6 +152,8 @@ struct Chunk<'a> {
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modality: Option<&'static str>,
 }
 
 #[derive(Default, Serialize)]
@@ -164,7 +182,30 @@ pub(in crate::api) struct Stream {
     output_tokens: Vec<usize>,
     cached_tokens: usize,
     has_begun: bool,
+    image: ImageWait,
+    /// Ends of answers that wait for their images.
+    held: Vec<(usize, Finish)>,
     _counted: Counted,
+}
+
+/// The time until images are there. It is kept while nobody polls the stream.
+enum ImageWait {
+    None,
+    Ahead(Duration),
+    Waiting(Pin<Box<Sleep>>),
+}
+
+impl ImageWait {
+    /// Waits until images are there; returns at once if there are none to come.
+    async fn wait(&mut self) {
+        if let Self::Ahead(time) = self {
+            *self = Self::Waiting(Box::pin(sleep(*time)));
+        }
+        if let Self::Waiting(sleep) = self {
+            sleep.as_mut().await;
+            *self = Self::None;
+        }
+    }
 }
 
 impl Stream {
@@ -179,6 +220,7 @@ impl Stream {
         let is_combined = form.top_logprobs.is_some() || form.returns_token_ids || continuous_usage;
         let progress = |parser| Progress::new(parser, form.include_reasoning, is_combined);
         let progress = parsers.into_iter().map(progress).collect();
+        let image = form.image.map_or(ImageWait::None, ImageWait::Ahead);
         Self {
             form,
             merged,
@@ -188,25 +230,43 @@ impl Stream {
             output_tokens,
             cached_tokens: 0,
             has_begun: false,
+            image,
+            held: Vec::new(),
             _counted: counted,
         }
     }
 
     fn push(&self, out: &mut Events, choice: ChunkChoice) {
+        self.push_of(out, choice, None);
+    }
+
+    fn push_of(&self, out: &mut Events, choice: ChunkChoice, modality: Option<&'static str>) {
         let output_tokens = self.output_tokens[choice.index];
         let is_first = choice.delta.role.is_some() && self.form.returns_token_ids;
         let reasoning_tokens = self.progress[choice.index].reasoning_tokens();
         let usage = self
             .continuous_usage
             .then(|| Usage::new(self.form.prompt.len(), output_tokens, None).with_reasoning(reasoning_tokens));
-        self.push_chunk(out, &[choice], usage, is_first.then_some(&self.form.prompt));
+        let prompt_token_ids = is_first.then_some(self.form.prompt.as_slice());
+        out.push(&Chunk { usage, prompt_token_ids, modality, ..self.chunk(&[choice]) });
     }
 
-    fn push_chunk(&self, out: &mut Events, choices: &[ChunkChoice], usage: Option<Usage>, prompt: Option<&Vec<u32>>) {
+    fn chunk<'a>(&'a self, choices: &'a [ChunkChoice]) -> Chunk<'a> {
         let Form { id, created, model, .. } = &self.form;
-        let prompt_token_ids = prompt.map(Vec::as_slice);
         let object = "chat.completion.chunk";
-        out.push(&Chunk { id, object, created: *created, model, choices, usage, prompt_token_ids });
+        Chunk { id, object, created: *created, model, choices, usage: None, prompt_token_ids: None, modality: None }
+    }
+
+    /// The last chunk of an answer, behind its image if it has one.
+    fn push_end(&self, out: &mut Events, index: usize, finish: &Finish) {
+        let has_calls = self.progress[index].has_calls();
+        if self.form.has_image(has_calls, self.output_tokens[index]) {
+            let choice = ChunkChoice { index, delta: Delta::of_image(), ..ChunkChoice::default() };
+            self.push_of(out, choice, Some("image"));
+        }
+        let finish_reason = Some(self.form.finish_reason(finish, has_calls));
+        let stop_reason = stop_reason(finish);
+        self.push(out, ChunkChoice { index, finish_reason, stop_reason, ..ChunkChoice::default() });
     }
 
     fn take(&mut self, out: &mut Events, index: usize, piece: Piece) -> Result<(), ApiError> {
@@ -226,14 +286,14 @@ impl Stream {
             let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
             self.push(out, ChunkChoice { index, delta, logprobs, token_ids, ..ChunkChoice::default() });
         }
-        if let Some(finish) = &piece.finish {
+        if let Some(finish) = piece.finish {
             for delta in self.progress[index].finish() {
                 self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
             }
-            let finish_reason = Some(self.form.finish_reason(finish, self.progress[index].has_calls()));
-            let choice =
-                ChunkChoice { index, finish_reason, stop_reason: stop_reason(finish), ..ChunkChoice::default() };
-            self.push(out, choice);
+            match self.form.image {
+                Some(_) => self.held.push((index, finish)),
+                None => self.push_end(out, index, &finish),
+            }
         }
         Ok(())
     }
@@ -252,12 +312,16 @@ impl Source for Stream {
             self.take(out, index, piece)?;
             return Ok(true);
         }
+        self.image.wait().await;
+        for (index, finish) in std::mem::take(&mut self.held) {
+            self.push_end(out, index, &finish);
+        }
         if self.include_usage {
             let output_tokens = self.output_tokens.iter().sum();
             let cached = self.form.prompt_details.then_some(self.cached_tokens);
             let reasoning_tokens = self.progress.iter().map(Progress::reasoning_tokens).sum();
             let usage = Usage::new(self.form.prompt.len(), output_tokens, cached).with_reasoning(reasoning_tokens);
-            self.push_chunk(out, &[], Some(usage), None);
+            out.push(&Chunk { usage: Some(usage), ..self.chunk(&[]) });
         }
         Ok(false)
     }

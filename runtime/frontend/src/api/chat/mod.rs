@@ -9,11 +9,13 @@ pub(super) mod tools;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
+use tokio::time::sleep;
 use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use self::answers::{Form, Stream};
@@ -283,6 +285,8 @@ impl Chat {
             prompt_details: app.options.enable_prompt_tokens_details,
             include_reasoning: request.include_reasoning,
             is_call_named: tools.is_named(),
+            ec_transfer_params: app.options.encoder.as_ref().and_then(|encoder| encoder.params(media.as_deref())),
+            image: None,
         };
         if form.prompt.is_empty() {
             return Err(no_tokens(&form.id));
@@ -313,6 +317,12 @@ impl Chat {
         Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }
 
+    /// The same with an image in each answer that is a text, which takes this long.
+    fn with_image(mut self, image: Option<Duration>) -> Self {
+        self.form.image = image;
+        self
+    }
+
     /// The name of the model that answers.
     pub(super) fn model(&self) -> &str {
         &self.form.model
@@ -331,6 +341,9 @@ impl Chat {
     /// Waits for its answers.
     pub(super) async fn whole(self) -> Result<impl Serialize, ApiError> {
         let answers = gather(self.merged, self.form.n).await?;
+        if let Some(time) = self.form.image {
+            sleep(time).await;
+        }
         Ok(self.form.whole(&answers, self.parsers))
     }
 }
@@ -349,7 +362,7 @@ pub(super) async fn chat_completions(
     Call { headers, body: request }: Call<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let is_streamed = request.stream;
-    let chat = Chat::start(&app, &headers, request)?;
+    let chat = Chat::start(&app, &headers, request)?.with_image(app.images.of_chat(&headers));
     if is_streamed {
         return Ok(sse::response(chat.stream()));
     }

@@ -4,13 +4,49 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::generate::Span;
+use crate::media::IMAGE_URL;
 use crate::parse::{Parser, Part};
+
+/// The content of a message.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    /// A text and an image.
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ContentPart {
+    Text { text: String },
+    ImageUrl { image_url: ImageUrl },
+}
+
+#[derive(Debug, Serialize)]
+struct ImageUrl {
+    url: &'static str,
+}
+
+impl Content {
+    fn image() -> ContentPart {
+        ContentPart::ImageUrl { image_url: ImageUrl { url: IMAGE_URL } }
+    }
+}
+
+/// Adds to the text of a message.
+fn push_text(content: &mut Option<Content>, text: &str) {
+    match content.get_or_insert_with(|| Content::Text(String::new())) {
+        Content::Text(all) => all.push_str(text),
+        Content::Parts(parts) => parts.push(ContentPart::Text { text: text.to_owned() }),
+    }
+}
 
 /// The message of a whole answer.
 #[derive(Debug, Default, Serialize)]
 pub(in crate::api) struct Message {
     role: String,
-    content: Option<String>,
+    content: Option<Content>,
     refusal: Option<String>,
     annotations: Option<Value>,
     audio: Option<Value>,
@@ -48,7 +84,7 @@ impl Reply {
         parts.extend(parser.finish());
         for part in parts {
             match part {
-                Part::Text(text) => message.content.get_or_insert_default().push_str(&text),
+                Part::Text(text) => push_text(&mut message.content, &text),
                 Part::Reasoning(text) => message.reasoning.get_or_insert_default().push_str(&text),
                 Part::Call { id, name, .. } => {
                     let function = CalledFunction { name, arguments: String::new() };
@@ -69,6 +105,15 @@ impl Reply {
         !self.message.tool_calls.is_empty()
     }
 
+    /// Adds an image behind its text.
+    pub(in crate::api) fn add_image(&mut self) {
+        let text = match self.message.content.take() {
+            Some(Content::Text(text)) => Some(ContentPart::Text { text }),
+            _ => None,
+        };
+        self.message.content = Some(Content::Parts(text.into_iter().chain([Content::image()]).collect()));
+    }
+
     /// Whether tokens may be shown: not where they are of reasoning that is not.
     pub(in crate::api) fn shows_tokens(&self, include_reasoning: bool) -> bool {
         include_reasoning || self.message.reasoning.is_none()
@@ -87,7 +132,7 @@ pub(in crate::api) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api) role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
+    content: Option<Content>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<CallDelta>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,9 +163,14 @@ impl Delta {
         Self { role: Some(role.to_owned()), ..Self::default() }
     }
 
+    /// An image behind the text.
+    pub(in crate::api) fn of_image() -> Self {
+        Self { content: Some(Content::Parts(vec![Content::image()])), ..Self::default() }
+    }
+
     fn add(&mut self, part: Part) {
         match part {
-            Part::Text(text) => self.content.get_or_insert_default().push_str(&text),
+            Part::Text(text) => push_text(&mut self.content, &text),
             Part::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
             Part::Call { index, id, name } => self.tool_calls.push(CallDelta {
                 index,

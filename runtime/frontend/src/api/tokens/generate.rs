@@ -211,6 +211,8 @@ pub(in crate::api) async fn generate(
     let prompt = std::mem::take(&mut request.token_ids);
     let mut asked = sampling.ask(&app.model, Cow::Borrowed(&prompt), place)?;
     asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
+    let media = asked.request.mm_features.as_deref();
+    let ec_transfer_params = app.options.encoder.as_ref().and_then(|encoder| encoder.params(media));
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
     let merged = Merged::new(streams?);
     let returns_prompt = request.return_token_ids.unwrap_or(false);
@@ -249,7 +251,7 @@ pub(in crate::api) async fn generate(
         "prompt_token_ids": returns_prompt.then_some(prompt),
         "mm_placeholders": null,
         "kv_transfer_params": answers.first().and_then(Answer::kv_transfer_params),
-        "ec_transfer_params": null,
+        "ec_transfer_params": ec_transfer_params,
         "metrics": null,
     }))
     .into_response())

@@ -1,0 +1,202 @@
+//! Requests whose prompt comes in parts, with outputs between them: vLLM's resumable requests (streaming inputs).
+//!
+//! The outputs to a part end as those of any request do. Then the request waits for its next part with its blocks and
+//! all that is computed, and takes a running slot as before. When the part comes the last output token is dropped,
+//! the others become prompt, and the request is admitted like one whose KV has been loaded.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::config::Policy;
+use crate::engine::Engine;
+use crate::engine::reject::RejectReason;
+use crate::request::{Flags, KvRole, RequestId, RequestSpec, RequestStatus, StopRules};
+
+/// A further part of a request's prompt, and what ends its outputs.
+#[derive(Clone, Debug)]
+pub struct SessionInput {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Output tokens after which the outputs to it end, at least 1.
+    pub max_tokens: u32,
+    /// Rules that end them earlier, if any.
+    pub stops: Option<Box<StopRules>>,
+    /// When it came.
+    pub arrival_ns: u64,
+}
+
+/// The resumable requests of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    open: BTreeMap<RequestId, Session>,
+    /// Those that wait for their next part.
+    pub(crate) num_waiting: usize,
+    /// Tags of those that go on after the end of their outputs in the step being applied.
+    pub(crate) continuing: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Session {
+    /// Parts that have come before the outputs to the one before have ended; none for the end of the session.
+    inputs: VecDeque<Option<SessionInput>>,
+    /// Of the chain of block hashes, before the first token.
+    initial_hash_state: u64,
+    /// Whether it was preempted before the latest part.
+    was_preempted: bool,
+}
+
+impl Engine {
+    /// Gives a resumable request the next part of its prompt, or none for its end. While outputs to the part before
+    /// are still to come it is kept until then. A session that waits ends without further outputs.
+    ///
+    /// # Errors
+    /// When vLLM would not take it: the request is not resumable, or the part is empty or leaves no room for output.
+    pub fn extend(&mut self, id: RequestId, input: Option<SessionInput>) -> Result<(), RejectReason> {
+        let waits = self.requests[id].status == RequestStatus::WaitingForInput;
+        let known_tokens = if waits { self.requests[id].num_tokens - 1 } else { 0 };
+        if let Some(input) = &input {
+            if input.tokens.is_empty() || input.max_tokens == 0 {
+                return Err(RejectReason::EmptyPrompt);
+            }
+            self.check_prompt(known_tokens.saturating_add(input.tokens.len() as u32), input.max_tokens)?;
+        }
+        let session = self.sessions.as_mut().and_then(|sessions| sessions.open.get_mut(&id));
+        let session = session.ok_or(RejectReason::DuplicateRequest)?;
+        match input {
+            input if !waits => session.inputs.push_back(input),
+            Some(input) => self.begin_part(id, input),
+            None => self.abort(id),
+        }
+        Ok(())
+    }
+
+    /// Whether a resumable request is one that is simulated.
+    pub(crate) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
+        let config = &self.config;
+        let is_simulated = config.rules.has_sessions()
+            && config.kv_tiers.is_none()
+            && config.kv_connector.is_none()
+            && !config.has_kv_cache_groups()
+            && config.pipeline_parallel_size == 1
+            && config.drafting().hash_lookahead_tokens == 0
+            && config.quirks().burst_tokens() == 0
+            && !config.quirks().reserves_whole_output()
+            && !config.quirks().reserves_between_steps()
+            && self.pace.is_none()
+            && config.policy == Policy::Fcfs
+            && spec.kv_role == KvRole::Local
+            && spec.prompt.items.is_empty()
+            && spec.prompt.keeps_tokens
+            && !spec.prompt.is_hashed
+            && spec.max_tokens > 0;
+        if is_simulated { Ok(()) } else { Err(RejectReason::SessionNotSimulated) }
+    }
+
+    /// A resumable request has come.
+    pub(crate) fn open_session(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.flags.set(Flags::RESUMABLE, true);
+        let session = Session { inputs: VecDeque::new(), initial_hash_state: request.hash_state, was_preempted: false };
+        self.sessions.get_or_insert_with(Box::default).open.insert(id, session);
+    }
+
+    /// Resumable requests that wait for their next part.
+    pub(crate) fn num_waiting_sessions(&self) -> usize {
+        self.sessions.as_ref().map_or(0, |sessions| sessions.num_waiting)
+    }
+
+    /// Whether a request was preempted before the latest part of its prompt.
+    pub(crate) fn was_session_preempted(&self, id: RequestId) -> bool {
+        let session = self.sessions.as_ref().and_then(|sessions| sessions.open.get(&id));
+        session.is_some_and(|session| session.was_preempted)
+    }
+
+    /// The outputs to a part have ended, and the request has left all lists. False if that is its end.
+    #[cold]
+    pub(crate) fn goes_on(&mut self, id: RequestId) -> bool {
+        let request = &mut self.requests[id];
+        // It goes on after what is sure to be computed; what steps in flight bring is dropped.
+        request.num_computed_tokens =
+            request.num_computed_tokens.saturating_sub(request.num_output_placeholders.into());
+        request.num_output_placeholders = 0;
+        request.num_draft_tokens = 0;
+        request.flags.set(Flags::DROPS_STALE, true);
+        request.num_stale_tokens = request.num_in_flight_tokens;
+        request.prefill_target_tokens = 0;
+        request.flags.set(Flags::IN_FLIGHT_PREFILL, false);
+        let (tag, known_tokens) = (request.tag, request.num_tokens - 1);
+        let session = self.sessions.as_mut().and_then(|sessions| sessions.open.get_mut(&id));
+        match session.and_then(|session| session.inputs.pop_front()) {
+            Some(Some(input)) => {
+                // One that does not fit any more ends the session, as its end does.
+                if self.check_prompt(known_tokens.saturating_add(input.tokens.len() as u32), 1).is_err() {
+                    return false;
+                }
+                self.begin_part(id, input);
+            }
+            Some(None) => return false,
+            None => {
+                self.requests[id].status = RequestStatus::WaitingForInput;
+                self.set_deferred(id, true);
+            }
+        }
+        let waits = self.requests[id].status == RequestStatus::WaitingForInput;
+        if let Some(sessions) = &mut self.sessions {
+            sessions.num_waiting += usize::from(waits);
+            sessions.continuing.push(tag);
+        }
+        let queue = if self.requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
+        queue.push_back(id, &mut self.requests);
+        true
+    }
+
+    /// Appends a part to what is known, but for the last output token. A request that waits keeps its place.
+    fn begin_part(&mut self, id: RequestId, input: SessionInput) {
+        let (block_size, longest) = (self.config.block_size, self.config.max_model_len());
+        let keeps_known = self.config.rules.keeps_known_of_sessions();
+        let Some(sessions) = &mut self.sessions else { return };
+        let Some(session) = sessions.open.get_mut(&id) else { return };
+        let request = &mut self.requests[id];
+        let waited = request.status == RequestStatus::WaitingForInput;
+        sessions.num_waiting -= usize::from(waited);
+        let known = request.num_tokens;
+        let kept = if keeps_known { known - 1 } else { request.num_computed_tokens.min(known) };
+        session.was_preempted |= request.flags.has(Flags::WAS_PREEMPTED);
+        request.flags.set(Flags::WAS_PREEMPTED, false);
+        request.tokens.truncate(kept as usize);
+        request.tokens.extend_from_slice(&input.tokens);
+        let stops = input.stops.and_then(StopRules::prepared);
+        request.flags.set(Flags::HAS_STOPS, stops.is_some());
+        request.stops = stops;
+        request.num_tokens = request.tokens.len() as u32;
+        request.prompt_tokens = request.num_tokens;
+        request.max_tokens = input.max_tokens;
+        request.end_tokens = request.num_tokens.saturating_add(input.max_tokens).min(longest);
+        request.arrival_ns = input.arrival_ns;
+        if request.flags.has(Flags::HASHED) {
+            request.hash_again(session.initial_hash_state, block_size);
+        }
+        request.prefill_target_tokens = request.num_tokens;
+        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+        let holds_kv = request.num_computed_tokens > 0;
+        request.flags.set(Flags::TAKEN_OVER, holds_kv);
+        request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };
+    }
+
+    /// A resumable request ends, or is aborted.
+    pub(crate) fn close_session(&mut self, id: RequestId) {
+        if self.requests[id].flags.has(Flags::RESUMABLE)
+            && let Some(sessions) = &mut self.sessions
+        {
+            sessions.open.remove(&id);
+        }
+    }
+
+    /// A request that waits for its next part is aborted.
+    pub(crate) fn leave_waiting_for_input(&mut self, id: RequestId) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.num_waiting -= 1;
+        }
+        let queue = if self.requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
+        queue.leave(id, &mut self.requests);
+    }
+}

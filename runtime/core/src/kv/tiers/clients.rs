@@ -1,0 +1,122 @@
+//! Engines that share tiers, and what each of them has to itself.
+
+use super::blocks::TierBlocks;
+use super::{KvTier, KvTierChange, KvTierStats, KvTiers, Way};
+use crate::kv::hash::BlockHash;
+use crate::request::RequestId;
+
+/// An engine, or one that has crashed.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// Complete loads that have not been reported yet, in order.
+    pub(super) complete: Vec<(RequestId, u32)>,
+    /// Loads that have not ended, also those whose request has gone.
+    pub(super) num_loads: u32,
+    pub(super) stats: KvTierStats,
+    changes: Option<Vec<KvTierChange>>,
+}
+
+impl KvTiers {
+    /// Adds an engine, which has nothing of its own yet. Gives its number; the first has 0.
+    pub fn add_client(&mut self) -> u32 {
+        if self.config.shared_host.is_none() {
+            self.hosts.push(TierBlocks::new(self.config.host_blocks));
+        }
+        if self.config.shared_disk.is_none() {
+            self.disks.push(TierBlocks::new(self.config.disk_blocks));
+        }
+        self.roads.iter_mut().for_each(super::Road::add_client);
+        self.clients.push(Client::default());
+        self.clients.len() as u32 - 1
+    }
+
+    /// Has this engine do all that follows.
+    pub fn enter(&mut self, client: u32) {
+        self.at = client;
+    }
+
+    /// The engine at work is gone, with all its requests. Its transfers go on.
+    pub fn leave(&mut self) {
+        let at = self.at;
+        for load in self.loads.iter_mut().filter(|load| load.client == at) {
+            load.request = None;
+        }
+        let client = self.client_mut();
+        client.complete.clear();
+        client.changes = None;
+    }
+
+    /// Starts or stops recording changes that the engine at work can see; to be started before its
+    /// first request. What shared tiers hold by then has come now.
+    pub fn record_changes(&mut self, on: bool) {
+        let at_ns = self.now_ns;
+        let stored = |tier, hash| KvTierChange { at_ns, tier, hash, stored: true };
+        let changes = on.then(|| {
+            let host = self.host().ready().map(|hash| stored(KvTier::Host, hash));
+            host.chain(self.disk().ready().map(|hash| stored(KvTier::Disk, hash))).collect()
+        });
+        self.client_mut().changes = changes;
+    }
+
+    /// Takes what was recorded, in order of time.
+    pub fn take_changes(&mut self) -> impl Iterator<Item = KvTierChange> + '_ {
+        self.client_mut().changes.iter_mut().flat_map(|changes| changes.drain(..))
+    }
+
+    /// Totals of the engine at work since the start, as of the time it was advanced to.
+    #[must_use]
+    pub fn stats(&self) -> KvTierStats {
+        let bytes = |way: Way| self.roads[way as usize].bytes(self.at);
+        KvTierStats {
+            device_to_host_bytes: bytes(Way::DeviceToHost),
+            host_to_device_bytes: bytes(Way::HostToDevice),
+            host_to_disk_bytes: bytes(Way::HostToDisk),
+            disk_to_host_bytes: bytes(Way::DiskToHost),
+            ..self.client().stats
+        }
+    }
+
+    /// Complete loads of the engine at work that have not been reported yet, in order.
+    pub(crate) fn complete_mut(&mut self) -> &mut Vec<(RequestId, u32)> {
+        &mut self.client_mut().complete
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.clients[self.at as usize]
+    }
+
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.clients[self.at as usize]
+    }
+
+    /// Index of the host of an engine.
+    pub(super) fn host_of(&self, client: u32) -> usize {
+        if self.config.shared_host.is_some() { 0 } else { client as usize }
+    }
+
+    /// Index of the disk of an engine.
+    pub(super) fn disk_of(&self, client: u32) -> usize {
+        if self.config.shared_disk.is_some() { 0 } else { client as usize }
+    }
+
+    /// The host of the engine at work.
+    pub(super) fn host(&self) -> &TierBlocks {
+        &self.hosts[self.host_of(self.at)]
+    }
+
+    /// The disk of the engine at work.
+    pub(super) fn disk(&self) -> &TierBlocks {
+        &self.disks[self.disk_of(self.at)]
+    }
+
+    /// A block comes to a tier of an engine, or leaves it: all see it that share the tier.
+    pub(super) fn note(&mut self, client: u32, tier: KvTier, hash: BlockHash, stored: bool) {
+        let is_shared = match tier {
+            KvTier::Host => self.config.shared_host.is_some(),
+            KvTier::Disk => self.config.shared_disk.is_some(),
+        };
+        let change = KvTierChange { at_ns: self.now_ns, tier, hash, stored };
+        let seen = if is_shared { &mut self.clients[..] } else { &mut self.clients[client as usize..=client as usize] };
+        seen.iter_mut().filter_map(|client| client.changes.as_mut()).for_each(|changes| changes.push(change));
+    }
+}
