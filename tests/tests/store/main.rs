@@ -95,7 +95,8 @@ fn buckets_of_google_and_containers_of_azure_are_read_and_written() {
         let account = ("AZURE_STORAGE_ACCOUNT_NAME", "me".to_owned());
         vec![("AZURE_STORAGE_ENDPOINT", server.url("")), account, ("AZURE_STORAGE_ACCOUNT_KEY", key.clone())]
     };
-    let stores: [(&str, &dyn Fn(&Server) -> Vec<(&'static str, String)>, Option<&str>); 2] =
+    type Environment<'a> = &'a dyn Fn(&Server) -> Vec<(&'static str, String)>;
+    let stores: [(&str, Environment<'_>, Option<&str>); 2] =
         [("gs", &google, None), ("az", &azure, Some("SharedKey me:"))];
     for (scheme, settings, signed) in stores {
         let (server, folder) = (Server::start(), Folder::new());

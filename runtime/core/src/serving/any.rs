@@ -26,6 +26,10 @@ macro_rules! each {
 
 /// An engine of any kind.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each worker, and a box would be in the way of every step"
+)]
 pub enum AnyEngine {
     /// One with vLLM's scheduler.
     Vllm(Engine),
