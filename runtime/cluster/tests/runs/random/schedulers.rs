@@ -5,8 +5,8 @@ use vcr_cluster::{PoolConfig, RunConfig, Topology};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
 use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Reservations,
-    SharedTier,
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvCacheGroup, KvCacheKind,
+    KvTiersConfig, Reservations, SharedTier,
 };
 
 use crate::support::MS;
@@ -31,7 +31,12 @@ pub(crate) fn in_mode(
 ) -> RunConfig {
     with_pools(config, |pool| {
         let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
-        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
+        let mut input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
+        if HostRules::of(&input) == HostRules::Dynamo
+            && let Some(tiers) = &mut input.kv_tiers
+        {
+            tiers.rules = HostRules::Dynamo;
+        }
         let engine = EngineConfig::new(input).expect("a valid engine").into();
         PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
     })
@@ -118,8 +123,14 @@ pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
 /// Tiers that hold little, with ways on which a block takes up to 3 ms.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
-    (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(
-        |(host_blocks, disk_blocks, offload_batch_size, speeds, disk_latency_ns)| KvTiersConfig {
+    let sizes = (1..120u32, 0..120u32, 1..9u32);
+    let vllm = (any::<bool>(), any::<bool>(), 0..3u32, any::<bool>());
+    (sizes, (speed(), speed(), speed(), speed()), 0..2 * MS, vllm).prop_map(
+        |((host_blocks, disk_blocks, offload_batch_size), speeds, disk_latency_ns, vllm)| KvTiersConfig {
+            rules: if vllm.0 { HostRules::Vllm } else { HostRules::Dynamo },
+            eviction_policy: if vllm.1 { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
+            store_threshold: vllm.2,
+            offload_prompt_only: vllm.3,
             host_blocks,
             disk_blocks,
             kv_bytes_per_token: 100_000,
@@ -149,6 +160,7 @@ pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
             shared_disk: (shared_host.is_none() || tiers.disk_blocks > 0).then_some(shared_disk),
             shared_host,
             host_latency_ns,
+            rules: HostRules::Dynamo,
             ..tiers
         },
     )

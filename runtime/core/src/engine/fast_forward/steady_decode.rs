@@ -94,6 +94,7 @@ impl SteadyDecode {
             && !config.quirks().preempts_oldest()
             && config.max_loras == 0
             && config.kv_connector.is_none()
+            && !config.kv_tiers.is_some_and(|tiers| tiers.stores_outputs())
             && config.decodes_plainly()
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
     }
