@@ -337,6 +337,8 @@ class Drive:
         if self._connector:
             if self._connector.lookups:
                 line["look"], self._connector.lookups = self._connector.lookups, []
+            if getattr(self._connector, "moves", None):
+                line["moves"], self._connector.moves = self._connector.moves, {}
             if output.has_sync_kv_loads:
                 line["sync"] = True
         if output.scheduled_encoder_inputs:
