@@ -142,6 +142,26 @@ fn a_step_waits_for_copies_of_blocks_that_it_takes() {
     }
 }
 
+/// By Dynamo's rules the last block of the same prompt is computed again.
+#[test]
+fn what_a_pool_shares_has_dynamos_rules() {
+    for (scope, host_cached) in [("engine", "count == 383"), ("pool", "count == 320")] {
+        let folder = Folder::with(&format!(
+            r#"
+            let tiers = kv_tiers(#{{ host_blocks: 20, kv_bytes_per_token: 250_000, host_scope: "{scope}" }});
+            let engine = engine(#{{ block_size: 64, num_gpu_blocks: 9, kv_tiers: tiers }});
+            let pool = pool(#{{ engine: engine, latency: {LATENCY} }});
+            let workload = trace(#{{ path: "trace.jsonl", block_size: 64 }});
+            let r = run(#{{ cluster: cluster(#{{ engines: pool }}), workloads: [workload] }});
+            expect(r, "host_cached_tokens", "{host_cached}");
+        "#
+        ));
+        folder.write("trace.jsonl", row(0, 1, 6) + &row(2000, 2, 8) + &row(4000, 1, 6));
+        let report = folder.run(&["--json"]).ended(0).json();
+        assert_eq!(report["runs"][0]["engines"][0]["kv_tiers"]["loads"], 1, "{scope}");
+    }
+}
+
 #[test]
 fn a_scenario_reports_what_tiers_need() {
     for (options, needles) in [
@@ -162,6 +182,14 @@ fn a_scenario_reports_what_tiers_need() {
         (
             "vllm_minor: \"0.31\", kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\" })",
             ["`kv_tiers` cannot be combined with `rules`", "0.32 and 0.33"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\", host_scope: \"pool\" })",
+            ["`rules` cannot be combined with `host_scope`", "belongs to one engine"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 1, disk_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\", disk_scope: \"pool\" })",
+            ["`rules` cannot be combined with `disk_scope`", "belongs to one engine"],
         ),
         (
             "engine_type: \"sglang\", kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1 })",

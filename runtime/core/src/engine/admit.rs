@@ -171,7 +171,7 @@ impl Engine {
         let local_tokens = computed;
         // The part that another engine has computed is transferred.
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
-        let is_asked = !ready && !(remote && self.offloads);
+        let is_asked = !(ready || remote && self.offloads);
         let external = if is_asked { self.lookup_external(id, computed, plan) } else { Some(External::default()) };
         let Some(external) = external else { return Admission::SteppedOver };
         computed += external.tokens;

@@ -26,6 +26,7 @@ macro_rules! each {
 
 /// An engine of any kind.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most engines are vLLM's, and they stay where they are")]
 pub enum AnyEngine {
     /// One with vLLM's scheduler.
     Vllm(Engine),

@@ -171,7 +171,8 @@ fn copies_of_the_connector_for_offloading() {
 /// Each setting of that connector.
 #[test]
 fn settings_of_the_connector_for_offloading() {
-    let edits: [(&str, &dyn Fn(&Value) -> Value); 6] = [
+    type Edit = dyn Fn(&Value) -> Value;
+    let edits: [(&str, &Edit); 6] = [
         ("chunks", &|chunks| json!(chunks.as_u64().map(|chunks| chunks + 1))),
         ("eviction_policy", &|policy| json!(if policy == "lru" { "arc" } else { "lru" })),
         ("store_threshold", &|threshold| json!(threshold.as_u64().map(|threshold| threshold.max(1) + 1))),

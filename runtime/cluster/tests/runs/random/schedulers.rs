@@ -31,12 +31,7 @@ pub(crate) fn in_mode(
 ) -> RunConfig {
     with_pools(config, |pool| {
         let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
-        let mut input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
-        if HostRules::of(&input) == HostRules::Dynamo
-            && let Some(tiers) = &mut input.kv_tiers
-        {
-            tiers.rules = HostRules::Dynamo;
-        }
+        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
         let engine = EngineConfig::new(input).expect("a valid engine").into();
         PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
     })
@@ -123,14 +118,8 @@ pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
 /// Tiers that hold little, with ways on which a block takes up to 3 ms.
 pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
-    let sizes = (1..120u32, 0..120u32, 1..9u32);
-    let vllm = (any::<bool>(), any::<bool>(), 0..3u32, any::<bool>());
-    (sizes, (speed(), speed(), speed(), speed()), 0..2 * MS, vllm).prop_map(
-        |((host_blocks, disk_blocks, offload_batch_size), speeds, disk_latency_ns, vllm)| KvTiersConfig {
-            rules: if vllm.0 { HostRules::Vllm } else { HostRules::Dynamo },
-            eviction_policy: if vllm.1 { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
-            store_threshold: vllm.2,
-            offload_prompt_only: vllm.3,
+    (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(
+        |(host_blocks, disk_blocks, offload_batch_size, speeds, disk_latency_ns)| KvTiersConfig {
             host_blocks,
             disk_blocks,
             kv_bytes_per_token: 100_000,
@@ -141,8 +130,20 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
             disk_to_host_bytes_per_s: speeds.3,
             host_latency_ns: 0,
             disk_latency_ns,
-            shared_host: None,
-            shared_disk: None,
+            ..KvTiersConfig::default()
+        },
+    )
+}
+
+/// The same by the rules of vLLM's connector for offloading.
+pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    (arb_tiers(), any::<bool>(), 0..3u32, any::<bool>()).prop_map(
+        |(tiers, is_adaptive, store_threshold, offload_prompt_only)| KvTiersConfig {
+            rules: HostRules::Vllm,
+            eviction_policy: if is_adaptive { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
+            store_threshold,
+            offload_prompt_only,
+            ..tiers
         },
     )
 }
@@ -160,7 +161,6 @@ pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
             shared_disk: (shared_host.is_none() || tiers.disk_blocks > 0).then_some(shared_disk),
             shared_host,
             host_latency_ns,
-            rules: HostRules::Dynamo,
             ..tiers
         },
     )

@@ -78,11 +78,6 @@ impl KvTiersConfig {
         blocks(self.host_blocks, self.shared_host).saturating_add(blocks(self.disk_blocks, self.shared_disk))
     }
 
-    /// Whether blocks that end behind their prompt are stored, too.
-    pub(crate) fn stores_outputs(&self) -> bool {
-        self.rules == HostRules::Vllm && !self.offload_prompt_only
-    }
-
     /// The settings of the connector that keeps the host by vLLM's rules.
     pub(super) fn offloading(&self) -> OffloadingOptions {
         OffloadingOptions {

@@ -122,7 +122,8 @@ impl KvTiers {
     /// Whether a step in flight, or the next one, stores something.
     pub(crate) fn has_pending_stores(&self) -> bool {
         let is_pending = |offloading: &Offloading| offloading.has_pending_work() || offloading.stores_outputs();
-        !self.unsent.is_empty() || self.offloading().is_some_and(is_pending)
+        // One that was stepped over may be admitted when a copy is over.
+        !self.unsent.is_empty() || self.has_deferred || self.offloading().is_some_and(is_pending)
     }
 
     /// Whether a request was stepped over because of a transfer, since the last call of [`KvTiers::begin_step`].
