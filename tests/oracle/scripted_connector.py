@@ -18,6 +18,8 @@ from vllm.v1.request import RequestStatus
 
 # Loads of one request that find something; vLLM asks for ever for a prompt of one token that is found each time.
 LOADS_MAX = 6
+# Settings of the connector for offloading.
+OFFLOADING_SETTINGS = ["eviction_policy", "store_threshold", "max_tracker_size", "offload_prompt_only", "blocks_per_chunk"]
 # Ends of requests whose KV another engine may still read.
 ENDS_WITH_KV = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
@@ -34,6 +36,7 @@ def transfer_config(connector):
             "chunks": connector.get("chunks"),
             # Of the connector for offloading; what follows from it is set to `chunks`.
             "cpu_bytes_to_use": 1 << 30,
+            **{name: connector[name] for name in OFFLOADING_SETTINGS if name in connector},
         },
     )
 
@@ -118,9 +121,35 @@ class WatchedOffloadingConnector(Watched, OffloadingConnector):
 
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
-        chunks = vllm_config.kv_transfer_config.kv_connector_extra_config["chunks"]
+        own = vllm_config.kv_transfer_config.kv_connector_extra_config
         # The pages of the small model would be rounded up to those of the memory.
-        self.connector_scheduler.manager = CPUOffloadingManager(num_chunks=chunks)
+        self.connector_scheduler.manager = CPUOffloadingManager(
+            num_chunks=own["chunks"],
+            cache_policy=own.get("eviction_policy", "lru"),
+            store_threshold=own.get("store_threshold", 0),
+            max_tracker_size=own.get("max_tracker_size", 64_000),
+        )
+        # What the latest schedule has copied: [job, request, [places in the memory]] of loads and stores, and jobs waited for.
+        self.moves = {}
+
+    def build_connector_meta(self, scheduler_output):
+        # vLLM goes through a set.
+        ended = scheduler_output.finished_req_ids
+        scheduler_output.finished_req_ids = sorted(ended, key=int)
+        metadata = super().build_connector_meta(scheduler_output)
+        scheduler_output.finished_req_ids = ended
+        moves = {
+            "load": [[job, int(one.req_id), places(one.src_spec)] for job, one in metadata.load_jobs.items()],
+            "store": [[job, int(one.req_id), places(one.dst_spec)] for job, one in metadata.store_jobs.items()],
+            "flush": sorted(metadata.jobs_to_flush or ()),
+        }
+        self.moves = {kind: jobs for kind, jobs in moves.items() if jobs}
+        return metadata
+
+
+def places(spec):
+    """The places in the CPU's memory that a copy reads or writes."""
+    return [int(place) for place in spec.chunk_ids]
 
 
 CONNECTORS = {
@@ -371,3 +400,8 @@ def draw_connector(rng, config, kind):
     config["connector"] = {"kind": kind, "role": role, "load_failures": failures, "delivery": delivery}
     if kind == "offloading":
         config["connector"]["chunks"] = rng.choice([8, 30, 100, 400])
+        config["connector"]["eviction_policy"] = rng.choice(["lru", "lru", "lru", "arc"])
+        config["connector"]["store_threshold"] = rng.choice([0, 0, 0, 0, 2, 3])
+        config["connector"]["max_tracker_size"] = rng.choice([64_000, 10, 50])
+        config["connector"]["offload_prompt_only"] = rng.random() < 0.6
+        config["connector"]["blocks_per_chunk"] = rng.choice([1, 1, 1, 2, 3])

@@ -335,10 +335,9 @@ class Drive:
         if self._window_frees and (frees := self._window_frees.take()):
             line["win"] = frees
         if self._connector:
-            if self._connector.lookups:
-                line["look"], self._connector.lookups = self._connector.lookups, []
-            if output.has_sync_kv_loads:
-                line["sync"] = True
+            seen = ("look", self._connector.lookups), ("moves", getattr(self._connector, "moves", None))
+            line.update(pair for pair in (*seen, ("sync", bool(output.has_sync_kv_loads))) if pair[1])
+            self._connector.lookups, self._connector.moves = [], {}
         if output.scheduled_encoder_inputs:
             line["enc"] = [[int(name), list(items)] for name, items in output.scheduled_encoder_inputs.items()]
         if output.free_encoder_mm_hashes:

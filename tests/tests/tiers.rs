@@ -96,23 +96,70 @@ const SCENARIO: &str = r#"
         router: kv_router(#{ host_cache_hit_weight: 0.5, disk_cache_hit_weight: 0.25 }),
     });
     let r = run(#{ cluster: cluster(#{ engines: pool }), workloads: [trace(#{ path: "trace.jsonl", block_size: 64 })] });
-    expect(r, "kv_load", "max == 2.5ms");
+    expect(r, "kv_load", "max == 3ms");
     expect(r, "kv_load", "count == 1");
-    expect(r, "host_cached_tokens", "count == 320");
-    expect(r, "cached_tokens", "count == 320");
+    expect(r, "host_cached_tokens", "count == 383");
+    expect(r, "cached_tokens", "count == 383");
     expect(r, "disk_cached_tokens", "count == 0");
 "#;
 
 #[test]
-fn a_scenario_says_the_same() {
+fn a_scenario_loads_the_whole_prompt() {
     let folder = folder();
     folder.write("test.rhai", SCENARIO);
     let report = folder.run(&["--json"]).ended(0).json();
     let engine = &report["runs"][0]["engines"][0]["kv_tiers"];
-    assert_eq!((&engine["loads"], &engine["host_to_device_bytes"]), (&1.into(), &80_000_000.into()));
+    assert_eq!((&engine["loads"], &engine["host_to_device_bytes"]), (&1.into(), &96_000_000.into()));
     // Steps that are written down are gone through one by one.
     let written = folder.run(&["--json", "--out", "out"]).ended(0).json();
     assert_eq!(written["fingerprint"], report["fingerprint"]);
+}
+
+/// The copy of the first prompt takes 96 ms, and the second one needs its blocks.
+#[test]
+fn a_step_waits_for_copies_of_blocks_that_it_takes() {
+    let trace = row(0, 1, 6) + &row(20, 2, 8) + &row(110, 1, 6);
+    for (rules, ttft, host_cached) in
+        [("vllm", "p50 == 96ms", "count == 383"), ("dynamo", "max < 20ms", "count == 320")]
+    {
+        let folder = Folder::with(&format!(
+            r#"
+            let tiers = kv_tiers(#{{
+                host_blocks: 20, kv_bytes_per_token: 250_000, device_to_host: "1GB/s", rules: "{rules}",
+            }});
+            let engine = engine(#{{ block_size: 64, num_gpu_blocks: 9, kv_tiers: tiers }});
+            let pool = pool(#{{ engine: engine, latency: {LATENCY} }});
+            let workload = trace(#{{ path: "trace.jsonl", block_size: 64 }});
+            let r = run(#{{ cluster: cluster(#{{ engines: pool }}), workloads: [workload] }});
+            expect(r, "ttft", "{ttft}");
+            expect(r, "host_cached_tokens", "{host_cached}");
+        "#
+        ));
+        folder.write("trace.jsonl", trace.clone());
+        let report = folder.run(&["--json"]).ended(0).json();
+        let written = folder.run(&["--json", "--out", "out"]).ended(0).json();
+        assert_eq!(written["fingerprint"], report["fingerprint"], "{rules}");
+    }
+}
+
+/// By Dynamo's rules the last block of the same prompt is computed again.
+#[test]
+fn what_a_pool_shares_has_dynamos_rules() {
+    for (scope, host_cached) in [("engine", "count == 383"), ("pool", "count == 320")] {
+        let folder = Folder::with(&format!(
+            r#"
+            let tiers = kv_tiers(#{{ host_blocks: 20, kv_bytes_per_token: 250_000, host_scope: "{scope}" }});
+            let engine = engine(#{{ block_size: 64, num_gpu_blocks: 9, kv_tiers: tiers }});
+            let pool = pool(#{{ engine: engine, latency: {LATENCY} }});
+            let workload = trace(#{{ path: "trace.jsonl", block_size: 64 }});
+            let r = run(#{{ cluster: cluster(#{{ engines: pool }}), workloads: [workload] }});
+            expect(r, "host_cached_tokens", "{host_cached}");
+        "#
+        ));
+        folder.write("trace.jsonl", row(0, 1, 6) + &row(2000, 2, 8) + &row(4000, 1, 6));
+        let report = folder.run(&["--json"]).ended(0).json();
+        assert_eq!(report["runs"][0]["engines"][0]["kv_tiers"]["loads"], 1, "{scope}");
+    }
 }
 
 #[test]
@@ -127,6 +174,22 @@ fn a_scenario_reports_what_tiers_need() {
         (
             "kv_tiers: kv_tiers(#{ host_blocks: 0, kv_bytes_per_token: 1 })",
             ["`host_blocks` must be at least 1, but is 0", "1:"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, sync_load_budget_bytes: 5 })",
+            ["`sync_load_budget_bytes` is not simulated", "1:"],
+        ),
+        (
+            "vllm_minor: \"0.31\", kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\" })",
+            ["`kv_tiers` cannot be combined with `rules`", "0.32 and 0.33"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\", host_scope: \"pool\" })",
+            ["`rules` cannot be combined with `host_scope`", "belongs to one engine"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 1, disk_blocks: 1, kv_bytes_per_token: 1, rules: \"vllm\", disk_scope: \"pool\" })",
+            ["`rules` cannot be combined with `disk_scope`", "belongs to one engine"],
         ),
         (
             "engine_type: \"sglang\", kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1 })",

@@ -12,12 +12,16 @@ use vcr_cluster::{
     Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole, Report,
     RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
-use vcr_core::{EngineConfig, EngineConfigInput, KvTiersConfig, SharedTier};
+use vcr_core::{EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, SharedTier};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
 /// A block of 16 tokens has 1.6 MB: a millisecond to the host, half of one back,
 /// 2 ms to the disk and 4 ms from there.
 const TIERS: KvTiersConfig = KvTiersConfig {
+    rules: HostRules::Dynamo,
+    eviction_policy: EvictionPolicy::Lru,
+    store_threshold: 0,
+    offload_prompt_only: true,
     host_blocks: 9,
     disk_blocks: 20,
     kv_bytes_per_token: 100_000,

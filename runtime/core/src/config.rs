@@ -8,9 +8,10 @@ pub(crate) mod error;
 mod groups;
 pub(crate) mod options;
 mod parallel;
-mod rules;
+pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 pub use connector::{KvConnector, LoadFailures};
 pub use draft_ranges::DraftRange;
@@ -25,7 +26,7 @@ pub use rules::SchedulerRules;
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind};
 use crate::kv::hash::HashedBlocks;
-use crate::kv::tiers::KvTiersConfig;
+use crate::kv::tiers::{HostRules, KvTiersConfig};
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +217,7 @@ impl EngineConfig {
             });
         }
         Self::check_bursts(input, errors);
-        Self::check_tiers(input, errors);
+        tiers::check(input, errors);
         connector::check(input, errors);
         groups::check(input, errors);
         let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
@@ -247,26 +248,6 @@ impl EngineConfig {
         }
         if input.async_scheduling {
             exclude("async_scheduling", "the next step would be decided before the burst is known");
-        }
-    }
-
-    /// Blocks below the device are found by the hashes of the prefix cache. With reservations
-    /// or bursts, tiers are undefined.
-    fn check_tiers(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
-        if input.kv_tiers.is_none() {
-            return;
-        }
-        let field = "kv_tiers";
-        if !input.enable_prefix_caching {
-            let reason = "what is kept below the device is found by its hashes";
-            errors.push(ConfigError::Needs { field, needed: "enable_prefix_caching", reason });
-        }
-        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
-        if input.capacity == CapacityPolicy::GuaranteedNoEvict {
-            exclude("capacity", "only vLLM's way of offloading is simulated");
-        }
-        if input.max_extra_tokens_per_step > 0 {
-            exclude("max_extra_tokens_per_step", "the last cached block is computed again, wherever it is kept");
         }
     }
 
@@ -389,7 +370,17 @@ impl EngineConfig {
     /// Whether blocks are free only when the steps in flight are over (vLLM's `defer_block_free`).
     #[must_use]
     pub fn defers_frees(&self) -> bool {
-        self.input.kv_connector.is_some_and(|connector| connector.is_consumer) && self.max_steps_in_flight() > 1
+        let is_consumer = self.input.kv_connector.is_some_and(|connector| connector.is_consumer);
+        (is_consumer || self.offloads_tiers()) && self.max_steps_in_flight() > 1
+    }
+
+    /// Whether vLLM's connector for offloading answers lookups: that of the tiers, or a driver's.
+    pub(crate) fn has_offloading(&self) -> bool {
+        self.offloads_tiers() || self.input.kv_connector.is_some_and(|connector| connector.offloading.is_some())
+    }
+
+    fn offloads_tiers(&self) -> bool {
+        self.input.kv_tiers.is_some_and(|tiers| tiers.rules == HostRules::Vllm)
     }
 
     /// Whether there are groups of layers other than one of full attention.

@@ -148,6 +148,25 @@ pub struct Encoded(pub Id, pub Vec<u32>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup(pub Id, pub u32, pub Option<u32>, pub bool);
 
+/// A copy between device and host, in JSON `[job, request, [places in the host]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move(pub u64, pub Id, pub Vec<u32>);
+
+/// The copies that a step has the connector for offloading begin, and those that are over before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Moves {
+    /// From the host, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub load: Vec<Move>,
+    /// To the host, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub store: Vec<Move>,
+    /// Those that the step waits for, by number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flush: Vec<u64>,
+}
+
 /// The report of a KV connector's workers with the result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -164,7 +183,7 @@ pub struct KvReport {
     /// Requests none of whose KV has arrived.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<Id>,
-    /// Copies of the connector for offloading that are over, by number; it alone reads them.
+    /// Copies of the connector for offloading that are over, by number.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<u64>,
 }
@@ -293,7 +312,7 @@ impl<'de> Deserialize<'de> for StepEvent {
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
     "i", "pause", "add", "more", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "look",
-    "sync", "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
+    "moves", "sync", "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -366,6 +385,9 @@ pub struct StepLine {
     /// Lookups of the KV connector, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub look: Vec<Lookup>,
+    /// The copies of the connector for offloading.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moves: Option<Moves>,
     /// Whether KV that the connector has is loaded within the step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sync: bool,

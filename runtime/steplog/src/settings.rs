@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    EngineConfig, EngineKind, EngineOption, KV_CACHE_GROUPS, KvTiersConfig, OPTIONS, OptionValue, SharedTier,
-    derived_settings, option, sglang, ticks,
+    EngineConfig, EngineKind, EngineOption, HostRules, KV_CACHE_GROUPS, KvTiersConfig, NamedValue, OPTIONS,
+    OptionValue, SharedTier, derived_settings, option, sglang, ticks,
 };
 
 /// The settings that explanations need; none or zero where unknown.
@@ -120,6 +120,12 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
         "disk_to_host_bytes_per_s": tiers.disk_to_host_bytes_per_s,
         "disk_latency_ns": tiers.disk_latency_ns,
     });
+    if tiers.rules == HostRules::Vllm {
+        settings["rules"] = tiers.rules.name().into();
+        settings["eviction_policy"] = tiers.eviction_policy.name().into();
+        settings["store_threshold"] = tiers.store_threshold.into();
+        settings["offload_prompt_only"] = tiers.offload_prompt_only.into();
+    }
     // Logs from before there was such a latency have none.
     if tiers.host_latency_ns > 0 {
         settings["host_latency_ns"] = tiers.host_latency_ns.into();

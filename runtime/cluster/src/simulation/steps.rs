@@ -131,10 +131,10 @@ impl<O: Observer> Simulation<'_, O> {
         }
         self.refuse(index, has_step);
         self.expect_token(index);
-        if !self.scratch.tier_loads.is_empty() {
-            for load in &self.scratch.tier_loads {
-                self.ledger.start_load(load, now_ns);
-            }
+        for load in &self.scratch.tier_loads {
+            self.ledger.start_load(load, now_ns);
+        }
+        if !self.scratch.tier_loads.is_empty() || self.fleet.worker(index).has_deferred_lookups() {
             self.expect_loads(index);
         }
         Ok(self.fleet.worker_mut(index).queue_batch(has_step, any, now_ns))
@@ -403,7 +403,7 @@ impl<O: Observer> Simulation<'_, O> {
         for &tag in &self.scratch.loaded {
             self.ledger.end_load(tag, self.now_ns);
         }
-        if !self.scratch.loaded.is_empty() {
+        if !self.scratch.loaded.is_empty() || self.fleet.worker(index).has_deferred_lookups() {
             self.dirty.push(index);
         }
         self.expect_loads(index);

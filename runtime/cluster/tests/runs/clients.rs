@@ -13,7 +13,7 @@ use vcr_cluster::{
 };
 use vcr_random::Distribution;
 
-use crate::random::{arb_case, priced_in_batches, watched};
+use crate::random::{Case, arb_case, arb_connected_tiers, priced_in_batches, watched};
 use crate::support::{MS, assert_conserved, config, constant, pool, run, synthetic};
 
 fn retry(max_attempts: u32) -> RetryConfig {
@@ -128,6 +128,17 @@ fn what_does_not_fit_in_flight_is_dropped_and_counted() {
 /// Whatever clients do, nothing is lost, and going through steps at once changes nothing.
 #[test]
 fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
+    assert_served_alike(48, arb_case());
+}
+
+/// The same with tiers of vLLM's connector, which stores what is left when a request ends.
+#[test]
+fn impatient_clients_of_engines_with_the_connector_are_served_alike() {
+    let drawn = (arb_case(), arb_connected_tiers(), any::<bool>());
+    assert_served_alike(48, drawn.prop_map(|(case, tiers, is_async)| case.with_connected(tiers, is_async)).boxed());
+}
+
+fn assert_served_alike(cases: u32, drawn: impl Strategy<Value = Case>) {
     let arb_client = (
         proptest::option::of(1..2_000u64),
         proptest::option::of(1..400u64),
@@ -136,41 +147,39 @@ fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
         proptest::option::of(1..4u32),
         0..300u64,
     );
-    let mut runner = TestRunner::new(ProptestConfig { cases: 48, ..ProptestConfig::default() });
+    let mut runner = TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
     let (given_up, again) = (Cell::new(0), Cell::new(0));
-    let result =
-        runner.run(&(arb_case(), arb_client), |(case, (whole, first, deadline, cancel, attempts, backoff_ms))| {
-            let ms = |limit: Option<u64>| limit.map(|ms| ms * MS);
-            let cancel = cancel.map(|(share, after_ms, tokens)| CancelConfig {
-                share,
-                after_ms: Some(Distribution::Exponential { mean: after_ms }),
-                after_tokens: Some(Distribution::Exponential { mean: tokens }),
-            });
-            let client = ClientConfig {
-                timeout_ns: ms(whole),
-                first_token_timeout_ns: ms(first),
-                deadline_ns: ms(deadline),
-                cancel,
-                retry: attempts.map(|most| RetryConfig { backoff_ns: backoff_ms * MS, ..retry(most) }),
-                max_in_flight: None,
-            };
-            let mut run_config = case.config();
-            run_config.workloads.iter_mut().for_each(|workload| workload.client = client.clone());
-            match simulate(run_config.clone(), &mut Unobserved) {
-                Ok(report) => {
-                    assert_conserved(&report);
-                    prop_assert_eq!(report.unfinished_requests, 0);
-                    prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
-                    prop_assert_eq!(&report.fingerprint, &watched(&priced_in_batches(run_config)).fingerprint);
-                    given_up
-                        .set(given_up.get() + count(&report, Counter::Timeouts) + count(&report, Counter::Cancelled));
-                    again.set(again.get() + count(&report, Counter::ClientRetries));
-                }
-                Err(SimError::NothingFits { .. }) => {}
-                Err(error) => prop_assert!(false, "{}", error),
-            }
-            Ok(())
+    let result = runner.run(&(drawn, arb_client), |(case, (whole, first, deadline, cancel, attempts, backoff_ms))| {
+        let ms = |limit: Option<u64>| limit.map(|ms| ms * MS);
+        let cancel = cancel.map(|(share, after_ms, tokens)| CancelConfig {
+            share,
+            after_ms: Some(Distribution::Exponential { mean: after_ms }),
+            after_tokens: Some(Distribution::Exponential { mean: tokens }),
         });
+        let client = ClientConfig {
+            timeout_ns: ms(whole),
+            first_token_timeout_ns: ms(first),
+            deadline_ns: ms(deadline),
+            cancel,
+            retry: attempts.map(|most| RetryConfig { backoff_ns: backoff_ms * MS, ..retry(most) }),
+            max_in_flight: None,
+        };
+        let mut run_config = case.config();
+        run_config.workloads.iter_mut().for_each(|workload| workload.client = client.clone());
+        match simulate(run_config.clone(), &mut Unobserved) {
+            Ok(report) => {
+                assert_conserved(&report);
+                prop_assert_eq!(report.unfinished_requests, 0);
+                prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
+                prop_assert_eq!(&report.fingerprint, &watched(&priced_in_batches(run_config)).fingerprint);
+                given_up.set(given_up.get() + count(&report, Counter::Timeouts) + count(&report, Counter::Cancelled));
+                again.set(again.get() + count(&report, Counter::ClientRetries));
+            }
+            Err(SimError::NothingFits { .. }) => {}
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+        Ok(())
+    });
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(given_up.get() > 100 && again.get() > 20, "{} gave up, {} tried again", given_up.get(), again.get());
 }

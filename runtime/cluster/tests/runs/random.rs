@@ -22,7 +22,7 @@ use vcr_core::sglang::PassOrder;
 
 use crate::support::{MS, assert_conserved, config, linear_in_batches, mix, pool, run, synthetic};
 pub(crate) use case::{Case, arb_case};
-pub(crate) use schedulers::with_pools;
+pub(crate) use schedulers::{arb_connected_tiers, with_pools};
 
 pub(crate) fn priced_in_batches(config: RunConfig) -> RunConfig {
     with_pools(config, |pool| PoolConfig { latency: linear_in_batches(), ..pool })
@@ -107,6 +107,12 @@ fn any_run_with_groups_of_layers_is_conserved() {
 fn any_run_with_shared_tiers_is_conserved() {
     let drawn = (arb_case(), schedulers::arb_shared_tiers());
     assert_runs_conserved(24, drawn.prop_map(|(case, tiers)| case.with_tiers(tiers)));
+}
+
+#[test]
+fn any_run_with_tiers_of_the_connector_is_conserved() {
+    let drawn = (arb_case(), schedulers::arb_connected_tiers(), any::<bool>());
+    assert_runs_conserved(48, drawn.prop_map(|(case, tiers, is_async)| case.with_connected(tiers, is_async)));
 }
 
 #[test]

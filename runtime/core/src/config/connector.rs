@@ -1,6 +1,7 @@
 //! Settings of a KV connector, as far as the scheduler knows them.
 
 use super::{ConfigError, EngineConfigInput, NamedValue};
+use crate::kv::tiers::offloading::OffloadingOptions;
 
 /// The fate of requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,12 +28,15 @@ pub struct KvConnector {
     pub requires_delivery: bool,
     /// The fate of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
+    /// Settings of the connector for offloading, which then answers itself; the driver says which of its jobs are over.
+    pub offloading: Option<OffloadingOptions>,
 }
 
 /// Checks that what a connector has can be found.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
-    if input.kv_connector.is_none() {
-        return;
+    let Some(connector) = &input.kv_connector else { return };
+    if let Some(options) = &connector.offloading {
+        options.check(errors);
     }
     let mut exclude = |other_field, reason| {
         errors.push(ConfigError::Exclusive { field: "kv_connector", other_field, reason });

@@ -37,6 +37,12 @@ impl SchedulerRules {
         Self { minor, turned: u8::MAX }
     }
 
+    /// Whether the connector for offloading is known of this release.
+    #[must_use]
+    pub fn knows_offloading(self) -> bool {
+        self.minor >= 32
+    }
+
     /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A
     /// recording proves a rule only if it notices that.) None if there is no such rule.
     #[must_use]
@@ -198,4 +204,28 @@ rules! {
     /// An item that was evicted and computed again in one step is not listed as evicted (since
     /// 0.28).
     lists_lasting_evictions_alone: 28..,
+
+    // Offloading to the host, which is known since 0.32: rules of all releases since are rules all the same.
+    /// Blocks of a prompt are offered to the host again when the request is back after a preemption (since 0.33).
+    offers_blocks_again: 33..,
+    /// Blocks that a request stores or uses share its place in the order of uses until it ends, later tokens first (since
+    /// 0.33); before, each block that is stored is a use of its own, in the order of tokens.
+    ranks_blocks_by_request: 33..,
+    /// Of what a step has computed of a request, all blocks are stored, or none.
+    stores_all_or_none: 32..,
+    /// A block that is on its way to the host has a request stepped over, instead of ending what is found.
+    waits_for_blocks_on_their_way: 32..,
+    /// So does a block that another request loads.
+    waits_for_loads_of_others: 32..,
+    /// So do copies of the request's own blocks that are under way.
+    waits_for_own_copies: 32..,
+    /// The end of a request is a use of all the blocks that it stored or found, the last one first.
+    uses_blocks_at_ends: 32..,
+    /// Blocks that were not stored before are offered once more when their request has ended.
+    offers_blocks_of_ended: 32..,
+    /// Blocks that are offered do not leave for those offered with them.
+    keeps_offered_blocks: 32..,
+    /// Copies of a preempted request's blocks, and of those of one that has ended whose blocks are taken again, are
+    /// finished at once.
+    flushes_copies: 32..,
 }

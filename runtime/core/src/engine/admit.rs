@@ -171,7 +171,8 @@ impl Engine {
         let local_tokens = computed;
         // The part that another engine has computed is transferred.
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
-        let external = if ready { Some(External::default()) } else { self.lookup_external(id, computed, plan) };
+        let is_asked = !(ready || remote && self.offloads);
+        let external = if is_asked { self.lookup_external(id, computed, plan) } else { Some(External::default()) };
         let Some(external) = external else { return Admission::SteppedOver };
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
@@ -253,6 +254,9 @@ impl Engine {
         }
         self.set_computed(id, computed);
         if external.is_async {
+            if self.offloads {
+                self.begin_offloaded_load(id, local_tokens, external.tokens, plan);
+            }
             self.begin_load(id, kind == QueueKind::KvReady);
             return Admission::Loading;
         }

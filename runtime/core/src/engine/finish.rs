@@ -8,6 +8,9 @@ impl Engine {
     /// flight are dropped; of a transfer that it waits for, the driver says no
     /// more. The caller guarantees that `id` has not ended.
     pub fn abort(&mut self, id: RequestId) {
+        if self.offloads && self.requests[id].status != RequestStatus::Finished {
+            self.end_offloading(id, self.requests[id].num_computed_tokens);
+        }
         match self.requests[id].status {
             RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
             RequestStatus::Waiting | RequestStatus::Preempted => self.leave_waiting(id),
@@ -15,7 +18,7 @@ impl Engine {
             RequestStatus::WaitingForInput => self.leave_waiting_for_input(id),
             RequestStatus::WaitingForRemoteKv => {
                 self.num_loading -= 1;
-                if let Some(tiers) = &mut self.tiers {
+                if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) {
                     tiers.forget_load(id);
                 }
             }
@@ -35,13 +38,14 @@ impl Engine {
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // Of a connector, workers may still write its blocks.
-        if self.requests[id].status == RequestStatus::WaitingForRemoteKv && self.connector.is_some() {
+        let is_written = || self.connector.is_some() || self.offloads && self.is_loading_offloaded(id);
+        if self.requests[id].status == RequestStatus::WaitingForRemoteKv && is_written() {
             self.forget_pace(id);
             self.end_reservation(id);
             self.requests[id].status = RequestStatus::HoldingKv;
-            return;
+        } else {
+            self.drop_request(id);
         }
-        self.drop_request(id);
     }
 
     /// Aborts every request that has not ended, in the order in which they were
@@ -67,6 +71,11 @@ impl Engine {
         self.note_ended(id);
         self.forget_items(id);
         self.end_reservation(id);
+        if self.offloads {
+            // The KV of the last token is not computed.
+            let request = &self.requests[id];
+            self.end_offloading(id, request.prompt_tokens.max(request.num_tokens - 1));
+        }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // One that ends while it is preempted has no KV that a connector could hold.
         let has_kv = self.connector.is_none() || !self.requests[id].block_table.is_empty();

@@ -27,6 +27,8 @@ pub use pause::PauseState;
 pub use reject::RejectReason;
 pub use session::SessionInput;
 
+use std::collections::VecDeque;
+
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
 use self::kv_loads::ConnectorState;
@@ -62,6 +64,12 @@ pub struct Engine {
     pub(crate) tiers: Option<Box<KvTiers>>,
     /// State for a KV connector, if any.
     pub(crate) connector: Option<Box<ConnectorState>>,
+    /// Whether vLLM's connector for offloading decides what is found beyond the device: that of the tiers, or a driver's.
+    pub(crate) offloads: bool,
+    /// Blocks that are free once a step is over, by its number, oldest first.
+    pub(crate) deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
+    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
+    pub(crate) hashes_blocks: bool,
     /// Order of the latest load of KV.
     pub(crate) next_load_order: u32,
     /// Requests that are [`Flags::IN_FLIGHT_PREFILL`], or were in this step.
@@ -122,8 +130,11 @@ impl Engine {
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         Self {
-            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
-            connector: config.kv_connector.map(|_| Box::default()),
+            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size, config.rules))),
+            connector: ConnectorState::of(&config),
+            offloads: config.has_offloading(),
+            deferred_frees: VecDeque::new(),
+            hashes_blocks: config.enable_prefix_caching || config.has_offloading(),
             next_load_order: 0,
             in_flight_prefills: Vec::new(),
             groups: KvGroups::of(&config),
@@ -364,6 +375,9 @@ impl Engine {
             request.omit_items(&items, self.config.block_size);
         }
         let id = self.requests.insert(request);
+        if self.offloads {
+            self.begin_offloading(id);
+        }
         if !items.is_empty() {
             self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);
         }

@@ -79,6 +79,9 @@ impl Engine {
             groups.len() as u32
         });
         self.clean_in_flight_prefills();
+        if let Some(tiers) = &mut self.tiers {
+            tiers.begin_step();
+        }
         let mut scan = Scan {
             scheduled_budget: self.step_budget(),
             input_budget: self.config.max_num_batched_tokens,
@@ -118,6 +121,9 @@ impl Engine {
         self.note_prefills(&scan);
         scan.loras.clear();
         self.loras = scan.loras;
+        if self.offloads {
+            self.step_offloading(&plan);
+        }
         self.steps.put_next(plan);
         self.plan()
     }

@@ -54,6 +54,9 @@ impl Engine {
         self.outputs = out;
         self.close_steady_decode_step();
         self.join_steady_decode();
+        if self.offloads {
+            self.settle_offloading();
+        }
         &self.outputs
     }
 
@@ -77,7 +80,7 @@ impl Engine {
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
         if entry.samples {
             let token = source.token(entry.tag, request.num_output_tokens());
-            request.push_output(token, self.pool.caching(), self.config.block_size);
+            request.push_output(token, self.hashes_blocks, self.config.block_size);
             out.tokens.push(token);
             out.outputs.push(RequestOutput {
                 request: entry.request,
@@ -174,7 +177,7 @@ impl Engine {
         source: &mut S,
         tokens: &mut Vec<u32>,
     ) -> Sampled {
-        let caching = self.pool.caching();
+        let caching = self.hashes_blocks;
         let block_size = self.config.block_size;
         let most_extra = self.config.quirks().burst_tokens();
         let request = &mut self.requests[entry.request];

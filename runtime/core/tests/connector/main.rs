@@ -39,7 +39,12 @@ fn engine(connector: KvConnector, input: EngineConfigInput) -> Engine {
 }
 
 fn recomputing() -> KvConnector {
-    KvConnector { is_consumer: true, requires_delivery: false, load_failures: LoadFailures::Recompute }
+    KvConnector {
+        is_consumer: true,
+        requires_delivery: false,
+        load_failures: LoadFailures::Recompute,
+        offloading: None,
+    }
 }
 
 /// Answers of the coming step: tokens, loaded while the request waits.
@@ -282,7 +287,7 @@ proptest! {
             num_speculative_tokens: if async_scheduling { 0 } else { num_speculative_tokens },
             ..EngineConfigInput::default()
         };
-        let engine = engine(KvConnector { is_consumer, requires_delivery, load_failures }, input);
+        let engine = engine(KvConnector { is_consumer, requires_delivery, load_failures, offloading: None }, input);
         let mut driver = Driver { engine, next_tag: 0, loading: Vec::new(), held: Vec::new(), live: Vec::new() };
         for turn in &turns {
             driver.turn(turn, false);

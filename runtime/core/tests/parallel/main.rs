@@ -26,20 +26,7 @@ fn groups(texts: &[&str]) -> Vec<KvCacheGroup> {
 }
 
 fn tiers() -> Option<KvTiersConfig> {
-    Some(KvTiersConfig {
-        host_blocks: 8,
-        disk_blocks: 0,
-        kv_bytes_per_token: 1,
-        offload_batch_size: 1,
-        device_to_host_bytes_per_s: None,
-        host_to_device_bytes_per_s: None,
-        host_to_disk_bytes_per_s: None,
-        disk_to_host_bytes_per_s: None,
-        host_latency_ns: 0,
-        disk_latency_ns: 0,
-        shared_host: None,
-        shared_disk: None,
-    })
+    Some(KvTiersConfig { host_blocks: 8, kv_bytes_per_token: 1, offload_batch_size: 1, ..KvTiersConfig::default() })
 }
 
 #[track_caller]

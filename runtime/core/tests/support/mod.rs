@@ -8,9 +8,9 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, DraftRange, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind,
-    KvTiersConfig, NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations, SchedulerRules, TokenSource,
-    Victim,
+    CapacityPolicy, DraftRange, Drafter, Engine, EngineConfig, EngineConfigInput, EvictionPolicy, HostRules,
+    KvCacheGroup, KvCacheKind, KvTiersConfig, NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations,
+    SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -98,7 +98,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             // Without room for the longest request a padded admission may never fit.
             let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
             let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
-            let input = EngineConfigInput {
+            let mut input = EngineConfigInput {
                 block_size,
                 num_gpu_blocks: if num_speculative_tokens > 0 {
                     num_gpu_blocks.max(longest_blocks)
@@ -142,6 +142,10 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 encoder_cache_size: encoder.1,
                 disable_chunked_mm_input: encoder.2,
             };
+            let fitting = HostRules::of(&input);
+            if let Some(tiers) = input.kv_tiers.as_mut().filter(|_| fitting == HostRules::Dynamo) {
+                tiers.rules = fitting;
+            }
             EngineConfig::new(input).expect("drawn to be valid")
         },
     )
@@ -201,9 +205,16 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
 
 /// Tiers in which a block takes some nanoseconds, or no time.
 fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
-    proptest::option::of((1..40u32, 0..20u32, any::<bool>()).prop_map(|(host_blocks, disk_blocks, is_instant)| {
+    let vllm = (any::<bool>(), any::<bool>(), 0..3u32, any::<bool>());
+    let drawn = (1..40u32, 0..20u32, any::<bool>(), vllm);
+    proptest::option::of(drawn.prop_map(|(host_blocks, disk_blocks, is_instant, vllm)| {
+        let (is_vllm, is_adaptive, store_threshold, offload_prompt_only) = vllm;
         let bytes_per_s = (!is_instant).then_some(1_000_000_000);
         KvTiersConfig {
+            rules: if is_vllm { HostRules::Vllm } else { HostRules::Dynamo },
+            eviction_policy: if is_adaptive { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
+            store_threshold,
+            offload_prompt_only,
             host_blocks,
             disk_blocks,
             kv_bytes_per_token: 1,

@@ -297,7 +297,7 @@ impl Stepper {
         if self.engine.kv_tiers().is_some() {
             self.loaded.clear();
             self.engine.advance_tiers(now_ns, &mut self.loaded);
-            self.may_decide |= !self.loaded.is_empty();
+            self.may_decide |= !self.loaded.is_empty() || self.engine.has_deferred_lookups();
         }
     }
 
@@ -421,7 +421,8 @@ impl Stepper {
         self.latency.price(&batch, &mut durations_ns)?;
         // A model prices the first step whatever the horizon.
         let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
-        self.fly(start_ns, duration_ns as u64, shape);
+        let wait_ns = self.engine.flush_for_newest(start_ns);
+        self.fly(start_ns, (duration_ns as u64).saturating_add(wait_ns), shape);
         Ok(())
     }
 

@@ -212,7 +212,8 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     if options.has(KV_CACHE_GROUPS.name) {
         input.kv_cache_groups = kv_cache_groups(options);
     }
-    input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0);
+    input.kv_tiers =
+        options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.beside(&input));
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
     Ok(config.into())

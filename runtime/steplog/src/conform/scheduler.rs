@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use vcr_core::{
-    Engine, ExternalHit, KvTransferReport, PauseState, Prompt, PromptItem, RequestId, RequestSpec, SchedulerRules,
-    SessionInput, StopRules, TokenSource,
+    Engine, ExternalHit, KvTransferReport, OffloadingJob, OffloadingMoves, PauseState, Prompt, PromptItem, RequestId,
+    RequestSpec, SchedulerRules, SessionInput, StopRules, TokenSource,
 };
 
 use super::case::{Case, CaseItem, CaseRequest};
@@ -14,7 +14,7 @@ use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, unknown_key};
-use crate::line::{Id, KvReport, Lookup, RECORDED_KEYS, StepLine, hide_resumed};
+use crate::line::{Id, KvReport, Lookup, Move, Moves, RECORDED_KEYS, StepLine, hide_resumed};
 use crate::read::step_line;
 
 /// The token that the pretended model returns where a request is to stop.
@@ -111,6 +111,9 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     if !(ours.look.is_empty() && theirs.look.is_empty()) {
         report.compare("look", &ours.look, &theirs.look)?;
     }
+    if ours.moves.is_some() || theirs.moves.is_some() {
+        report.compare("moves", &ours.moves, &theirs.moves)?;
+    }
     report.compare("sched", &ours.sched, &theirs.sched)?;
     if ours.sync || theirs.sync {
         report.compare("sync", &ours.sync, &theirs.sync)?;
@@ -129,6 +132,9 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     }
     if !(ours.encf.is_empty() && theirs.encf.is_empty()) {
         report.compare("encf", &ours.encf, &theirs.encf)?;
+    }
+    if ours.kv.is_some() || theirs.kv.is_some() {
+        report.compare("kv", &ours.kv, &theirs.kv)?;
     }
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
@@ -207,6 +213,7 @@ impl Replay {
         if let Some(state) = &theirs.pause {
             self.engine.set_pause_state(pause_state(state)?);
         }
+        let mut moves = None;
         for id in &theirs.add {
             self.add(number("add", id)?)?;
         }
@@ -223,8 +230,14 @@ impl Replay {
             self.answer_lookups(&theirs.look)?;
             self.engine.schedule();
             self.log.scheduled(&self.engine);
+            moves = self.engine.offloading_moves().filter(|moves| !moves.is_empty()).map(moves_of);
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut kv = theirs.kv.clone();
+        // The loads among the jobs follow from them.
+        if let Some(report) = kv.as_mut().filter(|_| self.engine.offloading_moves().is_some()) {
+            report.recv = self.engine.loads_of_jobs(&report.jobs).into_iter().map(Id::Number).collect();
+        }
         if theirs.u.is_some() {
             // The model also answers for those aborted meanwhile, which is not read.
             let was_live = |tag: &u64| self.live.contains_key(tag);
@@ -239,7 +252,8 @@ impl Replay {
         }
         let mut ours = self.log.take_line().unwrap_or_default();
         ours.sampled.extend(dropped);
-        ours.kv.clone_from(&theirs.kv);
+        ours.moves = moves;
+        ours.kv = kv;
         ours.pause.clone_from(&theirs.pause);
         ours.more.clone_from(&theirs.more);
         if self.hides_resumed {
@@ -316,6 +330,9 @@ impl Replay {
                 Err("`look`: there is no connector in `config.json`".to_owned())
             };
         }
+        if self.engine.offloading_moves().is_some() {
+            return Ok(());
+        }
         let mut answers = Vec::with_capacity(look.len());
         for Lookup(id, _, tokens, is_async) in look {
             answers.push((number("look", id)?, ExternalHit { tokens: *tokens, is_async: *is_async }));
@@ -326,13 +343,15 @@ impl Replay {
 
     /// Tells the engine what the connector's workers report; false if it is nothing.
     fn report_transfers(&mut self, report: Option<&KvReport>) -> Result<bool, String> {
-        let Some(KvReport { recv, send, bad, failed, jobs: _ }) = report else { return Ok(false) };
+        let Some(KvReport { recv, send, bad, failed, jobs }) = report else { return Ok(false) };
         if self.engine.config().kv_connector.is_none() {
             return Err("`kv`: there is no connector in `config.json`".to_owned());
         }
         let numbers = |ids: &[Id]| ids.iter().map(|id| number("kv", id)).collect::<Result<Vec<u64>, String>>();
+        let offloads = self.engine.offloading_moves().is_some();
         self.engine.report_transfers(KvTransferReport {
-            finished_recving: numbers(recv)?,
+            finished_recving: if offloads { Vec::new() } else { numbers(recv)? },
+            completed_jobs: if offloads { jobs.clone() } else { Vec::new() },
             finished_sending: numbers(send)?,
             invalid_blocks: bad.clone(),
             failed_recving: numbers(failed)?,
@@ -385,6 +404,16 @@ impl Replay {
             self.engine.abort(id);
             self.log.aborted(tag);
         }
+    }
+}
+
+/// The copies of the connector for offloading as lines have them.
+fn moves_of(moves: &OffloadingMoves) -> Moves {
+    let copy = |job: &OffloadingJob| Move(job.job, Id::Number(job.tag), job.places.clone());
+    Moves {
+        load: moves.loads.iter().map(copy).collect(),
+        store: moves.stores.iter().map(copy).collect(),
+        flush: moves.flushed.iter().copied().collect(),
     }
 }
 

@@ -8,6 +8,9 @@ use crate::recordings::{CaseCopy, cases, group, with_value};
 /// Connectors that answer at random: loads of both kinds, failures, held KV.
 const SCRIPTED: [&str; 2] = ["connectors/scripted-1-015-0.32", "connectors/scripted-1-015-0.33"];
 
+/// The connector for offloading, which decides by what it has stored itself.
+const OFFLOADING: [&str; 2] = ["connectors/offloading-21-035-0.32", "connectors/offloading-21-035-0.33"];
+
 #[test]
 fn lookups_and_their_counters() {
     for case in SCRIPTED {
@@ -137,6 +140,53 @@ fn parts_of_other_engines() {
                 let mut request: Value = serde_json::from_str(line).expect("a request");
                 request.as_object_mut().expect("an object").remove(key);
                 request.to_string()
+            });
+        });
+        assert!(of_both_versions(&noticed), "{key}: {noticed:?}");
+    }
+}
+
+/// Copies with their numbers, requests and places in the host, and the loads among those that are over.
+#[test]
+fn copies_of_the_connector_for_offloading() {
+    for case in OFFLOADING {
+        for kind in ["load", "store"] {
+            for place in 0..2 {
+                noticed_in(case, "moves", |moves| {
+                    moves.get_mut(kind).is_some_and(|copies| add_one(&mut copies[0][place]))
+                });
+            }
+            noticed_in(case, "moves", |moves| moves.get_mut(kind).is_some_and(|copies| add_one(&mut copies[0][2][0])));
+            noticed_in(case, "moves", |moves| moves.as_object_mut().is_some_and(|moves| moves.remove(kind).is_some()));
+        }
+        noticed_in(case, "moves", |moves| moves.get_mut("flush").is_some_and(|numbers| add_one(&mut numbers[0])));
+        noticed_in(case, "look", row(|entry| add_one(&mut entry[2])));
+        noticed_in(case, "kv", |report| report.get_mut("recv").is_some_and(|requests| add_one(&mut requests[0])));
+        changes_a_decision(case, "kv", |report| {
+            report.get("recv").is_none() && report.as_object_mut().is_some_and(|report| report.remove("jobs").is_some())
+        });
+    }
+}
+
+/// Each setting of that connector.
+#[test]
+fn settings_of_the_connector_for_offloading() {
+    type Edit = dyn Fn(&Value) -> Value;
+    let edits: [(&str, &Edit); 6] = [
+        ("chunks", &|chunks| json!(chunks.as_u64().map(|chunks| chunks + 1))),
+        ("eviction_policy", &|policy| json!(if policy == "lru" { "arc" } else { "lru" })),
+        ("store_threshold", &|threshold| json!(threshold.as_u64().map(|threshold| threshold.max(1) + 1))),
+        ("max_tracker_size", &|_| json!(1)),
+        ("offload_prompt_only", &|prompt_only| json!(prompt_only != true)),
+        ("blocks_per_chunk", &|blocks| json!(blocks.as_u64().map(|blocks| blocks + 1))),
+    ];
+    for (key, edit) in edits {
+        let noticed = changed_cases(|copy| {
+            copy.edit_json("config.json", |file| {
+                let value = edit(&file["config"]["connector"][key]);
+                if file["config"]["connector"]["kind"] == "offloading" {
+                    file["config"]["connector"][key] = value;
+                }
             });
         });
         assert!(of_both_versions(&noticed), "{key}: {noticed:?}");

@@ -75,6 +75,11 @@ impl Worker {
         }
     }
 
+    /// Whether a request waits for a transfer of its tiers that is not its own.
+    pub(crate) fn has_deferred_lookups(&self) -> bool {
+        self.engine.as_vllm().is_some_and(Engine::has_deferred_lookups)
+    }
+
     /// When a load from its tiers advances next, unless that is known.
     pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.kv_tiers()?.next_load_ns()?;

@@ -28,6 +28,9 @@ impl Worker {
     /// until then nothing from outside reaches the engine. Gives the steps to be
     /// taken, as a range of [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
+        // Blocks that it takes may still be copied to the host.
+        let wait_ns = self.engine.as_vllm_mut().map_or(0, |engine| engine.flush_for_oldest(now_ns));
+        let ahead = ahead && wait_ns == 0;
         if self.taken == self.priced.durations_ns.len() {
             self.price_ahead(now_ns, horizon_ns, ahead)?;
         }
@@ -40,6 +43,7 @@ impl Worker {
                 *duration_ns = (*duration_ns as f64 * factor).round() as u64;
             }
         }
+        durations_ns[self.taken] = durations_ns[self.taken].saturating_add(wait_ns);
         self.taken = upto;
         if let Some(launches) = &mut self.launches {
             let next = (self.engine.steps_in_flight() > 1).then(|| &self.engine.plan().shape);

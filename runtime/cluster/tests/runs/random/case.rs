@@ -179,6 +179,11 @@ impl Case {
         Self { scheduler: Scheduler::SharedTiers(tiers), ..self }
     }
 
+    /// The case with tiers of vLLM's connector.
+    pub(crate) fn with_connected(self, tiers: KvTiersConfig, async_scheduling: bool) -> Self {
+        Self { scheduler: Scheduler::Vllm { async_scheduling, drafts: 0, tiers: Some(tiers) }, ..self }
+    }
+
     /// The same with layers in groups, one of them with a window.
     pub(crate) fn with_groups(self, window_tokens: u32, async_scheduling: bool) -> Self {
         Self { scheduler: Scheduler::Groups { window_tokens, async_scheduling }, ..self }

@@ -5,8 +5,8 @@ use vcr_cluster::{PoolConfig, RunConfig, Topology};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::ticks::{TickConfig, TickConfigInput};
 use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvTiersConfig, Reservations,
-    SharedTier,
+    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvCacheGroup, KvCacheKind,
+    KvTiersConfig, Reservations, SharedTier,
 };
 
 use crate::support::MS;
@@ -130,8 +130,20 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
             disk_to_host_bytes_per_s: speeds.3,
             host_latency_ns: 0,
             disk_latency_ns,
-            shared_host: None,
-            shared_disk: None,
+            ..KvTiersConfig::default()
+        },
+    )
+}
+
+/// The same by the rules of vLLM's connector for offloading.
+pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    (arb_tiers(), any::<bool>(), 0..3u32, any::<bool>()).prop_map(
+        |(tiers, is_adaptive, store_threshold, offload_prompt_only)| KvTiersConfig {
+            rules: HostRules::Vllm,
+            eviction_policy: if is_adaptive { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
+            store_threshold,
+            offload_prompt_only,
+            ..tiers
         },
     )
 }

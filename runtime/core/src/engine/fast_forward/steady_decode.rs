@@ -94,6 +94,8 @@ impl SteadyDecode {
             && !config.quirks().preempts_oldest()
             && config.max_loras == 0
             && config.kv_connector.is_none()
+            // Blocks that a step takes may still be copied, so the connector has to see all of them.
+            && !config.has_offloading()
             && config.decodes_plainly()
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
     }

@@ -1,13 +1,15 @@
 //! A KV connector beside the scheduler: KV found elsewhere, its loads, and their failures.
 //!
 //! vLLM's `Scheduler` with a `KVConnectorBase_V1` (`vllm/v1/core/sched/scheduler.py`, 0.32 and 0.33). The connector itself is
-//! the driver's: it says before a step what is found of which request, and after it which transfers are over.
+//! the driver's: it says before a step what is found of which request, and after it which transfers are over. Of the
+//! connector for offloading it says the latter alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use crate::config::{LoadFailures, Policy};
+use crate::config::{EngineConfig, LoadFailures, Policy};
 use crate::engine::Engine;
 use crate::kv::pool::BlockId;
+use crate::kv::tiers::offloading::Offloading;
 use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
 use crate::request::{FinishReason, Flags, KvRole, RequestId, RequestStatus};
 
@@ -23,6 +25,9 @@ pub struct KvTransferReport {
     pub invalid_blocks: Vec<BlockId>,
     /// Requests none of whose KV has arrived.
     pub failed_recving: Vec<u64>,
+    /// Jobs of the connector for offloading that are over, by number; the requests whose loads are among them need not be
+    /// named in `finished_recving`.
+    pub completed_jobs: Vec<u64>,
 }
 
 impl KvTransferReport {
@@ -31,6 +36,7 @@ impl KvTransferReport {
             && self.finished_sending.is_empty()
             && self.invalid_blocks.is_empty()
             && self.failed_recving.is_empty()
+            && self.completed_jobs.is_empty()
     }
 }
 
@@ -47,8 +53,18 @@ pub(crate) struct External {
 pub(crate) struct ConnectorState {
     answers: BTreeMap<u64, ExternalHit>,
     report: KvTransferReport,
-    /// Blocks that are free once a step is over, by its number, oldest first.
-    deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
+    /// vLLM's connector for offloading, if that answers lookups.
+    pub(crate) offloading: Option<Box<Offloading>>,
+}
+
+impl ConnectorState {
+    /// The connector of an engine with these settings, if it has one. That of its tiers is theirs, but for its frees.
+    pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
+        let options = config.kv_connector?.offloading;
+        let (rules, block_size, has_cache) = (config.rules, config.block_size, config.enable_prefix_caching);
+        let offloading = options.map(|options| Box::new(Offloading::new(options, rules, block_size, has_cache)));
+        Some(Box::new(Self { offloading, ..Self::default() }))
+    }
 }
 
 impl Engine {
@@ -90,6 +106,9 @@ impl Engine {
         local_tokens: u32,
         plan: &mut StepPlan,
     ) -> Option<External> {
+        if self.offloads {
+            return self.lookup_offloading(id, local_tokens, plan);
+        }
         let Some(connector) = &self.connector else { return Some(External::default()) };
         let request = &self.requests[id];
         let tag = request.tag;
@@ -183,7 +202,9 @@ impl Engine {
             self.move_computed(id, computed - 1);
         }
         // One without computed tokens is looked up again by a connector, though it has its block.
-        if self.connector.is_some() && self.requests[id].num_computed_tokens == 0 {
+        let request = &self.requests[id];
+        let is_asked_again = self.connector.is_some() || self.offloads && request.kv_role != KvRole::Destination;
+        if is_asked_again && request.num_computed_tokens == 0 {
             self.requests[id].flags.set(Flags::LOST_LOAD, true);
         }
     }
@@ -225,20 +246,15 @@ impl Engine {
     pub(crate) fn defer_free(&mut self, id: RequestId) {
         let blocks = self.requests[id].block_table.clone();
         let fence = self.stats.steps;
-        if let Some(connector) = self.connector.as_mut().filter(|_| !blocks.is_empty()) {
-            connector.deferred_frees.push_back((fence, blocks));
+        if !blocks.is_empty() {
+            self.deferred_frees.push_back((fence, blocks));
         }
     }
 
     /// Frees what has waited for the step whose result has come.
     pub(crate) fn drain_deferred_frees(&mut self) {
-        let Some(connector) = &mut self.connector else { return };
         let processed = self.steps.applied() + 1;
-        while let Some((fence, blocks)) = connector.deferred_frees.pop_front() {
-            if fence > processed {
-                connector.deferred_frees.push_front((fence, blocks));
-                break;
-            }
+        while let Some((_, blocks)) = self.deferred_frees.pop_front_if(|(fence, _)| *fence <= processed) {
             self.pool.release(&blocks);
         }
     }
@@ -296,7 +312,8 @@ impl Engine {
                 });
             }
         }
-        for tag in &report.finished_recving {
+        let loaded = self.end_offloading_jobs(&report.completed_jobs);
+        for tag in report.finished_recving.iter().chain(&loaded) {
             let Some(id) = self.find(*tag) else { continue };
             match self.requests[id].status {
                 RequestStatus::WaitingForRemoteKv => self.end_load(id),

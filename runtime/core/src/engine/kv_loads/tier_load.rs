@@ -31,7 +31,7 @@ impl Engine {
     /// Blocks that the tiers hold beyond `self.hit`. At least one token is always
     /// left to compute.
     pub(crate) fn lookup_tiers(&mut self, id: RequestId) -> u32 {
-        let Some(tiers) = &mut self.tiers else { return 0 };
+        let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) else { return 0 };
         let request = &self.requests[id];
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return 0;
@@ -72,8 +72,14 @@ impl Engine {
         tiers.advance(now_ns);
         let mut complete = std::mem::take(tiers.complete_mut());
         for (id, end_tokens) in complete.drain(..) {
-            loaded.push(self.requests[id].tag);
-            self.tier_load_complete(id, end_tokens);
+            if self.requests[id].status == RequestStatus::WaitingForRemoteKv {
+                loaded.push(self.requests[id].tag);
+            }
+            if self.offloads {
+                self.end_offloaded_load(id);
+            } else {
+                self.tier_load_complete(id, end_tokens);
+            }
         }
         if let Some(tiers) = &mut self.tiers {
             *tiers.complete_mut() = complete;
@@ -87,10 +93,15 @@ impl Engine {
     }
 
     /// Sends to the host what the oldest step in flight, which ends at `now_ns`
-    /// and is not yet applied, has computed of prompts.
+    /// and is not yet applied, stores: by Dynamo's rules what it has computed of prompts.
     pub fn offload_prompts(&mut self, now_ns: u64) {
         let Some(mut tiers) = self.tiers.take() else { return };
         tiers.advance(now_ns);
+        if self.offloads {
+            tiers.send_stores(self.steps.applied() + 1);
+            self.tiers = Some(tiers);
+            return;
+        }
         let block_size = self.config.block_size;
         for entry in &self.oldest_plan().scheduled {
             let request = &self.requests[entry.request];

@@ -1,5 +1,6 @@
 //! Settings of the tiers of one engine.
 
+use super::offloading::{EvictionPolicy, OffloadingOptions};
 use crate::config::error::ConfigError;
 
 /// A tier that the engines of a pool share, with the bandwidths of all of them together. The
@@ -12,17 +13,35 @@ pub struct SharedTier {
     pub read_bytes_per_s: Option<u64>,
 }
 
+/// Rules by which the host stores, finds and evicts blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostRules {
+    /// Dynamo's KV block manager, as its mocker models it.
+    #[default]
+    Dynamo,
+    /// vLLM's `OffloadingConnector` of the engine's release.
+    Vllm,
+}
+
 /// Settings of the tiers of one engine. A bandwidth of none takes no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTiersConfig {
+    /// Rules of the host.
+    pub rules: HostRules,
     /// Blocks that the host's memory holds.
     pub host_blocks: u32,
     /// Blocks that the disk holds; 0 for no disk.
     pub disk_blocks: u32,
     /// KV bytes of one token over all layers.
     pub kv_bytes_per_token: u64,
-    /// Most blocks that go to the host as one transfer.
+    /// Most blocks that go to the host as one transfer, by Dynamo's rules; by vLLM's all of a request and step do.
     pub offload_batch_size: u32,
+    /// By vLLM's rules: the order in which blocks leave the host.
+    pub eviction_policy: EvictionPolicy,
+    /// By vLLM's rules: offers of a block until it is stored; 0 and 1 for the first.
+    pub store_threshold: u32,
+    /// By vLLM's rules: store no block that ends behind the prompt.
+    pub offload_prompt_only: bool,
     /// From the device to the host.
     pub device_to_host_bytes_per_s: Option<u64>,
     /// From the host to the device.
@@ -59,6 +78,17 @@ impl KvTiersConfig {
         blocks(self.host_blocks, self.shared_host).saturating_add(blocks(self.disk_blocks, self.shared_disk))
     }
 
+    /// The settings of the connector that keeps the host by vLLM's rules.
+    pub(super) fn offloading(&self) -> OffloadingOptions {
+        OffloadingOptions {
+            chunks: self.host_blocks,
+            eviction_policy: self.eviction_policy,
+            store_threshold: self.store_threshold,
+            offload_prompt_only: self.offload_prompt_only,
+            ..OffloadingOptions::default()
+        }
+    }
+
     pub(crate) fn check(&self, errors: &mut Vec<ConfigError>) {
         let bandwidth = |bytes_per_s: Option<u64>| bytes_per_s.unwrap_or(1);
         let positive = [
@@ -92,10 +122,14 @@ impl Default for KvTiersConfig {
     /// capacity and the size of a token are set.
     fn default() -> Self {
         Self {
+            rules: HostRules::Dynamo,
             host_blocks: 0,
             disk_blocks: 0,
             kv_bytes_per_token: 0,
             offload_batch_size: 32,
+            eviction_policy: EvictionPolicy::Lru,
+            store_threshold: 0,
+            offload_prompt_only: true,
             device_to_host_bytes_per_s: Some(14_000_000_000),
             host_to_device_bytes_per_s: Some(14_000_000_000),
             host_to_disk_bytes_per_s: Some(7_000_000_000),

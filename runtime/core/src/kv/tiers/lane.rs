@@ -9,7 +9,7 @@ use super::blocks::Slot;
 pub(super) struct Transfer {
     /// When its last byte arrives.
     pub(super) at_ns: u64,
-    /// The load that it is part of, if it is part of one.
+    /// The load that it is part of, or the connector's job, if there is one.
     pub(super) load: Option<u32>,
     /// Blocks that it moves.
     pub(super) num_blocks: u32,
@@ -47,6 +47,11 @@ impl Lane {
     /// Bytes of all transfers so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// When the transfer of a load, or of another numbered job, arrives.
+    pub(super) fn arrival_ns(&self, load: u32) -> Option<u64> {
+        self.transfers.iter().find(|transfer| transfer.load == Some(load)).map(|transfer| transfer.at_ns)
     }
 
     /// When the next transfer arrives.

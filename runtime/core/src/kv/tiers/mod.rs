@@ -5,11 +5,11 @@
 //! that has arrived by then is seen. Nothing here is iterated in an order that
 //! could vary, and nothing depends on how often it is asked.
 //!
-//! * **To the host** go full blocks of prompts when the step that computes them
-//!   is over, as far as the host does not hold them: vLLM's `OffloadingConnector`
-//!   (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`).
-//!   They go in batches, each of which arrives as a whole (`offload_batch_size`
-//!   of Dynamo's KV block manager). What finds no place is not kept.
+//! * **To the host** go full blocks of prompts. By the [rules](HostRules) of vLLM
+//!   its [connector](offloading) decides what, and what is found and leaves again.
+//!   By those of Dynamo's KV block manager blocks go when the step that computes
+//!   them is over, as far as the host does not hold them, in batches, each of which
+//!   arrives as a whole (`offload_batch_size`). What finds no place is not kept.
 //! * **To the disk** goes what has to make room in the host; what has to make
 //!   room on the disk is gone. In both the block used longest ago goes first.
 //! * **Back to the device** goes what a prompt goes on with beyond the device's
@@ -27,18 +27,25 @@ mod blocks;
 mod change;
 mod clients;
 mod config;
+mod connected;
 mod fair;
 mod lane;
+pub(crate) mod offloading;
 mod road;
 
+use std::collections::VecDeque;
+
+use crate::config::rules::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::request::RequestId;
 use blocks::{NIL, Slot, TierBlocks};
 pub use change::{KvTier, KvTierChange, KvTierStats, TierRun};
 use clients::Client;
-pub use config::{KvTiersConfig, SharedTier};
+pub use config::{HostRules, KvTiersConfig, SharedTier};
+use connected::UnsentStore;
 use fair::{Arrived, FairLane};
 use lane::Lane;
+use offloading::Offloading;
 use road::Road;
 
 /// The ways between tiers, in the order in which what arrives at one instant is
@@ -85,12 +92,22 @@ pub struct KvTiers {
     slots: Vec<Slot>,
     /// Scratch: places on the disk that a load reads.
     disk_slots: Vec<Slot>,
+    /// The host by vLLM's rules, of one engine; `hosts` and `loads` are empty then.
+    offloading: Option<Box<Offloading>>,
+    /// Its stores of steps that are not over, in order.
+    unsent: VecDeque<UnsentStore>,
+    /// Stores that steps wait for before they begin, by the number of the step.
+    flushes: VecDeque<(u64, Vec<u64>)>,
+    /// A request was stepped over because of a transfer.
+    has_deferred: bool,
 }
 
 impl KvTiers {
     /// Empty tiers of an engine with blocks of this size in tokens.
     #[must_use]
-    pub fn new(config: KvTiersConfig, block_size_tokens: u32) -> Self {
+    pub fn new(config: KvTiersConfig, block_size_tokens: u32, rules: SchedulerRules) -> Self {
+        let by_connector = config.rules == HostRules::Vllm;
+        let offloading = by_connector.then(|| Offloading::new(config.offloading(), rules, block_size_tokens, true));
         let own = |way: Way| match way {
             Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0),
             Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0, 0),
@@ -114,7 +131,7 @@ impl KvTiers {
         Self {
             block_bytes: config.kv_bytes_per_token.saturating_mul(u64::from(block_size_tokens)),
             now_ns: 0,
-            hosts: vec![TierBlocks::new(config.host_blocks)],
+            hosts: vec![TierBlocks::new(if by_connector { 0 } else { config.host_blocks })],
             disks: vec![TierBlocks::new(config.disk_blocks)],
             roads: WAYS.map(road),
             loads: Vec::new(),
@@ -123,6 +140,10 @@ impl KvTiers {
             at: 0,
             slots: Vec::new(),
             disk_slots: Vec::new(),
+            offloading: offloading.map(Box::new),
+            unsent: VecDeque::new(),
+            flushes: VecDeque::new(),
+            has_deferred: false,
             config,
         }
     }
@@ -137,7 +158,8 @@ impl KvTiers {
     }
 
     /// When the next transfer of a load arrives, if nothing else is sent: the
-    /// tiers must be advanced then for the load to go on.
+    /// tiers must be advanced then for the load to go on. While a request is stepped over
+    /// because of a transfer, the next one of any kind.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
         if self.config.is_shared() {
@@ -150,10 +172,9 @@ impl KvTiers {
                 return None;
             }
         }
-        [Way::DiskToHost, Way::HostToDevice]
-            .into_iter()
-            .filter_map(|way| self.roads[way as usize].next_of(self.at))
-            .min()
+        let stores = self.has_deferred.then_some(Way::DeviceToHost);
+        let ways = [Way::DiskToHost, Way::HostToDevice].into_iter().chain(stores);
+        ways.filter_map(|way| self.roads[way as usize].next_of(self.at)).min()
     }
 
     /// The blocks at the start of `hashes` that the tiers hold.
@@ -161,7 +182,7 @@ impl KvTiers {
     pub fn find_run(&self, hashes: &[BlockHash]) -> TierRun {
         let mut run = TierRun::default();
         for &hash in hashes {
-            if self.host().find_ready(hash).is_some() {
+            if self.is_in_host(hash) {
                 run.host_blocks += 1;
             } else if self.disk().find_ready(hash).is_some() {
                 run.disk_blocks += 1;
@@ -170,6 +191,13 @@ impl KvTiers {
             }
         }
         run
+    }
+
+    fn is_in_host(&self, hash: BlockHash) -> bool {
+        match &self.offloading {
+            Some(offloading) => offloading.is_ready(hash),
+            None => self.host().find_ready(hash).is_some(),
+        }
     }
 
     /// Notes a use of all of `hashes` that the tiers hold, the first block of the
@@ -267,15 +295,18 @@ impl KvTiers {
     /// Blocks in the host, and on the disk, or on their way there.
     #[must_use]
     pub fn num_blocks(&self) -> (u32, u32) {
-        (self.host().len(), self.disk().len())
+        let in_host = self.offloading().map_or(self.host().len(), Offloading::num_chunks);
+        (in_host, self.disk().len())
     }
 
     /// The blocks of a tier that may go, the next one first.
     pub fn evictable(&self, tier: KvTier) -> impl Iterator<Item = BlockHash> + '_ {
-        match tier {
-            KvTier::Host => self.host().evictable(),
-            KvTier::Disk => self.disk().evictable(),
-        }
+        // The list of a host that a connector keeps is empty.
+        let (blocks, connector) = match tier {
+            KvTier::Host => (self.host(), self.offloading()),
+            KvTier::Disk => (self.disk(), None),
+        };
+        blocks.evictable().chain(connector.into_iter().flat_map(Offloading::evictable))
     }
 
     /// Checks every structural invariant by walking both tiers.
@@ -284,6 +315,9 @@ impl KvTiers {
     /// When anything disagrees.
     pub fn assert_consistent(&self) {
         self.hosts.iter().chain(&self.disks).for_each(TierBlocks::assert_consistent);
+        if let Some(offloading) = self.offloading() {
+            offloading.assert_consistent();
+        }
     }
 
     fn next_arrival(&self) -> Option<(u64, u32, Way)> {
@@ -298,7 +332,12 @@ impl KvTiers {
     fn arrive(&mut self, way: Way, client: u32) {
         let mut slots = std::mem::take(&mut self.slots);
         if let Some(transfer) = self.roads[way as usize].pop(self.now_ns, client, &mut slots) {
-            self.end_transfer(way, transfer, &mut slots);
+            match transfer.load {
+                Some(job) if self.offloading.is_some() => {
+                    self.arrive_connected(way, u64::from(job), transfer.num_blocks, &slots);
+                }
+                _ => self.end_transfer(way, transfer, &mut slots),
+            }
         }
         self.slots = slots;
     }

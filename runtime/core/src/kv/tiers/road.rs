@@ -44,6 +44,14 @@ impl Road {
         }
     }
 
+    /// When the transfer of a load of an engine, or of another numbered job, arrives; unknown on a shared way.
+    pub(super) fn arrival_ns(&self, client: u32, load: u32) -> Option<u64> {
+        match self {
+            Self::Own(lanes) => lanes[client as usize].arrival_ns(load),
+            Self::Shared(_) => None,
+        }
+    }
+
     /// Bytes of all transfers of an engine so far.
     pub(super) fn bytes(&self, client: u32) -> u64 {
         match self {

@@ -16,13 +16,12 @@ fn config() -> KvTiersConfig {
         disk_to_host_bytes_per_s: Some(4_000_000_000),
         host_latency_ns: 0,
         disk_latency_ns: 100,
-        shared_host: None,
-        shared_disk: None,
+        ..KvTiersConfig::default()
     }
 }
 
 fn tiers() -> KvTiers {
-    let mut tiers = KvTiers::new(config(), 16);
+    let mut tiers = KvTiers::new(config(), 16, SchedulerRules::default());
     tiers.record_changes(true);
     tiers
 }
@@ -58,7 +57,7 @@ fn batches_arrive_one_after_another_each_as_a_whole() {
 #[test]
 fn the_first_byte_of_a_transfer_waits_beside_those_under_way() {
     let config = KvTiersConfig { host_latency_ns: 500, ..config() };
-    let mut tiers = KvTiers::new(config, 16);
+    let mut tiers = KvTiers::new(config, 16, SchedulerRules::default());
     tiers.record_changes(true);
     tiers.advance(10);
     // Two batches asked for at once: the second has waited while the first was sent.
@@ -186,8 +185,8 @@ proptest! {
             disk_to_host_bytes_per_s: speed(3),
             ..config()
         };
-        let mut tiers = KvTiers::new(config, 16);
-        let mut seldom = KvTiers::new(config, 16);
+        let mut tiers = KvTiers::new(config, 16, SchedulerRules::default());
+        let mut seldom = KvTiers::new(config, 16, SchedulerRules::default());
         tiers.record_changes(true);
         let mut there = [std::collections::BTreeSet::new(), std::collections::BTreeSet::new()];
         let (mut now_ns, mut next_request) = (0, 0);
@@ -278,7 +277,7 @@ fn shared_config(host_blocks: u32, disk_blocks: u32, is_host_shared: bool) -> Kv
 
 #[test]
 fn engines_see_what_is_kept_in_a_shared_tier_and_load_it_side_by_side() {
-    let mut tiers = KvTiers::new(shared_config(4, 3, true), 16);
+    let mut tiers = KvTiers::new(shared_config(4, 3, true), 16, SchedulerRules::default());
     let other = tiers.add_client();
     tiers.record_changes(true);
     tiers.offload(&[1, 2], 0);
@@ -314,7 +313,8 @@ proptest! {
         acts in proptest::collection::vec((0..3u32, arb_act()), 1..60),
     ) {
         let config = shared_config(host_blocks, disk_blocks, is_host_shared);
-        let (mut tiers, mut seldom) = (KvTiers::new(config, 16), KvTiers::new(config, 16));
+        let new = || KvTiers::new(config, 16, SchedulerRules::default());
+        let (mut tiers, mut seldom) = (new(), new());
         for tiers in [&mut tiers, &mut seldom] {
             (0..2).for_each(|_| _ = tiers.add_client());
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rhai::Engine;
-use vcr_core::{KvTiersConfig, SharedTier};
+use vcr_core::{EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, NamedValue, SharedTier};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
@@ -12,11 +12,35 @@ use crate::script::register::with_options;
 
 /// Tiers; the engine checks their settings.
 #[derive(Clone)]
-pub(crate) struct TiersSpec(pub(crate) KvTiersConfig);
+pub(crate) struct TiersSpec {
+    config: KvTiersConfig,
+    /// None for those of the engine, or of what its pool shares.
+    rules: Option<HostRules>,
+}
+
+impl TiersSpec {
+    /// The tiers of an engine with these settings.
+    pub(crate) fn beside(self, input: &EngineConfigInput) -> KvTiersConfig {
+        // What a pool shares has Dynamo's rules.
+        let own = if self.config.is_shared() { HostRules::Dynamo } else { HostRules::of(input) };
+        KvTiersConfig { rules: self.rules.unwrap_or(own), ..self.config }
+    }
+}
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "kv_tiers", |_, options| make(options));
 }
+
+/// Settings of vLLM's connector that are not simulated, with the reason.
+const UNKNOWN: &[(&str, &str)] = &[
+    ("sync_load_budget_bytes", "is not simulated: requests wait for their loads"),
+    ("blocks_per_chunk", "is not simulated: a chunk is a block"),
+    ("block_size", "is not simulated: a chunk is a block"),
+    ("max_tracker_size", "is not simulated: the offers of 64,000 blocks are counted"),
+    ("spec_name", "is not simulated: blocks are kept in the host's memory, and by `disk_blocks` on a disk below it"),
+    ("secondary_tiers", "is not simulated: say `disk_blocks` for a disk below the host"),
+    ("cache_policy_module_path", "is not simulated: `eviction_policy` is \"lru\" or \"arc\""),
+];
 
 fn make(mut options: Options<'_>) -> Scripted<TiersSpec> {
     let own = KvTiersConfig::default();
@@ -24,8 +48,19 @@ fn make(mut options: Options<'_>) -> Scripted<TiersSpec> {
     let kv_bytes_per_token = options.bytes("kv_bytes_per_token");
     let shared_host = shared_tier(&mut options, "host_scope", ["shared_device_to_host", "shared_host_to_device"]);
     let shared_disk = shared_tier(&mut options, "disk_scope", ["shared_host_to_disk", "shared_disk_to_host"]);
+    for (name, reason) in UNKNOWN {
+        options.refuse(name, &format!("`{name}` {reason}"));
+    }
+    let rules = options.choice("rules", HostRules::NAMES);
+    let eviction_policy = options.choice("eviction_policy", EvictionPolicy::NAMES).unwrap_or(own.eviction_policy);
+    let store_threshold = options.u32("store_threshold").unwrap_or(own.store_threshold);
+    let offload_prompt_only = options.boolean("offload_prompt_only").unwrap_or(own.offload_prompt_only);
     let mut bandwidth = |name, default: Option<u64>| options.bandwidth(name).or(default);
     let config = KvTiersConfig {
+        rules: own.rules,
+        eviction_policy,
+        store_threshold,
+        offload_prompt_only,
         device_to_host_bytes_per_s: bandwidth("device_to_host", own.device_to_host_bytes_per_s),
         host_to_device_bytes_per_s: bandwidth("host_to_device", own.host_to_device_bytes_per_s),
         host_to_disk_bytes_per_s: bandwidth("host_to_disk", own.host_to_disk_bytes_per_s),
@@ -40,7 +75,7 @@ fn make(mut options: Options<'_>) -> Scripted<TiersSpec> {
         shared_disk,
     };
     options.finish()?;
-    Ok(TiersSpec(config))
+    Ok(TiersSpec { config, rules })
 }
 
 /// The bandwidths of all engines together, for writes and reads, if the pool shares a tier.

@@ -1,0 +1,207 @@
+//! vLLM's connector for offloading beside the scheduler: with transfers of the tiers' own, or those of a driver.
+
+use super::External;
+use crate::engine::Engine;
+use crate::kv::tiers::TierRun;
+use crate::kv::tiers::offloading::{EndedLoad, Known, Offloading, Storing};
+use crate::plan::{ExternalHit, ExternalLookup, ScheduledKind, StepPlan, TierLoad};
+use crate::request::{Flags, Request, RequestId, RequestStatus};
+use crate::{KvTiers, OffloadingMoves};
+
+impl Engine {
+    /// The copies of the [connector for offloading](crate::KvConnector::offloading) in the latest step, if there is one.
+    #[must_use]
+    pub fn offloading_moves(&self) -> Option<&OffloadingMoves> {
+        let driven = self.connector.as_ref().and_then(|connector| connector.offloading.as_deref());
+        driven.or_else(|| self.tiers.as_ref()?.offloading()).map(Offloading::latest)
+    }
+
+    /// The requests whose loads are among these jobs of the connector for offloading, by tag.
+    #[must_use]
+    pub fn loads_of_jobs(&self, jobs: &[u64]) -> Vec<u64> {
+        let driven = self.connector.as_ref().and_then(|connector| connector.offloading.as_deref());
+        let Some(offloading) = driven else { return Vec::new() };
+        let requests = jobs.iter().filter_map(|&job| offloading.loads_for(job));
+        let mut tags: Vec<u64> = requests.map(|id| self.requests[id].tag).collect();
+        tags.sort_unstable();
+        tags
+    }
+
+    /// Whether a lookup waits for a transfer of the tiers, and nothing else may wake it.
+    #[must_use]
+    pub fn has_deferred_lookups(&self) -> bool {
+        self.tiers.as_ref().is_some_and(|tiers| tiers.has_deferred())
+    }
+
+    /// The time in nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of blocks that
+    /// it takes again.
+    pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
+        let step = self.steps.applied() + 1;
+        self.tiers.as_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
+    }
+
+    /// The same of the latest step.
+    pub fn flush_for_newest(&mut self, start_ns: u64) -> u64 {
+        let step = self.stats.steps;
+        self.tiers.as_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
+    }
+
+    /// Whether steps of decodes do more than decode because of the connector.
+    pub(crate) fn has_pending_stores(&self) -> bool {
+        self.offloads && self.tiers.as_ref().is_some_and(|tiers| tiers.has_pending_stores())
+    }
+
+    pub(crate) fn begin_offloading(&mut self, id: RequestId) {
+        let (sequence, tag) = (self.requests[id].sequence, self.requests[id].tag);
+        if let Some(offloading) = self.offloading_mut() {
+            offloading.begin(sequence, tag);
+        }
+    }
+
+    /// The KV that the connector has of a request beyond the first `local_tokens` tokens.
+    pub(crate) fn lookup_offloading(
+        &mut self,
+        id: RequestId,
+        local_tokens: u32,
+        plan: &mut StepPlan,
+    ) -> Option<External> {
+        self.requests[id].ensure_hashed(self.config.block_size);
+        let request = &self.requests[id];
+        let is_skipped = request.flags.has(Flags::SKIPS_LOOKUP);
+        let found = match (&mut self.connector, &mut self.tiers) {
+            (_, Some(tiers)) => tiers.lookup(known(request), local_tokens, is_skipped),
+            (Some(connector), None) => {
+                let offloading = connector.offloading.as_mut()?;
+                offloading.lookup(known(request), local_tokens, is_skipped, |_| false)
+            }
+            (None, None) => Some(0),
+        };
+        if self.connector.is_some() {
+            let hit = ExternalHit { tokens: found, is_async: found.is_some_and(|tokens| tokens > 0) };
+            plan.external_lookups.push(ExternalLookup { tag: request.tag, local_tokens, hit });
+        }
+        found.map(|tokens| External { tokens, is_async: tokens > 0 })
+    }
+
+    /// Starts to load what was found for a request that has got its blocks.
+    pub(crate) fn begin_offloaded_load(
+        &mut self,
+        id: RequestId,
+        local_tokens: u32,
+        external_tokens: u32,
+        plan: &mut StepPlan,
+    ) {
+        let request = &self.requests[id];
+        let blocks = &request.block_table;
+        if let Some(tiers) = &mut self.tiers {
+            let TierRun { disk_blocks, .. } =
+                tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
+            // Of a whole prompt the last token is computed again.
+            let loaded_tokens = external_tokens.min(request.num_tokens - local_tokens - 1);
+            let disk_tokens = (disk_blocks * self.config.block_size).min(loaded_tokens);
+            plan.tier_loads.push(TierLoad {
+                request: id,
+                tag: request.tag,
+                device_tokens: local_tokens,
+                host_tokens: loaded_tokens - disk_tokens,
+                disk_tokens,
+            });
+        } else if let Some(offloading) = self.connector.as_mut().and_then(|connector| connector.offloading.as_mut()) {
+            offloading.begin_load(known(request), id, blocks, local_tokens, external_tokens);
+        }
+    }
+
+    /// Whether the connector still writes the blocks of a request that waits for its load.
+    pub(crate) fn is_loading_offloaded(&self, id: RequestId) -> bool {
+        let sequence = self.requests[id].sequence;
+        let offloading = self.tiers.as_ref().and_then(|tiers| tiers.offloading());
+        offloading.is_some_and(|offloading| offloading.has_jobs(sequence))
+    }
+
+    /// A request ends, after `computed_tokens`.
+    pub(crate) fn end_offloading(&mut self, id: RequestId, computed_tokens: u32) {
+        if !self.offloads {
+            return;
+        }
+        let (connector, tiers) = (&mut self.connector, &mut self.tiers);
+        let driven = connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
+        let Some(offloading) = driven.or_else(|| tiers.as_mut()?.offloading_mut()) else { return };
+        self.requests[id].ensure_hashed(self.config.block_size);
+        let request = &self.requests[id];
+        let (known_tokens, prompt) = (request.num_tokens, request.prompt_tokens);
+        offloading.end(known(request), Storing { computed: computed_tokens, known: known_tokens, prompt });
+    }
+
+    /// Has the connector store what a step computes, whose plan is complete.
+    pub(crate) fn step_offloading(&mut self, plan: &StepPlan) {
+        let (connector, tiers) = (&mut self.connector, &mut self.tiers);
+        let driven = connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
+        let Some(offloading) = driven.or_else(|| tiers.as_mut()?.offloading_mut()) else { return };
+        for entry in &plan.scheduled {
+            let is_new = entry.kind != ScheduledKind::Running;
+            if is_new || !entry.blocks.is_empty() {
+                let blocks = &plan.block_ids[entry.blocks.start as usize..entry.blocks.end as usize];
+                offloading.give(self.requests[entry.request].sequence, is_new, blocks);
+            }
+        }
+        for &tag in &plan.preempted {
+            if let Some(id) = self.requests.find(tag) {
+                offloading.preempt(self.requests[id].sequence);
+            }
+        }
+        offloading.flush_given();
+        for entry in &plan.scheduled {
+            let request = &self.requests[entry.request];
+            let goes_on = entry.kind == ScheduledKind::Running && !entry.is_prefill;
+            if !goes_on || offloading.may_store(request.sequence) {
+                let computed = entry.num_computed_tokens + entry.num_scheduled_tokens;
+                let tokens = Storing { computed, known: request.num_tokens, prompt: request.prompt_tokens };
+                offloading.store(request.sequence, &request.block_hashes, tokens);
+            }
+        }
+        offloading.end_step();
+        if let Some(tiers) = tiers {
+            tiers.queue_stores((!plan.is_empty()).then_some(self.stats.steps));
+        }
+    }
+
+    /// The requests that have ended store what is left. vLLM makes an empty step for that where nothing can run.
+    pub(crate) fn settle_offloading(&mut self) {
+        let has_ended = |tiers: &KvTiers| tiers.offloading().is_some_and(Offloading::has_ended_requests);
+        let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
+        if !is_idle || !self.tiers.as_deref().is_some_and(has_ended) {
+            return;
+        }
+        let plan = StepPlan::default();
+        self.step_offloading(&plan);
+    }
+
+    /// A load is over.
+    pub(crate) fn end_offloaded_load(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::WaitingForRemoteKv => self.end_load(id),
+            // It was aborted while its blocks were written.
+            RequestStatus::HoldingKv => self.release_held_kv(id),
+            _ => {}
+        }
+    }
+
+    /// Jobs of the connector are over, as its workers report. Gives the requests whose loads are among them.
+    pub(crate) fn end_offloading_jobs(&mut self, jobs: &[u64]) -> Vec<u64> {
+        let driven = self.connector.as_mut().and_then(|connector| connector.offloading.as_mut());
+        let Some(offloading) = driven else { return Vec::new() };
+        let loads: Vec<EndedLoad> = jobs.iter().filter_map(|&job| offloading.end_job(job)).collect();
+        let mut tags: Vec<u64> = loads.iter().map(|load| self.requests[load.request].tag).collect();
+        tags.sort_unstable();
+        tags
+    }
+
+    fn offloading_mut(&mut self) -> Option<&mut Offloading> {
+        let driven = self.connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
+        driven.or_else(|| self.tiers.as_mut()?.offloading_mut())
+    }
+}
+
+fn known(request: &Request) -> Known<'_> {
+    Known { sequence: request.sequence, hashes: &request.block_hashes, num_tokens: request.num_tokens }
+}

@@ -1,0 +1,103 @@
+//! Eviction by an adaptive replacement cache (vLLM's `v1/kv_offload/cpu/policies/arc.py`).
+
+use super::recency::Recency;
+use crate::kv::hash::BlockHash;
+
+/// Chunks used once and more often, and as many of each kind that were evicted lately. An offer of an evicted one shifts
+/// the target between the kinds.
+#[derive(Debug)]
+pub(super) struct AdaptiveOrder {
+    capacity: u32,
+    /// Chunks used once.
+    once: Recency,
+    /// Chunks used more often.
+    often: Recency,
+    /// Evicted from `once`.
+    gone_once: Recency,
+    /// Evicted from `often`.
+    gone_often: Recency,
+    /// Number of chunks used once that is aimed at.
+    target_once: f64,
+}
+
+impl AdaptiveOrder {
+    pub(super) fn new(capacity: u32) -> Self {
+        let [once, often, gone_once, gone_often] = <[Recency; 4]>::default();
+        Self { capacity, once, often, gone_once, gone_often, target_once: 0.0 }
+    }
+
+    pub(super) fn insert(&mut self, key: BlockHash) {
+        self.once.add(key);
+        self.gone_once.remove(key);
+        self.gone_often.remove(key);
+    }
+
+    /// A request offers chunks that are not there, these in the order of its tokens.
+    pub(super) fn miss(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
+        for key in keys.rev() {
+            let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
+            if self.gone_once.contains(key) {
+                self.target_once = (self.target_once + (often / once).max(1.0)).min(f64::from(self.capacity));
+                self.gone_once.renew(key);
+            } else if self.gone_often.contains(key) {
+                self.target_once = (self.target_once - (once / often).max(1.0)).max(0.0);
+                self.gone_often.renew(key);
+            }
+        }
+    }
+
+    /// A request that has ended stored a chunk, and used it no further.
+    pub(super) fn end_insertion(&mut self, key: BlockHash) {
+        for order in [&mut self.once, &mut self.often] {
+            if order.contains(key) {
+                return order.renew(key);
+            }
+        }
+    }
+
+    /// A request that has ended used a chunk that was there.
+    pub(super) fn end_reuse(&mut self, key: BlockHash) {
+        if self.once.remove(key) || self.often.contains(key) {
+            self.often.renew(key);
+        }
+    }
+
+    /// Takes `count` chunks out that `may_go`; none if there are not so many.
+    pub(super) fn evict(&mut self, count: u32, may_go: impl Fn(BlockHash) -> bool) -> Option<Vec<BlockHash>> {
+        let mut chosen = Vec::with_capacity(count as usize);
+        {
+            let mut once = self.once.iter().filter(|&key| may_go(key));
+            let mut often = self.often.iter().filter(|&key| may_go(key));
+            let mut left_once = self.once.len() as i64;
+            for _ in 0..count {
+                let first = if left_once >= self.target_once as i64 { once.next() } else { None };
+                let from_once = |key| (key, true);
+                let candidate = first
+                    .map(from_once)
+                    .or_else(|| often.next().map(|key| (key, false)))
+                    .or_else(|| once.next().map(from_once))?;
+                left_once -= i64::from(candidate.1);
+                chosen.push(candidate);
+            }
+        }
+        for &(key, is_once) in &chosen {
+            let (order, gone) = match is_once {
+                true => (&mut self.once, &mut self.gone_once),
+                false => (&mut self.often, &mut self.gone_often),
+            };
+            order.remove(key);
+            gone.add(key);
+        }
+        for gone in [&mut self.gone_once, &mut self.gone_often] {
+            while gone.len() > self.capacity as usize {
+                gone.remove_oldest();
+            }
+        }
+        Some(chosen.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// All chunks that are there, the one that is looked at first in front.
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.once.iter().chain(self.often.iter())
+    }
+}

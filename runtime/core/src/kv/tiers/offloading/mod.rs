@@ -1,0 +1,364 @@
+//! vLLM's `OffloadingConnector` in the role of the scheduler
+//! (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, 0.32 and 0.33), for one group of full attention.
+//!
+//! It decides what of which request is stored in the host, found there, and loaded from there. Transfers are jobs; when
+//! they are over is up to the caller. Requests are known by their sequence numbers.
+
+mod arc;
+mod host;
+mod options;
+mod recency;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::rules::SchedulerRules;
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::BlockId;
+use crate::request::RequestId;
+use host::{Found, HostCache, Offer, Uses};
+pub use options::{EvictionPolicy, OffloadingOptions};
+pub(crate) use step::Storing;
+pub use step::{OffloadingJob, OffloadingMoves};
+
+/// Known blocks and tokens of a request that is looked up or loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    /// Its number among all requests of the engine.
+    pub(crate) sequence: u64,
+    pub(crate) hashes: &'a [BlockHash],
+    pub(crate) num_tokens: u32,
+}
+
+/// A load that begins.
+#[derive(Debug)]
+pub(crate) struct BegunLoad {
+    pub(crate) job: u64,
+    pub(crate) host_chunks: u32,
+    /// Chunks that are not in the host, but below.
+    pub(crate) below: Vec<BlockHash>,
+}
+
+/// A load that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndedLoad {
+    pub(crate) request: RequestId,
+    pub(crate) end_tokens: u32,
+}
+
+/// The rest of a request that has ended.
+#[derive(Debug)]
+struct Ended {
+    hashes: Vec<BlockHash>,
+    tokens: Storing,
+}
+
+/// A request, until its last job is over.
+#[derive(Debug, Default)]
+struct RequestState {
+    tag: u64,
+    uses: Uses,
+    /// Its blocks on the device, as the steps since its latest lookup have given them.
+    blocks: Vec<BlockId>,
+    /// Chunks before this one need not be offered.
+    next_chunk: u32,
+    jobs: Vec<u64>,
+    ended: Option<Ended>,
+    /// The step after its end has been made.
+    is_settled: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    sequence: u64,
+    keys: Vec<BlockHash>,
+    /// Of a load, how it ends.
+    load: Option<EndedLoad>,
+    /// Of a load, the chunks that were not in the host.
+    below: Vec<BlockHash>,
+    /// Of a store, the blocks on the device that are read.
+    blocks: Vec<BlockId>,
+    /// Transfers that are still to come.
+    parts: u32,
+}
+
+/// The connector's state.
+#[derive(Debug)]
+pub(crate) struct Offloading {
+    options: OffloadingOptions,
+    rules: SchedulerRules,
+    block_size: u32,
+    host: HostCache,
+    requests: BTreeMap<u64, RequestState>,
+    jobs: BTreeMap<u64, Job>,
+    next_job: u64,
+    /// Chunks that are being loaded; none are noted where the device has no cache that others could find them in.
+    loading: Option<BTreeSet<BlockHash>>,
+    /// Stores of requests that have ended, by the blocks that they read.
+    fences: BTreeMap<BlockId, Vec<u64>>,
+    /// Blocks that the coming step has given.
+    given: Vec<BlockId>,
+    /// Requests that have ended since the step before, by tag and sequence.
+    ended: BTreeSet<(u64, u64)>,
+    /// Requests whose latest offer found no room.
+    refused: BTreeSet<u64>,
+    coming: OffloadingMoves,
+    latest: OffloadingMoves,
+    /// Chunks that have left the host.
+    evicted: Vec<BlockHash>,
+}
+
+impl Offloading {
+    pub(crate) fn new(options: OffloadingOptions, rules: SchedulerRules, block_size: u32, has_cache: bool) -> Self {
+        Self {
+            host: HostCache::new(options, rules),
+            requests: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            loading: has_cache.then(BTreeSet::new),
+            fences: BTreeMap::new(),
+            given: Vec::new(),
+            ended: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            coming: OffloadingMoves::default(),
+            latest: OffloadingMoves::default(),
+            evicted: Vec::new(),
+            options,
+            rules,
+            block_size,
+        }
+    }
+
+    /// Whether blocks of outputs are stored, too.
+    pub(crate) fn stores_outputs(&self) -> bool {
+        !self.options.offload_prompt_only
+    }
+
+    /// Whether the next step may do more than decode: store something, or wait for copies of blocks that it takes.
+    pub(crate) fn has_pending_work(&self) -> bool {
+        !self.refused.is_empty() || !self.ended.is_empty() || !self.fences.is_empty()
+    }
+
+    pub(crate) fn has_ended_requests(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// The jobs that the latest step began, and those that it waited for.
+    pub(crate) fn latest(&self) -> &OffloadingMoves {
+        &self.latest
+    }
+
+    /// Chunks that have left the host since the last call, in order.
+    pub(crate) fn take_evicted(&mut self) -> Vec<BlockHash> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    pub(crate) fn num_chunks(&self) -> u32 {
+        self.host.len()
+    }
+
+    pub(crate) fn is_ready(&self, key: BlockHash) -> bool {
+        self.host.find(key) == Found::Ready
+    }
+
+    /// The chunks that may go, the next one first.
+    pub(crate) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.host.evictable()
+    }
+
+    pub(crate) fn assert_consistent(&self) {
+        self.host.assert_consistent();
+        for (number, job) in &self.jobs {
+            assert!(self.requests[&job.sequence].jobs.contains(number), "job {number} has no request");
+        }
+        for (block, jobs) in &self.fences {
+            assert!(
+                jobs.iter().all(|job| self.jobs.contains_key(job)),
+                "block {block} has a fence of a job that is over"
+            );
+        }
+    }
+
+    /// A request comes.
+    pub(crate) fn begin(&mut self, sequence: u64, tag: u64) {
+        self.requests.insert(sequence, RequestState { tag, ..RequestState::default() });
+    }
+
+    /// Tokens that are found of a request behind the first `local_tokens`; none if that is not known yet. It begins anew
+    /// then. Chunks that are `below` are found, too.
+    pub(crate) fn lookup(
+        &mut self,
+        known: Known<'_>,
+        local_tokens: u32,
+        is_skipped: bool,
+        below: impl Fn(BlockHash) -> bool,
+    ) -> Option<u32> {
+        let state = self.requests.get_mut(&known.sequence).expect("a request that has come");
+        state.blocks.clear();
+        if self.rules.offers_blocks_again() {
+            state.next_chunk = 0;
+        }
+        if !state.jobs.is_empty() && self.rules.waits_for_own_copies() {
+            return None;
+        }
+        let chunk_tokens = self.chunk_tokens();
+        let num_keys = self.num_keys(known.hashes);
+        let most_tokens = known.num_tokens.min(num_keys * chunk_tokens);
+        if is_skipped || most_tokens < local_tokens + chunk_tokens {
+            return Some(0);
+        }
+        let first = local_tokens / chunk_tokens;
+        let mut end = first;
+        let mut is_pending = false;
+        while end < most_tokens.div_ceil(chunk_tokens).min(num_keys) {
+            let key = self.key(known.hashes, end);
+            match self.host.find(key) {
+                Found::Ready => {}
+                Found::Pending if self.rules.waits_for_blocks_on_their_way() => is_pending = true,
+                Found::Missing if below(key) => {}
+                Found::Pending | Found::Missing => break,
+            }
+            end += 1;
+        }
+        let found_tokens = most_tokens.min(end * chunk_tokens).saturating_sub(local_tokens);
+        if end == first || !is_pending && found_tokens < chunk_tokens {
+            return Some(0);
+        }
+        let is_loaded = |index| self.loading.as_ref().is_some_and(|keys| keys.contains(&self.key(known.hashes, index)));
+        let mut found = first..(local_tokens + found_tokens).div_ceil(chunk_tokens);
+        if is_pending || self.rules.waits_for_loads_of_others() && found.any(is_loaded) {
+            return None;
+        }
+        Some(found_tokens)
+    }
+
+    /// A request has got its blocks, those for the `external_tokens` behind the first `local_tokens` included, which are
+    /// loaded now.
+    pub(crate) fn begin_load(
+        &mut self,
+        known: Known<'_>,
+        request: RequestId,
+        blocks: &[BlockId],
+        local_tokens: u32,
+        external_tokens: u32,
+    ) -> BegunLoad {
+        self.given.extend_from_slice(blocks);
+        let end_tokens = local_tokens + external_tokens;
+        let first = local_tokens.div_ceil(self.block_size) / self.options.blocks_per_chunk;
+        let end = end_tokens.div_ceil(self.chunk_tokens());
+        let offers: Vec<Offer> =
+            (first..end).map(|index| Offer { index, key: self.key(known.hashes, index) }).collect();
+        let (in_host, below): (Vec<Offer>, Vec<Offer>) =
+            offers.into_iter().partition(|offer| self.host.find(offer.key) == Found::Ready);
+        let job = self.next_job;
+        self.next_job += 1;
+        let state = self.requests.get_mut(&known.sequence).expect("a request that has come");
+        let places = self.host.begin_load(&mut state.uses, &in_host);
+        state.next_chunk = end;
+        state.jobs.push(job);
+        if let Some(loading) = &mut self.loading {
+            loading.extend(in_host.iter().chain(&below).map(|offer| offer.key));
+        }
+        self.coming.loads.push(OffloadingJob { job, tag: state.tag, places });
+        let parts = u32::from(!in_host.is_empty()) + u32::from(!below.is_empty());
+        let keys: Vec<BlockHash> = in_host.iter().map(|offer| offer.key).collect();
+        let load = Some(EndedLoad { request, end_tokens });
+        let host_chunks = keys.len() as u32;
+        let below: Vec<BlockHash> = below.iter().map(|offer| offer.key).collect();
+        let begun = BegunLoad { job, host_chunks, below: below.clone() };
+        self.jobs.insert(job, Job { sequence: known.sequence, keys, load, below, blocks: Vec::new(), parts });
+        begun
+    }
+
+    /// Gives a chunk that a load reads from below a place in the host; false if there is none.
+    pub(crate) fn begin_fill(&mut self, key: BlockHash) -> bool {
+        self.host.begin_fill(key, &mut self.evicted)
+    }
+
+    /// A chunk has arrived from below. The load goes on to read it.
+    pub(crate) fn end_fill(&mut self, job: u64, key: BlockHash) {
+        self.host.end_fill(key);
+        self.jobs.get_mut(&job).expect("the load goes on").keys.push(key);
+    }
+
+    /// Chunks that a job reads or writes in the host.
+    pub(crate) fn keys_of(&self, job: u64) -> &[BlockHash] {
+        self.jobs.get(&job).map_or(&[], |job| &job.keys)
+    }
+
+    /// The request that waits for a job, if one does.
+    pub(crate) fn loads_for(&self, job: u64) -> Option<RequestId> {
+        self.jobs.get(&job)?.load.map(|load| load.request)
+    }
+
+    /// Whether transfers of a request are under way.
+    pub(crate) fn has_jobs(&self, sequence: u64) -> bool {
+        self.requests.get(&sequence).is_some_and(|state| !state.jobs.is_empty())
+    }
+
+    /// A transfer of a job is over. Gives the load that is over with it.
+    pub(crate) fn end_part(&mut self, number: u64) -> Option<EndedLoad> {
+        let job = self.jobs.get_mut(&number)?;
+        job.parts -= 1;
+        if job.parts > 0 {
+            return None;
+        }
+        self.end_job(number)
+    }
+
+    /// A job is over, whatever it still had to do; unknown ones are passed over. Gives the load if it is one.
+    pub(crate) fn end_job(&mut self, number: u64) -> Option<EndedLoad> {
+        let job = self.jobs.remove(&number)?;
+        if job.load.is_some() {
+            self.host.end_load(&job.keys);
+            if let Some(loading) = &mut self.loading {
+                for key in job.keys.iter().chain(&job.below) {
+                    loading.remove(key);
+                }
+            }
+        } else {
+            self.host.end_store(&job.keys);
+        }
+        for block in &job.blocks {
+            if let Some(jobs) = self.fences.get_mut(block) {
+                jobs.retain(|other| *other != number);
+                if jobs.is_empty() {
+                    self.fences.remove(block);
+                }
+            }
+        }
+        let state = self.requests.get_mut(&job.sequence).expect("a job has a request");
+        state.jobs.retain(|other| *other != number);
+        if state.is_settled && state.jobs.is_empty() {
+            self.requests.remove(&job.sequence);
+        }
+        job.load
+    }
+
+    /// A request ends, whose blocks and tokens are these; its blocks are watched while they are copied.
+    pub(crate) fn end(&mut self, known: Known<'_>, tokens: Storing) {
+        let Some(state) = self.requests.get_mut(&known.sequence).filter(|state| state.ended.is_none()) else { return };
+        state.ended = Some(Ended { hashes: known.hashes.to_vec(), tokens });
+        self.ended.insert((state.tag, known.sequence));
+        for number in &state.jobs {
+            for &block in &self.jobs[number].blocks {
+                self.fences.entry(block).or_default().push(*number);
+            }
+        }
+    }
+
+    fn chunk_tokens(&self) -> u32 {
+        self.block_size * self.options.blocks_per_chunk
+    }
+
+    fn num_keys(&self, hashes: &[BlockHash]) -> u32 {
+        hashes.len() as u32 / self.options.blocks_per_chunk
+    }
+
+    /// The key of a chunk is that of its last block.
+    fn key(&self, hashes: &[BlockHash], index: u32) -> BlockHash {
+        hashes[((index + 1) * self.options.blocks_per_chunk - 1) as usize]
+    }
+}

@@ -1,0 +1,57 @@
+//! Settings of the connector for offloading.
+
+use crate::config::error::ConfigError;
+
+/// Order in which chunks leave the host (vLLM's `eviction_policy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EvictionPolicy {
+    /// The one used longest ago.
+    #[default]
+    Lru,
+    /// By an adaptive replacement cache: those used once against those used more often.
+    Arc,
+}
+
+/// Settings of vLLM's `OffloadingConnector` (its `kv_connector_extra_config`). A chunk is what is stored, found and
+/// evicted as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadingOptions {
+    /// Chunks that the host holds.
+    pub chunks: u32,
+    /// Blocks of a chunk.
+    pub blocks_per_chunk: u32,
+    /// Order in which chunks leave the host.
+    pub eviction_policy: EvictionPolicy,
+    /// Offers of a chunk until it is stored; 0 and 1 for the first.
+    pub store_threshold: u32,
+    /// Chunks whose offers are counted at most.
+    pub max_tracker_size: u32,
+    /// Store no chunk that ends behind the prompt.
+    pub offload_prompt_only: bool,
+}
+
+impl Default for OffloadingOptions {
+    /// vLLM's defaults, but for the size, which it has none for.
+    fn default() -> Self {
+        Self {
+            chunks: 0,
+            blocks_per_chunk: 1,
+            eviction_policy: EvictionPolicy::Lru,
+            store_threshold: 0,
+            max_tracker_size: 64_000,
+            offload_prompt_only: true,
+        }
+    }
+}
+
+impl OffloadingOptions {
+    pub(crate) fn check(&self, errors: &mut Vec<ConfigError>) {
+        let positive = [
+            ("chunks", self.chunks),
+            ("blocks_per_chunk", self.blocks_per_chunk),
+            ("max_tracker_size", self.max_tracker_size),
+        ];
+        let zero = positive.iter().filter(|(_, value)| *value == 0);
+        errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
+    }
+}

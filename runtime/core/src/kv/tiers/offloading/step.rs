@@ -1,0 +1,168 @@
+//! The stores of a step, and the copies that it waits for.
+
+use std::collections::BTreeSet;
+
+use super::host::{Offer, Stored};
+use super::{Job, Offloading};
+use crate::kv::hash::BlockHash;
+use crate::kv::pool::BlockId;
+
+/// Tokens of a request from which follows what it stores.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storing {
+    /// Those that are computed when the step is over.
+    pub(crate) computed: u32,
+    /// Those that are known.
+    pub(crate) known: u32,
+    pub(crate) prompt: u32,
+}
+
+/// A copy from the host or to it, for one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OffloadingJob {
+    /// Its number; loads and stores are numbered together.
+    pub job: u64,
+    /// The driver's number for the request.
+    pub tag: u64,
+    /// Places of the chunks in the host.
+    pub places: Vec<u32>,
+}
+
+/// The copies that a step begins, and those that it waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OffloadingMoves {
+    /// Copies from the host, in order.
+    pub loads: Vec<OffloadingJob>,
+    /// Copies to the host, in order; they begin when the step is over.
+    pub stores: Vec<OffloadingJob>,
+    /// Numbers of copies that are over before the step begins.
+    pub flushed: BTreeSet<u64>,
+}
+
+impl OffloadingMoves {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.loads.is_empty() && self.stores.is_empty() && self.flushed.is_empty()
+    }
+}
+
+/// A step: requests are given blocks, then preempted ones are named, then what blocks that were taken again waited for is
+/// flushed, then requests store, then the step ends.
+impl Offloading {
+    /// A request is scheduled and gets blocks: all that it has, or those that are new.
+    pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId]) {
+        let state = self.requests.get_mut(&sequence).expect("a request that has come");
+        if are_all {
+            state.blocks.clear();
+        }
+        state.blocks.extend_from_slice(blocks);
+        self.given.extend_from_slice(blocks);
+    }
+
+    /// A request is preempted.
+    pub(crate) fn preempt(&mut self, sequence: u64) {
+        let Some(state) = self.requests.get(&sequence).filter(|_| self.rules.flushes_copies()) else { return };
+        let loads = &self.coming.loads;
+        let under_way = state.jobs.iter().filter(|job| loads.iter().all(|load| load.job != **job));
+        self.coming.flushed.extend(under_way);
+    }
+
+    /// Blocks whose copies are under way may have been taken again.
+    pub(crate) fn flush_given(&mut self) {
+        if self.fences.is_empty() || !self.rules.flushes_copies() {
+            return;
+        }
+        for block in &self.given {
+            if let Some(jobs) = self.fences.get(block) {
+                self.coming.flushed.extend(jobs);
+            }
+        }
+    }
+
+    /// Whether a request that does no more than decode may store something.
+    pub(crate) fn may_store(&self, sequence: u64) -> bool {
+        self.stores_outputs() || !self.refused.is_empty() && self.refused.contains(&sequence)
+    }
+
+    /// A request that is scheduled stores the chunks that it has not offered yet.
+    pub(crate) fn store(&mut self, sequence: u64, hashes: &[BlockHash], tokens: Storing) {
+        self.store_chunks(sequence, hashes, tokens);
+    }
+
+    /// Requests that have ended store what is left, and have used their chunks.
+    pub(crate) fn end_step(&mut self) {
+        let ended = std::mem::take(&mut self.ended);
+        for &(_, sequence) in &ended {
+            let state = self.requests.get_mut(&sequence).expect("a request stays until its end is settled");
+            let Some(end) = state.ended.take() else { continue };
+            if self.rules.offers_blocks_of_ended()
+                && let Some(number) = self.store_chunks(sequence, &end.hashes, end.tokens)
+            {
+                self.watch(number);
+            }
+            self.refused.remove(&sequence);
+            let state = self.requests.get_mut(&sequence).expect("a request stays until its end is settled");
+            state.ended = Some(end);
+        }
+        for (_, sequence) in ended {
+            let state = self.requests.get_mut(&sequence).expect("a request stays until its end is settled");
+            let hashes = state.ended.as_mut().map(|end| std::mem::take(&mut end.hashes)).unwrap_or_default();
+            let per_chunk = self.options.blocks_per_chunk;
+            self.host.end_uses(&state.uses, |index| hashes[((index + 1) * per_chunk - 1) as usize]);
+            state.is_settled = true;
+            if state.jobs.is_empty() {
+                self.requests.remove(&sequence);
+            }
+        }
+        self.given.clear();
+        self.latest = std::mem::take(&mut self.coming);
+    }
+
+    /// The blocks that a store of a request that has ended reads are others' by now.
+    fn watch(&mut self, number: u64) {
+        for &block in &self.jobs[&number].blocks {
+            self.fences.entry(block).or_default().push(number);
+            if self.given.contains(&block) && self.rules.flushes_copies() {
+                self.coming.flushed.insert(number);
+            }
+        }
+    }
+
+    fn store_chunks(&mut self, sequence: u64, hashes: &[BlockHash], tokens: Storing) -> Option<u64> {
+        let per_chunk = self.options.blocks_per_chunk;
+        let most_tokens = if self.options.offload_prompt_only { tokens.prompt } else { u32::MAX };
+        let storable_tokens = tokens.computed.min(tokens.known).min(most_tokens);
+        let state = self.requests.get_mut(&sequence).expect("a request that has come");
+        let given = state.blocks.len() as u32 / per_chunk;
+        let keyed = hashes.len() as u32 / per_chunk;
+        let end = (storable_tokens / (self.block_size * per_chunk)).min(given).min(keyed);
+        if end <= state.next_chunk {
+            return None;
+        }
+        let key = |index: u32| hashes[((index + 1) * per_chunk - 1) as usize];
+        let offers: Vec<Offer> = (state.next_chunk..end).map(|index| Offer { index, key: key(index) }).collect();
+        let Some(stored) = self.host.begin_store(&mut state.uses, &offers, &mut self.evicted) else {
+            self.refused.insert(sequence);
+            return None;
+        };
+        self.refused.remove(&sequence);
+        state.next_chunk = end;
+        if stored.is_empty() {
+            return None;
+        }
+        let blocks_of = |one: &Stored| {
+            let first = (one.offer.index * per_chunk) as usize;
+            &state.blocks[first..first + per_chunk as usize]
+        };
+        let blocks: Vec<BlockId> = stored.iter().flat_map(blocks_of).copied().collect();
+        let number = self.next_job;
+        self.next_job += 1;
+        state.jobs.push(number);
+        let places = stored.iter().map(|one| one.place).collect();
+        self.coming.stores.push(OffloadingJob { job: number, tag: state.tag, places });
+        let keys = stored.iter().map(|one| one.offer.key).collect();
+        self.jobs.insert(number, Job { sequence, keys, load: None, below: Vec::new(), blocks, parts: 1 });
+        Some(number)
+    }
+}
