@@ -126,7 +126,7 @@ impl KvTiers {
         !self.unsent.is_empty() || self.has_deferred || self.offloading().is_some_and(is_pending)
     }
 
-    /// Whether a request was stepped over because of a transfer, since the last call of [`KvTiers::begin_step`].
+    /// Whether a request was stepped over because of a transfer, since the step began.
     #[must_use]
     pub fn has_deferred(&self) -> bool {
         self.has_deferred
