@@ -9,7 +9,7 @@ use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::{AdmissionStop, ScheduledKind};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, PauseState};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvTiers, PauseState};
 
 type Requests = Vec<(u32, bool, u32)>;
 
@@ -59,10 +59,11 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
             history.push(scheduled(&engine));
             let empty = engine.plan().scheduled.is_empty();
             if empty && !engine.step_in_flight() && engine.plan().preempted.is_empty() {
-                if engine.pause_state() == PauseState::Unpaused {
+                if engine.pause_state() != PauseState::Unpaused {
+                    engine.set_pause_state(PauseState::Unpaused);
+                } else if !end_transfer(&mut engine) {
                     break;
                 }
-                engine.set_pause_state(PauseState::Unpaused);
             } else if pauses {
                 engine.set_pause_state(PauseState::PausedNew);
             }
@@ -77,13 +78,26 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
             history.push(scheduled(&engine));
         }
         if engine.step_in_flight() {
-            engine.update(&mut Tokens);
+            update(&mut engine);
             given(&engine, &mut history);
         }
     }
     let events = engine.pool().events().expect("recording").iter().map(|event| format!("{event:?}"));
     history.push(Happened::Events(events.collect()));
     history
+}
+
+/// Applies the oldest step, whose KV the tiers may now store.
+fn update(engine: &mut Engine) {
+    engine.offload_prompts(0);
+    engine.update(&mut Tokens);
+}
+
+/// Ends the next transfer of the tiers that a request waits for, and says whether there was one. Time stands still but
+/// for this, as a transfer that ends may change the steps to come.
+fn end_transfer(engine: &mut Engine) -> bool {
+    let next_ns = engine.kv_tiers().and_then(KvTiers::next_load_ns);
+    next_ns.inspect(|&at_ns| engine.advance_tiers(at_ns, &mut Vec::new())).is_some()
 }
 
 fn scheduled(engine: &Engine) -> Happened {
@@ -163,7 +177,9 @@ proptest! {
                 }
             }
             if engine.step_in_flight() {
-                engine.update(&mut Tokens);
+                update(&mut engine);
+            } else if engine.plan().scheduled.is_empty() {
+                end_transfer(&mut engine);
             }
         }
         prop_assert_eq!(predicted.len(), 0, "steps were predicted that did not come");
