@@ -151,8 +151,11 @@ enum Case {
         /// Bytes of a page.
         #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = vcr_units::bytes)]
         page: u64,
-        /// Transfers.
-        #[arg(long, value_name = "N", default_value_t = 10)]
+        /// Transfers before those that count, for all pages to have memory.
+        #[arg(long, value_name = "N", default_value_t = 4)]
+        warm_up_rounds: u32,
+        /// Transfers that count.
+        #[arg(long, value_name = "N", default_value_t = 20)]
         rounds: u32,
         /// Time between tokens.
         #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = duration)]
@@ -251,10 +254,11 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
         &Case::Flood { requests, max_requests, prompt_tokens } => {
             done(cases::flood(setup, requests, max_requests, prompt_tokens)?);
         }
-        Case::Moving { total, page, rounds, interval, stream_at, nixl_library } => {
+        Case::Moving { total, page, warm_up_rounds, rounds, interval, stream_at, nixl_library } => {
             let what = Moving {
                 total_bytes: *total,
                 page_bytes: *page,
+                warm_up_rounds: *warm_up_rounds,
                 rounds: *rounds,
                 interval_ns: *interval,
                 stream_at: *stream_at,

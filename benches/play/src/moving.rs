@@ -1,8 +1,11 @@
 //! Disturbance of a stream while KV moves to its engine, or from it.
 
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
+use vcr_transfer::{MOVER_NICENESS, lower_priority};
 use vcr_wire::{EngineCoreOutputs, Value, monotonic_ns};
 
 use crate::Failure;
@@ -34,7 +37,10 @@ pub(crate) struct Moving {
     pub(crate) total_bytes: u64,
     /// Bytes of a page.
     pub(crate) page_bytes: u64,
-    /// Transfers.
+    /// Transfers before those that count, after which every page of both engines has memory. The kernel finds and clears
+    /// that at the first write, while a real engine has its KV memory from the start.
+    pub(crate) warm_up_rounds: u32,
+    /// Transfers that count.
     pub(crate) rounds: u32,
     /// Time between the stream's tokens.
     pub(crate) interval_ns: u64,
@@ -83,14 +89,9 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
     }
     let mut stream = Stream { name: decode.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
 
-    let wanted = wanted_gaps(what);
-    let began_ns = monotonic_ns();
-    while stream.instants_ns.len() < wanted as usize {
-        receive(&mut decode, &mut stream)?;
-    }
-    let mut alone = stream.gap_errors(what.interval_ns, began_ns, u64::MAX);
+    let (mut alone, mut busy) = without_transfers(what, &mut decode, &mut stream)?;
     let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
-    for round in 0..what.rounds {
+    for round in 0..what.warm_up_rounds + what.rounds {
         let params = computed(&mut prefill, round, tokens, None)?;
         let began_ns = monotonic_ns();
         let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
@@ -100,23 +101,20 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
                 break arrival.at_ns;
             }
         };
-        times_ms.push((ended_ns - began_ns) as f64 / 1e6);
-        besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
+        if round >= what.warm_up_rounds {
+            times_ms.push((ended_ns - began_ns) as f64 / 1e6);
+            besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
+        }
     }
-    sheet(what, (&mut alone, &mut besides), times_ms)
+    sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
 }
 
 /// The same with the stream at the engine that computes the prompts: gaps from a prompt's arrival until its KV has moved.
 fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut Client) -> Result<Sheet, Failure> {
     let mut stream = Stream { name: prefill.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
-    let wanted = wanted_gaps(what);
-    let began_ns = monotonic_ns();
-    while stream.instants_ns.len() < wanted as usize {
-        receive(prefill, &mut stream)?;
-    }
-    let mut alone = stream.gap_errors(what.interval_ns, began_ns, u64::MAX);
+    let (mut alone, mut busy) = without_transfers(what, prefill, &mut stream)?;
     let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
-    for round in 0..what.rounds {
+    for round in 0..what.warm_up_rounds + what.rounds {
         let began_ns = monotonic_ns();
         let params = computed(prefill, round, tokens, Some(&mut stream))?;
         let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
@@ -132,10 +130,43 @@ fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut
         while stream.instants_ns.last().is_none_or(|last_ns| *last_ns < ended_ns) {
             receive(prefill, &mut stream)?;
         }
-        times_ms.push((ended_ns - began_ns) as f64 / 1e6);
-        besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
+        if round >= what.warm_up_rounds {
+            times_ms.push((ended_ns - began_ns) as f64 / 1e6);
+            besides.extend(stream.gap_errors(what.interval_ns, began_ns, ended_ns));
+        }
     }
-    sheet(what, (&mut alone, &mut besides), times_ms)
+    sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
+}
+
+/// Errors of gaps without a transfer: on processors that are free, and beside busy threads, one for each processor and as
+/// nice as those that move KV. A host that takes processors away from its guests takes those that are busy.
+fn without_transfers(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<(Vec<u64>, Vec<u64>), Failure> {
+    let alone = next_gaps(what, engine, stream)?;
+    let is_over = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                lower_priority(MOVER_NICENESS);
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let gaps = next_gaps(what, engine, stream);
+        is_over.store(true, Ordering::Relaxed);
+        gaps
+    })?;
+    Ok((alone, busy))
+}
+
+/// Errors of as many gaps as are wanted, from now on.
+fn next_gaps(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<Vec<u64>, Failure> {
+    let wanted = stream.instants_ns.len() + wanted_gaps(what) as usize;
+    let began_ns = monotonic_ns();
+    while stream.instants_ns.len() < wanted {
+        receive(engine, stream)?;
+    }
+    Ok(stream.gap_errors(what.interval_ns, began_ns, u64::MAX))
 }
 
 /// Gaps to look at without a transfer: one second for each of the rounds that follow.
@@ -143,11 +174,7 @@ fn wanted_gaps(what: &Moving) -> u64 {
     (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4)
 }
 
-fn sheet(
-    what: &Moving,
-    (alone, besides): (&mut Vec<u64>, &mut Vec<u64>),
-    times_ms: Vec<f64>,
-) -> Result<Sheet, Failure> {
+fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new(format!(
         "moving: {} MiB in pages of {} KiB {}, a token every {} ms at the {:?} engine",
         what.total_bytes >> 20,
@@ -156,17 +183,21 @@ fn sheet(
         what.interval_ns as f64 / 1e6,
         what.stream_at
     ));
-    if besides.is_empty() {
+    if errors[2].is_empty() {
         return Err("no gap lay within a transfer: move more bytes".into());
     }
-    let (before, during) = (p99_ms(alone), p99_ms(besides));
+    let [num_alone, num_busy, num_moving] = [errors[0].len(), errors[1].len(), errors[2].len()];
+    let [alone, busy, moving] = errors.map(|errors| p99_ms(errors));
     let time_ms = median(times_ms);
     sheet
-        .figure("gaps alone", alone.len() as f64, "")
-        .figure("gap error alone, 99 %", before, "ms")
-        .figure("gaps while KV moves", besides.len() as f64, "")
-        .figure("gap error while KV moves, 99 %", during, "ms")
-        .figure("difference", during - before, "ms")
+        .figure("gaps on free processors", num_alone as f64, "")
+        .figure("their error, 99 %", alone, "ms")
+        .figure("gaps beside busy threads", num_busy as f64, "")
+        .figure("their error, 99 %", busy, "ms")
+        .figure("gaps while KV moves", num_moving as f64, "")
+        .figure("their error, 99 %", moving, "ms")
+        .figure("difference to free processors", moving - alone, "ms")
+        .figure("difference to the worse of both", moving - busy.max(alone), "ms")
         .at_most(what.more_ms)
         .figure("request until first token, median", time_ms, "ms")
         .figure("bytes by that time", what.total_bytes as f64 / (time_ms * 1e6), "GB/s");
