@@ -18,7 +18,7 @@ const PROGRESS_DELAY_US: u64 = 1000;
 
 /// UCX reads the memory of processes on this machine in system calls of 512 KiB. An engine's step that is due waits for the
 /// end of one where the kernel is not preempted; smaller ones cost little. The variable `UCX_CMA_SEG_SIZE` goes before it.
-const UCX_CONFIG: &str = "CMA_SEG_SIZE=64k";
+const UCX_CONFIG: &str = "CMA_SEG_SIZE=256k";
 
 /// Bytes to move: address here, address at the peer, length.
 pub(crate) type Extent = (usize, u64, usize);

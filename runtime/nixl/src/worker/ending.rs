@@ -33,8 +33,8 @@ impl Worker {
 
     /// Compares what came with the pattern.
     fn end_moved(&mut self, active: Active) {
-        let Active { transfer, request, place, since, asked, connect_ns } = active;
-        drop(request);
+        // The library's request is given back last: who waits for the pages does not wait for that.
+        let Active { transfer, request: _request, place, since, asked, connect_ns } = active;
         let pages_per_block = match self.links.found(&transfer.peer) {
             Ok(link) => link.layout.pieces().len() as u64 * u64::from(self.context.arena.geometry().regions()),
             Err(_) => u64::from(self.context.arena.geometry().pages_per_block()),
