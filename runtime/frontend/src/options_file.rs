@@ -16,7 +16,9 @@ pub enum Setting {
     Text(String),
     /// Several values.
     List(Vec<Setting>),
-    /// A map, or a value with a tag.
+    /// A map, as its JSON.
+    Map(String),
+    /// A value with a tag, or a map that has no JSON.
     Other,
 }
 
@@ -26,7 +28,7 @@ impl Setting {
     pub fn word(&self) -> Option<String> {
         match self {
             Self::Bool(value) => Some(value.to_string()),
-            Self::Text(text) => Some(text.clone()),
+            Self::Text(text) | Self::Map(text) => Some(text.clone()),
             Self::Unset | Self::List(_) | Self::Other => None,
         }
     }
@@ -40,7 +42,8 @@ impl From<Value> for Setting {
             Value::Number(number) => Self::Text(number.to_string()),
             Value::String(text) => Self::Text(text),
             Value::Sequence(values) => Self::List(values.into_iter().map(Self::from).collect()),
-            Value::Mapping(_) | Value::Tagged(_) => Self::Other,
+            Value::Mapping(map) => serde_json::to_string(&map).map_or(Self::Other, Self::Map),
+            Value::Tagged(_) => Self::Other,
         }
     }
 }
@@ -73,7 +76,7 @@ mod tests {
                 ("b", word("1.5")),
                 ("c", word("true")),
                 ("d", None),
-                ("e", None),
+                ("e", word(r#"{"f":1}"#)),
                 ("g", None),
                 ("h", None),
                 ("i", word("16")),
@@ -81,7 +84,7 @@ mod tests {
         );
         let one = |text: &str| Setting::Text(text.to_owned());
         assert_eq!(settings["d"], Setting::List(vec![one("1"), Setting::List(vec![one("2")]), Setting::Unset]));
-        assert_eq!((&settings["e"], &settings["g"]), (&Setting::Other, &Setting::Unset));
+        assert_eq!((&settings["h"], &settings["g"]), (&Setting::Other, &Setting::Unset));
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn words(arg: &Arg, flag: &str, value: &Setting) -> Result<Vec<OsString>, &'stat
         };
     }
     let one = |value: &Setting| -> Result<OsString, &'static str> {
-        let text = value.word().ok_or("a text, a number, or a list of them")?;
+        let text = value.word().ok_or("a text, a number, a map, or a list of them")?;
         Ok(if arg.is_positional() { text.into() } else { format!("--{flag}={text}").into() })
     };
     match value {

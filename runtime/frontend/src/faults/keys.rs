@@ -10,6 +10,12 @@ pub struct ClientFaultError {
     reason: String,
 }
 
+impl ClientFaultError {
+    pub(super) fn new(text: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { text: text.into(), reason: reason.into() }
+    }
+}
+
 /// Keys of every kind.
 const COMMON_KEYS: &[&str] = &[
     "rate", "nth", "call", "cycle", "count", "per", "at", "from", "until", "period", "path", "header", "api-key",
@@ -87,7 +93,7 @@ impl Keys {
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> ClientFaultError {
-        ClientFaultError { text: self.text.clone(), reason: reason.into() }
+        ClientFaultError::new(&*self.text, reason)
     }
 
     pub(super) fn text(&self, key: &str) -> Option<&str> {

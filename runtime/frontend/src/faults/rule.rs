@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use serde_json::{Map, Value};
 use vcr_units as units;
 
 use super::keys::{ClientFaultError, Keys};
@@ -190,8 +191,27 @@ fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
 impl FromStr for ClientFault {
     type Err = ClientFaultError;
 
+    /// Of `kind:key=value,...`, or of a JSON object of `kind` and the same keys.
     fn from_str(text: &str) -> Result<Self, ClientFaultError> {
+        if text.trim_start().starts_with('{') {
+            let map = serde_json::from_str(text);
+            return Self::of_map(map.map_err(|error| ClientFaultError::new(text, error.to_string()))?);
+        }
         Self::of_keys(&Keys::split(text, KINDS)?)
+    }
+}
+
+impl ClientFault {
+    fn of_map(mut map: Map<String, Value>) -> Result<Self, ClientFaultError> {
+        let plain = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let Some(kind) = map.remove("kind").map(plain) else {
+            return Err(ClientFaultError::new(Value::Object(map).to_string(), "expected a key `kind`"));
+        };
+        let pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, plain(value))).collect();
+        Self::from_pairs(&kind, pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     }
 }
 
@@ -202,20 +222,13 @@ impl<'de> Deserialize<'de> for ClientFault {
         #[serde(untagged)]
         enum Rule {
             Text(String),
-            Map(serde_json::Map<String, serde_json::Value>),
+            Map(Map<String, Value>),
         }
-        let mut map = match Rule::deserialize(deserializer)? {
-            Rule::Text(text) => return text.parse().map_err(D::Error::custom),
-            Rule::Map(map) => map,
+        let rule = match Rule::deserialize(deserializer)? {
+            Rule::Text(text) => text.parse(),
+            Rule::Map(map) => Self::of_map(map),
         };
-        let plain = |value: serde_json::Value| match value {
-            serde_json::Value::String(text) => text,
-            other => other.to_string(),
-        };
-        let kind = plain(map.remove("kind").ok_or_else(|| D::Error::missing_field("kind"))?);
-        let pairs: Vec<_> = map.into_iter().map(|(key, value)| (key, plain(value))).collect();
-        let pairs = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        Self::from_pairs(&kind, pairs).map_err(D::Error::custom)
+        rule.map_err(D::Error::custom)
     }
 }
 
@@ -239,11 +252,14 @@ mod tests {
             panic!("{:?}", rules[1])
         };
         assert_eq!(message.as_deref(), Some("no, never"));
+        assert_eq!(r#"{"kind": "reset", "rate": "1%"}"#.parse(), "reset:rate=1%".parse::<ClientFault>());
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         for (text, wanted) in [
+            (r#"{"rate": 1}"#, "expected a key `kind`"),
+            ("{", "EOF while parsing an object"),
             ("statsu", "expected one of status, rate_limit"),
             ("status", "`status` needs `code`"),
             ("status:code=42", "must be a status from 400 to 599"),
