@@ -3,12 +3,14 @@
 //! A command runs in a folder of its own with the inputs that it names, made by
 //! [`pantry`], and must end with exit code 0; [`SPECIAL`] lists those that end
 //! otherwise, serve until they are stopped, or need what a test has not, and then at
-//! least parse. So a new example that names new inputs must be covered here.
+//! least parse. So a new example that names new inputs must be covered here. Blocks of
+//! other languages are those of [`snippets`]; Python's are run by `python/tests/test_docs.py`.
 
 mod extract;
 mod links;
 mod pantry;
 mod serve;
+mod snippets;
 
 use std::process::Command;
 

@@ -135,6 +135,7 @@ impl Pantry {
         for name in ["capture.jsonl", "capture.jsonl.zst", "demo.jsonl", "day.jsonl.zst"] {
             let _ = self.vcr(&["inspect", "gen-demo", "-o", name, "--requests", "60"]);
         }
+        self.copy("capture.jsonl", "day.jsonl");
         self.copy("capture.jsonl", "before.jsonl");
         self.copy("capture.jsonl", "after.jsonl");
     }
@@ -197,6 +198,7 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         fs::create_dir(self.folder.path().join("loads")).expect("the folder is writable");
         let blis = root().join("guests/trained-physics/blis-h100.json");
         fs::copy(blis, self.folder.path().join("blis.json")).expect("the folder is writable");
+        self.copy("blis.json", "fit.json");
         self.folder.write("measured.rhai", scenario);
         for (rate, table, mapped) in [("8/s", "requests.csv", "low.csv"), ("12/s", "other-load.csv", "high.csv")] {
             let rate = format!("rate={rate}");
@@ -274,12 +276,12 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         {
             let _ = self.vcr(&["guest", "new", name, "--world", world]);
         }
-        let project = self.folder.path().join("my-model");
-        // Where there is no compiler, nothing that needs it can be tried.
-        let Some(built) = built_guest(&project, &project.join("dist")) else { return };
-        // To be pushed, a guest of any world will do.
+        let Some(policy) = shipped_guest("shortest-prompt-first") else { return };
         let dist = self.folder.path().join("my-policy/dist");
         fs::create_dir_all(&dist).expect("the folder is writable");
-        fs::copy(built, dist.join("my-policy.wasm")).expect("the folder is writable");
+        fs::copy(policy, dist.join("my-policy.wasm")).expect("the folder is writable");
+        let project = self.folder.path().join("my-model");
+        // Where there is no compiler, nothing that needs it can be tried.
+        let _ = built_guest(&project, &project.join("dist"));
     }
 }
