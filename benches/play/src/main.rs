@@ -155,7 +155,7 @@ enum Case {
         #[arg(long, value_name = "N", default_value_t = 4)]
         warm_up_rounds: u32,
         /// Transfers that count.
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 30)]
         rounds: u32,
         /// Time between tokens.
         #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = duration)]

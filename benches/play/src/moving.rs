@@ -18,6 +18,8 @@ const BLOCK_TOKENS: u64 = 16;
 const PROMPT_TOKENS: u32 = 64;
 /// Numbers of the contents that move begin here: no other prompt has them.
 const FIRST_CONTENT: u64 = 1 << 63;
+/// Gaps beside busy threads before each transfer.
+const BUSY_GAPS: u64 = 32;
 /// Longest stream.
 const STREAM_TOKENS: u32 = 20_000;
 
@@ -89,9 +91,10 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
     }
     let mut stream = Stream { name: decode.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
 
-    let (mut alone, mut busy) = without_transfers(what, &mut decode, &mut stream)?;
-    let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
+    let mut alone = next_gaps(what, &mut decode, &mut stream, wanted_gaps(what))?;
+    let (mut busy, mut besides, mut times_ms) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..what.warm_up_rounds + what.rounds {
+        busy.extend(beside_busy_threads(what, &mut decode, &mut stream)?);
         let params = computed(&mut prefill, round, tokens, None)?;
         let began_ns = monotonic_ns();
         let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
@@ -112,9 +115,10 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
 /// The same with the stream at the engine that computes the prompts: gaps from a prompt's arrival until its KV has moved.
 fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut Client) -> Result<Sheet, Failure> {
     let mut stream = Stream { name: prefill.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
-    let (mut alone, mut busy) = without_transfers(what, prefill, &mut stream)?;
-    let (mut besides, mut times_ms) = (Vec::new(), Vec::new());
+    let mut alone = next_gaps(what, prefill, &mut stream, wanted_gaps(what))?;
+    let (mut busy, mut besides, mut times_ms) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..what.warm_up_rounds + what.rounds {
+        busy.extend(beside_busy_threads(what, prefill, &mut stream)?);
         let began_ns = monotonic_ns();
         let params = computed(prefill, round, tokens, Some(&mut stream))?;
         let moved = decode.send_prompt(FIRST_CONTENT | u64::from(round), tokens, 1, Some(params))?;
@@ -138,12 +142,11 @@ fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut
     sheet(what, [&mut alone, &mut busy, &mut besides], times_ms)
 }
 
-/// Errors of gaps without a transfer: on processors that are free, and beside busy threads, one for each processor and as
-/// nice as those that move KV. A host that takes processors away from its guests takes those that are busy.
-fn without_transfers(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<(Vec<u64>, Vec<u64>), Failure> {
-    let alone = next_gaps(what, engine, stream)?;
+/// Errors of gaps beside busy threads that move nothing, one for each processor and as nice as those that move KV: a host
+/// that takes processors away from its guests takes those that are busy.
+fn beside_busy_threads(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<Vec<u64>, Failure> {
     let is_over = AtomicBool::new(false);
-    let busy = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
                 lower_priority(MOVER_NICENESS);
@@ -152,16 +155,15 @@ fn without_transfers(what: &Moving, engine: &mut Client, stream: &mut Stream) ->
                 }
             });
         }
-        let gaps = next_gaps(what, engine, stream);
+        let gaps = next_gaps(what, engine, stream, BUSY_GAPS);
         is_over.store(true, Ordering::Relaxed);
         gaps
-    })?;
-    Ok((alone, busy))
+    })
 }
 
 /// Errors of as many gaps as are wanted, from now on.
-fn next_gaps(what: &Moving, engine: &mut Client, stream: &mut Stream) -> Result<Vec<u64>, Failure> {
-    let wanted = stream.instants_ns.len() + wanted_gaps(what) as usize;
+fn next_gaps(what: &Moving, engine: &mut Client, stream: &mut Stream, wanted: u64) -> Result<Vec<u64>, Failure> {
+    let wanted = stream.instants_ns.len() + wanted as usize;
     let began_ns = monotonic_ns();
     while stream.instants_ns.len() < wanted {
         receive(engine, stream)?;
