@@ -12,9 +12,9 @@ use vcr_transfer::{Arena, ErrorKind, TransferError};
 
 use crate::layout::arena_range;
 
-/// Pause of the library's own thread between two looks at the network. Without one it takes a whole core; the reader of
-/// shared memory does without that thread, but over TCP the owner's thread answers.
-const PROGRESS_DELAY_US: u64 = 1000;
+/// Longest pause of the library's own thread between two looks at the network, whose sockets wake it, too. Without one it
+/// takes a whole core; the reader of shared memory does without that thread, but over TCP the owner's thread answers.
+const PROGRESS_DELAY_US: u64 = 5000;
 
 /// UCX reads the memory of processes on this machine in system calls of 512 KiB. An engine's step that is due waits for the
 /// end of one where the kernel is not preempted; smaller ones cost little. The variable `UCX_CMA_SEG_SIZE` goes before it.

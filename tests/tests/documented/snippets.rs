@@ -111,7 +111,7 @@ fn executed(pantry: &Pantry, block: &Block) -> Result<(), String> {
     fs::write(folder.path().join("snippet.rhai"), &script).expect("the folder is writable");
     let said = Said::of(&mut shell(&format!("vcr run snippet.rhai --quiet {}", options.join(" ")), &folder));
     let lacks_own = |name: &&str| said.stderr.contains("cannot read guest `") && said.stderr.contains(*name);
-    if matches!(said.code, 0 | 1) || OWN_GUESTS.iter().any(|name| lacks_own(&name)) {
+    if matches!(said.code, 0 | 1) || OWN_GUESTS.iter().any(lacks_own) {
         return Ok(());
     }
     Err(format!("{}: ended with {}:\n{}\n{script}", block.place, said.code, said.stderr))
