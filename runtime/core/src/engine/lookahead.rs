@@ -68,6 +68,14 @@ impl Engine {
             && self.repeated_stop().is_some()
             && !self.may_reserve()
             && !self.has_items_ahead()
+            && !self.has_prefills_put_off()
+    }
+
+    /// Whether a prompt is computed in part and the step in flight leaves it out. Then the numbers of requests that run and
+    /// that decode are the same, too, once a request of the step was aborted.
+    fn has_prefills_put_off(&self) -> bool {
+        let mut others = self.running.iter().skip(self.steady_decode.num_members());
+        others.any(|id| self.requests[*id].flags.has(Flags::PREFILL_CHUNK))
     }
 
     /// Whether a request in the step in flight still needs the encoder's outputs.

@@ -320,8 +320,11 @@ impl Engine {
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
-        // Whether it is split depends on the load; the threshold splits where chunked prefill is off, too.
-        let may_split = self.config.enable_chunked_prefill || self.config.long_prefill_token_threshold > 0;
+        // Whether it is split depends on the load; the threshold splits where chunked prefill is off, too, and so may
+        // drafts, which vLLM has for no request without output.
+        let may_split = self.config.enable_chunked_prefill
+            || self.config.long_prefill_token_threshold > 0
+            || self.config.num_speculative_tokens > 0;
         if may_split && max_tokens == 0 && prompt_tokens == model_len {
             return Err(RejectReason::LastTokenNeverComputed);
         }

@@ -33,7 +33,9 @@ pub enum RejectReason {
     /// The step that computes a later chunk of a prompt leaves the last position of
     /// the model's length free, so a prompt without output that fills it never ends
     /// (vLLM issue 47971, open in 0.33).
-    #[error("the prompt fills `max_model_len` and has no output: chunked prefill never computes its last token")]
+    #[error(
+        "the prompt fills `max_model_len` and has no output: its last token is never computed if the prompt is split"
+    )]
     LastTokenNeverComputed,
     /// The scheduler admits no part of a prompt.
     #[error("the prompt exceeds `prefill_tokens_per_tick`, and prompts are not split")]

@@ -97,7 +97,9 @@ fn update(engine: &mut Engine) {
 /// for this, as a transfer that ends may change the steps to come.
 fn end_transfer(engine: &mut Engine) -> bool {
     let next_ns = engine.kv_tiers().and_then(KvTiers::next_load_ns);
-    next_ns.inspect(|&at_ns| engine.advance_tiers(at_ns, &mut Vec::new())).is_some()
+    let mut loaded = Vec::new();
+    engine.advance_tiers(next_ns.unwrap_or(0), &mut loaded);
+    next_ns.is_some() || !loaded.is_empty()
 }
 
 fn scheduled(engine: &Engine) -> Happened {
@@ -232,4 +234,27 @@ fn a_fast_forward_of_decode_is_predicted_to_its_end() {
     assert_eq!(contexts, (32..50).collect::<Vec<u64>>());
     let blocks = steps.kv_active_blocks();
     assert_eq!((blocks[0], blocks[1], blocks[17]), (2, 3, 4));
+}
+
+#[test]
+fn a_prompt_that_is_put_off_goes_on_when_the_one_that_decodes_is_aborted() {
+    let input = EngineConfigInput {
+        max_num_seqs: 2,
+        max_num_batched_tokens: 17,
+        prefill_schedule_interval: 4,
+        ..EngineConfigInput::default()
+    };
+    let config = EngineConfig::new(input).expect("valid");
+    let mut engine = with_requests(config, &vec![(1, false, 13), (200, false, 1)]);
+    engine.schedule();
+    engine.update(&mut Tokens);
+    assert_eq!(engine.schedule().scheduled.len(), 1, "the prompt of the other one is put off");
+    assert_eq!(engine.num_running(), 2);
+    let decoding = engine.find(0).expect("it runs");
+    engine.abort(decoding);
+    let mut steps = DecodeSteps::default();
+    engine.predict_decode_steps(7, &mut steps);
+    assert!(steps.is_empty(), "the next step computes a part of the prompt");
+    engine.update(&mut Tokens);
+    assert_eq!(engine.schedule().shape.prefill_requests, 1);
 }

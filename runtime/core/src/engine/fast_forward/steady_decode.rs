@@ -100,6 +100,11 @@ impl SteadyDecode {
             && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
     }
 
+    /// Requests that are members, all at the head of the running list.
+    pub(crate) fn num_members(&self) -> usize {
+        self.members as usize
+    }
+
     /// Allows members from now on, or not. There are none now.
     pub(crate) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;

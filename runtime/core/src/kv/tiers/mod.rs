@@ -162,13 +162,15 @@ impl KvTiers {
     /// because of a transfer, the next one of any kind.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
-        let client = self.client();
-        if !client.complete.is_empty() {
-            return Some(self.now_ns);
-        }
-        // What others load may be all that a shared way has.
-        if self.config.is_shared() && client.num_loads == 0 {
-            return None;
+        if self.config.is_shared() {
+            let client = self.client();
+            if !client.complete.is_empty() {
+                return Some(self.now_ns);
+            }
+            // What others load may be all that a shared way has.
+            if client.num_loads == 0 {
+                return None;
+            }
         }
         let stores = self.has_deferred.then_some(Way::DeviceToHost);
         let ways = [Way::DiskToHost, Way::HostToDevice].into_iter().chain(stores);
