@@ -125,6 +125,8 @@ fn the_same_requests_leave_the_same_counts() {
         tokens += max_tokens as f64;
     }
     frontend.wait_for_metric("vllm:request_success_total", 3.0);
+    // vLLM counts the latest step a little later.
+    frontend.wait_for_metric("vllm:iteration_tokens_total_count", tokens);
     assert_eq!(frontend.metric("vllm:generation_tokens_total"), tokens);
     let (_, theirs) = page(&scrape(&frontend));
     let (_, mine) = page(&metrics.exposition());

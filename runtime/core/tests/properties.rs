@@ -434,6 +434,9 @@ impl Driver {
         self.engine.set_pause_state(PauseState::Unpaused);
         for _ in 0..20_000 {
             if self.live.is_empty() && self.held.is_empty() && !self.engine.step_in_flight() {
+                // Copies into blocks of requests that were aborted.
+                self.now_ns += 1_000_000_000;
+                self.advance_tiers();
                 return;
             }
             self.act(&Action::Deliver);

@@ -86,7 +86,8 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 Drafter::MultiModuleMtp if num_speculative_tokens > block_size => Drafter::Mtp,
                 drafter => drafter,
             };
-            let between_steps = between_steps && !drafter.has_kv();
+            // Dynamo has tokens in bursts, and no drafts.
+            let between_steps = between_steps && num_speculative_tokens == 0;
             let tiers = tiers.filter(|_| !drafter.has_kv());
             let is_vllm = capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0 && !between_steps;
             let draft_ranges = ranges.filter(|_| num_speculative_tokens > 0).map_or(Vec::new(), |(last, few, many)| {
