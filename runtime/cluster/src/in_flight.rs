@@ -1,5 +1,7 @@
 //! Requests that have not ended, and their places.
 
+use std::ops::Range;
+
 use vcr_core::plan::RemoteLoad;
 use vcr_core::{Prompt, RequestId};
 
@@ -55,6 +57,17 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Whether any of these workers computes it or holds blocks for it.
+    pub(crate) fn is_at(&self, workers: &Range<u32>) -> bool {
+        let on = match self.stage {
+            Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => Some(worker),
+            Stage::Waiting { .. } | Stage::Refused | Stage::Played { .. } | Stage::Answered { .. } => None,
+        };
+        let source = self.source.map(|(worker, _)| worker);
+        let destination = self.destination.as_ref().map(|(worker, _)| *worker);
+        [on, source, destination].into_iter().flatten().any(|worker| workers.contains(&worker))
+    }
+
     /// Takes the prompt, which is put back unless this is the last submission.
     pub(crate) fn take_prompt(&mut self) -> Prompt {
         self.prompt.take().expect("the prompt is kept until the last submission")

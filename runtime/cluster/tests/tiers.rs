@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use support::{MS, assert_conserved, config, pool, run};
 use vcr_cluster::metrics::{Counter, Trend};
-use vcr_cluster::record::RequestRecord;
+use vcr_cluster::record::{GiveUp, Outcome, RequestRecord};
 use vcr_cluster::{
-    Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole, Report,
-    RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, ClientConfig, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole,
+    Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::{EngineConfig, EngineConfigInput, EvictionPolicy, HostRules, KvTiersConfig, SharedTier};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
@@ -176,6 +176,28 @@ fn a_load_that_a_crash_cuts_off_is_tried_again_elsewhere() {
     let again = &report.requests[2];
     assert_eq!((again.retries, again.cached_tokens, again.detail.load_ns), (1, 0, None));
     assert_eq!(again.scheduled_ns, Some(46 * MS));
+}
+
+#[test]
+fn a_crash_forgets_loads_of_requests_that_were_given_up() {
+    // A block takes a second from the host.
+    let tiers = KvTiersConfig {
+        rules: HostRules::Vllm,
+        host_blocks: 40,
+        disk_blocks: 0,
+        disk_to_host_bytes_per_s: None,
+        host_to_disk_bytes_per_s: None,
+        host_to_device_bytes_per_s: Some(BLOCK_BYTES),
+        ..TIERS
+    };
+    let rows = row(0, 1, 6) + &row(50, 2, 8) + &row(200, 1, 6) + &row(500, 3, 1);
+    let mut config = small(1, Some(tiers), RouterConfig::RoundRobin, &rows);
+    config.workloads[0].client = ClientConfig { timeout_ns: Some(100 * MS), ..ClientConfig::default() };
+    let kind = FaultKind::Crash { restart_after_ns: Some(10 * MS) };
+    config.faults = vec![FaultConfig { at_ns: 400 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
+    let report = played(&config);
+    assert_eq!(report.requests[2].outcome, Outcome::GivenUp(GiveUp::Timeout));
+    assert_eq!((report.metrics.count(Counter::Retries), report.metrics.count(Counter::Completed)), (0, 3));
 }
 
 /// In how many of 20 runs a prompt gets to the engine, of two that have nothing to

@@ -98,9 +98,14 @@ impl<O: Observer> Simulation<'_, O> {
             self.note_incident(rank, Incident::Crash);
             self.dissolve_steady_decode(rank);
             let worker = self.fleet.worker_mut(rank);
-            tags.extend(worker.engine().live_tags());
+            // An engine also names requests that clients have given up, while a load still fills
+            // their blocks.
+            let live = |tag: &u64| self.in_flight.find(*tag);
+            let held = worker.engine().live_tags().into_iter();
+            tags.extend(held.filter(|tag| live(tag).is_some_and(|live| live.is_at(&ranks))));
             if worker.engine().step_in_flight() {
-                tags.extend_from_slice(&worker.plan().refused);
+                let refused = worker.plan().refused.iter().copied();
+                tags.extend(refused.filter(|tag| live(tag).is_some_and(|live| live.stage == Stage::Refused)));
             }
             worker.crash(self.now_ns, then);
             self.routing.crashed(worker);
