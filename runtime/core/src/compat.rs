@@ -111,12 +111,19 @@ impl Quirks {
         self.reservations == Reservations::BetweenSteps
     }
 
-    /// Whether KV that arrives may be hit at once, and its requests are admitted in the order
-    /// of arrival. vLLM takes KV over at the turn of its request, in the order in which loads
-    /// began. Source: Dynamo's mockers, that of TensorRT-LLM among them.
+    /// Whether KV that arrives may be hit at once. vLLM takes KV over at the turn of its request.
+    /// Source: Dynamo's mockers, that of TensorRT-LLM among them.
     #[inline]
     pub(crate) fn takes_over_on_arrival(self) -> bool {
         self.reservations == Reservations::BetweenSteps || self.capacity == CapacityPolicy::GuaranteedNoEvict
+    }
+
+    /// Whether requests are admitted in the order in which their KV arrives, not in that in which
+    /// its loads began, as by vLLM and in disaggregated serving in Dynamo's replay. Source: Dynamo's
+    /// mocker of TensorRT-LLM.
+    #[inline]
+    pub(crate) fn admits_in_order_of_arrival(self) -> bool {
+        self.reservations == Reservations::InSteps && self.capacity == CapacityPolicy::GuaranteedNoEvict
     }
 
     /// Whether preempted requests go before those whose KV has arrived, while no request
@@ -144,8 +151,9 @@ mod tests {
             quirks.reserves_between_steps(),
             quirks.admits_arrived_kv_free(),
             quirks.takes_over_on_arrival(),
+            quirks.admits_in_order_of_arrival(),
             quirks.resumes_preempted_first(),
         ];
-        assert_eq!(predicates, [false; 8]);
+        assert_eq!(predicates, [false; 9]);
     }
 }

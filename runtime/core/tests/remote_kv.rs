@@ -65,6 +65,22 @@ fn reservations_between_steps_are_in_order_and_before_admissions() {
 }
 
 #[test]
+fn arrived_prompts_are_admitted_in_the_order_of_their_reservations() {
+    let reservations = Reservations::BetweenSteps;
+    let mut engine = engine(EngineConfigInput { reservations, ..EngineConfigInput::default() });
+    let mut load = |content: u64| {
+        engine.submit(request(content, content, KvRole::Destination)).expect("it fits");
+        engine.reserve_remote().expect("there is room").request
+    };
+    let [first, second, third] = [0, 1, 2].map(&mut load);
+    for id in [third, first, second] {
+        engine.remote_kv_arrived(id);
+    }
+    let tags: Vec<u64> = step(&mut engine).iter().map(|row| row.0).collect();
+    assert_eq!(tags, [0, 1, 2]);
+}
+
+#[test]
 fn the_preemption_victim_is_configurable() {
     for (victim, scheduled, waits) in [(Victim::Newest, vec![0, 1], 2), (Victim::Oldest, vec![1], 0)] {
         let own = EngineConfigInput { num_gpu_blocks: 9, enable_prefix_caching: false, ..EngineConfigInput::default() };

@@ -5,6 +5,7 @@
 //! digit under the preset of its version.
 
 mod agents;
+mod handoffs;
 mod preemption;
 mod queue;
 mod ranks;

@@ -72,7 +72,7 @@ pub struct RequestDetail {
     /// Second output token.
     pub second_token_ns: Option<u64>,
     /// Maximum prompt tokens found in the (prefill) engine's prefix cache, or in its
-    /// tiers, at any of its admissions.
+    /// tiers, at any of its admissions; of a decode engine's at those after preemptions alone.
     pub most_cached_tokens: u32,
     /// Of the tokens cached at its first admission, those loaded from the host.
     pub host_cached_tokens: u32,
@@ -92,7 +92,7 @@ pub struct RequestDetail {
     pub transfer_start_ns: Option<u64>,
     /// Start of the first step with it on the decode engine.
     pub decode_scheduled_ns: Option<u64>,
-    /// Prompt tokens found in the decode engine's prefix cache.
+    /// Maximum prompt tokens found in the decode engine's prefix cache, for the handoff and after preemptions.
     pub decode_cached_tokens: Option<u32>,
     /// Prompt tokens that the router of each pool took to be cached where it sent
     /// it; none where the router asks for no such thing.
@@ -205,6 +205,11 @@ impl RequestRecord {
             detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
         } else {
             detail.decode_scheduled_ns.get_or_insert(now_ns);
+            // A prompt whose KV has come is not looked up, but after a preemption.
+            if detail.preempted_since_ns.is_some() {
+                detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
+                detail.decode_cached_tokens = Some(detail.decode_cached_tokens.unwrap_or(0).max(num_computed_tokens));
+            }
         }
         if let Some(since_ns) = detail.preempted_since_ns.take() {
             detail.preempted_ns += now_ns - since_ns;

@@ -28,11 +28,13 @@ pub(super) struct Hold {
     pub(super) filled_at: u64,
     /// Whether its prompt is computed, but no page was left for the token that comes of it.
     pub(super) is_stalled: bool,
+    /// How many of its tokens are offered to the cache once another engine has them.
+    pub(super) late_tokens: u32,
 }
 
 impl Hold {
     pub(super) const NONE: Self =
-        Self { node: radix::ROOT, tree_pages: 0, own_pages: 0, filled_at: 0, is_stalled: false };
+        Self { node: radix::ROOT, tree_pages: 0, own_pages: 0, filled_at: 0, is_stalled: false, late_tokens: 0 };
 
     pub(super) fn pages(self) -> u32 {
         self.tree_pages + self.own_pages
@@ -87,6 +89,8 @@ pub struct SglangEngine {
     /// Scratch of a pass: requests that it ends, and how many of their tokens may be
     /// reused.
     pub(super) ended: Vec<(RequestId, u32)>,
+    /// Requests whose KV another engine has got since the pass in flight began.
+    pub(super) released: Vec<RequestId>,
     /// Scratch for ordering those that wait.
     pub(super) candidates: Vec<Candidate>,
     /// Scratch for ordering: how prompts begin.
@@ -125,6 +129,7 @@ impl SglangEngine {
             joining: Vec::new(),
             retracted: Vec::new(),
             ended: Vec::new(),
+            released: Vec::new(),
             candidates: Vec::new(),
             beginnings: Vec::new(),
             next_sequence: 0,

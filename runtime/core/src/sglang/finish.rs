@@ -1,6 +1,8 @@
 //! Requests that leave, and KV that comes from elsewhere.
 
+use crate::compat::Reservations;
 use crate::request::{RequestId, RequestStatus};
+use crate::sglang::config::PassOrder;
 use crate::sglang::engine::{Hold, SglangEngine};
 
 impl SglangEngine {
@@ -17,6 +19,7 @@ impl SglangEngine {
                 self.waiting.leave(id, &mut self.requests);
             }
             RequestStatus::Running => self.running.retain(|&other| other != id),
+            RequestStatus::HoldingKv if self.released.contains(&id) => return,
             // No request of SGLang's waits for input.
             RequestStatus::HoldingKv | RequestStatus::WaitingForInput => {}
             RequestStatus::Finished => return,
@@ -29,6 +32,11 @@ impl SglangEngine {
     /// tokens may be reused, and is held if another engine is to have it.
     pub(super) fn finish(&mut self, id: RequestId, kept_tokens: u32) {
         self.end_reserve(id);
+        if self.is_source(id) && self.stores_sources_late() {
+            self.holds[id.index()].late_tokens = kept_tokens;
+            self.requests[id].status = RequestStatus::HoldingKv;
+            return;
+        }
         let filled_at = self.holds[id.index()].filled_at;
         let fills_now = filled_at == 0 || kept_tokens.is_multiple_of(self.config.page_size);
         let used_at = if fills_now { self.radix.tick(1) } else { filled_at };
@@ -38,6 +46,26 @@ impl SglangEngine {
         } else {
             self.drop_request(id);
         }
+    }
+
+    /// Whether KV that another engine is to have is offered to the cache when that has it, not when
+    /// it is computed. Source: `aisimulate-core` of Dynamo 1.6.
+    fn stores_sources_late(&self) -> bool {
+        self.config.reservations == Reservations::BetweenSteps && self.config.pass_order == PassOrder::PrefillFirst
+    }
+
+    /// Frees the KV that a request holds for another engine: at the end of a pass in flight.
+    pub(super) fn release_source(&mut self, id: RequestId) {
+        if self.step_in_flight && self.stores_sources_late() {
+            self.released.push(id);
+            return;
+        }
+        let late_tokens = self.holds[id.index()].late_tokens;
+        if late_tokens > 0 {
+            let now = self.radix.tick(1);
+            self.store(id, late_tokens, now);
+        }
+        self.drop_request(id);
     }
 
     pub(super) fn drop_request(&mut self, id: RequestId) {

@@ -80,7 +80,7 @@ impl ServingEngine for SglangEngine {
 
     fn release_held_kv(&mut self, id: RequestId) {
         assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
-        self.drop_request(id);
+        self.release_source(id);
     }
 
     fn has_schedulable_requests(&self) -> bool {

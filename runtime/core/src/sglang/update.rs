@@ -48,6 +48,11 @@ impl SglangEngine {
         }
         self.plan = plan;
         self.step_in_flight = false;
+        let mut released = std::mem::take(&mut self.released);
+        for id in released.drain(..) {
+            self.release_source(id);
+        }
+        self.released = released;
         self.applied_steps += 1;
         self.requests.recycle(self.applied_steps);
         self.outputs = out;

@@ -171,7 +171,7 @@ impl Engine {
     /// The load of a request is over: it goes on from its computed tokens, where it has waited.
     pub(crate) fn end_load(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
-        if self.config.quirks().takes_over_on_arrival() {
+        if self.config.quirks().admits_in_order_of_arrival() {
             self.kv_ready.push_back(id, &mut self.requests);
         } else {
             self.kv_ready.push_in_order(id, &mut self.requests);

@@ -1,0 +1,64 @@
+//! Prompts that go from prefill to decode workers. The numbers were printed by `aisimulate-core`
+//! 0.13.0, the crate of 1.6.1's replay.
+
+use crate::{replay, trace};
+
+/// Checks keys of the summary of prefill and decode workers with these engine arguments, under 1.6.
+#[track_caller]
+fn check(rows: &[String], engine: &str, decode_workers: &str, expected: &[(&str, &str)]) {
+    let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+    let [prefill, decode] =
+        ["prefill", "decode"].map(|role| format!(r#"{{"engine": {{{engine}, "worker_type": "{role}"}}}}"#));
+    let args = ["--prefill-engine-args", &prefill, "--decode-engine-args", &decode, "--trace-block-size", "64"];
+    let more = ["--num-decode-workers", decode_workers, "--report-format", "1.4", "--json"];
+    let report = replay(&trace(&rows), &[&args[..], &more].concat()).ended(0).json();
+    for (key, wanted) in expected {
+        let decimals = wanted.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let value = report[*key].as_f64().unwrap_or_else(|| panic!("{key} is {}", report[*key]));
+        assert_eq!(format!("{value:.decimals$}"), *wanted, "{key}");
+    }
+}
+
+fn row(at_ms: u32, input: u32, output: u32, ids: impl IntoIterator<Item = u32>) -> String {
+    let ids: Vec<u32> = ids.into_iter().collect();
+    let times = format!(r#""timestamp": {at_ms}, "input_length": {input}, "output_length": {output}"#);
+    format!(r#"{{{times}, "hash_ids": {ids:?}}}"#)
+}
+
+/// Two prompts get blocks at once, and the second, which is shorter, has its KV first: while there is
+/// one running slot, the first takes it.
+#[test]
+fn prompts_are_admitted_in_the_order_in_which_they_came_to_the_decode_worker() {
+    let engine = r#""num_gpu_blocks": 64, "max_num_seqs": 2, "max_num_batched_tokens": 512,
+        "kv_transfer_bytes_per_token": 131072, "kv_transfer_bandwidth": 64.0"#;
+    let rows = [
+        row(0, 1, 1, [0]),
+        row(11, 193, 5, 1..5),
+        row(12, 289, 2, 5..10),
+        row(17, 1, 2, [10]),
+        row(29, 64, 1, [11]),
+        row(30, 1, 1, [12]),
+    ];
+    let expected = [("mean_ttft_ms", "53.252327"), ("mean_itl_ms", "9.743237"), ("duration_ms", "101.495538")];
+    check(&rows, engine, "1", &expected);
+}
+
+/// The decode worker preempts the later of two prompts, and finds 3,936 of its tokens when it is back.
+#[test]
+fn what_a_preempted_request_finds_is_reuse() {
+    let engine = r#""block_size": 16, "num_gpu_blocks": 512, "max_num_seqs": 8, "max_num_batched_tokens": 2048,
+        "kv_transfer_bytes_per_token": 131072, "kv_transfer_bandwidth": 64.0"#;
+    let rows = [row(0, 4073, 178, 0..64), row(1, 1, 1, [100]), row(3, 3961, 94, 200..262)];
+    let expected = [("prefix_cache_reused_ratio", "0.489856876"), ("duration_ms", "5952.851437")];
+    check(&rows, engine, "2", &expected);
+}
+
+/// The second prompt begins as the first, and is admitted when that is computed and on its way.
+#[test]
+fn sglang_reuses_a_prompt_once_the_decode_worker_has_it() {
+    let engine = r#""backend": "sglang", "block_size": 64, "num_gpu_blocks": 4096, "max_num_seqs": 256,
+        "sglang": {"chunked_prefill_size": 8192}, "kv_transfer_bytes_per_token": 10000, "kv_transfer_bandwidth": 64.0"#;
+    let rows = [row(0, 917, 1, 0..15), row(3, 1500, 1, (0..5).chain(20..39))];
+    let expected = [("prefix_cache_reused_ratio", "0"), ("mean_ttft_ms", "55.56780"), ("duration_ms", "77.285056")];
+    check(&rows, engine, "2", &expected);
+}
