@@ -42,6 +42,9 @@ struct Options {
     kv_eviction_policy: String,
     #[serde(default = "published_block")]
     trace_block_size: usize,
+    /// Write the times of each request beside the report, as OUT.requests.json.
+    #[serde(default)]
+    per_request: bool,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq)]
@@ -69,7 +72,13 @@ fn main() -> Result<()> {
     let [trace, out, options] = &arguments[..] else { bail!("usage: dynamo-replay TRACE.jsonl OUT.json OPTIONS") };
     let options: Options = serde_json::from_str(options).context("OPTIONS")?;
     let report = match options.router {
-        Router::RoundRobin => serde_json::to_vec(&replay(Path::new(trace), &options)?)?,
+        Router::RoundRobin => {
+            let report = replay(Path::new(trace), &options)?;
+            if options.per_request {
+                std::fs::write(format!("{out}.requests.json"), serde_json::to_vec(&report.per_request)?)?;
+            }
+            serde_json::to_vec(&report)?
+        }
         #[cfg(feature = "kv-router")]
         Router::KvRouter => kv_router::replay(Path::new(trace), &options)?,
         #[cfg(not(feature = "kv-router"))]
@@ -103,7 +112,7 @@ fn replay(path: &Path, options: &Options) -> Result<ReplayReport> {
         adapters: ReplayAdapters::default(),
         max_sim_time_ms: None,
         max_in_flight: None,
-        record_per_request: false,
+        record_per_request: options.per_request,
         sla: SlaThresholds::default(),
         requests: Vec::new(),
     };
