@@ -53,12 +53,15 @@ use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
 use crate::values::{memory_limit, parameter, time_limit, timeout};
 
+/// Display order behind the other options and before the help.
+const LAST: usize = 900;
+
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
 #[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// End the command after this time, such as 90s or 10m, as a signal would: results so far are written.
-    #[arg(long, global = true, value_name = "DURATION", value_parser = timeout)]
+    /// End the command after this time, such as 90s or 10m, and write the results so far, as after a signal.
+    #[arg(long, global = true, display_order = LAST, value_name = "DURATION", value_parser = timeout)]
     pub(crate) timeout: Option<Duration>,
 
     #[command(subcommand)]
@@ -84,7 +87,7 @@ pub(crate) enum Command {
     /// Unpack a pack into a folder.
     #[command(after_help = pack::UNPACK_EXAMPLES)]
     Unpack(Deferred<pack::UnpackArgs>),
-    /// Compare two runs, two captures, or a run with a capture, and limit what became worse.
+    /// Compare two runs, two captures, or a run with a capture, and limit regressions.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(Deferred<CompareArgs>),
     /// Join the files of a sweep's shards to its table.
@@ -93,7 +96,7 @@ pub(crate) enum Command {
     /// Mirror captures, runs and the files of other tools as observations of requests.
     #[command(after_help = MIRROR_EXAMPLES)]
     Mirror(Deferred<MirrorArgs>),
-    /// Promote, hold or roll back a release by the observations of old and new.
+    /// Promote, hold or roll back a release by observations of a baseline and a candidate.
     #[command(after_help = GATE_EXAMPLES)]
     Gate(Deferred<GateArgs>),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
@@ -130,7 +133,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: InspectCommand,
     },
-    /// Show operator tables measured on GPUs, and what they say of a model's steps.
+    /// Show operator tables measured on GPUs, and price a model's steps by them.
     #[command(after_help = tables::TABLES_EXAMPLES)]
     Tables {
         #[command(subcommand)]
@@ -282,7 +285,7 @@ fn live_help(command: clap::Command, common: &'static [&str], examples: &'static
         .disable_help_flag(true)
         .help_template(PLAY_TEMPLATE)
         .before_help(examples)
-        .after_help(format!("`vcr {name} --help-all` lists every option, and how faults are written."))
+        .after_help(format!("`vcr {name} --help-all` lists every option and the syntax of faults."))
         .after_long_help(faults)
         .mut_args(|arg| {
             // Options of all commands are there already.

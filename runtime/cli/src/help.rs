@@ -18,7 +18,7 @@ macro_rules! with_exit_codes {
 
 /// As above, for all commands together.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
-  0  every assertion passed; what was compared is equal
+  0  every assertion passed, no difference was found
   1  an assertion failed, or a difference was found
   2  bad usage, script or input file
   3  a guest or an engine failed
@@ -28,7 +28,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
 /// As above, for commands that make no assertions.
 macro_rules! with_plain_exit_codes {
     ($text:literal) => {
-        concat!($text, "\n\nExit codes:\n  0  all went well\n  2  bad usage or input file")
+        concat!($text, "\n\nExit codes:\n  0  success\n  2  bad usage or input file")
     };
 }
 
@@ -52,7 +52,7 @@ macro_rules! with_simulation_exit_codes {
         concat!(
             $text,
             "\n\nExit codes:
-  0  all went well
+  0  success
   2  bad usage or input file
   3  a guest or an engine failed
   124, 130, 143  ended by --timeout, SIGINT or SIGTERM; results so far were written, marked partial"
@@ -116,11 +116,11 @@ pub(crate) const RECORD_EXAMPLES: &str = "Examples:
 
 What a capture discloses: lengths and times of requests, sampling parameters with stop texts,
 schemas and the like, names of adapters and sessions, and hashes of every block of each prompt.
-Who can guess a prompt can tell by those hashes whether it was sent. Texts can be read only with
---record-tokens (answers) and --record-prompts. docs/reference/record.md says more.
+The hashes confirm a guessed prompt. Texts can be read only with --record-tokens (answers) and
+--record-prompts. Details: docs/reference/record.md.
 
 Exit codes:
-  0  stopped by a signal, all that passed was written or counted; 124 if it was --timeout
+  0  stopped by a signal; every message was recorded or counted as lost; 124 if it was --timeout
   2  bad usage, or an address or a file that cannot be used
   3  the capture could not be written to its end, or the sockets failed";
 
@@ -135,11 +135,12 @@ pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
   vcr run scenarios/same_everywhere.rhai --target live              # engines in real time
   vcr run scenarios/same_everywhere.rhai --target http://host:8000  # any server of OpenAI's API
   vcr run scenarios/pd_burst.rhai --baseline out --max-regression ttft.p99=5%
-  vcr run bug.vcr                              # a pack: is the result still the same?
+  vcr run bug.vcr                              # a pack: compare with the packed result
   vcr run scenarios/pd_burst.rhai --pack-on-failure=bug.vcr
   vcr run capacity.rhai --uncertainty 200      # intervals, with a fitted latency model
-  vcr run scenarios/failure_drill.rhai --search rate=8..64   # the highest rate that keeps all assertions
-  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep retries=0,2 --sweep-out grid.csv
+  vcr run scenarios/failure_drill.rhai --search rate=8..64   # highest rate without failures
+  vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep retries=0,2 \\
+      --sweep-out grid.csv
   vcr run scenarios/failure_drill.rhai --repeat 8            # with eight seeds
   vcr run scenarios/failure_drill.rhai scenarios/fair_share.rhai --jobs 2"
 );
@@ -159,10 +160,10 @@ VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian."
 
 pub(crate) const INSPECT_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
-  vcr inspect summarize capture.jsonl # what a capture holds
-  vcr inspect conform recordings/     # does the core decide as the recorded engine did?
-  vcr inspect steps out --engine decode/0 --step 200    # what was in step 200, and why",
-    "all went well; what was compared is equal",
+  vcr inspect summarize capture.jsonl # requests, lengths and times
+  vcr inspect conform recordings/     # differences from the decisions of a recorded engine
+  vcr inspect steps out --engine decode/0 --step 200    # contents of step 200, and the reasons",
+    "success: no difference was found",
     "a difference was found"
 );
 
@@ -173,7 +174,8 @@ pub(crate) const CONFORM_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr inspect conform recordings/ --json > conform.json
 
 A recording is a folder with `steps.jsonl`, `requests.jsonl`, and `config.json` (of the
-scheduler alone) or `engine.json` (of a live engine). docs/reference/inspect-steps.md says how to make one.",
+scheduler alone) or `engine.json` (of a live engine). docs/reference/inspect-steps.md
+says how to make one.",
     "every decision of every recording is the same",
     "a decision differs"
 );
@@ -184,8 +186,8 @@ pub(crate) const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr inspect steps out --engine decode/1 --from 300 --limit 20
   vcr inspect steps recordings/fcfs-preempt --step 200
   vcr inspect steps out --diff other-out               # the first step that differs",
-    "all went well; with --diff: the logs are equal",
-    "with --diff: the logs differ"
+    "success; with --diff: no difference was found",
+    "with --diff: a difference was found"
 );
 
 pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
@@ -194,3 +196,25 @@ pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
   vcr completions zsh > ~/.zfunc/_vcr
   vcr completions fish > ~/.config/fish/completions/vcr.fish"
 );
+
+#[cfg(test)]
+mod tests {
+    /// The texts of a command and of those below it that are longer than a line of the help.
+    fn add_wrapped(command: &clap::Command, found: &mut Vec<String>) {
+        let texts = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
+        let lines: Vec<String> =
+            texts.flat_map(|text| text.to_string().lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        found.extend(lines.into_iter().filter(|line| line.chars().count() > 100));
+        command.get_subcommands().for_each(|below| add_wrapped(below, found));
+    }
+
+    /// A wrapped example cannot be copied: its quoted JSON has a line break inside.
+    #[test]
+    fn examples_and_notes_fit_the_lines_of_the_help() {
+        let mut command = crate::args::command();
+        command.build();
+        let mut found = Vec::new();
+        add_wrapped(&command, &mut found);
+        assert!(found.is_empty(), "longer than a line of the help:\n{}", found.join("\n"));
+    }
+}

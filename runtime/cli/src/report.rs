@@ -14,12 +14,12 @@ use crate::refusal::Refusal;
 
 pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vcr run scenarios/pd_burst.rhai --out out
-  vcr report out                                  # report.html, junit.xml, summary.md, openmetrics.txt again
+  vcr report out                                  # report.html, junit.xml and more again
   vcr report out --files parquet,csv              # the requests as tables
   vcr report before after -o comparison.html      # one page that compares two folders
 
 Exit codes:
-  0  all went well
+  0  success
   2  bad usage or input file";
 
 /// Files that are written by default.

@@ -30,7 +30,7 @@ pub struct Serving {
     pub prefill_context_parallel: u64,
     /// Ranks with attention of their own.
     pub data_parallel: u64,
-    /// Whether experts are dealt out over the GPUs of all ranks.
+    /// Whether experts are distributed over the GPUs of all ranks.
     pub expert_parallel: bool,
     /// Data type of the KV cache; `auto` follows the checkpoint.
     pub kv_cache_dtype: String,

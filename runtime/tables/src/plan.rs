@@ -22,7 +22,7 @@ use crate::system::System;
 pub(crate) struct Parallel {
     /// GPUs that share the attention of a rank.
     pub(crate) tensor: u32,
-    /// GPUs among which experts are dealt out.
+    /// GPUs that experts are distributed over.
     pub(crate) expert: u32,
     /// Ranks with attention of their own and experts in common.
     pub(crate) attention_ranks: u32,

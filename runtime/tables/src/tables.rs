@@ -34,7 +34,7 @@ pub struct TablesInput {
     pub model: String,
     /// GPUs that share the attention of a rank.
     pub tensor_parallel: u32,
-    /// GPUs among which experts are dealt out.
+    /// GPUs that experts are distributed over.
     pub expert_parallel: u32,
     /// Ranks with attention of their own and experts in common.
     pub attention_dp: u32,

@@ -104,7 +104,7 @@ pub struct VllmArgs {
     pub prefill_context_parallel_size: u32,
     /// Ranks with engines of their own.
     pub data_parallel_size: u32,
-    /// Whether experts are dealt out over all GPUs.
+    /// Whether experts are distributed over all GPUs.
     pub expert_parallel: bool,
     /// Data type of weights and activations; `auto` follows the checkpoint.
     pub dtype: String,

@@ -13,9 +13,10 @@ pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr fit recorded.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
   vcr fit requests.csv --engine '--num-gpu-blocks 27000' --shape llama-3.1-8b -o model.json
-  vcr fit requests.csv --engine 'num_gpu_blocks: 27_000' -o model.json \
-    --base 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
-  vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total --engine 'num_gpu_blocks: 27_000' -o model.json
+  vcr fit requests.csv --engine 'num_gpu_blocks: 27_000' -o model.json \\
+      --base 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total \\
+      --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --steps steps.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json --emit-wasm model.wasm

@@ -15,7 +15,7 @@ pub(crate) const MIRROR_EXAMPLES: &str = with_plain_exit_codes!(
       --set backend=vllm --set backend_version=0.33 -o candidate.jsonl
 
 Reads observations, captures, folders of vcr run --out (DIR#RUN names a run), streams, responses and
-request logs of servers, aiperf, guidellm, spans, and tables. docs/reference/gate.md has the formats."
+request logs of servers, aiperf, guidellm, spans, and tables. Formats: docs/reference/gate.md."
 );
 
 pub(crate) const GATE_EXAMPLES: &str = "Examples:
@@ -83,11 +83,11 @@ pub(crate) struct GateArgs {
     #[arg(value_parser = crate::values::InputPath)]
     pub(super) policy: Option<PathBuf>,
 
-    /// Observations of the old, or anything that vcr mirror reads.
+    /// Observations of the baseline, or anything that vcr mirror reads.
     #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
     pub(super) baseline: Vec<String>,
 
-    /// Observations of the new.
+    /// Observations of the candidate.
     #[arg(long, num_args = 1.., value_name = "INPUT", required_unless_present = "print_policy")]
     pub(super) candidate: Vec<String>,
 
@@ -141,7 +141,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     if vcr_gate::mirror::SETTABLE.contains(&label) {
         return Ok((label.to_owned(), value.to_owned()));
     }
-    Err(format!("there is no label `{label}`: expected {}", vcr_gate::mirror::SETTABLE.join(", ")))
+    Err(format!("unknown label `{label}`: expected {}", vcr_gate::mirror::SETTABLE.join(", ")))
 }
 
 fn column(text: &str) -> Result<(String, String), String> {
@@ -149,5 +149,5 @@ fn column(text: &str) -> Result<(String, String), String> {
     if vcr_gate::mirror::is_column(standard) {
         return Ok((standard.to_owned(), own.to_owned()));
     }
-    Err(format!("there is no column `{standard}`: expected {}", vcr_gate::mirror::columns()))
+    Err(format!("unknown column `{standard}`: expected {}", vcr_gate::mirror::columns()))
 }

@@ -12,7 +12,7 @@ pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new my-model --world latency-model   # a project that builds and passes its test
   vcr guest build my-model                       # into my-model/dist/my-model.wasm
   vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
-  vcr guest inspect my-model/dist/my-model.wasm  # what it is, and what it wants
+  vcr guest inspect my-model/dist/my-model.wasm  # its world, imports and limits
   vcr guest push my-model/dist/my-model.wasm oci://ghcr.io/someone/my-model:1"
 );
 
@@ -22,8 +22,8 @@ pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new first-come --world scheduler-policy --path ~/guests/first-come
   vcr guest new my-model --world latency-model --lang python
 
-The worlds: latency-model, scheduler-policy, router, autoscaler, failure-injector, token-source. A project
-needs nothing of the simulator but the binary: the SDK and the interface lie in its `vendor`."
+Worlds: latency-model, scheduler-policy, router, autoscaler, failure-injector, token-source.
+A project needs only this binary to build: the SDK and the interface are in its folder `vendor`."
 );
 
 pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
@@ -39,7 +39,8 @@ Exit codes:
 
 pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   vcr guest check guests/dist/roofline.wasm              # with the example config inside
-  vcr guest check guests/dist/roofline.wasm --config '{\"model\": \"llama-3.1-8b\", \"gpu\": \"h100-sxm\"}'
+  vcr guest check guests/dist/roofline.wasm \\
+      --config '{\"model\": \"llama-3.1-8b\", \"gpu\": \"h100-sxm\"}'
   vcr guest check my-model/dist/my-model.wasm --config my-model/config.json --seed 7
   vcr guest check my-model/dist/my-model.wasm --json > check.json
 
@@ -51,15 +52,15 @@ Exit codes:
   0  every check passed
   1  a check failed
   2  bad usage, a file that is not a guest of this build, or a config that the guest refuses
-  3  the guest failed (it trapped, used up a limit, or answered an error), or this machine refused memory";
+  3  the guest failed (it trapped, used up a limit, or answered an error), or memory ran out";
 
 pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr guest vocabulary tokenizer.json -o vocabulary.json
   vcr play --tokens guests/dist/json-tokens.wasm --tokens-config @vocabulary.json
 
-It writes {\"vocabulary\": {...}, \"byte_tokens\": [...]}: every piece of text that is a token of the model,
-without special tokens. Tokenizers with byte-level pieces and those of SentencePiece are read."
+It writes {\"vocabulary\": {...}, \"byte_tokens\": [...]}: the text of every token of the model but
+special ones. Byte-level and SentencePiece tokenizers are supported."
 );
 
 /// Options of `vcr guest build`.

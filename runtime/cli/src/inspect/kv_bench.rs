@@ -18,7 +18,7 @@ pub(crate) const KV_BENCH_EXAMPLES: &str = "Examples:
   vcr inspect kv-bench                                          # two processes on this machine
   vcr inspect kv-bench --total 1MiB --page 16KiB --repeat 50
   vcr inspect kv-bench --listen 0.0.0.0:5600                    # on one host,
-  vcr inspect kv-bench --connect 10.0.0.7:5600 --json           # and on another, with the same sizes
+  vcr inspect kv-bench --connect 10.0.0.7:5600 --json           # and on another, same sizes
   vcr inspect kv-bench --kv-transfer-tls-cert engine.pem --kv-transfer-tls-key engine-key.pem \\
     --kv-transfer-tls-ca authority.pem
 

@@ -16,11 +16,12 @@ pub(crate) const MODEL_EXAMPLES: &str = "Examples:
   vcr inspect model config.json --json
   vcr inspect model --list
 
-In scenarios model(\"NAME\") is the same; engine(#{ model: model(\"NAME\", #{ gpu: \"h100\" }) }) takes its groups and blocks.
+In scenarios model(\"NAME\") is the same; engine(#{ model: model(\"NAME\", #{ gpu: \"h100\" }) })
+takes its groups and blocks.
 
 Exit codes:
-  0  all went well
-  2  the model or an option is unknown or invalid, or the memory does not hold weights or one sequence";
+  0  success
+  2  unknown or invalid model or option, or too little memory for the weights or one sequence";
 
 /// Options of `vcr inspect model`.
 #[derive(Debug, Args)]

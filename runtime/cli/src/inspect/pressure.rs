@@ -15,7 +15,7 @@ pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
   vcr inspect pressure before after --json
 
 Exit codes:
-  0  all went well
+  0  success
   2  bad usage or input file";
 
 /// Options of `vcr inspect pressure`.

@@ -13,12 +13,13 @@ use crate::terminal::style::{BOLD, bare_table, write_table};
 
 pub(crate) const VLLM_ARGS_EXAMPLES: &str = "Examples:
   vcr inspect vllm-args 'vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 512'
-  vcr inspect vllm-args --gpu b200 --vllm-minor 0.32 -- --tensor-parallel-size 4 --kv-cache-dtype fp8
+  vcr inspect vllm-args --gpu b200 --vllm-minor 0.32 -- --tensor-parallel-size 4 \\
+      --kv-cache-dtype fp8
 
 In scenarios vllm_args(\"vllm serve ...\") is an engine; vcr play and vcr serve have --vllm-args.
 
 Exit codes:
-  0  all went well
+  0  success
   2  an argument is unknown, invalid or not simulated";
 
 /// Options of `vcr inspect vllm-args`.

@@ -11,8 +11,8 @@ pub(crate) const PACK_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr pack scenarios/pd_burst.rhai -o bug.vcr
   vcr pack scenarios/pd_burst.rhai --seed 7 -o bug.vcr
-  vcr pack scenarios/trace_replay.rhai --redact -o bug.vcr    # of traces and captures only lengths and hashes
-  vcr run bug.vcr                              # on another machine: is the result the same?
+  vcr pack scenarios/trace_replay.rhai --redact -o bug.vcr    # no contents of traces
+  vcr run bug.vcr                              # on another machine: compare the results
 
 The scenario is run once. The pack has the script, every file it reads, the options, the report,
 the fingerprint, and a digest of each step, so that a later run can name the first that differs.
@@ -42,7 +42,7 @@ pub(crate) struct PackArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Of traces and captures pack lengths, hashes and times only, and the result of running those.
+    /// Pack only lengths, hashes and times of traces and captures, and the result of running those.
     #[arg(long)]
     pub(crate) redact: bool,
 

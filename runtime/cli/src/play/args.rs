@@ -228,7 +228,7 @@ pub(crate) struct EventArgs {
     pub(crate) kv_events_buffer_steps: u64,
 
     /// Hash algorithm of KV blocks.
-    #[arg(long, value_enum, default_value = "sha256")]
+    #[arg(long, value_enum, value_name = "ALGORITHM", default_value = "sha256")]
     pub(crate) prefix_caching_hash_algo: HashArg,
 
     /// Seed of the first block's hash: PYTHONHASHSEED of the real engine.
@@ -243,7 +243,7 @@ pub(crate) struct EventArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults")]
 pub(crate) struct FaultArgs {
-    /// Inject a fault, such as `error:rate=0.1,after=5` (repeatable); the syntax is below.
+    /// Inject a fault, such as `error:rate=0.1,after=5` (repeatable); --help-all has the syntax.
     #[arg(long = "fault", value_name = "FAULT")]
     pub(crate) faults: Vec<FaultRule>,
 
@@ -287,7 +287,7 @@ pub(crate) struct ProcessArgs {
     #[arg(long)]
     pub(crate) log_requests: bool,
 
-    /// Log errors only; RUST_LOG says more precisely what.
+    /// Log errors only; RUST_LOG selects more precisely.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -228,8 +228,8 @@ impl LiveGuests {
         }))
     }
 
-    /// The failure injector that is a guest; with a fallback, nothing goes wrong
-    /// any more where it fails.
+    /// The failure injector that is a guest; with a fallback, nothing is injected
+    /// after it fails.
     pub(crate) fn injector(
         &self,
         reference: &str,

@@ -31,11 +31,11 @@ pub(crate) struct PlaybackArgs {
     pub(crate) playback_steps: Option<PathBuf>,
 
     /// Source of the times [default: recorded; model if a latency is given].
-    #[arg(long, value_enum, value_name = "WHEN", requires = "playback")]
+    #[arg(long, value_enum, value_name = "SOURCE", requires = "playback")]
     pub(crate) playback_times: Option<TimesArg>,
 
-    /// Match requests with records by [default: content; index if no record has hashes].
-    #[arg(long, alias = "replay-match", value_enum, value_name = "HOW")]
+    /// Key that matches requests with records [default: content; index if no record has hashes].
+    #[arg(long, alias = "replay-match", value_enum, value_name = "KEY")]
     pub(crate) playback_match: Option<MatchArg>,
 
     /// Handling of requests that are not in the capture.

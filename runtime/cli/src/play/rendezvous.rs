@@ -29,7 +29,7 @@ pub(crate) enum RoleArg {
 #[command(next_help_heading = "Prefill and decode apart")]
 pub(crate) struct RendezvousArgs {
     /// Protocol by which prefill and decode engines find each other whose requests come at once.
-    #[arg(long, value_enum, default_value = "none")]
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value = "none")]
     kv_rendezvous: RendezvousArg,
 
     /// Bootstrap port; the engine's number is added to it: of each engine with `dynamo`, else of the first one.
@@ -38,7 +38,7 @@ pub(crate) struct RendezvousArgs {
 
     /// Part of this process in requests that name a room but neither do_remote_decode nor do_remote_prefill;
     /// `decode` also listens at no port.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "ROLE")]
     kv_rendezvous_role: Option<RoleArg>,
 
     /// Time after which a worker that does not come to a room is given up.

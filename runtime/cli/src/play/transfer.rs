@@ -88,15 +88,15 @@ pub(crate) struct TransferArgs {
     pub(crate) kv_lease: Option<u64>,
 
     /// Carrier of KV bytes between engines, the same at both ends.
-    #[arg(long, value_enum, default_value = "none", env = "VCR_KV_TRANSFER")]
+    #[arg(long, value_enum, value_name = "CARRIER", default_value = "none", env = "VCR_KV_TRANSFER")]
     pub(crate) kv_transfer: PlaneArg,
 
     /// Duration of a transfer: that of the bytes, the modelled one, or the longer one of both.
-    #[arg(long, value_enum, default_value = "slower-of")]
+    #[arg(long, value_enum, value_name = "SOURCE", default_value = "slower-of")]
     pub(crate) kv_transfer_time: TimeArg,
 
     /// Engine that moves the bytes, as the prefill engine announces it: decode reads, or prefill writes.
-    #[arg(long, value_enum, default_value = "pull")]
+    #[arg(long, value_enum, value_name = "MODE", default_value = "pull")]
     pub(crate) kv_transfer_mode: ModeArg,
 
     /// Address to listen at for KV transfers over TCP; the engine's number is added to the port
@@ -114,7 +114,7 @@ pub(crate) struct TransferArgs {
     pub(crate) kv_transfer_timeout: u64,
 
     /// Fate of a request whose KV does not arrive: an error, or its prompt is computed here.
-    #[arg(long, value_enum, default_value = "fail")]
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "fail")]
     pub(crate) kv_load_failure_policy: FailureArg,
 
     /// Bytes of a KV block over all layers of its group, heads and tensor-parallel ranks [default: those of the shape].

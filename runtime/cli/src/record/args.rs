@@ -84,7 +84,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Log errors only, and print no summary; RUST_LOG says more precisely what.
+    /// Log errors only, and print no summary; RUST_LOG selects more precisely.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

@@ -19,14 +19,19 @@ pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
     "Examples:
   vcr replay conversation_trace.jsonl --num-workers 4 --router-mode kv_router
   vcr replay trace.jsonl --extra-engine-args '{\"num_gpu_blocks\": 8192, \"speedup_ratio\": 2}'
-  vcr replay trace.jsonl --extra-engine-args '{\"num_g2_blocks\": 100000, \"kv_bytes_per_token\": 131072}'
+  vcr replay trace.jsonl \\
+      --extra-engine-args '{\"num_g2_blocks\": 100000, \"kv_bytes_per_token\": 131072}'
   vcr replay trace.jsonl --num-workers 2 --extra-engine-args '{\"dp_size\": 8}'
-  vcr replay trace.jsonl --extra-engine-args @engine.json --preset dynamo-1.4 --report-format 1.4 --json
+  vcr replay trace.jsonl --extra-engine-args @engine.json --preset dynamo-1.4 \\
+      --report-format 1.4 --json
   vcr replay trace.jsonl --prefill-engine-args '{\"worker_type\": \"prefill\"}' \\
-      --decode-engine-args '{\"worker_type\": \"decode\"}' --num-prefill-workers 2 --num-decode-workers 2
+      --decode-engine-args '{\"worker_type\": \"decode\"}' \\
+      --num-prefill-workers 2 --num-decode-workers 2
   vcr replay --input-tokens 1000 --output-tokens 200 --request-count 500 --request-rate 8
-  vcr replay trace.jsonl --router-mode my-router.wasm --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
-  vcr replay trace.jsonl --autoscale '{\"policy\": \"target_requests\", \"target\": 8, \"interval_s\": 30, \"max\": 16}' \\
+  vcr replay trace.jsonl --router-mode my-router.wasm \\
+      --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr replay trace.jsonl \\
+      --autoscale '{\"policy\": \"target_requests\", \"target\": 8, \"interval_s\": 30, \"max\": 16}' \\
       --extra-engine-args '{\"startup_time\": 60}'
   vcr replay trace.jsonl --sweep num_workers=1..16 --sweep router_mode=round_robin,kv_router \\
       --sweep max_num_seqs=64,128 --sweep-out sweep.csv
@@ -83,7 +88,7 @@ pub(crate) struct TraceArgs {
 
     /// Turns of sessions in a capture, which wait for each other: recorded (as the capture names them), by-prefix (also
     /// requests that extend an earlier prompt) or none.
-    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    #[arg(long, value_name = "MODE", default_value = "recorded")]
     pub(crate) sessions: Sessions,
 
     /// Scope within which equal hash ids mean equal tokens: trace, play or session [default: set by the trace].
@@ -202,7 +207,7 @@ pub(crate) struct ClusterArgs {
     pub(crate) latency: Option<String>,
 
     /// KV transfers that share bandwidth: none (as in Dynamo), per-prefill-worker or shared.
-    #[arg(long, value_name = "WHICH", default_value = "none")]
+    #[arg(long, value_name = "MODE", default_value = "none")]
     pub(crate) kv_transfer_contention: Contention,
 }
 
@@ -395,9 +400,9 @@ pub(crate) enum IdScope {
 /// The time that a replay takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ReplayMode {
-    /// Virtual.
+    /// In virtual time.
     Offline,
-    /// Real.
+    /// In real time, on live engines of this process.
     Online,
 }
 

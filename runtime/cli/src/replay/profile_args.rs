@@ -17,11 +17,11 @@ pub(crate) struct ProfileArgs {
     pub(crate) snapshot_seed: Option<u64>,
 
     /// Warm the caches before the profile: each lane sends the last request before its snapshot of each conversation that
-    /// goes on, and then N of these again, of one output token each. They are not measured.
+    /// continues, and then N of these again, with one output token each. They are not measured.
     #[arg(long, value_name = "N", default_value = "0", requires = "lanes")]
     pub(crate) warmup_requests: u32,
 
-    /// Start requests for this long, the trace from its beginning again after its last play [default: each play once].
+    /// Start requests for this long and repeat the trace after its last play [default: each play once].
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) profile_duration: Option<u64>,
 
@@ -29,11 +29,11 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "DURATION", requires = "profile_duration", value_parser = crate::values::time_limit)]
     pub(crate) profile_grace: Option<u64>,
 
-    /// Cut what a play waits for to this, while it has nothing in flight.
+    /// Maximum time that a play waits while none of its requests is in flight.
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) play_idle_cap: Option<u64>,
 
-    /// Cut what all plays wait for to this, while none has anything in flight.
+    /// Maximum time that all plays wait while no request of any is in flight.
     #[arg(long, value_name = "DURATION", requires = "lanes", value_parser = crate::values::time_limit)]
     pub(crate) idle_cap: Option<u64>,
 }

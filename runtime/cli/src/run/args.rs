@@ -17,8 +17,8 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "NAME=FROM..TO", conflicts_with_all = ["out", "requests"])]
     pub(crate) search: Option<String>,
 
-    /// Where the search ends: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
-    #[arg(long, value_name = "WHEN", requires = "search", default_value = "broken", hide_default_value = true)]
+    /// End of the search: `broken` at the highest value that keeps all assertions, `kept` at the lowest.
+    #[arg(long, value_name = "END", requires = "search", default_value = "broken", hide_default_value = true)]
     pub(crate) until: Until,
 
     /// Distance of the values that a search can find [default: 1 between whole numbers, else about 1 % of the range].

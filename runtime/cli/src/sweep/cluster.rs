@@ -27,7 +27,7 @@ pub(crate) struct RayArgs {
     #[arg(long, value_name = "ADDRESS", requires = "sweeps", conflicts_with = "shard")]
     pub(crate) on: Option<String>,
 
-    /// Folder that keeps the results of --on as they come; a sweep that was ended goes on from it.
+    /// Folder of the results of --on; an interrupted sweep continues from it.
     #[arg(long, value_name = "DIR", requires = "on")]
     pub(crate) results: Option<PathBuf>,
 }

@@ -17,7 +17,8 @@ pub(crate) const TABLES_EXAMPLES: &str = with_plain_exit_codes!(
   vcr tables check h100_sxm meta-llama/Meta-Llama-3.1-70B --tensor-parallel 4
 
 The tables are NVIDIA's, of the package aiconfigurator-core; vcr has none of its own. In scenarios:
-  latency: tables(#{ system: \"h100_sxm\", model: \"meta-llama/Meta-Llama-3.1-70B\", tensor_parallel: 4 })"
+  latency: tables(#{ system: \"h100_sxm\", model: \"meta-llama/Meta-Llama-3.1-70B\",
+      tensor_parallel: 4 })"
 );
 
 pub(crate) const LIST_EXAMPLES: &str = with_plain_exit_codes!(
@@ -39,8 +40,8 @@ pub(crate) const CHECK_EXAMPLES: &str = with_plain_exit_codes!(
   vcr tables check h200_sxm deepseek-ai/DeepSeek-V3 --tensor-parallel 8 --expert-parallel 8
   vcr tables check h100_sxm ./config.json        # your own model
 
-It prints the operators of one step and the price of typical steps, with the share of time that rows of the
-tables, interpolation, extrapolation and formulas account for."
+It prints the operators of one step and the times of typical steps, with the shares of time from
+rows of the tables, interpolation, extrapolation and formulas."
 );
 
 pub(crate) const PRICE_EXAMPLES: &str = with_plain_exit_codes!(
@@ -48,11 +49,11 @@ pub(crate) const PRICE_EXAMPLES: &str = with_plain_exit_codes!(
   vcr tables price h100_sxm meta-llama/Meta-Llama-3.1-70B --tensor-parallel 4 --steps steps.jsonl
   vcr tables price h100_sxm meta-llama/Meta-Llama-3.1-8B --operators --steps -   # typed in
 
-A line of the file is a step, such as {\"decode_requests\": 64, \"decode_context_tokens\": 131072}:
-prefill_requests, prefill_tokens, prefill_context_tokens,
-prefill_attention_pairs, decode_requests, decode_tokens, decode_context_tokens, sampled_requests. Of prompts
-that are all alike the pairs are known; a decode has a token, and every request emits one, unless given.
-For each line one of JSON is printed: nanoseconds, in all and by source."
+Each line of the file is a step, such as {\"decode_requests\": 64, \"decode_context_tokens\": 131072}.
+Fields: prefill_requests, prefill_tokens, prefill_context_tokens, prefill_attention_pairs,
+decode_requests, decode_tokens, decode_context_tokens, sampled_requests. Defaults: the pairs of
+prompts of equal length, one token for each decode, one output for each request. For each step a
+line of JSON is printed: nanoseconds, in total and by source."
 );
 
 #[derive(Debug, Subcommand)]
@@ -91,7 +92,7 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 }
 
-/// Whose kernels were measured, and where.
+/// Backend of the measured kernels, and their place.
 #[derive(Debug, Args)]
 pub(crate) struct StackArgs {
     #[command(flatten)]
@@ -100,7 +101,7 @@ pub(crate) struct StackArgs {
     /// The GPU, such as h100_sxm.
     pub(crate) system: String,
 
-    /// Whose kernels were measured.
+    /// Backend whose kernels were measured.
     #[arg(long, default_value = "vllm", value_name = "NAME")]
     pub(crate) backend: String,
 
@@ -133,7 +134,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) tensor_parallel: u32,
 
-    /// GPUs among which experts are dealt out.
+    /// GPUs that experts are distributed over.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) expert_parallel: u32,
 

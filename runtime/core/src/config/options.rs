@@ -364,7 +364,7 @@ options! {
         "max_num_scheduled_tokens", None, All, "maximum number of tokens scheduled in a step, which leaves room for those of a drafter";
     PREFILL_SCHEDULE_INTERVAL prefill_schedule_interval: Count("steps", 1..=1 << 30), "prefill_schedule_interval",
         None, All,
-        "steps from one that computes prompts to the next, as long as any request decodes and all that wait find room; before 0.33 of ranks that step together alone";
+        "minimum distance in steps between steps that compute prompts, while requests decode and all waiting ones fit; before 0.33 only with ranks that step together";
     MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, All,
         "longest sequence, prompt and output; one such sequence must fit into the pool";
     ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, All,
@@ -375,17 +375,17 @@ options! {
         "long_prefill_token_threshold", None, All,
         "maximum tokens of one request in a step while there are other requests; 0 for no maximum";
     ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some("0.31"), All,
-        "raise that threshold to budget / requests where this is more";
+        "raise `long_prefill_token_threshold` to budget / requests where that is more";
     WATERMARK watermark: Share("share"), "watermark", None, All,
         "share of the pool that admissions leave free while others run";
     SCHEDULER_RESERVE_FULL_ISL scheduler_reserve_full_isl: Switch(), "reserve_full_isl", None, All,
         "admit only when the whole known sequence fits, not just its first chunk";
     MAX_NUM_ACTIVE_SEQS max_num_active_seqs: Limit("count", 1..=u32::MAX, "`max_num_seqs`"), "max_num_active_seqs",
-        Some("0.31"), All, "a tighter cap on running requests";
+        Some("0.31"), All, "maximum number of running requests below `max_num_seqs`";
     ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
         "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
     PIPELINE_PARALLEL_SIZE pipeline_parallel_size: Count("count", 1..=64), "pp", None, All,
-        "stages that the layers are split into, each of which computes a step of its own at a time";
+        "pipeline stages, each of which computes its own step";
     DECODE_CONTEXT_PARALLEL_SIZE decode_context_parallel_size: Count("count", 1..=1_024), "dcp", None, All,
         "ranks that share the KV of each sequence: a block has `block_size` tokens on each of them";
     NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
@@ -400,7 +400,7 @@ options! {
         Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`, or the largest item"), "max_num_encoder_input_tokens", None, All,
         "maximum number of embeddings of images and other media that the encoder computes in a step";
     ENCODER_CACHE_SIZE encoder_cache_size: Limit("tokens", 1..=u32::MAX, "`max_num_batched_tokens`, or the largest item"),
-        "encoder_cache_size", None, All, "embeddings of media that are kept, for chunks and requests to come";
+        "encoder_cache_size", None, All, "size of the encoder cache in embeddings of media";
     DISABLE_CHUNKED_MM_INPUT disable_chunked_mm_input: Switch(), "disable_chunked_mm_input", None, All,
         "end a chunk before media that it does not hold as a whole";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,

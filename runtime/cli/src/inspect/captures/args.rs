@@ -13,7 +13,7 @@ use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
 pub(crate) const SUMMARIZE_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr inspect summarize capture.jsonl.zst
-  vcr inspect summarize report.json            # a report of guidellm, or anything else that converts
+  vcr inspect summarize report.json            # of guidellm, or another format
   vcr inspect summarize capture.jsonl --json | jq .ttft_ns.p99
 
 docs/reference/inspect.md lists the formats and explains the numbers."
