@@ -137,5 +137,5 @@ def test_a_failing_class_is_named_with_its_line():
         vcr.run(script, plugins={"wrong": Wrong})
     with pytest.raises(TypeError, match="invalid plugin `wrong`"):
         vcr.run(script, plugins={"wrong": int})
-    with pytest.raises(vcr.InputError, match="there is no plugin `wrong`"):
+    with pytest.raises(vcr.InputError, match="unknown plugin `wrong`"):
         vcr.run(script)

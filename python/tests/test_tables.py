@@ -130,7 +130,7 @@ def test_comparisons_have_the_bytes_of_the_binary(small, binary, tmp_path):
     code, out, _ = binary(*words)
     assert comparison.to_json().encode() == out and comparison.passed == (code == 0)
     assert comparison["pairs"][0]["changes"]
-    with pytest.raises(vcr.InputError, match="no metric `tft`"):
+    with pytest.raises(vcr.InputError, match="unknown metric `tft`"):
         vcr.compare(tmp_path / "before", tmp_path / "after", max_regression={"tft.p99": "5%"})
 
 

@@ -148,7 +148,7 @@ class Report:
         for run in runs:
             if run.name == name:
                 return run
-        raise KeyError(f"there is no run `{name}`: there are {', '.join(run.name for run in runs)}")
+        raise KeyError(f"unknown run `{name}`: expected {', '.join(run.name for run in runs)}")
 
     def __iter__(self) -> Iterator[RunReport]:
         return iter(self.runs)

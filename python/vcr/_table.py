@@ -44,7 +44,7 @@ class Table:
     def __getitem__(self, name: str) -> list[Any]:
         column = self._table.column(name)
         if column is None:
-            raise KeyError(f"there is no column `{name}`: there are {', '.join(self.column_names)}")
+            raise KeyError(f"unknown column `{name}`: expected {', '.join(self.column_names)}")
         return column
 
     def to_pyarrow(self) -> pyarrow.Table:

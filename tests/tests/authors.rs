@@ -103,8 +103,7 @@ fn templates_pass_as_they_are_and_replace_nothing() {
 fn errors_show_their_line_with_a_caret() {
     let folder = Folder::with("let a = 1;\nlet b = engin(#{});\n");
     let said = folder.run(&[]).ended(2);
-    let excerpt =
-        "error: test.rhai:2:9: there is no function `engin`\n   |\n 2 | let b = engin(#{});\n   |         ^\n";
+    let excerpt = "error: test.rhai:2:9: unknown function `engin`\n   |\n 2 | let b = engin(#{});\n   |         ^\n";
     assert!(said.stderr.starts_with(excerpt), "{}", said.stderr);
     let folder = Folder::with("let a = \u{1b}[31m;");
     let said = folder.run(&[]).ended(2);

@@ -136,7 +136,7 @@ fn a_regression_ends_with_exit_code_1() {
 
     let refused = |limit: &str, needles: &[&str]| compare(&["--max-regression", limit]).failed(2, needles);
     refused("ttft=5%", &["expected METRIC.STATISTIC=PERCENT%"]);
-    refused("tttft.p99=5%", &["there is no metric `tttft`"]);
+    refused("tttft.p99=5%", &["unknown metric `tttft`"]);
     refused("ttft.p98=5%", &["`ttft` has no `p98` on both sides: expected", "p99"]);
     refused("batch.mean=5%", &["`batch` has no direction"]);
 }

@@ -90,7 +90,8 @@ fn a_policy_decides_and_is_printed() {
     folder.write("policy.toml", printed.replace("ttft_p95 = 0.05", "ttft_p95 = 0.25"));
     let _ = gate(&folder, &["--policy", "policy.toml"]).ended(0);
     folder.write("policy.toml", "policy = 1\n[limits]\nttft = 3\n");
-    gate(&folder, &["--policy", "policy.toml"]).failed(2, &["`policy.toml`, field `limits.ttft`", "no signal `ttft`"]);
+    gate(&folder, &["--policy", "policy.toml"])
+        .failed(2, &["`policy.toml`, field `limits.ttft`", "unknown signal `ttft`"]);
     gate(&folder, &["--policy", "none.toml"]).failed(2, &["cannot read `none.toml`"]);
     gate(&folder, &["--alpha", "0.7"]).failed(2, &["invalid alpha 0.7"]);
     folder.vcr(&["gate", "--baseline", "before.jsonl"]).failed(2, &["--candidate"]);
@@ -310,8 +311,8 @@ fn tables_have_columns_of_any_name() {
         folder.write("bad.csv", csv);
         folder.vcr(&["mirror", "bad.csv", "-o", "-"]).failed(2, needles);
     }
-    folder.vcr(&["mirror", "x", "-o", "-", "--column", "speed=v"]).failed(2, &["there is no column `speed`"]);
-    folder.vcr(&["mirror", "x", "-o", "-", "--set", "colour=red"]).failed(2, &["there is no label `colour`"]);
+    folder.vcr(&["mirror", "x", "-o", "-", "--column", "speed=v"]).failed(2, &["unknown column `speed`"]);
+    folder.vcr(&["mirror", "x", "-o", "-", "--set", "colour=red"]).failed(2, &["unknown label `colour`"]);
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn runs_and_captures_are_gated_directly() {
     let report = gate("out#old", "out#new", &[]).ended(10).json();
     assert!(report["reason"].as_str().is_some_and(|reason| reason.starts_with("latency_p95 of all")), "{report:#}");
     gate("out", "out#new", &[]).failed(2, &["field `of`", "several runs", "PATH#RUN"]);
-    gate("out#older", "out#new", &[]).failed(2, &["there is no run `older`: it has old, new"]);
+    gate("out#older", "out#new", &[]).failed(2, &["unknown run `older`: expected old, new"]);
 
     let _ = folder.vcr(&["inspect", "gen-demo", "-o", "real.jsonl", "--requests", "240"]).ended(0);
     gate("real.jsonl", "real.jsonl", &[]).failed(2, &["`real.jsonl`, request 1", "--lengths"]);

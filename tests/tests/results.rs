@@ -63,7 +63,7 @@ check("engines", all.len() == 2 && all[0].pool == "chat" && all[1].engine == 1 &
 #[test]
 fn what_is_not_there_is_refused_with_its_reason() {
     let refused = |rest: &str, needles: &[&str]| scenario(rest).run(&[]).failed(2, needles);
-    refused("series(r, \"wating\");", &["test.rhai:7:1", "there is no series `wating`", "did you mean `waiting`"]);
+    refused("series(r, \"wating\");", &["test.rhai:7:1", "unknown series `wating`", "did you mean `waiting`"]);
     refused("series(r, \"waiting\", #{ every: \"1us\" });", &["at most 20000 elements"]);
     refused("series(r, \"waiting\", #{ every: \"2ms\" });", &["known each"]);
     refused("series(r, \"waiting\", #{ pool: \"decode\" });", &["has no such engine", "chat 0"]);

@@ -157,7 +157,7 @@ fn outputs_of_runs_fit_their_schemas() {
     // The scenario must reach what it is there for.
     let run = |name: &str| {
         let runs = report["runs"].as_array().expect("an array of runs");
-        runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("there is no run `{name}`"))
+        runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("unknown run `{name}`"))
     };
     let counter = |name: &str, counter: &str| run(name)["metrics"]["counters"][counter].as_u64().unwrap_or(0);
     assert!(

@@ -85,7 +85,7 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 37] {
         whole("requests", "Requests taken.", requests),
         whole("requests_aborted", "Requests that their frontend aborted.", aborted),
         whole("requests_refused", "Requests that were refused.", refused),
-        whole("messages_malformed", "Messages that could not be decoded, or made no sense.", malformed),
+        whole("messages_malformed", "Messages that could not be decoded or were invalid.", malformed),
         whole("prompt_tokens", "Prompt tokens of requests taken.", prompt_tokens),
         whole("generation_tokens", "Tokens generated.", generation_tokens),
         whole("steps", "Steps applied.", steps),

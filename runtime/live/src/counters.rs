@@ -13,7 +13,7 @@ pub struct Counters {
     pub aborted: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Messages that could not be decoded, or made no sense.
+    /// Messages that could not be decoded or were invalid.
     pub malformed: u64,
     /// Prompt tokens of requests taken.
     pub prompt_tokens: u64,

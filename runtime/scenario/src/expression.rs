@@ -337,6 +337,6 @@ mod tests {
         let unknown = router("round_robin").expect("it is wrong");
         assert!(unknown.contains("did you mean `round-robin`"), "{unknown}");
         assert!(router("prefix_affinity(#{ load_factor: 0 })").is_some());
-        assert!(error("nothing(1)").contains("there is no function `nothing`"));
+        assert!(error("nothing(1)").contains("unknown function `nothing`"));
     }
 }

@@ -23,7 +23,7 @@ pub enum UnitError {
         example: &'static str,
     },
     /// The unit is not known.
-    #[error("`{unit}` in `{text}` is not a unit of {kind}; known are {known}")]
+    #[error("unknown unit of {kind} `{unit}` in `{text}`: expected {known}")]
     UnknownUnit {
         /// The given text.
         text: String,
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(text(duration_ns("5").unwrap_err()), "`5` has no unit; write for example `250ms`");
         assert_eq!(
             text(duration_ns("5 parsec").unwrap_err()),
-            "`parsec` in `5 parsec` is not a unit of time; known are ns, us, ms, s, m, h, d"
+            "unknown unit of time `parsec` in `5 parsec`: expected ns, us, ms, s, m, h, d"
         );
         assert_eq!(text(duration_ns("soon").unwrap_err()), "`soon` does not start with a number");
         assert_eq!(text(duration_ns("-1s").unwrap_err()), "`-1s` is negative or too large");

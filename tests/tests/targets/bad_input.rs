@@ -71,7 +71,7 @@ fn servers_that_are_not_there_are_an_error_and_no_result() {
     let target = format!("https://127.0.0.1:{}", speaker(|_, _| Some("HTTP/1.1 200 OK\r\n\r\n".to_owned())));
     folder.run(&["--target", &target]).failed(2, &["no TLS connection to", "ca_file"]);
     let target = format!("http://127.0.0.1:{}", speaker(|_, _| Some("what is this\r\n\r\n".to_owned())));
-    folder.run(&["--target", &target]).failed(2, &["the server's answer makes no sense"]);
+    folder.run(&["--target", &target]).failed(2, &["the server's answer is invalid"]);
     let target = format!("http://127.0.0.1:{}", speaker(|_, _| Some(json("[1, 2"))));
     folder.run(&["--target", &target]).failed(2, &["not a server of OpenAI's API"]);
     folder
@@ -103,9 +103,9 @@ fn answers_that_are_none_fail_their_requests_only() {
             "the server answered with HTTP status 500",
             status("500 Internal Server Error", "{\"error\":{\"message\":\"no\"}}"),
         ),
-        ("the server's answer makes no sense", stream("<html>\n")),
-        ("the server's answer makes no sense", stream("data: {\"choices\": 7}\n\n")),
-        ("the server's answer makes no sense", stream(&event("a").repeat(100))),
+        ("the server's answer is invalid", stream("<html>\n")),
+        ("the server's answer is invalid", stream("data: {\"choices\": 7}\n\n")),
+        ("the server's answer is invalid", stream(&event("a").repeat(100))),
         (
             "the server ended it with an error",
             stream(&format!("{tokens}data: {{\"error\":{{\"message\":\"the engine is gone\"}}}}\n\n")),
@@ -142,7 +142,7 @@ fn errors_after_a_run_keep_what_it_has_measured() {
         ("compare(r, r);", &["nothing to compare: no request was answered whole"]),
         (r#"compare(r, capture("timeless.jsonl"));"#, &["nothing to compare", "timeless.jsonl"]),
         (r#"compare(r, capture("none.jsonl"));"#, &["cannot read capture `none.jsonl`"]),
-        (r#"series(r, "ttft");"#, &["there is no series `ttft`"]),
+        (r#"series(r, "ttft");"#, &["unknown series `ttft`"]),
     ];
     for (line, needles) in cases {
         let folder = Folder::with(&format!("{run}\n{line}\n"));
@@ -158,7 +158,7 @@ fn errors_after_a_run_keep_what_it_has_measured() {
     }
     // In virtual time the same run can be made again, and nothing is written.
     let folder = Folder::with(&format!("{run}\nseries(r, \"ttft\");\n"));
-    folder.run(&["--out", "out"]).failed(2, &["there is no series `ttft`"]);
+    folder.run(&["--out", "out"]).failed(2, &["unknown series `ttft`"]);
     assert!(!folder.path().join("out/report.json").exists());
     let line = r#"check("zeros", series(r, "completed_per_s").reduce(|sum, value| sum + value, 0.0) == 0.0);"#;
     let folder = Folder::with(&format!("{run}\n{line}\nexpect(r, \"ttft\", \"p50 < 1s\");\n"));

@@ -221,7 +221,7 @@ fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> 
     let MaxRegression { metric: name, statistic, share } = limit;
     let metric = Metric::named(name).ok_or_else(|| {
         let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
-        format!("there is no metric `{name}`: metrics are {}", known.join(", "))
+        format!("unknown metric `{name}`: expected {}", known.join(", "))
     })?;
     let higher = metric
         .is_higher_better()

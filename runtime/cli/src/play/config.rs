@@ -281,7 +281,7 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
         }
         other => {
             return Err(Unusable {
-                message: format!("--tokens {other}: there is no such source and no such file"),
+                message: format!("unknown source or file `{other}` of --tokens"),
                 hint: Some("expected random, echo, the path of a .jsonl file or that of a .wasm guest".to_owned()),
             });
         }

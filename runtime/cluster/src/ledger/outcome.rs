@@ -93,7 +93,7 @@ pub enum FailReason {
     #[error("the connection was lost")]
     Connection,
     /// The server's answer is not one.
-    #[error("the server's answer makes no sense")]
+    #[error("the server's answer is invalid")]
     Garbage,
     /// The server sent nothing for too long.
     #[error("the server sent nothing for too long")]

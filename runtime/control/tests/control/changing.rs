@@ -58,7 +58,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("/time-scale", r#"{"factor": -1}"#, "`factor` must be more than 0", "twice as fast"),
         ("/time-scale", r#"{"factor": 2, "engines": 1}"#, "unknown field `engines`", "send"),
         ("/time-scale", r#"{"factor": 2"#, "EOF while parsing", "send"),
-        ("/faults", r#"{"fault": "eror"}"#, "there is no `eror`; known are", "KIND[:KEY=VALUE,...]"),
+        ("/faults", r#"{"fault": "eror"}"#, "unknown fault `eror`: expected", "KIND[:KEY=VALUE,...]"),
         ("/faults", r#"{"fault": "late:by=5"}"#, "`5` has no unit", "KIND[:KEY=VALUE,...]"),
         ("/pause", "now", "expected a JSON object", r#"send {"engine": 0}, or nothing for all engines"#),
         ("/pause?engine=1", "", "`?engine=1` has no effect here", "send"),

@@ -42,7 +42,7 @@ pub(super) fn read(reader: impl BufRead, run: Option<&str>, out: &mut Out<'_, '_
     })?;
     match run.filter(|run| known.iter().all(|name| name != run)) {
         Some(run) => {
-            let text = format!("there is no run `{run}`: it has {}", known.join(", "));
+            let text = format!("unknown run `{run}`: expected {}", known.join(", "));
             Err(out.problem(Problem::new("of", text), Place::File))
         }
         None => Ok(()),

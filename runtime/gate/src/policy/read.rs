@@ -111,7 +111,7 @@ impl Policy {
         if let Some(by) = segments.by {
             if let Some(label) = by.iter().find(|label| !SEGMENT_LABELS.contains(&label.as_str())) {
                 let known = SEGMENT_LABELS.join(", ");
-                return Err(("segments.by", format!("there is no label `{label}`: expected {known}")));
+                return Err(("segments.by", format!("unknown label `{label}`: expected {known}")));
             }
             self.segment_by = SEGMENT_LABELS.into_iter().filter(|label| by.iter().any(|own| own == label)).collect();
         }
@@ -181,7 +181,7 @@ fn signal(table: &str, key: &str) -> Result<&'static SignalInfo, String> {
 
 fn unknown(key: &str, is_known: &dyn Fn(&SignalInfo) -> bool) -> String {
     let known: Vec<&str> = SIGNALS.iter().filter(|info| is_known(info)).map(|info| info.name).collect();
-    format!("there is no signal `{key}`: expected {}", known.join(", "))
+    format!("unknown signal `{key}`: expected {}", known.join(", "))
 }
 
 /// A limit that can hold and can fail.
@@ -248,8 +248,8 @@ mod tests {
             ("", &["missing field `policy`"][..]),
             ("policy = 2", &["field `policy`", "unknown version 2: expected 1"]),
             ("policy = 1\nlimit = 3", &["line 2", "unknown field `limit`"]),
-            ("policy = 1\n[limits]\nttft_p96 = 1", &["field `limits.ttft_p96`", "no signal", "ttft_p95"]),
-            ("policy = 1\n[limits]\nroute = 1", &["field `limits.route`", "no signal"]),
+            ("policy = 1\n[limits]\nttft_p96 = 1", &["field `limits.ttft_p96`", "unknown signal", "ttft_p95"]),
+            ("policy = 1\n[limits]\nroute = 1", &["field `limits.route`", "unknown signal"]),
             ("policy = 1\n[limits]\nttft_p95 = -0.1", &["invalid limit -0.1: expected an increase"]),
             ("policy = 1\n[limits]\nttft_p95 = nan", &["invalid limit NaN"]),
             ("policy = 1\n[limits]\nttft_p95 = inf", &["invalid limit inf"]),
@@ -258,7 +258,7 @@ mod tests {
             ("policy = 1\n[required]\nstream = 1.01", &["field `required.stream`", "expected a share"]),
             ("policy = 1\n[required]\nmatched = 0", &["whole number from 1"]),
             ("policy = 1\n[required]\nmatched = 1.5", &["whole number from 1"]),
-            ("policy = 1\n[segments]\nby = [\"colour\"]", &["field `segments.by`", "no label `colour`"]),
+            ("policy = 1\n[segments]\nby = [\"colour\"]", &["field `segments.by`", "unknown label `colour`"]),
             ("policy = 1\n[segments]\nmin_matched = 0", &["segments.min_matched"]),
             ("policy = 1\n[statistics]\nalpha = 0", &["statistics.alpha", "more than 0"]),
             ("policy = 1\n[statistics]\nalpha = 0.6", &["statistics.alpha"]),
@@ -266,7 +266,7 @@ mod tests {
             ("policy = 1\n[statistics]\nlooks = 0", &["statistics.looks"]),
             ("policy = 1\n[[tolerance]]\nabsolute = -1", &["tolerance[0]", "invalid absolute -1"]),
             ("policy = 1\n[[tolerance]]\nabsolut = 1", &["line 3", "unknown field `absolut`"]),
-            ("policy = 1\n[owners]\nnobody = \"x\"", &["owners.nobody", "no signal `nobody`"]),
+            ("policy = 1\n[owners]\nnobody = \"x\"", &["owners.nobody", "unknown signal `nobody`"]),
             ("policy = ", &["line 1"]),
         ] {
             let error = Policy::parse(text, "p.toml").expect_err(text);

@@ -197,7 +197,7 @@ impl<'a> Keys<'a> {
         let known = KINDS.iter().find(|(name, _)| *name == keys.kind);
         let Some((_, own)) = known else {
             let names: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
-            return Err(keys.error(format!("there is no `{}`; known are {}", keys.kind, names.join(", "))));
+            return Err(keys.error(format!("unknown fault `{}`: expected {}", keys.kind, names.join(", "))));
         };
         for pair in rest.split(',').filter(|pair| !pair.trim().is_empty()) {
             let (key, value) = match pair.split_once('=') {
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, wanted) in [
-            ("eror", "there is no `eror`; known are slow-start, stall, error"),
+            ("eror", "unknown fault `eror`: expected slow-start, stall, error"),
             ("late", "`late` needs `by`"),
             ("late:by=5", "`by=5`: `5` has no unit"),
             ("reorder", "`reorder` needs `by`"),

@@ -41,7 +41,7 @@ impl Subject {
             let close = nearest(name, Metric::all().map(|metric| metric.info().name));
             let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
             let hint = close.map_or_else(|| format!("metrics are {}", known.join(", ")), did_you_mean);
-            return Err(Malformed { message: format!("there is no metric `{name}`"), hint: Some(hint) });
+            return Err(Malformed { message: format!("unknown metric `{name}`"), hint: Some(hint) });
         };
         if metric == Metric::Goodput {
             return Err(goodput::without_limits());

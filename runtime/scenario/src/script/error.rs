@@ -202,7 +202,7 @@ fn unknown_function(
             let known: Vec<&str> = names.clone().collect();
             let hint =
                 nearest(name, names).map_or_else(|| format!("a scenario can call {}", known.join(", ")), did_you_mean);
-            scenario(Blame::Input, format!("there is no function `{name}`"), Some(hint))
+            scenario(Blame::Input, format!("unknown function `{name}`"), Some(hint))
         }
     }
 }

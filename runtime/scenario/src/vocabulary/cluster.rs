@@ -60,7 +60,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
                 Some(close) => did_you_mean(close),
                 None => format!("known models are {}", known.join(", ")),
             };
-            Thrown::input(format!("there is no model `{model}`")).hint(hint).at(call.call_position())
+            Thrown::input(format!("unknown model `{model}`")).hint(hint).at(call.call_position())
         })
     });
 }

@@ -55,7 +55,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 }
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Thrown {
-    let thrown = Thrown::input(format!("there is no plugin `{name}`"));
+    let thrown = Thrown::input(format!("unknown plugin `{name}`"));
     let names: Vec<&str> = known.clone().collect();
     match nearest(name, known) {
         Some(close) => thrown.hint(did_you_mean(close)),

@@ -15,7 +15,7 @@ pub(crate) enum ClientError {
     #[error("the connection was lost: {0}")]
     Lost(String),
     /// It is no HTTP, no JSON, or no answer of this API.
-    #[error("the server's answer makes no sense: {0}")]
+    #[error("the server's answer is invalid: {0}")]
     Garbage(String),
     /// It refuses.
     #[error("the server answered with HTTP status {status}{}", of_body(body))]

@@ -94,7 +94,7 @@ fn unknown(name: &str) -> Thrown {
     let names = || QUANTITIES.iter().map(|(known, _)| *known);
     let hint = nearest(name, names())
         .map_or_else(|| format!("series are {}", names().collect::<Vec<_>>().join(", ")), did_you_mean);
-    Thrown::input(format!("there is no series `{name}`")).hint(hint)
+    Thrown::input(format!("unknown series `{name}`")).hint(hint)
 }
 
 /// A value for each interval of the run.
