@@ -95,3 +95,22 @@ fn comments_open_with_a_noun() {
     }
     assert!(found.is_empty(), "name what is described, such as \"Step outputs.\":\n{}", found.join("\n"));
 }
+
+/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn alternatives(path: &str) -> Vec<String> {
+    let parts = path.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
+    let Some((start, (names, end))) = parts else { return vec![path.to_owned()] };
+    names.split(',').flat_map(|name| alternatives(&format!("{start}{}{end}", name.trim()))).collect()
+}
+
+/// Files that were moved or renamed and not followed up there.
+#[test]
+fn sources_that_the_architecture_names_exist() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths: Vec<String> = quoted.filter(|quoted| quoted.contains("/src/")).flat_map(alternatives).collect();
+    assert!(paths.len() > 100, "only {} paths were found", paths.len());
+    let exists = |path: &String| root().join(path).exists() || root().join("runtime").join(path).exists();
+    let missing: Vec<&String> = paths.iter().filter(|path| !exists(path)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names sources that do not exist: {missing:#?}");
+}
