@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_fall_into_lines() {
+    fn rules_follow_releases() {
         let rules = |minor| HashRules::of_release(0, minor);
         assert_eq!(rules(26), None);
         assert_eq!([rules(27), rules(28)], [Some(HashRules::V0_27); 2]);

@@ -1,14 +1,14 @@
 //! The control plane: live engines watched and changed over HTTP.
 //!
-//! There are two parts, each at an address of its own. The *metrics* part only
-//! tells (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
-//! tells that and more, and changes engines while they serve; whoever reaches
-//! it can stop them, so it is refused addresses that other machines reach.
+//! There are two parts, each at an address of its own. The *metrics* part is
+//! read-only (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
+//! has these and more, and changes engines while they serve; any client of
+//! it can stop them, so addresses that other machines reach are refused.
 //! `docs/reference/play` is the reference of both.
 //!
-//! Owns a thread, sockets and the wording of answers. What a command does is
-//! `vcr-live`'s business, and what a latency model is called is its caller's,
-//! who gives a [`LatencyReader`].
+//! Owns a thread, sockets and the wording of answers. The effects of commands are
+//! in `vcr-live`; the caller reads names of latency models by its
+//! [`LatencyReader`].
 //!
 //! ```no_run
 //! # fn parts() -> (vcr_live::LiveEngines, vcr_control::LatencyReader) { unimplemented!() }

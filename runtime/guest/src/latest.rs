@@ -83,7 +83,7 @@ pub(crate) trait TokenInstance: Metered + Send {
 
 /// One instance that is one failure injector.
 pub(crate) trait FaultInstance: Metered + Send {
-    /// Gives the flat words of what goes wrong.
+    /// Returns the flat words of the failures to inject.
     fn decide(
         &mut self,
         now_ns: u64,

@@ -7,7 +7,7 @@ pub enum World {
     LatencyModel,
     /// Chooses output tokens.
     TokenSource,
-    /// Decides what goes wrong.
+    /// Injects failures.
     FailureInjector,
     /// Orders admission and preemption, and limits chunks.
     SchedulerPolicy,

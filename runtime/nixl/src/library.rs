@@ -18,7 +18,7 @@ use crate::symbols::{FUNCTIONS, PREFIX};
 const FILE: &str = "libnixl_capi.so";
 
 /// Descriptors of a process with more than 64 agents, each of which has about ten.
-const MOST_DESCRIPTORS: u64 = 4096;
+const MAX_DESCRIPTORS: u64 = 4096;
 
 /// Hint for a missing library.
 const HINT: &str = "install NIXL (`pip install nixl`) and name its library with --nixl-library or NIXL_LIBRARY, or \
@@ -114,7 +114,7 @@ pub fn open_library(named: Option<&Path>) -> Result<PathBuf, LibraryError> {
 /// grows, the thread that needs it waits for all processors (RCU), which took a minute and more while UCX's progress
 /// threads had these: they spin for a lock that such a thread holds. Best effort: the table grows then when it must.
 fn enlarge_descriptor_table() {
-    let most = getrlimit(Resource::Nofile).current.unwrap_or(MOST_DESCRIPTORS).min(MOST_DESCRIPTORS);
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(MAX_DESCRIPTORS).min(MAX_DESCRIPTORS);
     // The highest descriptor decides, and the table never shrinks.
     _ = fcntl_dupfd_cloexec(std::io::stderr(), most.saturating_sub(1) as i32);
 }

@@ -5,9 +5,9 @@
 //! frontend in place of each of them. One thread relays: every frame is handed
 //! on as it came, and then the part of it that says what it is is copied into a
 //! bounded queue. Another thread decodes those copies and writes lines of
-//! [`vcr_trace::capture`]. Nothing that goes wrong there, from messages that
-//! cannot be read to a full disk, holds up or changes what is relayed; what is
-//! not recorded is counted, and marked in the capture where it is missing.
+//! [`vcr_trace::capture`]. No error there, from messages that
+//! cannot be decoded to a full disk, delays or changes relayed messages; unrecorded
+//! ones are counted, and marked in the capture where they are missing.
 
 mod counts;
 mod engines;

@@ -2,7 +2,7 @@
 //!
 //! Pages live in one anonymous mapping, which other processes may read by its addresses (NIXL); within this
 //! process every access holds the locks of its blocks. Locks are held for one copy or one system call that does not
-//! wait, so whoever claims or fills a block waits for no network.
+//! wait, so claiming or filling a block waits for no network.
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};
@@ -155,7 +155,7 @@ impl Arena {
     ///
     /// # Panics
     /// When there is no such block.
-    pub fn settle(&self, block: u32, owner: u64, content: Option<u64>) {
+    pub fn take_back(&self, block: u32, owner: u64, content: Option<u64>) {
         let mut state = self.lock_mut(block);
         if state.owner == owner {
             *state = BlockState { owner: NONE, content, wanted: content };

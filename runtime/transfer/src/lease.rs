@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Content of a peer's notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// A reader has read a prompt, one of so many.
+    /// One of several readers has read a prompt.
     Read {
         /// The request's name.
         request: &'a str,

@@ -11,12 +11,12 @@
 //!   holds the rank's KV heads one after the other (vLLM's `HND` order), each of which is a **slice**.
 //!   [`Geometry::pieces`] splits pages between engines of different T.
 //! * [`Arena`]: one anonymous mapping with all regions, and the owner and content of each block.
-//!   Whoever touches a page holds its block's lock for one copy or system call.
+//!   Every access to a page holds its block's lock for one copy or system call.
 //! * [`pattern`]: the bytes of a slice, a function of the block's content, the region and the head.
 //!   They do not depend on ranks or block numbers, so they can be checked after any split.
 //! * [`Plane`]: what carries pages. [`tcp`] is ours; the NIXL plane is a crate of its own. A plane has threads of
 //!   its own, and its methods never wait: outcomes come as [`PlaneEvent`]s, and a callback wakes
-//!   whoever polls. One plane belongs to one engine.
+//!   the thread that polls. One plane belongs to one engine.
 //! * [`LeaseTable`]: finished prompts whose blocks wait for their readers: notices, counts of readers,
 //!   heartbeats, ends of leases.
 //! * [`Rendezvous`]: what brings engines together whose requests come in any order; a crate of its own.

@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::error::TransferError;
 use crate::statistics::{Direction, Moved, Statistics};
 
-/// Wakes whoever polls a plane. Called from threads of the plane; must not wait.
+/// Wakes the thread that polls a plane. Called from threads of the plane; must not wait.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Makes the plane of an engine.

@@ -86,7 +86,7 @@ pub struct PoolConfig {
     /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
     /// extra token is accepted given that those before it were. Missing ones are 0.
     pub acceptance_rates: Vec<f64>,
-    /// Makes things go wrong in each engine.
+    /// Failure injector of each engine.
     pub failures: Option<InjectorFactory>,
     /// Chooses the output tokens of each engine; without it they are drawn.
     pub tokens: Option<TokenConfig>,
@@ -96,8 +96,8 @@ pub struct PoolConfig {
     /// queue of an engine of vLLM's before they are rejected, as in Dynamo 1.6; otherwise
     /// they are rejected when they arrive.
     pub rejects_in_queue: bool,
-    /// The ranks of an engine of vLLM's that step together start prefills in every so many of
-    /// their steps, as long as anything decodes; 1 for in each.
+    /// Steps from one that starts prefills to the next, for ranks of an engine of vLLM's that
+    /// step together, as long as anything decodes.
     pub prefill_schedule_interval: u32,
     /// The cached block that goes first.
     pub kv_eviction: KvEviction,

@@ -30,8 +30,8 @@ pub(crate) struct Pool {
     first_worker: u32,
     /// Decides how many workers there are, if that changes.
     scaler: Option<Scaler>,
-    /// The worker that has the tiers which all share, if they do: whoever is to do something gets
-    /// them first.
+    /// The worker that holds the tiers which all share, if they do: they move to a worker before it
+    /// uses them.
     tiers_at: Option<u32>,
 }
 

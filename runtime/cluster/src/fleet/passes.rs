@@ -1,6 +1,6 @@
 //! Passes that the ranks of an engine count together: those between two that prefill.
 //!
-//! vLLM's ranks all start prefills in every so many steps of a wave, which lasts as long as
+//! vLLM's ranks all start prefills in every N-th step of a wave, which lasts as long as
 //! any of them has requests. SGLang's all wait for as many passes after one in which any of
 //! them prefills.
 

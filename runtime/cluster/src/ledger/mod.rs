@@ -31,7 +31,7 @@ use store::RecordStore;
 pub(crate) use tally::Tally;
 
 /// The most records that room is made for at the start.
-const MOST_RESERVED: u64 = 1 << 22;
+const MAX_RESERVED: u64 = 1 << 22;
 
 pub(crate) struct Ledger {
     /// By tag.
@@ -83,7 +83,7 @@ impl Ledger {
 
     /// Makes room for the records of `requests`: a list that grows holds them twice for a while.
     pub(crate) fn reserve(&mut self, requests: u64) {
-        self.records.reserve(requests.min(MOST_RESERVED) as usize);
+        self.records.reserve(requests.min(MAX_RESERVED) as usize);
     }
 
     /// Packs the records of requests that have ended.

@@ -1,8 +1,8 @@
 //! A cluster that its caller steps.
 //!
 //! [`Cluster`] is the simulation of [`simulate`](super::simulate) for programs that have a loop
-//! of their own: they submit requests, take them back, let virtual time go on and see what
-//! came of it. What such a program cannot do is to change the past: a request comes at the
+//! of their own: they submit requests, cancel them, let virtual time go on and read the
+//! outputs. Such a program cannot change the past: a request arrives at the
 //! present instant, and a step that would go beyond the horizon the program has set ends the
 //! run.
 

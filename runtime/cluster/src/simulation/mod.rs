@@ -95,7 +95,7 @@ pub(crate) struct Simulation<'c, O: Observer> {
     /// Where requests come from outside, the earliest instant at which one may come; none where
     /// all that comes is in the event queue.
     outside_ns: Option<u64>,
-    /// Whether the events of the present instant are handled, but not what comes of them.
+    /// Whether the events of the present instant are handled, but not their consequences.
     is_open: bool,
     /// The engines over time, where the observer wants them.
     series: Option<RunSeries>,
@@ -301,7 +301,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Goes through all that happens before `until_ns`, the earliest instant at which a
     /// request may come from outside; without one, to the end. What is due at `until_ns` is
-    /// handled, but not what comes of it: a request may come then, too. `goes_on` is shown each
+    /// handled, but not its consequences: a request may come then, too. `goes_on` is shown each
     /// instant to which time goes on; if it is false, so is the result, before that instant.
     fn advance(
         &mut self,

@@ -31,7 +31,7 @@ impl<O: Observer> Simulation<'_, O> {
         // brings may end a fast-forward of steps that could be predicted.
         for &worker in &dirty {
             while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
-            self.fleet.worker_mut(worker).settle_batches();
+            self.fleet.worker_mut(worker).drop_empty_batches();
         }
         dirty.retain(|&worker| self.fleet.may_start(worker));
         // KV that one of several ranks has reserved blocks for may be there at once.

@@ -295,8 +295,8 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// Whether vLLM would take a prompt of this length for so many output tokens at
-    /// most: one for pooling, which has none, may fill the model's length.
+    /// Whether vLLM would take a prompt of this length and this maximum of output
+    /// tokens: one for pooling, which has none, may fill the model's length.
     ///
     /// # Errors
     /// The reason why it would not.

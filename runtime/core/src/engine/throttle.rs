@@ -8,7 +8,7 @@ use crate::engine::pause::PauseState;
 use crate::engine::schedule::Scan;
 use crate::request::{Flags, RequestId};
 
-/// Prefills that wait for one of so many steps.
+/// Prefills that wait for every N-th step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PrefillThrottle {
     /// Whether the next step is one of those between, by the count of all ranks.

@@ -73,13 +73,13 @@ impl Pipeline {
         // Each request has had its turn.
         let is_idle = self.num_idle > self.queue_size + self.stage_ends_ns.len();
         if is_idle {
-            self.settle();
+            self.drop_empty_batches();
         }
         !self.is_waiting && !is_idle
     }
 
     /// There is nothing to schedule: the engine core waits for the oldest batch, if one has work.
-    pub fn settle(&mut self) {
+    pub fn drop_empty_batches(&mut self) {
         while self.queue.front().is_some_and(|batch| !batch.has_work) {
             self.queue.pop_front();
         }
@@ -202,7 +202,7 @@ mod tests {
         assert!(more.is_some_and(|schedules| schedules > 2), "{more:?}");
         assert!(!pipeline.is_waiting());
         assert!(pipeline.push(true, 5));
-        pipeline.settle();
+        pipeline.drop_empty_batches();
         assert!(pipeline.is_waiting());
     }
 

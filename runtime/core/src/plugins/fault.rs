@@ -49,7 +49,7 @@ pub struct FaultBatch<'a> {
     pub events: &'a [FaultEvent<'a>],
 }
 
-/// Something that goes wrong.
+/// A failure to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// The request ends with an error.

@@ -24,7 +24,7 @@ pub(crate) fn digest(path: &Path) -> io::Result<String> {
     for file in files {
         io::copy(&mut File::open(file)?, &mut HashWriter(&mut hash))?;
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(hash.finalize()))
 }
 
 struct HashWriter<'a>(&'a mut Sha256);

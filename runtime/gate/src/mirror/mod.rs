@@ -1,6 +1,6 @@
-//! Observations of what real systems say, and of simulated runs.
+//! Observations of real systems and of simulated runs.
 //!
-//! Every reader hands over observations that were checked, with their place in the file. What a
+//! Every reader returns checked observations with their place in the file. What a
 //! source does not say stays absent: nothing is made up, but for lengths of answers as their
 //! fingerprints where [`MirrorOptions::lengths`] asks for them.
 

@@ -179,7 +179,7 @@ impl BatchTokenSource for SeededTokens {
     }
 }
 
-/// Lets nothing go wrong: the fallback of failure injectors.
+/// Injects nothing: the fallback of failure injectors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFaults;
 

@@ -333,7 +333,7 @@ impl Stepper {
             self.decide_one(start_ns, requests, transfers, context, now_ns)?;
         }
         if let Some(stages) = &mut self.stages {
-            stages.settle();
+            stages.drop_empty_batches();
         }
         self.pace_oldest();
         Ok(())

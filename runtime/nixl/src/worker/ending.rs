@@ -43,7 +43,7 @@ impl Worker {
             let checked = self.check(&transfer);
             let is_right = checked.is_ok();
             for pair in &transfer.blocks {
-                self.context.arena.settle(pair.local, transfer.id, is_right.then_some(pair.content));
+                self.context.arena.take_back(pair.local, transfer.id, is_right.then_some(pair.content));
             }
             if let Err(error) = checked {
                 let message = format!("KV peer {}: {}", name_of(&place), error.message);
@@ -82,7 +82,7 @@ impl Worker {
             }
             let Active { transfer, request, .. } = self.ending.swap_remove(index);
             drop(request);
-            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
+            transfer.blocks.iter().for_each(|pair| self.context.arena.take_back(pair.local, transfer.id, None));
             vacate(&self.shared, &transfer);
             has_ended = true;
         }
@@ -125,7 +125,7 @@ impl Worker {
         let is_late = |expected: &Expected, since: Instant| since.elapsed() >= expected.timeout;
         let late: Vec<_> = self.expected.extract_if(|_, (expected, since)| is_late(expected, *since)).collect();
         for (request, (expected, _)) in late {
-            expected.blocks.iter().for_each(|held| self.context.arena.settle(held.block, expected.id, None));
+            expected.blocks.iter().for_each(|held| self.context.arena.take_back(held.block, expected.id, None));
             let message = format!("no KV peer has written {request} after {} ms", expected.timeout.as_millis());
             self.end_expected(&expected, Err(TransferError::new(ErrorKind::TimedOut, message)));
         }

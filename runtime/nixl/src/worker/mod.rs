@@ -173,7 +173,7 @@ impl Worker {
         let arena = Arc::clone(&self.context.arena);
         self.expected.retain(|_, (expected, _)| {
             if expected.id == id {
-                expected.blocks.iter().for_each(|held| arena.settle(held.block, id, None));
+                expected.blocks.iter().for_each(|held| arena.take_back(held.block, id, None));
             }
             expected.id != id
         });
@@ -271,7 +271,7 @@ impl Worker {
     /// Ends a transfer that NIXL does not have.
     fn fail(&mut self, transfer: &Transfer, error: TransferError) {
         if transfer.direction == Direction::Read {
-            transfer.blocks.iter().for_each(|pair| self.context.arena.settle(pair.local, transfer.id, None));
+            transfer.blocks.iter().for_each(|pair| self.context.arena.take_back(pair.local, transfer.id, None));
         }
         vacate(&self.shared, transfer);
         self.report_failure(transfer, error);
@@ -344,7 +344,7 @@ impl Worker {
         });
         let is_right = checked.is_ok() && self.shared.is_open(expected.id);
         for held in &expected.blocks {
-            self.context.arena.settle(held.block, expected.id, is_right.then_some(held.content));
+            self.context.arena.take_back(held.block, expected.id, is_right.then_some(held.content));
         }
         let blocks = expected.blocks.len() as u64;
         let moved = Moved {

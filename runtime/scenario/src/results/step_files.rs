@@ -55,7 +55,7 @@ struct EngineSteps {
     /// Requests that came after that schedule, and so belong to the next line.
     submitted_later: Vec<u64>,
     /// Whether the engine's settings were written.
-    told_settings: bool,
+    wrote_settings: bool,
     /// A line as text; kept for its memory.
     text: Vec<u8>,
 }
@@ -205,7 +205,7 @@ impl StepFiles {
             return self.keep_to_budget(&mut lock(&self.open));
         };
         let EnginePlace { pool, index, settings, .. } = &self.engines[worker as usize];
-        line.settings = (!std::mem::replace(&mut engine.told_settings, true)).then(|| settings.clone());
+        line.settings = (!std::mem::replace(&mut engine.wrote_settings, true)).then(|| settings.clone());
         line.of = Some(self.run.clone());
         line.pool = Some(pool.clone());
         line.engine = Some(*index);

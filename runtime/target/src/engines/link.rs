@@ -29,7 +29,7 @@ struct State {
 
 impl State {
     /// Completes what is complete by now.
-    fn settle(&mut self, now_ns: u64, latency_ns: u64) {
+    fn complete_transfers(&mut self, now_ns: u64, latency_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         while let Some(at_ns) = self.link.next_completion_ns().filter(|at_ns| *at_ns <= self.now_ns) {
             while let Some(TransferKey { tag: number, .. }) = self.link.pop_complete(at_ns) {
@@ -71,7 +71,7 @@ impl TimedLink {
 impl SharedLink for TimedLink {
     fn start(&self, rank: u16, tag: u64, tokens: u32, now_ns: u64) {
         let mut state = self.state();
-        state.settle(now_ns, self.latency_ns);
+        state.complete_transfers(now_ns, self.latency_ns);
         let (number, now_ns) = (state.next, state.now_ns);
         state.next += 1;
         let bytes = u64::from(tokens) * self.kv_bytes_per_token;
@@ -85,7 +85,7 @@ impl SharedLink for TimedLink {
 
     fn next_arrived(&self, rank: u16, now_ns: u64) -> Option<u64> {
         let mut state = self.state();
-        state.settle(now_ns, self.latency_ns);
+        state.complete_transfers(now_ns, self.latency_ns);
         let first = state.first_arrival(rank).filter(|(_, at_ns, _)| *at_ns <= now_ns)?;
         state.arrivals.remove(&first)
     }

@@ -42,9 +42,9 @@ fn only_the_owner_writes() {
     assert_eq!(write(7, &[page(0, 0, 1), page(1, 3, 1)]), Some(2));
     assert_eq!(write(7, &[page(0, 0, 1), page(0, 0, 2)]), None, "block 2 is another's");
     arena.corrupt(&page(0, 0, 1), 7);
-    arena.settle(1, 8, Some(5));
+    arena.take_back(1, 8, Some(5));
     assert_eq!(arena.content(1), None, "8 never owned it");
-    arena.settle(1, 7, Some(5));
+    arena.take_back(1, 7, Some(5));
     assert_eq!((arena.content(1), write(7, &[page(0, 0, 1)])), (Some(5), None));
     arena.claim(1, 9);
     assert_eq!(arena.materialize(1), None, "it is for no reader");

@@ -286,7 +286,7 @@ impl Shared {
     /// Ends a transfer, unless it has ended. Its outcome becomes an event. True if it had not.
     pub(super) fn finish(&self, id: u64, outcome: Result<Moved, TransferError>) -> bool {
         let Some(pending) = self.remove(id) else { return false };
-        self.settle(id, &pending, outcome.is_ok());
+        self.take_back(id, &pending, outcome.is_ok());
         match &outcome {
             Ok(moved) => self.statistics().complete(&pending.peer, pending.direction, moved),
             Err(error) => self.statistics().fail(&pending.peer, error.kind),
@@ -298,21 +298,21 @@ impl Shared {
     pub(super) fn cancel(&self, id: u64) {
         lock(&self.events).retain(|event| !matches!(event, PlaneEvent::Finished { id: ended, .. } if *ended == id));
         if let Some(pending) = self.remove(id) {
-            self.settle(id, &pending, false);
+            self.take_back(id, &pending, false);
             self.statistics().fail(&pending.peer, ErrorKind::Cancelled);
         }
     }
 
-    fn settle(&self, id: u64, pending: &Pending, is_whole: bool) {
+    fn take_back(&self, id: u64, pending: &Pending, is_whole: bool) {
         if pending.direction == Direction::Read {
             for held in &pending.blocks {
-                self.arena.settle(held.block, id, is_whole.then_some(held.content));
+                self.arena.take_back(held.block, id, is_whole.then_some(held.content));
             }
         }
     }
 
-    /// Does what nobody waits for, until the plane is stopped: writes the pattern into held blocks, and ends transfers
-    /// whose deadline has passed.
+    /// Background work until the plane is stopped: writes the pattern into held blocks, and ends transfers whose
+    /// deadline has passed.
     pub(super) fn keep_house(&self) {
         while !self.is_stopped() {
             let now = Instant::now();

@@ -73,9 +73,9 @@ impl Worker {
     }
 
     /// No more is scheduled at this instant.
-    pub(crate) fn settle_batches(&mut self) {
+    pub(crate) fn drop_empty_batches(&mut self) {
         if let Some(pipeline) = &mut self.pipeline {
-            pipeline.settle();
+            pipeline.drop_empty_batches();
         }
     }
 

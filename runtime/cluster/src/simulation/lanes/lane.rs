@@ -99,7 +99,7 @@ impl Lane {
 
     /// Goes through all that happens before `until_ns`, the earliest instant at which a
     /// request may come; without one, to the end. What is due at `until_ns` is handled, but
-    /// not what comes of it: a request may come then, too. False if it was interrupted.
+    /// not its consequences: a request may come then, too. False if it was interrupted.
     ///
     /// # Errors
     /// As for any run. The lane must not be used further.

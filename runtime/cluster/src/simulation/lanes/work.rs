@@ -55,8 +55,8 @@ pub struct CoresEstimate {
 }
 
 impl LaneWork {
-    /// A round is over, before which `requests` were made; lanes have gone through so many
-    /// instants since the beginning.
+    /// A round is over, before which `requests` were made; `instants` counts those that each lane
+    /// has gone through since the beginning.
     pub(super) fn note_round(&mut self, requests: u64, instants: impl Iterator<Item = u64>) {
         let (before, requests_before) = &mut self.seen;
         let now: Vec<u64> = instants.collect();

@@ -13,7 +13,7 @@ pub(super) const SLACK_S: f64 = 1e-6;
 /// A conversation that continues after more than this must still share half of its prompt.
 const LONG_GAP_S: f64 = 3600.0;
 const SHARE_AFTER_LONG_GAP: f64 = 0.5;
-/// A first request with at most so many output tokens is a preamble whatever blocks it has.
+/// Maximum output tokens of a first request that is a preamble whatever blocks it has.
 const PREAMBLE_TOKENS: u32 = 64;
 
 /// A request as the search sees it.
