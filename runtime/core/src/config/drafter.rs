@@ -65,8 +65,11 @@ impl Drafting {
             Drafter::Eagle | Drafter::Mtp | Drafter::MultiModuleMtp => 1,
             Drafter::Ngram | Drafter::DraftModel => 0,
         };
-        let hashes_ahead =
-            input.rules.has_lookahead_hashes() && input.enable_prefix_caching && !input.disable_lookahead_block_hashes;
+        // Connectors know blocks by hashes that cover no more than their tokens.
+        let hashes_ahead = input.rules.has_lookahead_hashes()
+            && input.enable_prefix_caching
+            && !input.disable_lookahead_block_hashes
+            && input.kv_connector.is_none();
         let hash_lookahead_tokens = if hashes_ahead { prefill_lookahead_tokens } else { 0 };
         // A draft model's input has one token more than the target's.
         let slots = u32::from(drafter == Drafter::DraftModel);

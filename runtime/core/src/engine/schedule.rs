@@ -433,9 +433,12 @@ pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
         // The steps in flight bring its last token even if no draft is accepted.
         let longest = request.prompt_tokens.saturating_add(request.max_tokens);
         let brings_last = computed + 2 >= longest.saturating_add(placeholders);
-        if brings_last || request.flags.has(Flags::OUT_OF_TURN) {
+        if brings_last {
             return 0;
         }
+    }
+    if request.flags.has(Flags::OUT_OF_TURN) {
+        return 0;
     }
     let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
     (known - computed).min(scan.per_request_cap).min(scan.budget()).min((max_model_len - 1).saturating_sub(computed))

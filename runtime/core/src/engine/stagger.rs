@@ -12,8 +12,8 @@ use crate::request::{Flags, RequestId};
 /// The requests that sampled in the latest schedules.
 #[derive(Debug)]
 pub(crate) struct Stagger {
-    /// By the number of the schedule, modulo the stages.
-    sampled: Box<[Vec<RequestId>]>,
+    /// By the number of the schedule, modulo the stages; with their tags.
+    sampled: Box<[Vec<(RequestId, u64)>]>,
     turn: usize,
 }
 
@@ -32,14 +32,19 @@ impl Engine {
     pub(crate) fn begin_turn(&mut self) {
         let Some(stagger) = &mut self.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
-        // With no step in flight all are due, and slots may have been reused.
+        // With no step in flight schedules that come to nothing take no time, and drivers need not make them: all are due.
+        // They count beside a connector, whose driver makes each one, as after a pause.
         let due = match self.steps.count() {
-            0 => 0..stagger.sampled.len(),
+            0 if self.connector.is_none() => 0..stagger.sampled.len(),
             _ => stagger.turn..stagger.turn + 1,
         };
         for ids in &mut stagger.sampled[due] {
-            for id in ids.drain(..) {
-                self.requests[id].flags.set(Flags::OUT_OF_TURN, false);
+            for (id, tag) in ids.drain(..) {
+                let request = &mut self.requests[id];
+                // The slot of one that has ended may have been reused.
+                if request.tag == tag {
+                    request.flags.set(Flags::OUT_OF_TURN, false);
+                }
             }
         }
     }
@@ -49,8 +54,13 @@ impl Engine {
     pub(crate) fn end_turn(&mut self, plan: &StepPlan) {
         let Some(stagger) = &mut self.stagger else { return };
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
-            self.requests[entry.request].flags.set(Flags::OUT_OF_TURN, true);
-            stagger.sampled[stagger.turn].push(entry.request);
+            let request = &mut self.requests[entry.request];
+            if request.flags.has(Flags::OUT_OF_TURN) {
+                // It was preempted and is back: its latest turn counts.
+                stagger.sampled.iter_mut().for_each(|ids| ids.retain(|&(id, _)| id != entry.request));
+            }
+            request.flags.set(Flags::OUT_OF_TURN, true);
+            stagger.sampled[stagger.turn].push((entry.request, request.tag));
         }
     }
 }

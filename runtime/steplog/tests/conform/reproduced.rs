@@ -187,11 +187,11 @@ fn the_cases_with_streaming_inputs() {
     }
 }
 
-/// KV connectors of each kind: loads, their failures, held KV, both versions.
+/// KV connectors of each kind: loads, their failures, held KV, stages, a drafter, both versions.
 #[test]
 fn the_cases_with_connectors() {
     let folder = group("connectors");
-    assert_eq!(all_reproduced(&folder).len(), 46);
+    assert_eq!(all_reproduced(&folder).len(), 49);
     for version in ["0.32.0", "0.33.0"] {
         let all = cases(&folder).into_iter().map(|case| (json_of(&case, "config.json"), text_of(&case, "steps.jsonl")));
         let own: Vec<(Value, String)> = all.filter(|(config, _)| config["vllm"] == version).collect();
