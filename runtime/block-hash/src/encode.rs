@@ -35,23 +35,36 @@ pub(crate) fn encode_text<'a>(out: &'a mut impl Encode, text: &str) -> &'a [u8] 
     out.finish()
 }
 
-/// `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`.
+/// `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`; with tokens behind the block
+/// `(parent, tuple(tokens), (tuple(extra) or None, *ahead))`.
 pub(crate) fn encode_block<'a>(
     out: &'a mut impl Encode,
     rules: HashRules,
     parent: &Digest,
     tokens: &[u32],
     extra: &[ExtraKey<'_>],
+    ahead: &[u32],
 ) -> &'a [u8] {
     out.begin();
     out.tuple(3, |out| {
         out.bytes(parent.as_bytes());
         out.tuple(tokens.len(), |out| tokens.iter().for_each(|&token| out.int(i64::from(token))));
-        if extra.is_empty() {
-            out.none();
+        if ahead.is_empty() {
+            encode_extra(out, rules, extra);
         } else {
-            out.tuple(extra.len(), |out| extra.iter().for_each(|key| key.encode(rules, out)));
+            out.tuple(1 + ahead.len(), |out| {
+                encode_extra(out, rules, extra);
+                ahead.iter().for_each(|&token| out.int(i64::from(token)));
+            });
         }
     });
     out.finish()
+}
+
+fn encode_extra(out: &mut impl Encode, rules: HashRules, extra: &[ExtraKey<'_>]) {
+    if extra.is_empty() {
+        out.none();
+    } else {
+        out.tuple(extra.len(), |out| extra.iter().for_each(|key| key.encode(rules, out)));
+    }
 }

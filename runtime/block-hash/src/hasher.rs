@@ -77,11 +77,28 @@ impl BlockHasher {
     /// If `extra` is not in the order of [`ExtraKey`].
     #[must_use]
     pub fn hash_block(&mut self, parent: Option<&Digest>, tokens: &[u32], extra: &[ExtraKey<'_>]) -> Digest {
+        self.hash_block_ahead(parent, tokens, extra, &[])
+    }
+
+    /// The hash of the block of `tokens` that follows `parent`, which covers the tokens `ahead` behind it, too
+    /// (`num_hash_lookahead_tokens`, since 0.33); `extra` are the keys of all these tokens.
+    ///
+    /// # Panics
+    ///
+    /// If `extra` is not in the order of [`ExtraKey`].
+    #[must_use]
+    pub fn hash_block_ahead(
+        &mut self,
+        parent: Option<&Digest>,
+        tokens: &[u32],
+        extra: &[ExtraKey<'_>],
+        ahead: &[u32],
+    ) -> Digest {
         assert!(extra.is_sorted_by_key(ExtraKey::rank), "extra keys out of order: {extra:?}");
         let parent = parent.unwrap_or(&self.none_hash);
         let bytes = match &mut self.buffer {
-            Buffer::Pickle(out) => encode_block(out, self.rules, parent, tokens, extra),
-            Buffer::Cbor(out) => encode_block(out, self.rules, parent, tokens, extra),
+            Buffer::Pickle(out) => encode_block(out, self.rules, parent, tokens, extra, ahead),
+            Buffer::Cbor(out) => encode_block(out, self.rules, parent, tokens, extra, ahead),
         };
         self.algorithm.digest(bytes)
     }

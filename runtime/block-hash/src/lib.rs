@@ -10,12 +10,12 @@
 //! Rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`,
 //! `vllm/utils/hashing.py`) under CPython 3.11; 3.10 to 3.13 pickle alike.
 //!
+//! With EAGLE or MTP hashes of 0.33 cover tokens after their block, too
+//! ([`BlockHasher::hash_block_ahead`]). Blocks of groups of layers that are larger than
+//! the hashed ones have the hash of the last hashed block within.
+//!
 //! Not reproduced:
 //!
-//! * Lookahead hashing, an option of 0.33 for draft models
-//!   (`num_hash_lookahead_tokens`), where hashes cover tokens after the block.
-//! * Groups of layers whose blocks are larger than the hashed ones. vLLM then
-//!   takes the hash of the last hashed block within; so can a caller.
 //! * An engine in the process of its frontend
 //!   (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes an object that it has
 //!   seen before as a reference, and strings that have not come over a socket

@@ -339,3 +339,120 @@ fn a_hasher_keeps_nothing_of_the_last_block() {
 fn keys_out_of_order_are_refused() {
     first_block(Sha256, V0_31, &T, &[S1, AD1]);
 }
+
+/// Of tokens 1 to 39 in blocks of 16, as vLLM 0.33 has them: the number of tokens behind a block, an adapter, a salt with an
+/// image of four tokens from the second block on, and the hashes.
+#[test]
+fn hashes_cover_tokens_behind_their_block() {
+    let tokens: Vec<u32> = (1..40).collect();
+    let cases: [(HashAlgorithm, usize, bool, bool, [&str; 2]); 9] = [
+        (
+            Sha256,
+            1,
+            false,
+            false,
+            [
+                "aaae00ed04de962ecfa556ea7d0016da9c2e4256e129f4b69593b533e9d40647",
+                "58b386868a15416b3dd382b5bd7eb6552748d7637b726c2090effe8de0533782",
+            ],
+        ),
+        (
+            Sha256,
+            1,
+            false,
+            true,
+            [
+                "adda9916a25262381e5e92a4adf04c4e4314ac0155181cde6c4897f2b44da437",
+                "06ab429fc66d86bc606f376afaa333fea050979ca8d5822e73c592f17523dd44",
+            ],
+        ),
+        (
+            Sha256,
+            1,
+            true,
+            false,
+            [
+                "bb29f288d0e388900db269180b319d124e9e2c721df7d3b3af6ec0694f626148",
+                "ae5912ccdf88221f0d0cb42bf3e6f0871aa8ae88bf311c3e0f86ba62442bc459",
+            ],
+        ),
+        (
+            Sha256,
+            3,
+            false,
+            false,
+            [
+                "d88aa3887a487d5226d5d713817cc468d417d39ac3150b4b90b5b6448b59b95d",
+                "4e0d2630957068d64cf33460b3b09d1fe2c23e85f874e46c0547322521a23c05",
+            ],
+        ),
+        (
+            Sha256,
+            3,
+            false,
+            true,
+            [
+                "6a2ac917791db47b3645566a53187f69aacb844599d055bc18dcc3cbdffebdc7",
+                "8e3acb3ddb89552ec5e1d9c1f5120acb3f08e19783390fea4ffeb5e29ecfc61f",
+            ],
+        ),
+        (
+            Sha256,
+            3,
+            true,
+            true,
+            [
+                "42e6bc1e12de9df3fec4f594ef79be39a445e9a9364fd0b69b5f9a83a0c9436c",
+                "1cb50ed32641554ce64f857814034c4bea72108a262a05b5c9fd56958359ea7e",
+            ],
+        ),
+        (
+            Sha256Cbor,
+            1,
+            false,
+            false,
+            [
+                "8f8e3f5bc9428ae1af2b4970dc2105f8bbda21e14f20940633bcaa27f3bba02f",
+                "b9f6a5c9a203f788705774b063b279f651ba426221e07f454080af692239b9e8",
+            ],
+        ),
+        (
+            Sha256Cbor,
+            3,
+            false,
+            true,
+            [
+                "0c76744d19dac5268d324e61e25c61ca781be76bc55c5759c81dc6be59ef1b68",
+                "323dd181a11a8741ef3b643aedd21f1c60a825fdb4c4c6cd395332b34e292aa7",
+            ],
+        ),
+        (
+            Sha256Cbor,
+            3,
+            true,
+            true,
+            [
+                "c167cff3432ad6aef899e1b572299d3134863b9a62c535a09d371a3994cf1aeb",
+                "ec3c9dee4377c6aca7242ace25599f4ae20919d88485d2cbfbe6d58229857146",
+            ],
+        ),
+    ];
+    for (algorithm, ahead, has_adapter, has_media, expected) in cases {
+        let mut hasher = BlockHasher::new(algorithm, V0_31, UNSET);
+        let mut parent = None;
+        for (block, expected) in expected.into_iter().enumerate() {
+            let (start, end) = (block * 16, block * 16 + 16);
+            let mut extra = Vec::new();
+            extra.extend(has_adapter.then_some(AD1));
+            // The image begins with the second token behind the first block.
+            if has_media && end + ahead > 17 {
+                extra.push(mm("cat", 17 - start as i64));
+            }
+            extra.extend((has_media && start == 0).then_some(S1));
+            let digest =
+                hasher.hash_block_ahead(parent.as_ref(), &tokens[start..end], &extra, &tokens[end..end + ahead]);
+            assert_eq!(format!("{digest:?}"), expected, "{algorithm:?}, {ahead} tokens behind block {block}");
+            parent = Some(digest);
+        }
+    }
+}

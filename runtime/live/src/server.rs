@@ -108,6 +108,9 @@ impl Server {
         let needs_overlap = dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.needs_overlap());
         let watch = StepWatch::new(config.steps.as_ref(), context.rank);
         engine.pool_mut().record_events(kv_events.is_some() || needs_overlap || watch.sees_engines());
+        if let Some(lookahead_tokens) = kv_events.as_ref().and_then(KvEvents::recorded_lookahead) {
+            engine.pool_mut().record_events_with_places(lookahead_tokens);
+        }
         let serving = Serving {
             shared,
             lifecycle: Lifecycle::default(),

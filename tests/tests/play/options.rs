@@ -50,18 +50,10 @@ fn options_that_cannot_be_used_are_reported() {
         (&["--time-scale", "0"], "--time-scale must be more than 0"),
         (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
         (
-            &["--enable-kv-cache-events", "--drafter", "eagle", "--num-speculative-tokens", "2"],
-            "needs --disable-lookahead-block-hashes",
-        ),
-        (
             &["--kv-transfer", "tcp", "--drafter", "mtp", "--num-speculative-tokens", "2", "--kv-shape", "32x8x128"],
             "needs --disable-lookahead-block-hashes",
         ),
         (&["--drafter", "medusa", "--num-speculative-tokens", "2"], "medusa"),
-        (
-            &["--kv-cache-groups", "full,sliding_window:64", "--enable-kv-cache-events"],
-            "publish the blocks of one group",
-        ),
     ] {
         let (code, said) = run(args);
         assert_eq!(code, Some(2), "{args:?}: {said}");

@@ -329,17 +329,6 @@ fn kv_events(
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
-    if !engine.kv_cache_groups.is_empty() {
-        return Err(Unusable::new(
-            "--enable-kv-cache-events cannot be combined with --kv-cache-groups: live engines publish the blocks of one group",
-        ));
-    }
-    if engine.hashed_blocks().lookahead_tokens > 0 {
-        return Err(Unusable::new(
-            "--enable-kv-cache-events with EAGLE or MTP needs --disable-lookahead-block-hashes: live engines publish hashes \
-             that cover no tokens after their block",
-        ));
-    }
     if !engine.enable_prefix_caching {
         return Err(Unusable::new("--enable-kv-cache-events needs prefix caching: without it nothing is ever cached"));
     }

@@ -40,6 +40,7 @@ use self::stagger::Stagger;
 use self::throttle::PrefillThrottle;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
+use crate::kv::event::{KvEventLog, StoredBlocks};
 use crate::kv::groups::{GroupHit, KvGroups};
 use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
@@ -453,11 +454,19 @@ impl Engine {
         }
         request.next_store_tokens = (to as u32 + 1).saturating_mul(block_size);
         let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
-        let tokens = if request.flags.has(Flags::KEEPS_TOKENS) {
-            &request.tokens[from * block_size as usize..to * block_size as usize]
-        } else {
-            &[]
-        };
-        self.pool.store(request.tag, parent, &request.block_table[from..to], &request.block_hashes[from..to], tokens);
+        let known: &[u32] = if request.flags.has(Flags::KEEPS_TOKENS) { &request.tokens } else { &[] };
+        let (blocks, hashes) = (&request.block_table[from..to], &request.block_hashes[from..to]);
+        let (start, end, tag) = (from as u32 * block_size, to as u32 * block_size, request.tag);
+        if self.pool.events().is_some_and(KvEventLog::has_places) {
+            let is_stored = self.pool.register(blocks, hashes);
+            if let Some(events) = self.pool.events_mut().filter(|_| is_stored) {
+                let blocks = hashes.iter().copied().zip((1..).map(|count| start + count * block_size));
+                let (group, block_tokens) = (0, block_size);
+                let stored = StoredBlocks { group, tag, parent, start, end, block_tokens, blocks, known };
+                events.stored_of_group(stored);
+            }
+            return;
+        }
+        self.pool.store(tag, parent, blocks, hashes, known.get(start as usize..end as usize).unwrap_or(&[]));
     }
 }

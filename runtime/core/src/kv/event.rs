@@ -4,6 +4,8 @@
 //! costs no allocation once they are warm. Hashes here are the engine's own;
 //! what leaves on a wire is translated where it leaves.
 
+use std::collections::BTreeMap;
+
 use crate::kv::hash::BlockHash;
 
 /// A change of the prefix cache (vLLM's `KVCacheEvent`).
@@ -41,12 +43,65 @@ pub struct KvEventCursor {
     tokens: usize,
 }
 
+/// Places of the blocks of a [`KvEvent::Stored`] in their sequence, and the tokens that name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredPlaces<'a> {
+    /// The first token of the event in its sequence; the event has all tokens from there to [`StoredPlaces::end`].
+    pub start: u32,
+    /// The token behind the last one of the event.
+    pub end: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// The token behind each of the event's blocks.
+    pub ends: &'a [u32],
+    /// Tokens of the sequence that no event of the request has shown yet, up to those behind the last block on which
+    /// its name depends.
+    pub unseen: &'a [u32],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    start: u32,
+    end: u32,
+    block_tokens: u32,
+    ends: u32,
+    unseen: u32,
+}
+
+/// The places of all stored blocks.
+#[derive(Clone, Debug, Default)]
+struct PlaceLog {
+    /// Tokens behind a block that its name covers.
+    lookahead_tokens: u32,
+    /// Of each request the tokens that events have shown.
+    seen: BTreeMap<u64, u32>,
+    /// One for each event of stored blocks.
+    places: Vec<Places>,
+    ends: Vec<u32>,
+    unseen: Vec<u32>,
+}
+
+/// Blocks of one sequence that were stored.
+pub(crate) struct StoredBlocks<'a, B: Iterator<Item = (BlockHash, u32)>> {
+    pub(crate) group: usize,
+    pub(crate) tag: u64,
+    pub(crate) parent: Option<BlockHash>,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    pub(crate) block_tokens: u32,
+    /// Their hashes, each with the token behind the block.
+    pub(crate) blocks: B,
+    /// All known tokens of the sequence, if they are kept.
+    pub(crate) known: &'a [u32],
+}
+
 /// Recorded events, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct KvEventLog {
     entries: Vec<Entry>,
     hashes: Vec<BlockHash>,
     tokens: Vec<u32>,
+    places: Option<Box<PlaceLog>>,
 }
 
 impl KvEventLog {
@@ -67,6 +122,53 @@ impl KvEventLog {
         self.entries.clear();
         self.hashes.clear();
         self.tokens.clear();
+        if let Some(log) = &mut self.places {
+            log.places.clear();
+            log.ends.clear();
+            log.unseen.clear();
+        }
+    }
+
+    /// Records from now on the places of blocks, too, whose names cover so many tokens behind them.
+    pub fn record_places(&mut self, lookahead_tokens: u32) {
+        self.places = Some(Box::new(PlaceLog { lookahead_tokens, ..PlaceLog::default() }));
+    }
+
+    /// Whether it records the places of blocks.
+    pub(crate) fn has_places(&self) -> bool {
+        self.places.is_some()
+    }
+
+    /// Forgets the tokens of a request that events have shown: it has ended.
+    pub fn forget_request(&mut self, tag: u64) {
+        if let Some(log) = &mut self.places {
+            log.seen.remove(&tag);
+        }
+    }
+
+    /// All events, oldest first, with their groups; those of stored blocks with the places of these.
+    ///
+    /// # Panics
+    /// Unless places are recorded.
+    pub fn iter_with_places(&self) -> impl Iterator<Item = (u32, KvEvent<'_>, Option<StoredPlaces<'_>>)> {
+        let log = self.places.as_ref().expect("places are recorded");
+        let (mut places, mut ends, mut unseen) = (log.places.iter(), 0, 0);
+        self.iter_by_group().map(move |(group, event)| {
+            let place = matches!(event, KvEvent::Stored { .. }).then(|| {
+                let place = places.next().expect("each such event has one");
+                let (first_end, first_unseen) = (ends, unseen);
+                ends += place.ends as usize;
+                unseen += place.unseen as usize;
+                StoredPlaces {
+                    start: place.start,
+                    end: place.end,
+                    block_tokens: place.block_tokens,
+                    ends: &log.ends[first_end..ends],
+                    unseen: &log.unseen[first_unseen..unseen],
+                }
+            });
+            (group, event, place)
+        })
     }
 
     /// The events, oldest first; where layers are in groups those of the first group alone.
@@ -111,22 +213,37 @@ impl KvEventLog {
     }
 
     pub(crate) fn stored(&mut self, tag: u64, parent: Option<BlockHash>, blocks: &[BlockHash], tokens: &[u32]) {
-        self.stored_of_group(0, tag, parent, blocks.iter().copied(), tokens);
+        debug_assert!(self.places.is_none(), "the places are not known here");
+        self.hashes.extend_from_slice(blocks);
+        self.tokens.extend_from_slice(tokens);
+        let (blocks, tokens) = (blocks.len() as u32, tokens.len() as u32);
+        self.entries.push(Entry::Stored { group: 0, tag, parent, blocks, tokens });
     }
 
-    pub(crate) fn stored_of_group(
-        &mut self,
-        group: u8,
-        tag: u64,
-        parent: Option<BlockHash>,
-        blocks: impl Iterator<Item = BlockHash>,
-        tokens: &[u32],
-    ) {
+    pub(crate) fn stored_of_group<B: Iterator<Item = (BlockHash, u32)>>(&mut self, stored: StoredBlocks<'_, B>) {
+        let StoredBlocks { group, tag, parent, start, end, block_tokens, blocks, known } = stored;
         let before = self.hashes.len();
-        self.hashes.extend(blocks);
+        let tokens = known.get(start as usize..end as usize).unwrap_or(&[]);
         self.tokens.extend_from_slice(tokens);
+        match &mut self.places {
+            None => self.hashes.extend(blocks.map(|(hash, _)| hash)),
+            Some(log) => {
+                let first_end = log.ends.len();
+                for (hash, end) in blocks {
+                    self.hashes.push(hash);
+                    log.ends.push(end);
+                }
+                let seen = log.seen.entry(tag).or_default();
+                let shown = known.len().min(end.saturating_add(log.lookahead_tokens) as usize);
+                let unseen = known.get(*seen as usize..shown).unwrap_or(&[]);
+                *seen += unseen.len() as u32;
+                log.unseen.extend_from_slice(unseen);
+                let ends = (log.ends.len() - first_end) as u32;
+                log.places.push(Places { start, end, block_tokens, ends, unseen: unseen.len() as u32 });
+            }
+        }
         let blocks = (self.hashes.len() - before) as u32;
-        self.entries.push(Entry::Stored { group, tag, parent, blocks, tokens: tokens.len() as u32 });
+        self.entries.push(Entry::Stored { group: group as u8, tag, parent, blocks, tokens: tokens.len() as u32 });
     }
 
     pub(crate) fn removed(&mut self, hash: BlockHash) {
@@ -151,7 +268,16 @@ mod tests {
         let mut log = KvEventLog::default();
         log.stored(1, None, &[10, 11], &[5, 6]);
         log.removed_of_group(1, 99);
-        log.stored_of_group(1, 1, None, [20, 21, 22].into_iter(), &[]);
+        log.stored_of_group(StoredBlocks {
+            group: 1,
+            tag: 1,
+            parent: None,
+            start: 0,
+            end: 3,
+            block_tokens: 1,
+            blocks: [20, 21, 22].into_iter().zip(1..),
+            known: &[],
+        });
         log.removed(10);
         log.stored(2, Some(11), &[12], &[7]);
         let whole: Vec<KvEvent<'_>> = log.iter().collect();
@@ -163,5 +289,34 @@ mod tests {
             }
             assert_eq!(read, whole.iter().map(|event| format!("{event:?}")).collect::<Vec<_>>(), "{first_part}");
         }
+    }
+
+    /// Each token of a sequence is shown once, with those behind the blocks, however groups come to offer theirs.
+    #[test]
+    fn places_come_with_the_tokens_that_no_event_has_shown() {
+        let known: Vec<u32> = (100..120).collect();
+        let mut log = KvEventLog::default();
+        log.record_places(2);
+        let mut store = |group, start, end, ends: &[u32]| {
+            let blocks = ends.iter().map(|&end| (u64::from(end), end));
+            let (tag, parent, known) = (7, None, &known[..]);
+            log.stored_of_group(StoredBlocks { group, tag, parent, start, end, block_tokens: 4, blocks, known });
+        };
+        store(0, 4, 8, &[8]);
+        store(1, 0, 12, &[4, 12]);
+        store(0, 8, 12, &[]);
+        store(0, 12, 20, &[16, 20]);
+        log.removed_of_group(1, 4);
+        let seen: Vec<_> = log.iter_with_places().map(|(group, event, places)| (group, event, places)).collect();
+        let places: Vec<StoredPlaces<'_>> = seen.iter().filter_map(|(.., places)| *places).collect();
+        assert_eq!((seen.len(), places.len()), (5, 4));
+        let unseen: Vec<&[u32]> = places.iter().map(|places| places.unseen).collect();
+        assert_eq!(unseen, [&known[..10], &known[10..14], &[], &known[14..]]);
+        assert_eq!(
+            places.iter().map(|places| places.ends.to_vec()).collect::<Vec<_>>(),
+            [vec![8], vec![4, 12], vec![], vec![16, 20]]
+        );
+        let KvEvent::Stored { tokens, blocks, .. } = seen[1].1 else { panic!("it is one of stored blocks") };
+        assert_eq!((tokens, blocks), (&known[..12], &[4, 12][..]));
     }
 }

@@ -113,6 +113,19 @@ impl KvPool {
         self.events = on.then(KvEventLog::default);
     }
 
+    /// Starts recording events with the places of blocks, whose names cover so many tokens behind them; as
+    /// [`KvPool::record_events`].
+    pub fn record_events_with_places(&mut self, lookahead_tokens: u32) {
+        self.events.get_or_insert_default().record_places(lookahead_tokens);
+    }
+
+    /// A request has ended: no more of its blocks are stored.
+    pub fn forget_events_of(&mut self, tag: u64) {
+        if let Some(events) = &mut self.events {
+            events.forget_request(tag);
+        }
+    }
+
     /// Events recorded since the log was last cleared; none while recording is off.
     #[must_use]
     pub fn events(&self) -> Option<&KvEventLog> {
@@ -269,18 +282,25 @@ impl KvPool {
         hashes: &[BlockHash],
         tokens: &[u32],
     ) {
+        if self.register(blocks, hashes)
+            && let Some(events) = &mut self.events
+        {
+            events.stored(tag, parent, hashes, tokens);
+        }
+    }
+
+    /// The same; the event is the caller's, if it returns true.
+    pub(crate) fn register(&mut self, blocks: &[BlockId], hashes: &[BlockHash]) -> bool {
         debug_assert_eq!(blocks.len(), hashes.len());
         if !self.caching || blocks.is_empty() {
-            return;
+            return false;
         }
         each!(mut self, own => own.insert(blocks, hashes));
         if let Some(outlook) = &mut self.outlook {
             let copied = hashes.iter().filter(|&&hash| each!(self, own => own.count(hash)) > 1);
             copied.for_each(|&hash| outlook.set_copied(hash, true));
         }
-        if let Some(events) = &mut self.events {
-            events.stored(tag, parent, hashes, tokens);
-        }
+        true
     }
 
     /// Forgets every cached block. False, and nothing done, while any block is

@@ -7,6 +7,7 @@
 pub(crate) mod first_tokens;
 pub(crate) mod kv_events;
 pub(crate) mod outputs;
+mod sequence_hashes;
 pub(crate) mod snapshot_timer;
 pub(crate) mod stats;
 pub(crate) mod waves;
@@ -144,6 +145,13 @@ impl Egress {
     pub(crate) fn gather_cache_events(&mut self, engine: &Engine, requests: &Requests) {
         if let Some(events) = &mut self.kv_events {
             events.gather(engine, requests);
+        }
+    }
+
+    /// A request has ended, whose changes of the prefix cache have been taken.
+    pub(crate) fn forget_request(&mut self, tag: u64) {
+        if let Some(events) = &mut self.kv_events {
+            events.forget(tag);
         }
     }
 

@@ -170,7 +170,7 @@ impl Rank {
         let Some(settings) = &self.config.kv_events else { return Ok(None) };
         let publisher = KvEventPublisher::open(&self.transport, settings.config.clone(), self.number())?;
         let version = self.config.identity.default_version();
-        Ok(Some(KvEvents::new(publisher, settings.clone(), version, self.config.engine.block_size)))
+        Ok(Some(KvEvents::new(publisher, settings.clone(), version, &self.config.engine)))
     }
 
     /// Finds a frontend, and has the router count on this engine; `None` after a shutdown.

@@ -217,7 +217,7 @@ impl Serving {
             routes.report_cache_events(log);
         }
         self.egress.gather_cache_events(self.stepper.engine(), &self.requests);
-        self.stepper.clear_cache_events();
+        self.stepper.cache().clear_events();
     }
 
     /// Drops the prefix cache; with `preempt_running` running requests are

@@ -193,9 +193,9 @@ impl Stepper {
         }
     }
 
-    /// Forgets those changes.
-    pub(crate) fn clear_cache_events(&mut self) {
-        self.engine.pool_mut().clear_events();
+    /// The cache, whose events are cleared once they are taken.
+    pub(crate) fn cache(&mut self) -> &mut vcr_core::kv_pool::KvPool {
+        self.engine.pool_mut()
     }
 
     /// Forgets what the encoder has computed.

@@ -6,7 +6,7 @@ use vcr_block_hash::HashAlgorithm;
 
 use super::*;
 
-fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, KvEventSubscriber) {
+pub(super) fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, KvEventSubscriber) {
     let mut config = config();
     let name = format!("vcr-live-test-{}-{:?}", std::process::id(), std::thread::current().id());
     let address = |kind: &str| format!("ipc://{}/{name}-{kind}", std::env::temp_dir().display());
@@ -36,7 +36,7 @@ fn next(subscriber: &KvEventSubscriber) -> (u64, KvEventBatch) {
 }
 
 /// All batches from `start` on.
-fn replayed(subscriber: &KvEventSubscriber, start: u64) -> Vec<(u64, KvEventBatch)> {
+pub(super) fn replayed(subscriber: &KvEventSubscriber, start: u64) -> Vec<(u64, KvEventBatch)> {
     let messages = subscriber.replay(start, PATIENCE).expect("an answer comes");
     messages.into_iter().map(|message| (message.sequence, message.batch)).collect()
 }
@@ -54,7 +54,7 @@ fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
 
 /// Subscriptions take a moment, and nothing reports when they are there: until
 /// then batches are missed, which the replay shows, too.
-fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
+pub(super) fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     for index in 0..200u32 {
         bench.run(&format!("probe{index}"), &[5000 + index; 16], 2);
         if let Some(message) = subscriber.receive(Duration::from_millis(50)).expect("it works") {

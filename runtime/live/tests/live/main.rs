@@ -1,6 +1,7 @@
 //! Engines of ours behind a frontend of ours, over real sockets.
 
 mod faults;
+mod kv_event_names;
 mod kv_events;
 mod limits;
 mod overheads;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::lookup::{content, key};
 use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK, Tables};
+use crate::kv::event::StoredBlocks;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::request::RequestId;
@@ -19,6 +20,23 @@ pub(crate) struct Offered<'a> {
     pub(crate) hashes: &'a [BlockHash],
     /// All known tokens, if they are kept.
     pub(crate) tokens: &'a [u32],
+}
+
+impl<'a> Offered<'a> {
+    /// A block that is found by its first `units` hashed blocks, which is announced as the last of these.
+    fn unit(&self, group: usize, units: usize, hash_size: u32) -> StoredBlocks<'a, std::iter::Once<(BlockHash, u32)>> {
+        let end = units as u32 * hash_size;
+        StoredBlocks {
+            group,
+            tag: self.tag,
+            parent: (units > 1).then(|| self.hashes[units - 2]),
+            start: end - hash_size,
+            end,
+            block_tokens: hash_size,
+            blocks: std::iter::once((self.hashes[units - 1], end)),
+            known: self.tokens,
+        }
+    }
 }
 
 impl KvGroups {
@@ -71,9 +89,14 @@ impl KvGroups {
                 }
                 if let Some(events) = pool.events_mut() {
                     let parent = (range.start > 0).then(|| hash_at(range.start * size));
-                    let tokens = tokens.get((range.start * size) as usize..(range.end * size) as usize);
-                    let contents = keys.iter().map(|&key| content(key, index));
-                    events.stored_of_group(index as u8, tag, parent, contents, tokens.unwrap_or(&[]));
+                    let table = &table.blocks;
+                    let is_kept = |place: &u32| table[*place as usize] != NULL_BLOCK && reachable.has(*place);
+                    let ends = range.clone().filter(is_kept).map(|place| (place + 1) * size);
+                    let blocks = keys.iter().map(|&key| content(key, index)).zip(ends);
+                    let (start, end, block_tokens) = (range.start * size, range.end * size, size);
+                    let known = tokens;
+                    let stored = StoredBlocks { group: index, tag, parent, start, end, block_tokens, blocks, known };
+                    events.stored_of_group(stored);
                 }
             }
             if group.aligns_states() {
@@ -125,7 +148,7 @@ impl KvGroups {
         cacheable: u32,
         stored: &mut Vec<BlockHash>,
     ) {
-        let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
+        let Offered { id, prompt_tokens, hashes, .. } = *offered;
         let Tables { by_group, shared_prefix_tokens } = &self.requests[id.index()];
         let (group, table) = (&self.groups[index], &by_group[index]);
         let Some(place) = table.checkpoint.filter(|_| self.rules.caches_any_checkpoint()) else { return };
@@ -155,10 +178,7 @@ impl KvGroups {
         pool.insert(&[block], &[now]);
         stored.push(now);
         if let Some(events) = pool.events_mut() {
-            let parent = (units > 1).then(|| hashes[units - 2]);
-            let first = (end - self.hash_block_size) as usize;
-            let tokens = tokens.get(first..end as usize).unwrap_or(&[]);
-            events.stored_of_group(index as u8, tag, parent, std::iter::once(hashes[units - 1]), tokens);
+            events.stored_of_group(offered.unit(index, units, self.hash_block_size));
         }
     }
 
@@ -190,7 +210,7 @@ impl KvGroups {
     /// Lets a block of full attention be found by the end of a prompt that lies within it, too. (Only
     /// lookups finer than blocks find it.)
     fn store_prompt_end(&mut self, pool: &mut KvPool, offered: &Offered<'_>, index: usize, cacheable: u32) {
-        let Offered { id, tag, prompt_tokens, hashes, tokens } = *offered;
+        let Offered { id, prompt_tokens, hashes, .. } = *offered;
         let (hash_size, size) = (self.hash_block_size, self.groups[index].block_size);
         // A lookup that drops a block reads the whole prompt before.
         let reads_all = self.groups[index].drops_block || self.rules.announces_whole_prompts();
@@ -218,9 +238,7 @@ impl KvGroups {
             self.inner_keys.entry(block).or_default().push(key);
         }
         if let Some(events) = pool.events_mut() {
-            let parent = (units > 1).then(|| hashes[units - 2]);
-            let tokens = tokens.get((end - hash_size) as usize..end as usize).unwrap_or(&[]);
-            events.stored_of_group(index as u8, tag, parent, std::iter::once(hashes[units - 1]), tokens);
+            events.stored_of_group(offered.unit(index, units, hash_size));
         }
     }
 }
