@@ -176,6 +176,15 @@ fn random_clusters_keep_their_fingerprints() {
     assert!(fingerprints == golden, "{differing} of 200 differ; now they are\n{fingerprints}");
 }
 
+/// A run; a case in which no request fits into the engines is drawn again.
+fn run_that_fits(run_config: &RunConfig) -> Result<Report, TestCaseError> {
+    match simulate(run_config.clone(), &mut Unobserved) {
+        Ok(report) => Ok(report),
+        Err(SimError::NothingFits { .. }) => Err(TestCaseError::reject("no request fits")),
+        Err(error) => Err(TestCaseError::fail(error.to_string())),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -185,11 +194,11 @@ proptest! {
         let report = |router: RouterConfig| {
             let engines = pool("gpu", 1, blocks, router);
             let workloads = vec![synthetic("load", Arrivals::Burst { count, over_ns: 500 * MS }, mix(200.0, 20.0))];
-            run(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
+            run_that_fits(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
         };
-        let expected = report(RouterConfig::RoundRobin);
+        let expected = report(RouterConfig::RoundRobin)?;
         for router in [RouterConfig::LeastLoaded, RouterConfig::Kv(KvRouterConfig::default())] {
-            let other = report(router);
+            let other = report(router)?;
             for (one, other) in expected.requests.iter().zip(&other.requests) {
                 prop_assert_eq!(one.last_token_ns, other.last_token_ns);
                 prop_assert_eq!(one.cached_tokens, other.cached_tokens);
@@ -221,12 +230,12 @@ proptest! {
             let overheads = Overheads { arrival_ns, arrival_per_prompt_token_ps, ..Overheads::default() };
             let engines = PoolConfig { overheads, ..pool("gpu", engines, blocks, router) };
             let workloads = vec![synthetic("load", arrivals.clone(), mix(200.0, 60.0))];
-            run(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
+            run_that_fits(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
         };
         let unaware: RouterFactory = Arc::new(|_| Ok(Box::new(InTurn::default())));
         prop_assert_eq!(
-            report(RouterConfig::RoundRobin).fingerprint,
-            report(RouterConfig::Made(unaware)).fingerprint
+            report(RouterConfig::RoundRobin)?.fingerprint,
+            report(RouterConfig::Made(unaware))?.fingerprint
         );
     }
 }
