@@ -23,7 +23,7 @@ def test_reports_have_the_bytes_of_the_binary(small, binary):
     run = report.run("small")
     assert run.seed == 7 and run.value("ttft", "p99") == run.metrics["trends"]["ttft_ms"]["p99"]
     assert [made.subject for made in report.assertions] == ["ttft"]
-    with pytest.raises(KeyError, match="there are small"):
+    with pytest.raises(KeyError, match="unknown run `large`: expected small"):
         report.run("large")
 
 

@@ -33,7 +33,7 @@ def test_requests_are_those_of_the_binary(small, binary, tmp_path):
     frame = requests.to_polars()
     assert isinstance(frame, polars.DataFrame) and frame.height == requests.num_rows
     assert "more rows" in requests._repr_html_()
-    with pytest.raises(KeyError, match="there are of, id"):
+    with pytest.raises(KeyError, match="expected of, id"):
         requests["nothing"]
 
 

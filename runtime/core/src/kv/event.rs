@@ -307,7 +307,7 @@ mod tests {
         store(0, 8, 12, &[]);
         store(0, 12, 20, &[16, 20]);
         log.removed_of_group(1, 4);
-        let seen: Vec<_> = log.iter_with_places().map(|(group, event, places)| (group, event, places)).collect();
+        let seen: Vec<_> = log.iter_with_places().collect();
         let places: Vec<StoredPlaces<'_>> = seen.iter().filter_map(|(.., places)| *places).collect();
         assert_eq!((seen.len(), places.len()), (5, 4));
         let unseen: Vec<&[u32]> = places.iter().map(|places| places.unseen).collect();
