@@ -129,7 +129,7 @@ impl KvEventLog {
         }
     }
 
-    /// Records from now on the places of blocks, too, whose names cover so many tokens behind them.
+    /// From now on also records the places of blocks. Their hashes cover `lookahead_tokens` tokens that follow the block.
     pub fn record_places(&mut self, lookahead_tokens: u32) {
         self.places = Some(Box::new(PlaceLog { lookahead_tokens, ..PlaceLog::default() }));
     }

@@ -113,8 +113,8 @@ impl KvPool {
         self.events = on.then(KvEventLog::default);
     }
 
-    /// Starts recording events with the places of blocks, whose names cover so many tokens behind them; as
-    /// [`KvPool::record_events`].
+    /// Starts recording events as [`KvPool::record_events`] does, with the places of blocks. Their hashes cover
+    /// `lookahead_tokens` tokens that follow the block.
     pub fn record_events_with_places(&mut self, lookahead_tokens: u32) {
         self.events.get_or_insert_default().record_places(lookahead_tokens);
     }
