@@ -1,4 +1,4 @@
-//! No text may panic the reader of files of options; what is single is a word.
+//! No text may panic the reader of files of options; a single value or a map is a word.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,8 +9,8 @@ fuzz_target!(|text: &str| {
         Err(reason) => assert!(reason.starts_with("expected a map of options: "), "{reason}"),
         Ok(settings) => {
             for setting in settings.values() {
-                let is_single = matches!(setting, Setting::Bool(_) | Setting::Text(_));
-                assert_eq!(setting.word().is_some(), is_single);
+                let is_word = matches!(setting, Setting::Bool(_) | Setting::Text(_) | Setting::Map(_));
+                assert_eq!(setting.word().is_some(), is_word, "{setting:?}");
             }
         }
     }

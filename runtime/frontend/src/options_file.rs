@@ -23,7 +23,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The word that the value is on a command line; none where it is no single value.
+    /// The value as one word of a command line, a map as its JSON; none where it takes several
+    /// words or none.
     #[must_use]
     pub fn word(&self) -> Option<String> {
         match self {
