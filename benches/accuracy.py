@@ -26,16 +26,25 @@ COLUMNS = ["ttft p50", "ttft p99", "itl mean", "itl p99", "e2e p50", "e2e p99"]
 H100_FITS = {
     "llama-3.1-8b": ["p25", "p50", "p25+p75"],
     "llama-3.1-8b-repeat": ["p50", "p75"],
+    "llama-3.1-8b-0.33": ["p50", "p75", "p50+p75"],
     "qwen3-14b": ["p50", "p50+shared"],
     "qwen3-30b-a3b": ["p50", "p50+shared"],
 }
-# The same requests, recorded on two hosts.
-HOSTS = ("llama-3.1-8b", "llama-3.1-8b-repeat", ["p50", "p75", "p95"])
+# Loads with requests of the same times and lengths, each recorded in two places.
+PAIRS = {
+    "The same requests on the second host": [
+        (load, f"llama-3.1-8b/{load}", f"llama-3.1-8b-repeat/{load}") for load in ("p50", "p75", "p95")
+    ],
+    "The same requests again on one host": [
+        (load, f"llama-3.1-8b-0.33/{load}", f"llama-3.1-8b-0.33/{load}-again") for load in ("p50", "p75", "p95")
+    ],
+}
 # Predictions with error bars: what was recorded, the fit, and the loads.
 INTERVALS = [
     ("llama-3.1-8b", "p25", ["p50", "p75", "p95"]),
     ("llama-3.1-8b", "p50", ["p75", "p95"]),
     ("llama-3.1-8b-repeat", "p50", ["p75", "p95"]),
+    ("llama-3.1-8b-0.33", "p50", ["p75", "p75-again", "p95", "p95-again"]),
     ("qwen3-14b", "p50", ["p90", "step", "shared"]),
     ("qwen3-30b-a3b", "p50", ["p80", "step", "shared"]),
 ]
@@ -112,27 +121,27 @@ def percentile(rows, key, share):
     return values[round((len(values) - 1) * share)]
 
 
-def hosts():
+def measured_metrics(recording):
+    """What was measured of a load, one number for each of `COLUMNS`."""
+    with gzip.open(H100 / recording / "requests.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    itls = [row["mean_itl_ms"] for row in rows if row["mean_itl_ms"] is not None]
+    return [
+        percentile(rows, "ttft_ms", 0.5), percentile(rows, "ttft_ms", 0.99), sum(itls) / len(itls),
+        percentile(rows, "mean_itl_ms", 0.99), percentile(rows, "e2e_ms", 0.5), percentile(rows, "e2e_ms", 0.99),
+    ]
+
+
+def pairs():
     """How far the second recording of a load is from the first, in percent."""
-    first, second, loads = HOSTS
-    shown = []
-    for load in loads:
-        measured = []
-        for name in (first, second):
-            with gzip.open(H100 / name / load / "requests.jsonl.gz", "rt") as file:
-                rows = [json.loads(line) for line in file]
-            itls = [row["mean_itl_ms"] for row in rows if row["mean_itl_ms"] is not None]
-            measured.append([
-                percentile(rows, "ttft_ms", 0.5), percentile(rows, "ttft_ms", 0.99), sum(itls) / len(itls),
-                percentile(rows, "mean_itl_ms", 0.99), percentile(rows, "e2e_ms", 0.5), percentile(rows, "e2e_ms", 0.99),
-            ])
-        shown.append([load, *(f"{(b / a - 1) * 100:+.1f}" for a, b in zip(*measured))])
-    print("### The same requests on the second host\n")
-    print("| load | " + " | ".join(COLUMNS) + " |")
-    print("|" + "---|" * (len(COLUMNS) + 1))
-    for row in shown:
-        print("| " + " | ".join(row) + " |")
-    print()
+    for title, recordings in PAIRS.items():
+        print(f"### {title}\n")
+        print("| load | " + " | ".join(COLUMNS) + " |")
+        print("|" + "---|" * (len(COLUMNS) + 1))
+        for load, first, second in recordings:
+            both = zip(measured_metrics(first), measured_metrics(second))
+            print(f"| {load} | " + " | ".join(f"{(b / a - 1) * 100:+.1f}" for a, b in both) + " |")
+        print()
 
 
 def engine_and_shape(name, out):
@@ -298,7 +307,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        hosts()
+        pairs()
         h100(args, out)
         intervals(args, out)
         if args.llmservingsim:

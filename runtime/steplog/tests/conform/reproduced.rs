@@ -250,6 +250,14 @@ fn the_live_captures() {
     }
 }
 
+/// vLLM 0.33.0 on an H100, with the runner, the asynchronous scheduling and the settings that it takes there.
+#[test]
+fn the_live_capture_of_a_gpu() {
+    let reports = all_reproduced(&group("vllm-gpu"));
+    assert_eq!(reports.len(), 1);
+    assert_eq!((reports[0].steps, reports[0].fields), (827, 9096));
+}
+
 /// The recordings as they were handed out lie beside a checkout, if anywhere.
 #[test]
 fn the_recordings_beside_the_checkout() {

@@ -11,8 +11,9 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-os.environ["PYTHONPATH"] = HERE + ":" + os.environ.get("PYTHONPATH", "")
-sys.path.insert(0, HERE)
+ORACLE = os.environ.get("ORACLE", os.path.join(HERE, "../../../oracle"))
+os.environ["PYTHONPATH"] = ":".join([HERE, ORACLE, os.environ.get("PYTHONPATH", "")])
+sys.path[:0] = [HERE, ORACLE]
 import workloads  # noqa: E402
 
 
@@ -92,6 +93,7 @@ async def main():
     model, out = sys.argv[2], sys.argv[3]
     os.makedirs(out, exist_ok=True)
     os.environ["STEPLOG"] = os.path.join(out, "steps.jsonl")
+    decisions = os.environ["STEP_LOG_DIR"] = os.path.join(out, "decisions")
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -136,7 +138,10 @@ async def main():
         if time.monotonic() - BEGIN + spec.get("cost", 0) > plan["deadline"]:
             say("out of time, left out:", name)
             continue
-        await engine.reset_prefix_cache()
+        if not spec.get("decisions"):
+            await engine.reset_prefix_cache()
+            if os.path.isdir(decisions):
+                open(os.path.join(decisions, "stop"), "w").close()
         waves = workloads.build(spec, (k + 1) * 1_000_000, capacity)
         n = sum(len(w) for w in waves)
         say("begin", name, n, "requests")

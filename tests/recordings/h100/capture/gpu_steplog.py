@@ -9,6 +9,7 @@ import json
 import os
 import time
 
+from live_log import Logging
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -77,7 +78,7 @@ class _Log:
         self._open = {}
         self._done = collections.deque()
         self._previous = None
-        self._added = 0
+        self._num_added = 0
         config = self.scheduler_config
         self._file.write(json.dumps({
             "kind": "engine",
@@ -102,7 +103,7 @@ class _Log:
 
     def add_request(self, request):
         super().add_request(request)
-        self._added += 1
+        self._num_added += 1
 
     def schedule(self, *a, **k):
         t0 = _clock()
@@ -131,14 +132,14 @@ class _Log:
             "dc": context,
             "total": out.total_num_scheduled_tokens,
             "chunks": chunks,
-            "added": self._added,
+            "added": self._num_added,
             "running": len(self.running),
             "waiting": len(self.waiting),
             "free": self.kv_cache_manager.block_pool.get_num_free_blocks(),
             "preempted": len(out.preempted_req_ids or ()),
             "host": _clock(),
         }
-        self._added = 0
+        self._num_added = 0
         return out
 
     def update_from_output(self, scheduler_output, model_runner_output):
@@ -197,3 +198,30 @@ class StepLog(_Log, AsyncScheduler):
 
 class SyncStepLog(_Log, Scheduler):
     """The stock synchronous scheduler, logged."""
+
+
+class _Decisions(Logging):
+    """What tests/oracle/live_log.py writes to STEP_LOG_DIR, until that folder holds a file `stop`.
+
+    It takes longer than the log of times: capture.py makes the file before the loads that are timed.
+    """
+
+    _is_stopped = False
+
+    def add_request(self, request):
+        if not self._is_stopped and os.path.exists(os.path.join(os.environ["STEP_LOG_DIR"], "stop")):
+            self._is_stopped = True
+        (super(Logging, self) if self._is_stopped else super()).add_request(request)
+
+    def finish_requests(self, *a, **k):
+        return (super(Logging, self) if self._is_stopped else super()).finish_requests(*a, **k)
+
+    def schedule(self, *a, **k):
+        return (super(Logging, self) if self._is_stopped else super()).schedule(*a, **k)
+
+    def update_from_output(self, *a, **k):
+        return (super(Logging, self) if self._is_stopped else super()).update_from_output(*a, **k)
+
+
+class StepAndDecisionLog(_Log, _Decisions, AsyncScheduler):
+    """The stock asynchronous scheduler, its times and, of the first loads, its decisions logged."""

@@ -95,8 +95,9 @@ def grid(base, contexts, batches, limit, out_tokens):
 
 
 def build(spec, base, capacity):
-    """The requests of one workload as a list of waves (all but grid have one wave)."""
-    rng = random.Random(f"{spec['name']}/{spec.get('seed', 1)}")
+    """The requests of one workload as a list of waves (all but grid have one wave). A workload that
+    is `like` another has its times and lengths, and other tokens."""
+    rng = random.Random(f"{spec.get('like', spec['name'])}/{spec.get('seed', 1)}")
     kind = spec["kind"]
     if kind == "grid":
         return grid(base, spec["contexts"], spec["batches"], spec["limit"], spec["out"])
