@@ -6,6 +6,7 @@ docs/accuracy/fitted.md:
 
     python3 benches/accuracy.py --vcr target/release/vcr
     python3 benches/accuracy.py --vcr target/release/vcr --llmservingsim DIR --vllm-cpu DIR
+    python3 benches/accuracy.py --ship scenarios/models/llama-3.1-8b-h100.json
 
 The recordings of an H100 are part of the repository. The two other sets are optional folders: runs
 of LLMServingSim's benchmark, and captures of a vLLM engine on a CPU. Everything is seeded; the same
@@ -61,12 +62,14 @@ LLMSERVINGSIM = {
 }
 # The load and its part of a fit that has few requests, and what it may correct: no roofline has experts.
 FEW_LOAD, FEW_PART = "p25", "0..0.03"
+# The recording that the model in scenarios/models is fitted on.
+SHIPPED = "llama-3.1-8b-0.33"
 BASES = {"llama-3.1-8b": 'roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm" })'}
 VLLM_CPU = ["const", "burst-preempt", "multiturn", "priority"]
 
 
-def vcr(args, *words):
-    done = subprocess.run([args.vcr, *map(str, words)], capture_output=True, text=True)
+def vcr(args, *words, folder=None):
+    done = subprocess.run([args.vcr, *map(str, words)], capture_output=True, text=True, cwd=folder)
     if done.returncode not in (0, 1):
         raise SystemExit(f"vcr {' '.join(map(str, words))}\n{done.stderr}")
     return done.stdout
@@ -241,6 +244,15 @@ def few_requests(args, out, name, engine, shape, tables):
     print_table(["base", "predicted"], rows)
 
 
+def ship(args, out):
+    """The model of scenarios/models: fitted on all loads of a recording, by relative names."""
+    engine, shape = engine_and_shape(SHIPPED, out)
+    tables = h100_tables(H100 / SHIPPED, out)
+    inputs = [table.name for table in tables.values()]
+    words = ["fit", *inputs, "--engine", engine, "--shape", shape.name, "-o", args.ship.resolve(), "-q", "--force"]
+    vcr(args, *words, folder=out)
+
+
 def llmservingsim(args, out):
     rows = []
     for name, settings in LLMSERVINGSIM.items():
@@ -304,9 +316,13 @@ def main():
     parser.add_argument("--vcr", default="target/release/vcr", help="the program (default: %(default)s)")
     parser.add_argument("--llmservingsim", type=Path, help="folder with runs of LLMServingSim's benchmark")
     parser.add_argument("--vllm-cpu", type=Path, help="folder with captures of vLLM on a CPU")
+    parser.add_argument("--ship", type=Path, metavar="FILE", help="fit the model that ships in scenarios/models, only")
     args = parser.parse_args()
+    args.vcr = str(Path(args.vcr).resolve())
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        if args.ship:
+            return ship(args, out)
         pairs()
         h100(args, out)
         intervals(args, out)

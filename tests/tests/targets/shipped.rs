@@ -26,6 +26,7 @@ const TIED: &[&str] = &[
     "fair_share",
     "impatient_clients",
     "kv_routing",
+    "measured_h100",
     "scheduler_gate",
     "thermal",
 ];
