@@ -11,6 +11,7 @@
 //! cargo run --release -p vcr-bench-play -- throughput --requests 10000 --at-once 64
 //! cargo run --release -p vcr-bench-play -- paced --streams 64 --interval 1ms --duration 60s
 //! cargo run --release -p vcr-bench-play -- moving --total 1GiB --page 256KiB
+//! cargo run --release -p vcr-bench-play -- moving --all --rounds 6 --nixl-library PATH
 //! ```
 //!
 //! With `--relay` something stands between client and engine:
@@ -49,7 +50,7 @@ use clap::{Args, Parser, Subcommand};
 
 use cases::Limits;
 use client::{Load, Setup, Sockets};
-use moving::{Moving, StreamEngine};
+use moving::{MovedBy, Moving, StreamEngine};
 use paced::Pace;
 use report::Sheet;
 use serve::ServeArgs;
@@ -166,6 +167,9 @@ enum Case {
         /// Move the bytes through NIXL, with this library.
         #[arg(long, value_name = "PATH")]
         nixl_library: Option<PathBuf>,
+        /// Measure streams at both engines, over TCP and through NIXL, and print a table of all four cases.
+        #[arg(long, conflicts_with = "stream_at")]
+        all: bool,
     },
     /// A real frontend and the engine behind it, driven over HTTP.
     Http {
@@ -254,18 +258,33 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
         &Case::Flood { requests, max_requests, prompt_tokens } => {
             done(cases::flood(setup, requests, max_requests, prompt_tokens)?);
         }
-        Case::Moving { total, page, warm_up_rounds, rounds, interval, stream_at, nixl_library } => {
-            let what = Moving {
-                total_bytes: *total,
-                page_bytes: *page,
-                warm_up_rounds: *warm_up_rounds,
-                rounds: *rounds,
-                interval_ns: *interval,
-                stream_at: *stream_at,
-                nixl_library: nixl_library.clone(),
-                more_ms: Some(0.3),
-            };
-            done(moving::moving(setup, &what)?);
+        Case::Moving { total, page, warm_up_rounds, rounds, interval, stream_at, nixl_library, all } => {
+            let moved_by = if nixl_library.is_some() { MovedBy::Nixl } else { MovedBy::Tcp };
+            let mut cases = vec![(*stream_at, moved_by)];
+            if *all {
+                let planes = |engine| [(engine, MovedBy::Tcp), (engine, MovedBy::Nixl)];
+                cases = [StreamEngine::Decode, StreamEngine::Prefill].into_iter().flat_map(planes).collect();
+            }
+            let mut gaps = Vec::new();
+            for (stream_at, moved_by) in cases {
+                let what = Moving {
+                    total_bytes: *total,
+                    page_bytes: *page,
+                    warm_up_rounds: *warm_up_rounds,
+                    rounds: *rounds,
+                    interval_ns: *interval,
+                    stream_at,
+                    moved_by,
+                    nixl_library: nixl_library.clone(),
+                    more_ms: Some(0.3),
+                };
+                let (sheet, of_case) = moving::moving(setup, &what)?;
+                done(sheet);
+                gaps.push(of_case);
+            }
+            if *all {
+                moving::print_table(&gaps);
+            }
         }
         Case::Http { frontend, model, load } => {
             done(http::through_frontend(setup, frontend, model, load.load(), None)?);

@@ -32,6 +32,13 @@ pub(crate) enum StreamEngine {
     Decode,
 }
 
+/// Mover of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MovedBy {
+    Tcp,
+    Nixl,
+}
+
 /// Transfers between two engines, one of which has a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Moving {
@@ -48,7 +55,8 @@ pub(crate) struct Moving {
     pub(crate) interval_ns: u64,
     /// The engine with the stream.
     pub(crate) stream_at: StreamEngine,
-    /// NIXL's library, if it moves the bytes; TCP does without.
+    pub(crate) moved_by: MovedBy,
+    /// NIXL's library, unless the engines find it themselves.
     pub(crate) nixl_library: Option<PathBuf>,
     /// Target: by how much the error of gaps at the 99th percentile may be larger while KV moves, in milliseconds.
     pub(crate) more_ms: Option<f64>,
@@ -76,7 +84,7 @@ impl Stream {
 }
 
 /// Runs a stream alone, and then while prompts of another engine move to it.
-pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
+pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<(Sheet, Gaps), Failure> {
     let block_bytes = what.page_bytes * 2;
     let blocks = what.total_bytes / block_bytes.max(1);
     if blocks == 0 || blocks * block_bytes != what.total_bytes {
@@ -113,7 +121,12 @@ pub(crate) fn moving(setup: &Setup, what: &Moving) -> Result<Sheet, Failure> {
 }
 
 /// The same with the stream at the engine that computes the prompts: gaps from a prompt's arrival until its KV has moved.
-fn beside_prompts(what: &Moving, tokens: u32, prefill: &mut Client, decode: &mut Client) -> Result<Sheet, Failure> {
+fn beside_prompts(
+    what: &Moving,
+    tokens: u32,
+    prefill: &mut Client,
+    decode: &mut Client,
+) -> Result<(Sheet, Gaps), Failure> {
     let mut stream = Stream { name: prefill.send(PROMPT_TOKENS, STREAM_TOKENS)?, instants_ns: Vec::new() };
     let mut alone = next_gaps(what, prefill, &mut stream, wanted_gaps(what))?;
     let (mut busy, mut besides, mut times_ms) = (Vec::new(), Vec::new(), Vec::new());
@@ -176,12 +189,12 @@ fn wanted_gaps(what: &Moving) -> u64 {
     (u64::from(what.rounds) * 1_000_000_000 / what.interval_ns.max(1)).clamp(20, u64::from(STREAM_TOKENS) / 4)
 }
 
-fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Result<Sheet, Failure> {
+fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Result<(Sheet, Gaps), Failure> {
     let mut sheet = Sheet::new(format!(
         "moving: {} MiB in pages of {} KiB {}, a token every {} ms at the {:?} engine",
         what.total_bytes >> 20,
         what.page_bytes >> 10,
-        if what.nixl_library.is_some() { "through NIXL" } else { "over TCP" },
+        if what.moved_by == MovedBy::Nixl { "through NIXL" } else { "over TCP" },
         what.interval_ns as f64 / 1e6,
         what.stream_at
     ));
@@ -189,7 +202,9 @@ fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Resul
         return Err("no gap lay within a transfer: move more bytes".into());
     }
     let [num_alone, num_busy, num_moving] = [errors[0].len(), errors[1].len(), errors[2].len()];
-    let [alone, busy, moving] = errors.map(|errors| p99_ms(errors));
+    let [alone, busy, moving] = errors.map(|errors| quantiles_ms(errors));
+    let gaps = Gaps { stream_at: what.stream_at, moved_by: what.moved_by, alone, busy, moving };
+    let [alone, busy, moving] = [alone.1, busy.1, moving.1];
     let time_ms = median(times_ms);
     sheet
         .figure("gaps on free processors", num_alone as f64, "")
@@ -203,12 +218,44 @@ fn sheet(what: &Moving, errors: [&mut Vec<u64>; 3], times_ms: Vec<f64>) -> Resul
         .at_most(what.more_ms)
         .figure("request until first token, median", time_ms, "ms")
         .figure("bytes by that time", what.total_bytes as f64 / (time_ms * 1e6), "GB/s");
-    Ok(sheet)
+    Ok((sheet, gaps))
 }
 
-fn p99_ms(errors: &mut [u64]) -> f64 {
+/// Errors of one case's gaps in milliseconds: the median and the 99th percentile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gaps {
+    stream_at: StreamEngine,
+    moved_by: MovedBy,
+    alone: (f64, f64),
+    busy: (f64, f64),
+    moving: (f64, f64),
+}
+
+fn quantiles_ms(errors: &mut [u64]) -> (f64, f64) {
     errors.sort_unstable();
-    errors.get(errors.len().saturating_sub(1) * 99 / 100).map_or(f64::NAN, |error| *error as f64 / 1e6)
+    let at = |percent| errors.get(errors.len().saturating_sub(1) * percent / 100);
+    let ms = |error: Option<&u64>| error.map_or(f64::NAN, |error| *error as f64 / 1e6);
+    (ms(at(50)), ms(at(99)))
+}
+
+/// Prints several cases side by side, and the mean of each column.
+pub(crate) fn print_table(cases: &[Gaps]) {
+    let columns = ["free processors", "busy threads", "while KV moves"];
+    let [free, busy, moving] = columns.map(|name| format!("{name:>20}"));
+    println!("errors of gaps in ms, 50 % / 99 %\n  {:<10} {:<6}{free}{busy}{moving}", "stream at", "by");
+    let row = |names: String, values: [(f64, f64); 3]| {
+        let values = values.map(|(half, most)| format!("{:>20}", format!("{half:.3} / {most:.3}")));
+        println!("  {names:<17}{}", values.concat());
+    };
+    for case in cases {
+        let names = format!("{:<10} {:<6}", format!("{:?}", case.stream_at), format!("{:?}", case.moved_by));
+        row(names, [case.alone, case.busy, case.moving]);
+    }
+    let mean = |of: fn(&Gaps) -> (f64, f64)| {
+        let sum = cases.iter().map(of).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (sum.0 / cases.len() as f64, sum.1 / cases.len() as f64)
+    };
+    row("mean".to_owned(), [mean(|case| case.alone), mean(|case| case.busy), mean(|case| case.moving)]);
 }
 
 fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) -> Result<Client, Failure> {
@@ -223,9 +270,9 @@ fn start(setup: &Setup, what: &Moving, tokens: u32, interval_ns: Option<u64>) ->
         what.page_bytes * 2,
     );
     let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
-    let plane = if what.nixl_library.is_some() { "nixl" } else { "tcp" };
+    let plane = if what.moved_by == MovedBy::Nixl { "nixl" } else { "tcp" };
     options.extend(["--kv-transfer".to_owned(), plane.to_owned()]);
-    if let Some(library) = &what.nixl_library {
+    if let Some(library) = what.nixl_library.as_ref().filter(|_| what.moved_by == MovedBy::Nixl) {
         options.extend(["--nixl-library".to_owned(), library.display().to_string()]);
     }
     if let Some(interval_ns) = interval_ns {

@@ -51,6 +51,7 @@ use crate::run::args::{QuestionArgs, SeveralArgs};
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
+use crate::upload::args::{self as upload, UploadArgs};
 use crate::values::{memory_limit, parameter, time_limit, timeout};
 
 /// Display order behind the other options and before the help.
@@ -139,6 +140,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: TablesCommand,
     },
+    /// Upload outputs at URLs that an earlier command could not.
+    #[command(after_help = upload::EXAMPLES)]
+    Upload(Deferred<UploadArgs>),
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

@@ -38,6 +38,7 @@ mod stop;
 mod sweep;
 mod tables;
 mod terminal;
+mod upload;
 mod values;
 mod words;
 
@@ -117,6 +118,7 @@ pub fn command(words: Vec<OsString>) -> Exit {
             clap_complete::generate(shell, &mut args::command(), "vcr", &mut script);
             exit::printed(std::io::stdout().write_all(&script), Exit::Passed)
         }
+        Command::Upload(args) => upload::upload(&args),
         Command::Man(args) => man::man(&args),
     }
 }

@@ -1,6 +1,7 @@
 //! The plane against a loop of `nixl-sys` alone, on the same pages of another process, each compared with the pattern.
 //!
-//! Without arguments it starts itself a second time as the owner of the pages.
+//! It starts itself a second time as the owner of the pages. Options: `--turns N` of the plane and the loop (3), `--reads N`
+//! of a turn (by size), `--case MIB/KIB` of the total and a page (repeatable), such as `--case 1/16 --case 1024/256`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -27,6 +28,9 @@ fn rounds(total: u64) -> u64 {
 }
 
 const REGIONS: u32 = 4;
+
+/// The first argument of the process that owns the pages.
+const OWNER: &str = "owner";
 
 fn geometry(total: u64, page: u32) -> Result<Geometry, Failure> {
     let blocks = (total / u64::from(REGIONS * page)) as u32;
@@ -110,9 +114,48 @@ fn check(arena: &Arena, pairs: &[BlockPair]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
+fn median<T: PartialOrd + Copy>(values: &[T]) -> T {
+    let mut values = values.to_vec();
+    values.sort_by(|one, other| one.partial_cmp(other).expect("times and their ratios are numbers"));
+    values[values.len() / 2]
+}
+
+/// Options of the command line.
+struct Options {
+    turns: u32,
+    reads: Option<u64>,
+    cases: Vec<(u64, u32)>,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut options = Self { turns: 3, reads: None, cases: Vec::new() };
+        let (pairs, rest) = arguments.as_chunks::<2>();
+        for [name, value] in pairs {
+            match name.as_str() {
+                "--turns" => options.turns = value.parse::<u32>()?.max(1),
+                "--reads" => options.reads = Some(value.parse::<u64>()?.max(1)),
+                "--case" => {
+                    let (total, page) = value.split_once('/').ok_or("invalid --case: expected MIB/KIB")?;
+                    options.cases.push((total.parse::<u64>()? << 20, page.parse::<u32>()? << 10));
+                }
+                _ => return Err(format!("unknown option {name}").into()),
+            }
+        }
+        if !rest.is_empty() {
+            return Err(format!("{} lacks its value", rest[0]).into());
+        }
+        if options.cases.is_empty() {
+            options.cases = CASES.to_vec();
+        }
+        Ok(options)
+    }
+}
+
+/// The median of some ratios, and the least and the largest of them.
+fn shown(ratios: &[f64]) -> String {
+    let bound = |pick: fn(f64, f64) -> f64| ratios.iter().copied().reduce(pick).unwrap_or(f64::NAN);
+    format!("{:.2} ({:.2} to {:.2})", median(ratios), bound(f64::min), bound(f64::max))
 }
 
 /// How a reader learns that its pages are there.
@@ -124,12 +167,12 @@ enum Wait {
     Look,
 }
 
-fn by_plane(port: u16, total: u64, page: u32, wait: Wait) -> Result<Vec<Duration>, Failure> {
+fn by_plane(port: u16, (total, page): (u64, u32), reads: u64, wait: Wait) -> Result<Vec<Duration>, Failure> {
     let (mut plane, arena, rings) = engine("reader", geometry(total, page)?)?;
     let pairs = pairs(arena.geometry().blocks());
     let peer = Peer { host: "127.0.0.1".to_owned(), port, engine_id: "owner".to_owned(), generation: Some(1) };
     let (mut times, mut events) = (Vec::new(), Vec::new());
-    for id in 1..=rounds(total) + 1 {
+    for id in 1..=reads + 1 {
         let start = Instant::now();
         plane.start(Transfer {
             id,
@@ -160,7 +203,7 @@ fn by_plane(port: u16, total: u64, page: u32, wait: Wait) -> Result<Vec<Duration
     Ok(times)
 }
 
-fn by_hand(port: u16, total: u64, page: u32) -> Result<Vec<Duration>, Failure> {
+fn by_hand(port: u16, (total, page): (u64, u32), reads: u64) -> Result<Vec<Duration>, Failure> {
     #[derive(Debug)]
     struct Memory(usize, usize);
     impl nixl_sys::MemoryRegion for Memory {
@@ -200,7 +243,7 @@ fn by_hand(port: u16, total: u64, page: u32) -> Result<Vec<Duration>, Failure> {
     options.add_backend(&backend)?;
     let pairs = pairs(arena.geometry().blocks());
     let mut times = Vec::new();
-    for _ in 0..=rounds(total) {
+    for _ in 0..=reads {
         pairs.iter().for_each(|pair| arena.claim(pair.local, 1));
         let start = Instant::now();
         let (mut here, mut there) = (XferDescList::new(MemType::Dram)?, XferDescList::new(MemType::Dram)?);
@@ -227,13 +270,19 @@ fn by_hand(port: u16, total: u64, page: u32) -> Result<Vec<Duration>, Failure> {
 fn main() -> Result<(), Failure> {
     open_library(None)?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [total, page] = &arguments[..] {
+    if let [owner, total, page] = &arguments[..]
+        && owner == OWNER
+    {
         return own(total.parse()?, page.parse()?);
     }
-    println!("{:>8} {:>8} {:>12} {:>12} {:>12} {:>14}", "total", "page", "plane", "plane, looks", "nixl-sys", "ratios");
-    for (total, page) in CASES {
+    let options = Options::parse(&arguments)?;
+    println!(
+        "{:>8} {:>8} {:>12} {:>12} {:>12} {:>21} {:>21}",
+        "total", "page", "plane", "plane, looks", "nixl-sys", "ratio", "ratio, looks"
+    );
+    for (total, page) in options.cases {
         let mut owner = Command::new(std::env::current_exe()?)
-            .args([total.to_string(), page.to_string()])
+            .args([OWNER.to_owned(), total.to_string(), page.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -241,18 +290,23 @@ fn main() -> Result<(), Failure> {
         BufReader::new(owner.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         let port = line.trim().parse()?;
         let (mut sleeps, mut looks, mut hand) = (Vec::new(), Vec::new(), Vec::new());
+        let (size, reads) = ((total, page), options.reads.unwrap_or_else(|| rounds(total)));
         // By turns, as a busy machine changes.
-        for _ in 0..3 {
-            sleeps.extend(by_plane(port, total, page, Wait::Sleep)?);
-            looks.extend(by_plane(port, total, page, Wait::Look)?);
-            hand.extend(by_hand(port, total, page)?);
+        for _ in 0..options.turns {
+            sleeps.push(median(&by_plane(port, size, reads, Wait::Sleep)?));
+            looks.push(median(&by_plane(port, size, reads, Wait::Look)?));
+            hand.push(median(&by_hand(port, size, reads)?));
         }
         drop(owner.stdin.take());
         owner.wait()?;
-        let (sleeps, looks, hand) = (median(sleeps), median(looks), median(hand));
-        let ratios = [sleeps, looks].map(|plane| format!("{:.2}", plane.as_secs_f64() / hand.as_secs_f64())).join(" ");
+        let ratio = |(plane, hand): (&Duration, &Duration)| plane.as_secs_f64() / hand.as_secs_f64();
+        let [of_sleeps, of_looks] =
+            [&sleeps, &looks].map(|plane| shown(&plane.iter().zip(&hand).map(ratio).collect::<Vec<_>>()));
+        let [sleeps, looks, hand] = [sleeps, looks, hand].map(|times| median(&times));
         let (mib, kib) = (total >> 20, page >> 10);
-        println!("{mib:>4} MiB {kib:>4} KiB {sleeps:>12.3?} {looks:>12.3?} {hand:>12.3?} {ratios:>14}");
+        println!(
+            "{mib:>4} MiB {kib:>4} KiB {sleeps:>12.3?} {looks:>12.3?} {hand:>12.3?} {of_sleeps:>21} {of_looks:>21}"
+        );
     }
     Ok(())
 }

@@ -22,9 +22,12 @@ enum Job {
 }
 
 /// A finished prompt, of which some blocks are not written.
-struct Finish {
-    id: u64,
-    blocks: Vec<Held>,
+pub(crate) struct Finish {
+    pub(crate) id: u64,
+    /// Blocks that are wanted with a pattern.
+    pub(crate) missing: Vec<u32>,
+    /// Blocks that NIXL may still write to, and which are not wanted yet.
+    pub(crate) busy: Vec<Held>,
 }
 
 /// Writes patterns, those of finished prompts first and a block of each in turn.
@@ -66,9 +69,10 @@ impl Filler {
         self.pass(Job::Prepare(blocks));
     }
 
-    /// Passes the blocks of a finished prompt on that are not written; [`PlaneEvent::Written`] follows.
-    pub(crate) fn finish(&self, id: u64, blocks: Vec<Held>) {
-        self.pass(Job::Finish(Finish { id, blocks }));
+    /// Passes the blocks of a finished prompt on that are not written; [`PlaneEvent::Written`] follows, unless it is
+    /// closed before.
+    pub(crate) fn finish(&self, finish: Finish) {
+        self.pass(Job::Finish(finish));
     }
 
     fn pass(&self, job: Job) {
@@ -128,17 +132,24 @@ impl Writer {
         let mut has_written = false;
         let (arena, shared, wake) = (&self.arena, &self.shared, &self.wake);
         self.finished.retain_mut(|finish| {
-            if let Some(at) = finish.blocks.iter().rposition(|held| !shared.is_busy(held.block)) {
-                let held = finish.blocks.swap_remove(at);
-                arena.fill(held.block, held.content);
+            if let Some(block) = finish.missing.pop() {
+                arena.materialize(block);
                 has_written = true;
             }
-            if finish.blocks.is_empty() {
-                shared.report(PlaneEvent::Written { id: finish.id });
-                wake();
+            // Not if it was given up: another prompt may have the blocks.
+            let is_open = shared.while_open(finish.id, || {
+                for held in finish.busy.extract_if(.., |held| !shared.is_busy(held.block)) {
+                    arena.want(held.block, held.content);
+                    finish.missing.push(held.block);
+                }
+            });
+            if is_open && finish.missing.is_empty() && finish.busy.is_empty() {
+                if shared.report(PlaneEvent::Written { id: finish.id }) {
+                    wake();
+                }
                 return false;
             }
-            true
+            is_open
         });
         has_written
     }

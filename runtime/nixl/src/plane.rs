@@ -13,7 +13,7 @@ use vcr_wire::{NixlQuery, NoticeBoard, Transport};
 
 use crate::NixlSettings;
 use crate::agent::NixlAgent;
-use crate::filler::Filler;
+use crate::filler::{Filler, Finish};
 use crate::layout::own_handshake;
 use crate::shared::{Command, Shared, locked};
 use crate::worker::Worker;
@@ -47,7 +47,7 @@ impl NixlPlane {
         let address = format!("tcp://{}:{port}", settings.side_channel_host);
         let mut board = NoticeBoard::bind(&transport, &address)
             .map_err(|reason| error(format!("the side channel cannot listen: {reason}")))?;
-        let (shared, arena) = (Arc::new(Shared::new()), Arc::clone(&context.arena));
+        let (shared, arena) = (Arc::new(Shared::new(context.arena.geometry().blocks())), Arc::clone(&context.arena));
         let filler = Filler::start(&arena, &shared, &context.wake)?;
         let (commands, inbox): (_, Receiver<Command>) = channel();
         let (begin, begun) = channel();
@@ -116,25 +116,23 @@ impl Plane for NixlPlane {
     fn prepare(&mut self, blocks: Vec<Held>) {
         // Those that NIXL may still write to are written when the prompt is finished.
         let free = blocks.iter().filter(|held| !self.shared.is_busy(held.block));
-        let wanted = free.map(|held| {
-            self.arena.want(held.block, held.content);
-            held.block
-        });
-        self.filler.prepare(wanted.collect());
+        let missing = free.filter(|held| !self.arena.want(held.block, held.content));
+        self.filler.prepare(missing.map(|held| held.block).collect());
     }
 
     fn write(&mut self, id: u64, blocks: &[Held]) -> bool {
-        let is_left = |held: &&Held| {
+        let (mut missing, mut busy) = (Vec::new(), Vec::new());
+        for held in blocks {
             if self.shared.is_busy(held.block) {
-                return true;
+                busy.push(*held);
+            } else if !self.arena.want(held.block, held.content) {
+                missing.push(held.block);
             }
-            self.arena.want(held.block, held.content);
-            self.arena.content(held.block) != Some(held.content)
-        };
-        let left: Vec<Held> = blocks.iter().filter(is_left).copied().collect();
-        let is_written = left.is_empty();
+        }
+        let is_written = missing.is_empty() && busy.is_empty();
         if !is_written {
-            self.filler.finish(id, left);
+            locked(&self.shared.open).insert(id);
+            self.filler.finish(Finish { id, missing, busy });
         }
         is_written
     }

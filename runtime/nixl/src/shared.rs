@@ -1,6 +1,7 @@
 //! State shared by the engine's end of the plane and the agent's thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,10 +24,10 @@ pub(crate) enum Command {
 /// State of both threads.
 pub(crate) struct Shared {
     pub(crate) events: Mutex<Vec<PlaneEvent>>,
-    /// Transfers that are owed an event.
+    /// Transfers and prompts to write that are owed an event.
     pub(crate) open: Mutex<HashSet<u64>>,
-    /// Blocks that NIXL may be writing to, and by how many transfers.
-    busy: Mutex<HashMap<u32, u32>>,
+    /// Transfers by which NIXL may be writing to it, by block. No lock: the engine's thread asks for each block.
+    busy: Vec<AtomicU32>,
     pub(crate) statistics: Mutex<Statistics>,
 }
 
@@ -36,8 +37,10 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
-        Self { events: Mutex::default(), open: Mutex::default(), busy: Mutex::default(), statistics: Mutex::default() }
+    /// The state of an agent with N blocks.
+    pub(crate) fn new(blocks: u32) -> Self {
+        let busy = (0..blocks).map(|_| AtomicU32::new(0)).collect();
+        Self { events: Mutex::default(), open: Mutex::default(), busy, statistics: Mutex::default() }
     }
 
     /// Whether a transfer is still owed an event.
@@ -48,7 +51,7 @@ impl Shared {
     /// Reports an event. That of a transfer that was given up, or has had one, is dropped.
     pub(crate) fn report(&self, event: PlaneEvent) -> bool {
         let mut open = locked(&self.open);
-        if let PlaneEvent::Finished { id, .. } = &event
+        if let PlaneEvent::Finished { id, .. } | PlaneEvent::Written { id } = &event
             && !open.remove(id)
         {
             return false;
@@ -57,33 +60,37 @@ impl Shared {
         true
     }
 
+    /// Calls `change` unless this one was given up, which waits for that. Whether it was not.
+    pub(crate) fn while_open(&self, id: u64, change: impl FnOnce()) -> bool {
+        let open = locked(&self.open);
+        let is_open = open.contains(&id);
+        if is_open {
+            change();
+        }
+        is_open
+    }
+
     /// Gives a transfer up: it has no event from now on.
     pub(crate) fn close(&self, id: u64) {
         let mut open = locked(&self.open);
         open.remove(&id);
-        locked(&self.events).retain(|event| !matches!(event, PlaneEvent::Finished { id: other, .. } if *other == id));
+        locked(&self.events).retain(|event| match event {
+            PlaneEvent::Finished { id: other, .. } | PlaneEvent::Written { id: other } => *other != id,
+            PlaneEvent::Notice(_) => true,
+        });
     }
 
     /// NIXL may write to these blocks from now on.
     pub(crate) fn occupy(&self, blocks: impl Iterator<Item = u32>) {
-        let mut busy = locked(&self.busy);
-        blocks.for_each(|block| *busy.entry(block).or_default() += 1);
+        blocks.for_each(|block| _ = self.busy[block as usize].fetch_add(1, Ordering::AcqRel));
     }
 
     /// Nothing writes to these blocks for this transfer any more.
     pub(crate) fn vacate(&self, blocks: impl Iterator<Item = u32>) {
-        let mut busy = locked(&self.busy);
-        for block in blocks {
-            if let Some(count) = busy.get_mut(&block) {
-                *count -= 1;
-                if *count == 0 {
-                    busy.remove(&block);
-                }
-            }
-        }
+        blocks.for_each(|block| _ = self.busy[block as usize].fetch_sub(1, Ordering::AcqRel));
     }
 
     pub(crate) fn is_busy(&self, block: u32) -> bool {
-        locked(&self.busy).contains_key(&block)
+        self.busy[block as usize].load(Ordering::Acquire) > 0
     }
 }

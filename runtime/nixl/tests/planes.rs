@@ -226,6 +226,50 @@ fn announced_blocks_get_their_pattern() {
     assert_eq!(decode.arena.content(9), Some(7));
 }
 
+/// Blocks of a prompt that was given up belong to others at once, whatever NIXL is still doing with them.
+#[test]
+fn what_is_still_to_be_written_can_be_given_up() {
+    if !has_library() {
+        return;
+    }
+    let blocks = |content: u64| (0..256).map(|block| Held { block, content: content + u64::from(block) }).collect();
+    let mut prefill = Engine::start("prefill", 1, 256);
+    let mut decode = Engine::start("decode", 1, 256);
+    hold(&mut prefill, &(0..256).map(|block| (block, 1000)).collect::<Vec<_>>());
+    let all: Vec<_> = (0..256).map(|block| (block, block, 1000)).collect();
+    for round in 0..10 {
+        // Of some blocks NIXL has yet to be done with.
+        decode.plane.start(read(3 * round + 10, &prefill.peer, &all));
+        decode.plane.cancel(3 * round + 10);
+        let wanted: Vec<Held> = blocks(6000 + 1000 * round);
+        if !decode.plane.write(3 * round + 11, &blocks(5000 + 1000 * round)) {
+            decode.plane.cancel(3 * round + 11);
+        }
+        let id = 3 * round + 12;
+        if !decode.plane.write(id, &wanted) {
+            decode.wait(|event| matches!(event, PlaneEvent::Written { id: other } if *other == id).then_some(()));
+        }
+        assert!(wanted.iter().all(|held| decode.arena.content(held.block) == Some(held.content)));
+    }
+    assert!(decode.events.is_empty(), "{:?}", decode.events);
+}
+
+/// A reader finds that the pattern is not there: no engine names blocks before, but others may.
+#[test]
+fn pages_that_are_not_written_yet_are_found_out() {
+    if !has_library() {
+        return;
+    }
+    let mut prefill = Engine::start("prefill", 1, 32);
+    let mut decode = Engine::start("decode", 1, 16);
+    prefill.plane.hold(Hold { request: "cmpl-1".to_owned(), blocks: vec![Held { block: 3, content: 77 }] });
+    decode.plane.start(read(1, &prefill.peer, &[(1, 3, 77)]));
+    assert_eq!(decode.finished(1).expect_err("nothing is there").kind, ErrorKind::Corrupt);
+    hold(&mut prefill, &[(3, 77)]);
+    decode.plane.start(read(2, &prefill.peer, &[(1, 3, 77)]));
+    assert!(decode.finished(2).is_ok());
+}
+
 #[test]
 fn failures_have_their_reason() {
     if !has_library() {

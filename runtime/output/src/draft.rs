@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::{Builder, TempPath};
 
 use crate::error::OutputError;
-use crate::remote::{shown, upload_of};
+use crate::remote::{send, shown, upload_of};
 use crate::{Claim, make_parents, write_error};
 
 /// All drafts of this process, files and folders: what a signal that ends it at
@@ -105,10 +105,10 @@ impl OutputFile {
     /// When another file has got the name meanwhile, or the system refuses.
     pub fn commit(self) -> Result<(), OutputError> {
         let Self { claim, draft: Some(draft), .. } = self else { return Ok(()) };
-        let Draft { path, _registered } = draft;
         if claim.is_remote {
-            return upload(path, &claim);
+            return upload(draft, &claim);
         }
+        let Draft { path, _registered } = draft;
         undisturbed(|| match claim.replaces {
             true => path.persist(&claim.place).map_err(|refused| write_error(&claim.path, refused.error)),
             false => path.persist_noclobber(&claim.place).map_err(|refused| match refused.error.kind() {
@@ -133,18 +133,15 @@ impl OutputFile {
 }
 
 /// Uploads a draft. What the store does not take is kept: it may have taken hours to make.
-fn upload(draft: TempPath, claim: &Claim) -> Result<(), OutputError> {
-    let uploaded = upload_of(&claim.path).and_then(|upload| match upload {
-        Some((upload, url)) => upload.upload(&draft, url, claim.replaces),
-        None => Ok(()),
-    });
-    let Err(source) = uploaded else { return Ok(()) };
-    let path = shown(&claim.path);
-    Err(match (source.kind(), draft.keep()) {
-        (io::ErrorKind::AlreadyExists, _) => OutputError::Exists { path },
-        (_, Ok(kept)) => OutputError::NotUploaded { path, kept, source },
-        (_, Err(_)) => OutputError::Write { path, source },
-    })
+fn upload(draft: Draft, claim: &Claim) -> Result<(), OutputError> {
+    let failed = |source| write_error(&shown(&claim.path), source);
+    let Some((upload, url)) = upload_of(&claim.path).map_err(failed)? else { return Ok(()) };
+    let pending = upload.plan(&draft.path, url, claim.replaces).map_err(failed)?;
+    // From here on a signal leaves it to `vcr upload`.
+    let Draft { path, _registered } = draft;
+    path.keep().map_err(|refused| failed(refused.error))?;
+    drop(_registered);
+    send(pending)
 }
 
 /// A file on its way to a store.

@@ -56,6 +56,14 @@ pub enum OutputError {
         /// The system's message.
         source: io::Error,
     },
+    /// A file for this URL has not been uploaded yet.
+    #[error("cannot write `{path}`: an earlier file for it is not uploaded yet: `{kept}`")]
+    Waits {
+        /// The output.
+        path: PathBuf,
+        /// The complete file.
+        kept: PathBuf,
+    },
     /// The file cannot be uploaded.
     #[error("cannot upload `{path}`: {source}; the file is kept as `{kept}`")]
     NotUploaded {
@@ -85,7 +93,9 @@ impl OutputError {
             Self::IsInput { .. } | Self::IsOutput { .. } | Self::Twice { .. } => Some("name another output"),
             Self::IsFolder { .. } => Some("name a file in it"),
             Self::NotAFolder { .. } => Some("name another folder; one that does not exist is made"),
-            Self::Folder { .. } | Self::Write { .. } | Self::NotUploaded { .. } => None,
+            Self::Waits { .. } => Some("upload it with `vcr upload`, or replace it with --force"),
+            Self::NotUploaded { .. } => Some("continue with `vcr upload`, or run the same command again"),
+            Self::Folder { .. } | Self::Write { .. } => None,
         }
     }
 

@@ -10,7 +10,7 @@ use vcr_input::remote;
 
 use crate::draft::{Registered, make_draft, make_spooled, undisturbed};
 use crate::error::OutputError;
-use crate::remote::{shown, upload_of};
+use crate::remote::{Pending, shown, upload_of};
 use crate::{make_folders, write_error};
 
 /// The file that marks a folder: a headline, then the names of files that later
@@ -97,10 +97,13 @@ impl OutputFolder {
     /// # Errors
     /// When the system refuses one of them.
     pub fn commit(self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
+        if remote::url(&self.path).is_some() {
+            return self.send(files, true);
+        }
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let names = || files.iter().map(|(name, _)| *name);
         let old = || self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
-        self.undisturbed(|| {
+        undisturbed(|| {
             // The marker comes first: what has no name yet may be listed, but no
             // file of ours may be left that is not.
             self.mark(names().chain(old()))?;
@@ -117,17 +120,52 @@ impl OutputFolder {
     /// # Errors
     /// When the system refuses one of them.
     pub fn commit_beside(self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
+        if remote::url(&self.path).is_some() {
+            return self.send(files, false);
+        }
         let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
         let old = self.marked.iter().map(String::as_str).filter(|name| !is_written(name));
-        self.undisturbed(|| {
+        undisturbed(|| {
             self.mark(old.chain(files.iter().map(|(name, _)| *name)))?;
             self.rename(files)
         })
     }
 
-    /// Does `work` while no signal removes drafts; uploads take too long to hold one up.
-    fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
-        if remote::url(&self.path).is_some() { work() } else { undisturbed(work) }
+    /// Uploads drafts, the marker first. What is uploaded stays noted until all are, so that the
+    /// next command with the same files sends only the others.
+    fn send(mut self, files: &[(&str, PathBuf)], drops_old: bool) -> Result<(), OutputError> {
+        let is_written = |name: &str| files.iter().any(|(written, _)| *written == name);
+        let old: Vec<String> = self.marked.iter().filter(|name| !is_written(name)).cloned().collect();
+        let names = || files.iter().map(|(name, _)| *name);
+        let marker = lines(names().chain(old.iter().map(String::as_str)));
+        let draft = self.drafts()?.join(MARKER);
+        fs::write(&draft, marker).map_err(|source| folder_error(&shown(&self.path), source))?;
+        let mut all = vec![(MARKER, draft.as_path())];
+        all.extend(files.iter().map(|(name, draft)| (*name, draft.as_path())));
+        let mut pending = all.into_iter().map(|(name, draft)| self.plan(name, draft)).collect::<Result<Vec<_>, _>>()?;
+        // From here on a signal leaves them to `vcr upload`.
+        let drafts = self.drafts.take().map(|drafts| drafts.folder.keep());
+        for file in pending.iter_mut().flatten() {
+            file.upload().map_err(|source| OutputError::NotUploaded {
+                path: file.url().into(),
+                kept: file.file().to_owned(),
+                source,
+            })?;
+        }
+        if drops_old && !old.is_empty() {
+            old.iter().try_for_each(|name| self.remove(name))?;
+            self.mark(names())?;
+        }
+        // What cannot be removed is known to be uploaded.
+        let _ = drafts.map(fs::remove_dir_all);
+        Ok(())
+    }
+
+    fn plan(&self, name: &str, draft: &Path) -> Result<Option<Box<dyn Pending>>, OutputError> {
+        let place = self.path.join(name);
+        let planned =
+            upload_of(&place).and_then(|upload| upload.map(|(upload, url)| upload.plan(draft, url, true)).transpose());
+        planned.map_err(|source| write_error(&shown(&place), source))
     }
 
     fn rename(&self, files: &[(&str, PathBuf)]) -> Result<(), OutputError> {
@@ -158,7 +196,7 @@ impl OutputFolder {
 
     fn mark<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<(), OutputError> {
         let place = self.path.join(MARKER);
-        let lines: String = std::iter::once(HEADLINE).chain(names).map(|line| format!("{line}\n")).collect();
+        let lines = lines(names);
         let is_remote = remote::url(&place).is_some();
         let made = if is_remote { make_spooled(&place) } else { make_draft(&place) };
         let written = made.and_then(|mut draft| {
@@ -171,6 +209,11 @@ impl OutputFolder {
         }
         draft.persist(&place).map(drop).map_err(|refused| write_error(&place, refused.error))
     }
+}
+
+/// The text of a marker.
+fn lines<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    std::iter::once(HEADLINE).chain(names).map(|line| format!("{line}\n")).collect()
 }
 
 /// The marker of a folder at a URL; empty if there is none.

@@ -11,7 +11,8 @@
 //! * Missing parent folders are made.
 //!
 //! Devices, pipes and sockets are written as they are: there is nothing to lose. An output at a
-//! URL has its draft on disk, and gets its name by an upload; what cannot be uploaded is kept.
+//! URL has its draft on disk, and gets its name by an upload; what cannot be uploaded is kept for
+//! the next command, and a signal does not remove it.
 
 mod draft;
 mod error;
@@ -29,7 +30,7 @@ pub use error::OutputError;
 pub use folder::{MARKER, OutputFolder};
 use identity::Known;
 use remote::shown;
-pub use remote::{Upload, set_upload, upload_of};
+pub use remote::{Pending, Upload, pending, set_upload, upload_of};
 pub use uploads::Uploads;
 
 /// The inputs and outputs of one command.
@@ -92,6 +93,9 @@ impl Outputs {
         let claim = self.claim(path, self.force)?;
         make_parents(&claim)?;
         if claim.is_remote {
+            if !self.force {
+                waits(path)?;
+            }
             return is_there(path);
         }
         Ok(!claim.is_special && claim.path.symlink_metadata().is_ok())
@@ -164,6 +168,16 @@ impl Outputs {
 fn is_there(path: &Path) -> Result<bool, OutputError> {
     let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(false), |(upload, url)| upload.exists(url)));
     asked.map_err(|source| write_error(&shown(path), source))
+}
+
+/// Refuses a URL for which a file of an earlier command waits.
+fn waits(path: &Path) -> Result<(), OutputError> {
+    let asked = upload_of(path).and_then(|upload| upload.map_or(Ok(Vec::new()), |(upload, _)| upload.pending()));
+    let mut pending = asked.map_err(|source| write_error(&shown(path), source))?.into_iter();
+    match pending.find(|pending| !pending.is_sent() && Path::new(pending.url()) == path) {
+        Some(pending) => Err(OutputError::Waits { path: shown(path), kept: pending.file().to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Makes the folders above a file.

@@ -1,23 +1,22 @@
 //! Uploads of complete files beside the work that makes the next ones.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use crate::error::OutputError;
-use crate::remote::{shown, upload_of};
+use crate::remote::{Pending, send, shown, upload_of};
 use crate::write_error;
 
 /// Complete files that become objects one after the other, on a thread of their own. A file is
 /// removed once it is uploaded; what a store does not take is tried again at the end, and then
-/// kept.
+/// kept for `vcr upload`.
 #[derive(Debug)]
 pub struct Uploads {
     folder: PathBuf,
-    files: Sender<(PathBuf, PathBuf)>,
-    thread: JoinHandle<Vec<(PathBuf, PathBuf)>>,
+    files: Sender<Box<dyn Pending>>,
+    thread: JoinHandle<Vec<Box<dyn Pending>>>,
 }
 
 impl Uploads {
@@ -48,9 +47,16 @@ impl Uploads {
     }
 
     /// Uploads a complete file to a URL.
-    pub fn add(&self, file: PathBuf, url: PathBuf) {
-        // Without a thread the file stays, and `finish` says so.
-        let _ = self.files.send((file, url));
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn add(&self, file: &Path, url: &Path) -> Result<(), OutputError> {
+        let failed = |source| write_error(&shown(url), source);
+        if let Some((upload, url)) = upload_of(url).map_err(failed)? {
+            // Without a thread it keeps waiting.
+            let _ = self.files.send(upload.plan(file, url, true).map_err(failed)?);
+        }
+        Ok(())
     }
 
     /// Waits until all are uploaded.
@@ -60,26 +66,23 @@ impl Uploads {
     pub fn finish(self) -> Result<(), OutputError> {
         drop(self.files);
         let left = self.thread.join().unwrap_or_default();
-        for (file, url) in left {
-            try_upload(&file, &url).map_err(|source| OutputError::NotUploaded {
-                path: shown(&url),
-                kept: file,
-                source,
-            })?;
-        }
-        // It is empty, unless a file was not added.
+        // All of them first: each may be taken now.
+        let sent: Vec<Result<(), OutputError>> = left.into_iter().map(send).collect();
+        // It is gone, or empty, unless a file was not added.
         let _ = fs::remove_dir(&self.folder);
-        Ok(())
+        sent.into_iter().collect()
     }
 }
 
 /// Uploads what comes, and returns what could not be uploaded.
-fn upload_all(files: &Receiver<(PathBuf, PathBuf)>) -> Vec<(PathBuf, PathBuf)> {
-    files.iter().filter(|(file, url)| try_upload(file, url).is_err()).collect()
-}
-
-fn try_upload(file: &Path, url: &Path) -> io::Result<()> {
-    let Some((upload, url)) = upload_of(url)? else { return Ok(()) };
-    upload.upload(file, url, true)?;
-    fs::remove_file(file)
+fn upload_all(files: &Receiver<Box<dyn Pending>>) -> Vec<Box<dyn Pending>> {
+    let mut left = Vec::new();
+    for mut file in files {
+        match file.upload() {
+            // What cannot be removed is sent once more one day.
+            Ok(()) => drop(file.remove()),
+            Err(_) => left.push(file),
+        }
+    }
+    left
 }

@@ -140,7 +140,7 @@ impl Parts {
         let Some(Open { writer, path, .. }) = self.open.take() else { return Ok(()) };
         writer.finish().map_err(|source| RecordError::Write { path: path.clone(), source })?;
         if let Some(uploads) = &self.uploads {
-            uploads.add(path, part_path(&self.path, self.begun - 1));
+            uploads.add(&path, &part_path(&self.path, self.begun - 1))?;
         }
         match self.uploads.take_if(|_| !continues) {
             Some(uploads) => Ok(uploads.finish()?),

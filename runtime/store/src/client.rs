@@ -8,6 +8,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
+use object_store::multipart::MultipartStore;
 use object_store::{ClientOptions, HeaderValue, ObjectStore, RetryConfig};
 
 use crate::error::StoreError;
@@ -30,28 +31,46 @@ const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
+/// The client of a store.
+pub(crate) struct Client {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// The same, where an upload in parts can be gone on with by another process.
+    pub(crate) parts: Option<Arc<dyn MultipartStore>>,
+}
+
+impl Client {
+    fn with_parts<S: ObjectStore + MultipartStore>(store: S) -> Self {
+        let store = Arc::new(store);
+        Self { parts: Some(Arc::clone(&store) as _), store }
+    }
+
+    fn without_parts(store: impl ObjectStore) -> Self {
+        Self { store: Arc::new(store), parts: None }
+    }
+}
+
 /// The client of the store that has an object.
-pub(crate) fn open(object: &Object) -> Result<Arc<dyn ObjectStore>, StoreError> {
+pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
     // Fails if one is installed already, which will do.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let bucket = object.url.host_str().unwrap_or_default();
     let retry = RetryConfig { max_retries: MAX_RETRIES, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-    let opened: object_store::Result<Arc<dyn ObjectStore>> = match object.url.scheme() {
-        "s3" => s3(bucket).with_retry(retry).build().map(|store| Arc::new(store) as _),
+    let opened: object_store::Result<Client> = match object.url.scheme() {
+        "s3" => s3(bucket).with_retry(retry).build().map(Client::with_parts),
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
-            builder.with_client_options(options(is_http("GOOGLE_BASE_URL"))).build().map(|store| Arc::new(store) as _)
+            builder.with_client_options(options(is_http("GOOGLE_BASE_URL"))).build().map(Client::with_parts)
         }
         "az" => {
             let is_plain = is_http("AZURE_STORAGE_ENDPOINT") || env::var_os("AZURE_STORAGE_USE_EMULATOR").is_some();
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
-            builder.with_client_options(options(is_plain)).build().map(|store| Arc::new(store) as _)
+            builder.with_client_options(options(is_plain)).build().map(Client::without_parts)
         }
         scheme => {
             let root = &object.url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(root).with_retry(retry);
             // Plain only for this machine: see `Location`.
-            builder.with_client_options(options(scheme == "http")).build().map(|store| Arc::new(store) as _)
+            builder.with_client_options(options(scheme == "http")).build().map(Client::without_parts)
         }
     };
     opened.map_err(StoreError::object(&object.name))

@@ -26,7 +26,7 @@ pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf,
     let Location::Object(object) = location else {
         return Err(StoreError::ReadOnly { url: location.name().to_owned() });
     };
-    let store = client::open(object)?;
+    let store = client::open(object)?.store;
     let name = object.key.filename().or(object.url.host_str()).unwrap_or("object").to_owned();
     let found = if object.is_folder {
         below(&*store, object, &name).await?

@@ -4,7 +4,8 @@
 //!
 //! An input is copied to disk before it is read: a piece at a time, continued where an earlier
 //! attempt was broken off, and kept until the object changes or the folder of copies is full. An
-//! output is uploaded when it is complete, in parts where it is large.
+//! output is uploaded when it is complete, in parts where it is large. Until the store has all of
+//! it, it is kept with a note beside it, by which another command goes on.
 //!
 //! Credentials come from where the providers' own tools find them. They are never part of a URL,
 //! and no error or notice has any.
@@ -15,6 +16,8 @@ mod download;
 mod error;
 mod hub;
 mod location;
+mod note;
+mod pending;
 mod profile;
 mod upload;
 
@@ -23,11 +26,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use vcr_input::remote::Fetch;
-use vcr_output::Upload;
+use vcr_output::{Pending, Upload};
 
 use cache::Cache;
 use error::StoreError;
 use location::Location;
+use pending::PendingFile;
 
 /// Reads and writes objects, with settings of the environment.
 #[derive(Debug, Default)]
@@ -60,7 +64,16 @@ impl Upload for Store {
     }
 
     fn upload(&self, file: &Path, url: &str, replaces: bool) -> io::Result<()> {
-        Ok(apart(upload::upload(&Location::parse(url)?, file, replaces))?)
+        Ok(apart(upload::upload(&Location::parse(url)?, file, replaces)).map(drop)?)
+    }
+
+    fn plan(&self, file: &Path, url: &str, replaces: bool) -> io::Result<Box<dyn Pending>> {
+        Ok(Box::new(PendingFile::plan(file, url, replaces, self.cache.spool()?)?))
+    }
+
+    fn pending(&self) -> io::Result<Vec<Box<dyn Pending>>> {
+        let files = PendingFile::all(&self.cache.spool()?)?;
+        Ok(files.into_iter().map(|file| Box::new(file) as _).collect())
     }
 
     fn remove(&self, url: &str) -> io::Result<()> {

@@ -1,17 +1,21 @@
 //! Uploads of complete files.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::{Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, WriteMultipart};
 
-use crate::client;
+use crate::client::{self, Client};
 use crate::error::StoreError;
-use crate::location::Location;
+use crate::location::{Location, Object};
+use crate::note::{Begun, Note};
 
 /// Files beyond this size go in parts of at least this size.
-const PART_BYTES: u64 = 16 << 20;
+const PART_BYTES: u64 = 8 << 20;
 /// S3 takes 10,000 parts.
 const MAX_PARTS: u64 = 9000;
 /// Parts that are sent at the same time.
@@ -19,10 +23,20 @@ const PARTS_AT_ONCE: usize = 4;
 /// The largest file that is sent whole, to servers that take no parts.
 const MAX_WHOLE_BYTES: u64 = 512 << 20;
 
+/// The version of an object; none if there is no object, or the store has no versions.
+pub(crate) async fn version(location: &Location) -> Result<Option<String>, StoreError> {
+    let object = location.writable()?;
+    match client::open(object)?.store.head(&object.key).await {
+        Ok(meta) => Ok(meta.e_tag),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(source) => Err(StoreError::object(&object.name)(source)),
+    }
+}
+
 /// Whether there is an object.
 pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
     let object = location.writable()?;
-    match client::open(object)?.head(&object.key).await {
+    match client::open(object)?.store.head(&object.key).await {
         Ok(_) => Ok(true),
         Err(Error::NotFound { .. }) => Ok(false),
         Err(source) => Err(StoreError::object(&object.name)(source)),
@@ -30,23 +44,159 @@ pub(crate) async fn exists(location: &Location) -> Result<bool, StoreError> {
 }
 
 /// Uploads a file. Without `replaces` nothing that is there is replaced, as far as the store
-/// can tell.
-pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<(), StoreError> {
+/// can tell. Returns the object's version.
+pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> Result<Option<String>, StoreError> {
     let object = location.writable()?;
-    let store = client::open(object)?;
-    let failed = StoreError::object(&object.name);
+    let client = client::open(object)?;
     let read = |source| StoreError::File { path: file.to_owned(), source };
-    let mut open = File::open(file).map_err(read)?;
+    let open = File::open(file).map_err(read)?;
     let bytes = open.metadata().map_err(read)?.len();
+    send(&client, object, file, open, bytes, replaces).await
+}
+
+/// Uploads a file that has a note. Where the store lets it, parts that it has are not sent again.
+pub(crate) async fn upload_noted(
+    location: &Location,
+    note: &mut Note,
+    digest: &str,
+) -> Result<Option<String>, StoreError> {
+    let object = location.writable()?;
+    let client = client::open(object)?;
+    let path = note.file.clone();
+    let read = |source| StoreError::File { path: path.clone(), source };
+    let open = File::open(&path).map_err(read)?;
+    let bytes = open.metadata().map_err(read)?.len();
+    let Some(parts) = client.parts.as_deref().filter(|_| bytes > PART_BYTES) else {
+        return send(&client, object, &path, open, bytes, note.replaces).await;
+    };
+    if !note.replaces && exists(location).await? {
+        let source = "an object has this name".into();
+        return Err(StoreError::object(&object.name)(Error::AlreadyExists { path: object.key.to_string(), source }));
+    }
+    let mut parts = Parts { store: parts, object, file: open, bytes, note };
+    if parts.note.begun.as_ref().is_some_and(|begun| begun.digest == digest) {
+        match parts.finish().await {
+            // The store has forgotten the upload, or a part of it.
+            Err(Failure::Store(error)) if is_forgotten(&error) => {}
+            other => return other.map_err(|failure| failure.of(object, &path)),
+        }
+    }
+    let sent = async {
+        parts.begin(digest).await?;
+        parts.finish().await
+    };
+    sent.await.map_err(|failure| failure.of(object, &path))
+}
+
+fn is_forgotten(error: &Error) -> bool {
+    matches!(error, Error::NotFound { .. }) || error.to_string().contains("InvalidPart")
+}
+
+/// The reason why parts are not sent.
+enum Failure {
+    Store(Error),
+    Disk(io::Error),
+}
+
+impl Failure {
+    fn of(self, object: &Object, file: &Path) -> StoreError {
+        match self {
+            Self::Store(source) => StoreError::object(&object.name)(source),
+            Self::Disk(source) => StoreError::File { path: file.to_owned(), source },
+        }
+    }
+}
+
+/// A file on its way in parts that are noted.
+struct Parts<'a> {
+    store: &'a dyn MultipartStore,
+    object: &'a Object,
+    file: File,
+    bytes: u64,
+    note: &'a mut Note,
+}
+
+impl Parts<'_> {
+    async fn begin(&mut self, digest: &str) -> Result<(), Failure> {
+        let upload_id = self.store.create_multipart(&self.object.key).await.map_err(Failure::Store)?;
+        let begun = Begun { upload_id, part_bytes: part_bytes(self.bytes), digest: digest.to_owned() };
+        self.note.begin(begun).map_err(Failure::Disk)
+    }
+
+    /// Sends what is missing, and makes the object.
+    async fn finish(&mut self) -> Result<Option<String>, Failure> {
+        let Some(Begun { upload_id, part_bytes, .. }) = self.note.begun.clone() else {
+            return Err(Failure::Disk(io::ErrorKind::NotFound.into()));
+        };
+        let count = self.bytes.div_ceil(part_bytes as u64) as usize;
+        let missing: Vec<usize> = (0..count).filter(|index| !self.note.parts.contains_key(index)).collect();
+        let (mut missing, mut failure) = (missing.into_iter(), None);
+        let mut sending = FuturesUnordered::new();
+        loop {
+            while failure.is_none() && sending.len() < PARTS_AT_ONCE {
+                let Some(index) = missing.next() else { break };
+                let first = index as u64 * part_bytes as u64;
+                let mut piece = vec![0; (self.bytes - first).min(part_bytes as u64) as usize];
+                if let Err(error) = self.file.read_exact_at(&mut piece, first) {
+                    failure = Some(Failure::Disk(error));
+                    break;
+                }
+                let sent = self.store.put_part(&self.object.key, &upload_id, index, PutPayload::from(piece));
+                sending.push(async move { (index, sent.await) });
+            }
+            // After a failure the others may still arrive.
+            match sending.next().await {
+                None => break,
+                Some((index, Ok(part))) => self.note.add_part(index, part.content_id).map_err(Failure::Disk)?,
+                Some((_, Err(error))) => failure = failure.or(Some(Failure::Store(error))),
+            }
+        }
+        drop(sending);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let parts = (0..count).filter_map(|index| self.note.parts.get(&index));
+        let parts = parts.map(|content_id| PartId { content_id: content_id.clone() }).collect();
+        let made = self.store.complete_multipart(&self.object.key, &upload_id, parts).await;
+        made.map(|made| made.e_tag).map_err(Failure::Store)
+    }
+}
+
+fn part_bytes(bytes: u64) -> usize {
+    PART_BYTES.max(bytes.div_ceil(MAX_PARTS)) as usize
+}
+
+/// Lets the store forget the parts of an upload.
+pub(crate) async fn abort(location: &Location, begun: &Begun) -> Result<(), StoreError> {
+    let object = location.writable()?;
+    let Some(parts) = client::open(object)?.parts else { return Ok(()) };
+    match parts.abort_multipart(&object.key, &begun.upload_id).await {
+        Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+        Err(source) => Err(StoreError::object(&object.name)(source)),
+    }
+}
+
+/// Sends a file from its beginning.
+async fn send(
+    client: &Client,
+    object: &Object,
+    path: &Path,
+    mut file: File,
+    bytes: u64,
+    replaces: bool,
+) -> Result<Option<String>, StoreError> {
+    let store = &client.store;
+    let failed = StoreError::object(&object.name);
+    let read = |source| StoreError::File { path: path.to_owned(), source };
     if bytes > PART_BYTES {
         match store.put_multipart(&object.key).await {
             Ok(upload) => {
-                let part_bytes = PART_BYTES.max(bytes.div_ceil(MAX_PARTS)) as usize;
+                let part_bytes = part_bytes(bytes);
                 let mut upload = WriteMultipart::new_with_chunk_size(upload, part_bytes);
                 let sent = async {
                     let mut piece = vec![0; part_bytes];
                     loop {
-                        let len = open.read(&mut piece).map_err(read)?;
+                        let len = file.read(&mut piece).map_err(read)?;
                         if len == 0 {
                             return Ok(());
                         }
@@ -55,7 +205,7 @@ pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> 
                     }
                 };
                 return match sent.await {
-                    Ok(()) => upload.finish().await.map(drop).map_err(&failed),
+                    Ok(()) => upload.finish().await.map(|made| made.e_tag).map_err(&failed),
                     Err(error) => {
                         // The store forgets the parts by itself some day, too.
                         let _ = upload.abort().await;
@@ -71,23 +221,23 @@ pub(crate) async fn upload(location: &Location, file: &Path, replaces: bool) -> 
         }
     }
     let mut whole = Vec::with_capacity(bytes as usize);
-    open.read_to_end(&mut whole).map_err(read)?;
+    file.read_to_end(&mut whole).map_err(read)?;
     let payload = PutPayload::from(whole);
     if !replaces {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match store.put_opts(&object.key, payload.clone(), options).await {
             // Then what `exists` said must do.
             Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {}
-            other => return other.map(drop).map_err(failed),
+            other => return other.map(|made| made.e_tag).map_err(failed),
         }
     }
-    store.put(&object.key, payload).await.map(drop).map_err(failed)
+    store.put(&object.key, payload).await.map(|made| made.e_tag).map_err(failed)
 }
 
 /// Removes an object, which may be gone already.
 pub(crate) async fn remove(location: &Location) -> Result<(), StoreError> {
     let object = location.writable()?;
-    match client::open(object)?.delete(&object.key).await {
+    match client::open(object)?.store.delete(&object.key).await {
         Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
         Err(source) => Err(StoreError::object(&object.name)(source)),
     }

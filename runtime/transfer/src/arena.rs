@@ -1,12 +1,15 @@
 //! The memory of one engine: all pages, and the owner and content of each block.
 //!
 //! Pages live in one anonymous mapping, which other processes may read by its addresses (NIXL); within this
-//! process every access holds the locks of its blocks. Locks are held for one copy or one system call that does not
-//! wait, so claiming or filling a block waits for no network.
+//! process every access holds the locks of its blocks' pages, for one copy or one system call that does not wait.
+//!
+//! The state of a block has a lock of its own, which nobody holds while pages are copied, written or compared. So an
+//! engine's thread, which claims blocks, takes them back and says what readers expect of them, waits for no copy of a
+//! thread that may have no processor: who accesses pages afterwards waits for it.
 
 use std::collections::TryReserveError;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -51,6 +54,13 @@ struct BlockState {
     wanted: Option<u64>,
 }
 
+/// A block: its state, and the lock of its pages. Who needs both locks takes that of the pages first.
+#[derive(Debug, Default)]
+struct Block {
+    state: Mutex<BlockState>,
+    pages: RwLock<()>,
+}
+
 /// Why there is no arena.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
@@ -91,7 +101,7 @@ pub enum ArenaError {
 pub struct Arena {
     geometry: Geometry,
     memory: MmapRaw,
-    blocks: Vec<RwLock<BlockState>>,
+    blocks: Vec<Block>,
 }
 
 impl Arena {
@@ -108,10 +118,10 @@ impl Arena {
         let map_error = |source| ArenaError::Map { bytes: needed_bytes, source };
         let len = usize::try_from(needed_bytes).map_err(|_| map_error(std::io::ErrorKind::OutOfMemory.into()))?;
         let memory = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(map_error)?;
-        let mut states = Vec::new();
-        states.try_reserve_exact(blocks as usize).map_err(|source| ArenaError::Table { blocks, source })?;
-        states.resize_with(blocks as usize, RwLock::default);
-        Ok(Self { geometry, memory: memory.into(), blocks: states })
+        let mut table = Vec::new();
+        table.try_reserve_exact(blocks as usize).map_err(|source| ArenaError::Table { blocks, source })?;
+        table.resize_with(blocks as usize, Block::default);
+        Ok(Self { geometry, memory: memory.into(), blocks: table })
     }
 
     /// The sizes.
@@ -138,17 +148,26 @@ impl Arena {
     /// When there is no such block.
     #[must_use]
     pub fn content(&self, block: u32) -> Option<u64> {
-        self.lock(block).content
+        self.state(block).content
     }
 
-    /// Gives a block to the transfer `owner`; its content is unknown from now on. Whoever owned it before writes
-    /// no more.
+    /// Gives a block to the transfer `owner`; its content is unknown from now on. Whoever owned it before begins no
+    /// more copies; one that is under way ends before anybody else has the pages.
     ///
     /// # Panics
     /// When there is no such block, or `owner` is 0.
     pub fn claim(&self, block: u32, owner: u64) {
         assert_ne!(owner, NONE, "0 is no transfer");
-        *self.lock_mut(block) = BlockState { owner, content: None, wanted: None };
+        *self.state(block) = BlockState { owner, content: None, wanted: None };
+    }
+
+    /// Waits until no copy is under way to or from a block's pages, for libraries that access memory themselves: after
+    /// [`Arena::claim`] none begins but that of its owner.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn settle(&self, block: u32) {
+        drop(self.lock_mut(block));
     }
 
     /// Takes a block from the transfer `owner`, if it still has it. With `content`, that is known from now on.
@@ -156,7 +175,7 @@ impl Arena {
     /// # Panics
     /// When there is no such block.
     pub fn take_back(&self, block: u32, owner: u64, content: Option<u64>) {
-        let mut state = self.lock_mut(block);
+        let mut state = self.state(block);
         if state.owner == owner {
             *state = BlockState { owner: NONE, content, wanted: content };
         }
@@ -168,19 +187,18 @@ impl Arena {
     /// When there is no such block.
     #[must_use]
     pub fn is_owned(&self, block: u32, owner: u64) -> bool {
-        self.lock(block).owner == owner
+        self.state(block).owner == owner
     }
 
-    /// Takes a block from whatever transfer has it, for readers that expect `content`. Its pages are not written yet.
+    /// Takes a block from whatever transfer has it, for readers that expect `content`. Whether its pages have that; if
+    /// not, [`Arena::materialize`] writes it.
     ///
     /// # Panics
     /// When there is no such block.
-    pub fn want(&self, block: u32, content: u64) {
-        // Readers of the same content must not be waited for.
-        if self.lock(block).wanted != Some(content) {
-            let mut state = self.lock_mut(block);
-            *state = BlockState { owner: NONE, wanted: Some(content), ..*state };
-        }
+    pub fn want(&self, block: u32, content: u64) -> bool {
+        let mut state = self.state(block);
+        *state = BlockState { owner: NONE, wanted: Some(content), ..*state };
+        state.content == Some(content)
     }
 
     /// Writes the pattern that readers of a block expect into all its pages, unless it is there already. Returns the
@@ -189,17 +207,21 @@ impl Arena {
     /// # Panics
     /// When there is no such block.
     pub fn materialize(&self, block: u32) -> Option<u64> {
+        let is_there = |state: &BlockState| state.content == state.wanted;
+        let found = *self.state(block);
+        if is_there(&found) {
+            // Readers of the same content are not waited for.
+            return found.content;
+        }
+        let pages = self.lock_mut(block);
         let wanted = {
-            let state = self.lock(block);
-            if state.content == state.wanted {
+            let mut state = self.state(block);
+            if is_there(&state) {
                 return state.content;
             }
+            state.content = None;
             state.wanted?
         };
-        let mut state = self.lock_mut(block);
-        if state.wanted != Some(wanted) || state.content == Some(wanted) {
-            return state.content.filter(|content| state.wanted == Some(*content));
-        }
         let geometry = &self.geometry;
         for (rank, region) in
             (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)))
@@ -210,7 +232,11 @@ impl Arena {
                 pattern::fill(slice, pattern::first_word(wanted, region, head));
             }
         }
-        state.content = Some(wanted);
+        let mut state = self.state(block);
+        if state.wanted == Some(wanted) {
+            state.content = Some(wanted);
+        }
+        drop(pages);
         state.content
     }
 
@@ -231,9 +257,9 @@ impl Arena {
     pub fn first_wrong(&self, span: &Span, content: u64) -> Option<usize> {
         let head_bytes = self.head_bytes();
         assert!((span.offset as usize).is_multiple_of(head_bytes), "{span:?} begins within a slice");
-        let state = self.lock(span.block);
+        let pages = self.lock(span.block);
         let head = self.geometry.first_head(span.rank) + (span.offset as usize / head_bytes) as u32;
-        let slices = self.span(&state, span).chunks(head_bytes).enumerate();
+        let slices = self.span(&pages, span).chunks(head_bytes).enumerate();
         let mut wrong = slices.filter_map(|(index, slice)| {
             let word = pattern::first_word(content, span.region, head + index as u32);
             Some(span.offset as usize + index * head_bytes + pattern::first_wrong(slice, word)?)
@@ -266,7 +292,7 @@ impl Arena {
     ) -> Option<R> {
         let blocks = blocks_of(spans);
         let guards: Vec<_> = blocks.iter().map(|block| self.lock(*block)).collect();
-        if !blocks.iter().zip(&guards).all(|(block, state)| is_right(*block, state.content)) {
+        if !blocks.iter().all(|block| is_right(*block, self.content(*block))) {
             return None;
         }
         let slice = |span: &Span| {
@@ -290,7 +316,7 @@ impl Arena {
     ) -> Option<R> {
         let blocks = blocks_of(spans);
         let guards: Vec<_> = blocks.iter().map(|block| self.lock_mut(*block)).collect();
-        if guards.iter().any(|state| state.owner != owner) {
+        if !blocks.iter().all(|block| self.is_owned(*block, owner)) {
             return None;
         }
         let mut ends: Vec<_> = spans.iter().map(|span| self.range(span)).collect();
@@ -299,6 +325,13 @@ impl Arena {
         let mut slices: Vec<_> = spans.iter().map(|span| IoSliceMut::new(self.locked_span_mut(span))).collect();
         let received = receive(&mut slices);
         drop(slices);
+        for block in &blocks {
+            let mut state = self.state(*block);
+            if state.owner != owner {
+                // Taken meanwhile: whatever is said of its pages was true before this copy.
+                state.content = None;
+            }
+        }
         drop(guards);
         Some(received)
     }
@@ -307,13 +340,18 @@ impl Arena {
         self.geometry.head_bytes() as usize
     }
 
-    fn lock(&self, block: u32) -> RwLockReadGuard<'_, BlockState> {
-        // A panic leaves pages half written, but no state that is invalid.
-        self.blocks[block as usize].read().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self, block: u32) -> MutexGuard<'_, BlockState> {
+        // Each change is complete in itself.
+        self.blocks[block as usize].state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_mut(&self, block: u32) -> RwLockWriteGuard<'_, BlockState> {
-        self.blocks[block as usize].write().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, block: u32) -> RwLockReadGuard<'_, ()> {
+        // A panic leaves pages half written, but no state that is invalid.
+        self.blocks[block as usize].pages.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_mut(&self, block: u32) -> RwLockWriteGuard<'_, ()> {
+        self.blocks[block as usize].pages.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a span lies in the mapping.
@@ -323,9 +361,9 @@ impl Arena {
         start..start + span.bytes as usize
     }
 
-    /// The bytes of a span whose block is locked by `_guard`.
+    /// The bytes of a span whose block's pages are locked by `_guard`.
     #[expect(unsafe_code, reason = "the mapping has no references of its own; locks of blocks guard its parts")]
-    fn span<'a>(&'a self, _guard: &'a RwLockReadGuard<'_, BlockState>, span: &Span) -> &'a [u8] {
+    fn span<'a>(&'a self, _guard: &'a RwLockReadGuard<'_, ()>, span: &Span) -> &'a [u8] {
         let range = self.range(span);
         // SAFETY: the range lies in the mapping, which lives as long as `self`, is initialised, and is changed only
         // under the write lock of its block; the read lock is held as long as the slice lives.

@@ -168,8 +168,8 @@ pub trait Plane: Send {
     /// Lets a peer write blocks; ends as [`Plane::start`] does.
     fn expect(&mut self, expected: Expected);
 
-    /// Gives a transfer up, whether it was started or expected: from now on it writes to no page of this engine, and
-    /// has no event.
+    /// Gives a transfer up, whether it was started or expected, or what [`Plane::write`] has still to write: from now on it
+    /// changes no block of this engine, and has no event.
     fn cancel(&mut self, id: u64);
 
     /// Sends a notice, at most once. Failures are counted and logged, no more: the peer's lease ends in any case.

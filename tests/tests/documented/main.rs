@@ -44,6 +44,7 @@ const SPECIAL: &[(&str, How, &str)] = &[
     ("oci://", How::Lacks("localhost:1"), "the registry is replaced by one that is not there"),
     ("vcr tables", How::Lacks("pip install aiconfigurator-core"), "the package is the reader's own"),
     ("--target http://", How::Ends(2), "no server is there"),
+    ("vcr upload", How::Parses, "it uploads the reader's own files; `tests/tests/store` has others"),
     ("vcr health", How::Ends(1), "no server is there"),
     ("shape=aggregated", How::Ends(1), "README says so: an assertion fails"),
     ("-e burst=", How::Ends(1), "with more documents assertions fail"),

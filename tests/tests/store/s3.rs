@@ -31,6 +31,10 @@ impl S3 {
         format!("http://127.0.0.1:{}/bucket/{key}", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn put(&self, key: &str, contents: &[u8]) {
         ureq::put(self.url(key)).header("Authorization", SIGNED).send(contents).expect("it takes it");
     }

@@ -47,9 +47,10 @@ pub(crate) fn advance(serving: &mut Serving, now_ns: u64) -> Result<(), LiveErro
     }
     // Delegated requests end with their engines, which stop as well; answers leave when their KV is written.
     let has_delegated = serving.routes.as_ref().is_some_and(Routes::has_delegated);
-    let waits =
-        (has_delegated || serving.transfers.has_late_answers()) && now_ns < until_ns.saturating_add(LAST_GRACE_NS);
+    let has_late = !serving.transfers.late_answers().is_empty();
+    let waits = (has_delegated || has_late) && now_ns < until_ns.saturating_add(LAST_GRACE_NS);
     if serving.is_idle() && !waits {
+        serving.abort_all_late(now_ns)?;
         serving.lifecycle.end(End::ShutDown);
     }
     Ok(())

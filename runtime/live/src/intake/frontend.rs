@@ -381,6 +381,8 @@ impl Intake {
             } else if let Some(tag) = serving.requests.find(id).map(|request| request.tag) {
                 serving.counters.aborted += 1;
                 serving.abort_tag(tag);
+            } else if serving.abort_late(id) {
+                serving.counters.aborted += 1;
             } else if let Some(routes) = &mut serving.routes {
                 // Counted by the engine that computes it.
                 routes.abort(id);

@@ -1,5 +1,7 @@
 //! Finished prompts on their way from their last step to the decode engine that is told of them.
 
+use std::collections::HashMap;
+
 use vcr_core::RequestId;
 use vcr_transfer::Room;
 use vcr_wire::{EngineCoreOutput, VllmMinor};
@@ -29,4 +31,47 @@ pub(crate) struct LateAnswer {
     pub(crate) lane: u32,
     /// Whether it has the request's first token.
     pub(crate) is_first: bool,
+}
+
+/// The answers that wait for pages.
+#[derive(Default)]
+pub(crate) struct LateAnswers {
+    /// By the mover's numbers.
+    waiting: HashMap<u64, LateAnswer>,
+    /// Those whose pages are written.
+    written: Vec<LateAnswer>,
+}
+
+impl LateAnswers {
+    pub(crate) fn insert(&mut self, id: u64, answer: LateAnswer) {
+        self.waiting.insert(id, answer);
+    }
+
+    /// Whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The pages of one are written.
+    pub(crate) fn finish(&mut self, id: u64) {
+        self.written.extend(self.waiting.remove(&id));
+    }
+
+    /// Those whose pages are written since the last call.
+    pub(crate) fn take_written(&mut self) -> Vec<LateAnswer> {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Takes the answer of a request that waits, with the mover's number.
+    pub(crate) fn remove(&mut self, request: &str) -> Option<(u64, LateAnswer)> {
+        let (&id, _) = self.waiting.iter().find(|(_, answer)| &*answer.finished.id == request)?;
+        self.waiting.remove(&id).map(|answer| (id, answer))
+    }
+
+    /// Names of all that wait.
+    pub(crate) fn names(&self) -> Vec<Box<str>> {
+        let mut names: Vec<_> = self.waiting.values().map(|answer| answer.finished.id.clone()).collect();
+        names.sort_unstable();
+        names
+    }
 }

@@ -156,6 +156,11 @@ impl Mover {
         (!self.plane.write(id, &blocks)).then_some(id)
     }
 
+    /// Gives up to write pages for which [`Mover::write`] has returned `id`.
+    pub(crate) fn cancel_write(&mut self, id: u64) {
+        self.plane.cancel(id);
+    }
+
     /// Lets peers read a finished prompt, or starts the push that waits for it.
     pub(crate) fn hold(&mut self, request: &str, groups: &[GroupPages<Held>]) {
         let blocks = groups.iter().flat_map(|group| group.pages.iter().copied()).collect();

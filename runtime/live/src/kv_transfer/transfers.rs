@@ -4,7 +4,7 @@
 //! a decode engine notifies it, or until their lease ends; the decode engine waits as long as the transfer
 //! takes: a modelled time, or that of the bytes, if a plane moves them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use vcr_core::RequestId;
 use vcr_core::plan::{RemoteLoad, StepPlan};
@@ -16,7 +16,7 @@ use vcr_wire::{LinkError, NoticeBoard, Transport, Value};
 
 use crate::config::TransferSettings;
 use crate::context::Context;
-use crate::kv_transfer::finished::{Finished, LateAnswer};
+use crate::kv_transfer::finished::{Finished, LateAnswer, LateAnswers};
 use crate::kv_transfer::loads::{LoadEnd, LoadRequest, Loads};
 use crate::kv_transfer::meetings::{MeetingCounts, MeetingResult, Meetings};
 use crate::kv_transfer::mover::{HeldRequest, Mover, MoverEvent};
@@ -71,10 +71,7 @@ pub(crate) struct Transfers {
     news: Vec<MoverEvent>,
     /// Requests that wait in no room any more.
     met: Vec<MeetingResult>,
-    /// Answers that wait for pages, by the mover's numbers.
-    late_answers: HashMap<u64, LateAnswer>,
-    /// Those whose pages are written.
-    written: Vec<LateAnswer>,
+    late_answers: LateAnswers,
 }
 
 /// A lease is extended by two thirds of its length, and a heartbeat comes after each sixth of it, as in vLLM.
@@ -118,8 +115,7 @@ impl Transfers {
             released: Vec::new(),
             news: Vec::new(),
             met: Vec::new(),
-            late_answers: HashMap::new(),
-            written: Vec::new(),
+            late_answers: LateAnswers::default(),
         }
     }
 
@@ -251,14 +247,21 @@ impl Transfers {
         self.late_answers.insert(id, answer);
     }
 
-    /// Whether answers wait for pages.
-    pub(crate) fn has_late_answers(&self) -> bool {
-        !self.late_answers.is_empty()
+    /// The answers that wait for pages.
+    pub(crate) fn late_answers(&mut self) -> &mut LateAnswers {
+        &mut self.late_answers
     }
 
-    /// The answers whose pages are written since the last call.
-    pub(crate) fn take_written(&mut self) -> Vec<LateAnswer> {
-        std::mem::take(&mut self.written)
+    /// Gives the answer of a request up that waits for pages: nobody is to hear of them, and they may be used otherwise.
+    pub(crate) fn abort_late(&mut self, request: &str) -> Option<LateAnswer> {
+        let (id, answer) = self.late_answers.remove(request)?;
+        if let Some(mover) = &mut self.mover {
+            mover.cancel_write(id);
+        }
+        if let Some(room) = &answer.finished.room {
+            self.close_room(room);
+        }
+        Some(answer)
     }
 
     /// Holds the blocks of a finished prompt and listens for notices from now on.
@@ -388,7 +391,7 @@ impl Transfers {
             MoverEvent::Loaded { tag, outcome } => {
                 self.loads.finish_move(tag, outcome, self.mover.as_ref(), now_ns);
             }
-            MoverEvent::Written { id } => self.written.extend(self.late_answers.remove(&id)),
+            MoverEvent::Written { id } => self.late_answers.finish(id),
             MoverEvent::Pushed { request } => {
                 if let (Some(held), Some(mover)) = (self.leases.remove(&request), &mut self.mover) {
                     mover.release(&request);

@@ -125,6 +125,29 @@ impl Serving {
         Ok(())
     }
 
+    /// Aborts a finished prompt whose answer waits for its pages: no decode engine will ask for them. False if none of
+    /// this name does.
+    pub(crate) fn abort_late(&mut self, id: &str) -> bool {
+        let Some(answer) = self.transfers.abort_late(id) else { return false };
+        self.stepper.release_held_kv(answer.finished.core);
+        self.snapshot.mark_stale();
+        true
+    }
+
+    /// Aborts all of them and notifies their frontends.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn abort_all_late(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        for id in self.transfers.late_answers().names() {
+            let Some(answer) = self.transfers.abort_late(&id) else { continue };
+            tracing::warn!(rank = self.context.rank, request = &*id, "aborted: its KV is not written yet");
+            self.stepper.release_held_kv(answer.finished.core);
+            self.egress.outputs.send_finish(answer.lane, &[&id], FinishReason::Abort, None, now_ns)?;
+        }
+        Ok(())
+    }
+
     /// Forgets a request, and aborts it in the core if that has it still.
     pub(super) fn drop_request(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
         let request = self.forget(tag, reason)?;

@@ -104,7 +104,7 @@ impl Serving {
         if is_news {
             self.snapshot.mark_stale();
         }
-        let written = self.transfers.take_written();
+        let written = self.transfers.late_answers().take_written();
         if !written.is_empty() {
             self.send_late(written, now_ns)?;
         }

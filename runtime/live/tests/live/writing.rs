@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use vcr_transfer::tcp::{TcpPlane, TcpSettings};
-use vcr_transfer::{Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Statistics, Transfer, Wake};
+use vcr_transfer::{
+    Arena, Expected, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Span, Statistics, Transfer, Wake,
+};
 
 use super::planes::{MS, compute, decode, external, is_whole, moving, plane};
 use super::transfer::{prefill_only, with_kv};
@@ -17,6 +19,8 @@ struct Announced {
     held: Vec<Held>,
     /// Prompts whose pages are not written until `may_write`.
     waiting: Vec<u64>,
+    /// Those that were given up.
+    cancelled: Vec<u64>,
     is_slow: bool,
     may_write: bool,
     wake: Option<Wake>,
@@ -70,6 +74,9 @@ impl Plane for Preparing {
         self.plane.expect(expected);
     }
     fn cancel(&mut self, id: u64) {
+        let mut announced = self.announced.lock().expect("nobody panicked");
+        announced.waiting.retain(|other| *other != id);
+        announced.cancelled.push(id);
         self.plane.cancel(id);
     }
     fn notify(&mut self, peer: &Peer, notice: Vec<u8>) {
@@ -160,4 +167,93 @@ fn an_engine_that_shuts_down_waits_for_pages() {
     write_now(&announced);
     assert!(prefill.collect(&["late"])[0].outputs[0].kv_transfer_params.is_some());
     prefill.stop().expect("it ends well");
+}
+
+/// No decode engine will hear of the prompt: its blocks are free at once, and its answer never comes.
+#[test]
+fn an_abort_while_pages_are_written_frees_them() {
+    let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
+    let prefill = moving("p", |config| config.transfer.plane = Some(preparing(&announced)));
+    for id in ["kept", "late"] {
+        prefill.send(with_kv(id, &prompt(100), 1, prefill_only()));
+    }
+    prefill.wait_for("both have ended", |snapshot| snapshot.counters.finished[FinishReason::Length as usize] == 2);
+    let waiting = announced.lock().expect("nobody panicked").waiting.clone();
+    prefill.send(Request::Abort(vec!["late".to_owned()]));
+    prefill.wait_for("it is aborted", |snapshot| snapshot.counters.aborted == 1);
+    let cancelled = announced.lock().expect("nobody panicked").cancelled.clone();
+    assert_eq!(cancelled, waiting[1..], "the plane writes the other one alone");
+    write_now(&announced);
+    let answers = prefill.collect(&["kept"]);
+    assert!(answers[0].outputs[0].kv_transfer_params.is_some());
+    prefill.send(Request::Abort(vec!["late".to_owned()]));
+    prefill.nothing_comes();
+    let decoder = moving("d", |_| ());
+    let params = answers[0].outputs[0].kv_transfer_params.clone().expect("it is held");
+    assert_eq!(external(&decode(&decoder, "d", &prompt(100), params)), 100);
+    is_whole(&prefill);
+}
+
+/// Pages that are never written keep no engine from its end, and their request ends with a reason.
+#[test]
+fn an_engine_that_ends_aborts_what_is_not_written() {
+    let announced = Arc::new(Mutex::new(Announced { is_slow: true, ..Announced::default() }));
+    let prefill = moving("p", |config| config.transfer.plane = Some(preparing(&announced)));
+    prefill.send(with_kv("late", &prompt(100), 1, prefill_only()));
+    prefill.wait_for("it has ended", |snapshot| snapshot.counters.finished[FinishReason::Length as usize] == 1);
+    prefill.handle().shut_down();
+    let answers = prefill.collect(&["late"]);
+    assert_eq!(answers[0].finish, Some(FinishReason::Abort));
+    assert!(answers[0].outputs[0].kv_transfer_params.is_none());
+    assert_eq!(announced.lock().expect("nobody panicked").cancelled.len(), 1);
+    prefill.stop().expect("it ends well");
+}
+
+/// An engine whose pages nobody can write or move computes, answers, aborts and takes new requests; what moves waits.
+#[test]
+fn an_engine_waits_for_no_page() {
+    let arenas = Arc::<Mutex<Vec<Arc<Arena>>>>::default();
+    let watched = || {
+        let arenas = Arc::clone(&arenas);
+        let factory = Arc::new(move |context: PlaneContext| {
+            arenas.lock().expect("nobody panicked").push(Arc::clone(&context.arena));
+            Ok(Box::new(TcpPlane::new(context, TcpSettings::default())?) as Box<dyn Plane>)
+        });
+        PlaneSettings { factory, ..plane(2, 0, false) }
+    };
+    let prefill = moving("p", |config| config.transfer.plane = Some(watched()));
+    let decoder = moving("d", |config| config.transfer.plane = Some(watched()));
+    let held = compute(&prefill, "p1", &prompt(100));
+    let arenas = arenas.lock().expect("nobody panicked").clone();
+    let pages = |arena: &Arena| -> Vec<Span> {
+        let page = |block| Span { rank: 0, region: 0, block, offset: 0, bytes: 8 };
+        (0..arena.geometry().blocks()).map(page).collect()
+    };
+    // All pages are being copied as long as this goes on.
+    arenas[0].with_spans(
+        &pages(&arenas[0]),
+        |_, _| true,
+        |_| {
+            arenas[1].with_spans(
+                &pages(&arenas[1]),
+                |_, _| true,
+                |_| {
+                    compute(&prefill, "p2", &[5; 80]);
+                    prefill.run("p3", &[7; 28], 5);
+                    decoder.send(with_kv("given-up", &prompt(100), 3, held.clone()));
+                    decoder.wait_for("it waits for its KV", |snapshot| snapshot.num_waiting == 1);
+                    decoder.run("other", &[7; 28], 5);
+                    decoder.send(Request::Abort(vec!["given-up".to_owned()]));
+                    is_whole(&decoder);
+                    is_whole_but(&prefill, 1);
+                },
+            )
+        },
+    );
+    let one = decode(&decoder, "d", &[5; 80], compute(&prefill, "p4", &[5; 80]));
+    assert_eq!(external(&one), 80);
+}
+
+fn is_whole_but(bench: &Bench, held: usize) {
+    bench.wait_for("the others are free", |snapshot| snapshot.num_held_prompts == held);
 }

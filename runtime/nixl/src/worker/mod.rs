@@ -9,7 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use nixl_sys::{XferOp, XferRequest};
-use vcr_transfer::{Direction, ErrorKind, Expected, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError};
+use vcr_transfer::{
+    Arena, Direction, ErrorKind, Expected, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError,
+};
 use vcr_wire::{NoticeBoard, Transport};
 
 use self::pages::{check_block, extents, whole_pages};
@@ -163,7 +165,7 @@ impl Worker {
 
     fn expect(&mut self, expected: Expected, since: Instant) {
         for held in &expected.blocks {
-            self.context.arena.claim(held.block, expected.id);
+            claim(&self.context.arena, held.block, expected.id);
         }
         self.expected.insert(expected.request.clone(), (expected, since));
     }
@@ -237,7 +239,7 @@ impl Worker {
             return Ok(None);
         }
         if transfer.direction == Direction::Read {
-            transfer.blocks.iter().for_each(|pair| self.context.arena.claim(pair.local, transfer.id));
+            transfer.blocks.iter().for_each(|pair| claim(&self.context.arena, pair.local, transfer.id));
         }
         let extents = extents(&self.context, link, &transfer.blocks);
         let written = [WRITTEN, transfer.request.as_bytes()].concat();
@@ -395,6 +397,12 @@ fn look(inbox: &Receiver<Command>) -> Option<Command> {
         Err(TryRecvError::Empty) => None,
         Err(TryRecvError::Disconnected) => Some(Command::Stop),
     }
+}
+
+/// Gives a block to a transfer. NIXL takes no locks, so a pattern that is just being written is waited for.
+fn claim(arena: &Arena, block: u32, id: u64) {
+    arena.claim(block, id);
+    arena.settle(block);
 }
 
 fn vacate(shared: &Shared, transfer: &Transfer) {

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::geometry::{GeometryInput, HeadOrder, Regions};
 
@@ -50,6 +52,81 @@ fn only_the_owner_writes() {
     assert_eq!(arena.materialize(1), None, "it is for no reader");
     arena.fill(1, 4);
     assert_eq!(write(9, &[page(0, 0, 1)]), None, "a filled block has no owner");
+}
+
+/// All this is done by the thread of the engine, in the midst of a copy: it would wait for itself here.
+#[test]
+fn states_change_while_pages_are_copied() {
+    let arena = Arena::new(geometry(4), None).expect("it is small");
+    arena.claim(1, 7);
+    arena.claim(2, 7);
+    let copied = arena.with_spans_mut(7, &[page(0, 0, 1), page(0, 0, 2)], |slices| {
+        slices.iter_mut().for_each(|slice| slice.fill(9));
+        arena.take_back(1, 7, None);
+        assert!(!arena.want(1, 5));
+        arena.claim(1, 8);
+        assert!(arena.is_owned(1, 8) && !arena.is_owned(1, 7));
+        assert!(!arena.want(1, 6));
+        assert_eq!(arena.content(1), None);
+        arena.take_back(2, 7, Some(5));
+    });
+    assert_eq!(copied, Some(()));
+    // Whatever was said of a page meanwhile, it has bytes of the copy.
+    assert_eq!(arena.content(2), None);
+    assert_eq!((arena.materialize(1), arena.materialize(2)), (Some(6), Some(5)));
+    for (block, content) in [(1, 6), (2, 5)] {
+        assert_eq!(arena.first_wrong(&page(0, 0, block), content), None);
+    }
+    let sent = arena.with_spans(
+        &[page(0, 0, 1)],
+        |_, content| content == Some(6),
+        |_| {
+            assert!(arena.want(1, 6), "it is there");
+            assert!(!arena.want(1, 4));
+            arena.claim(1, 9);
+        },
+    );
+    assert_eq!((sent, arena.content(1)), (Some(()), None));
+}
+
+/// Ends threads, also where an assertion fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A pattern that is being written when its block gets another one is not taken for that.
+#[test]
+fn the_last_pattern_that_is_wanted_is_the_one_that_is_there() {
+    let arena = Arena::new(geometry(2), None).expect("it is small");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = SetOnDrop(&is_over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    arena.materialize(1);
+                }
+            });
+        }
+        for content in 1..2000 {
+            arena.want(1, content);
+            if content % 3 == 0 {
+                arena.claim(1, content);
+                arena.settle(1);
+                assert_eq!(arena.materialize(1), None, "it is for no reader");
+                assert!(!arena.want(1, content + 1));
+            }
+            let wanted = if content % 3 == 0 { content + 1 } else { content };
+            assert_eq!(arena.materialize(1), Some(wanted));
+            for (rank, region) in [(0, 0), (1, 3)] {
+                assert_eq!(arena.first_wrong(&page(rank, region, 1), wanted), None);
+            }
+        }
+    });
 }
 
 #[test]

@@ -148,7 +148,8 @@ impl Shared {
     }
 
     pub(super) fn hold(&self, hold: Hold) {
-        hold.blocks.iter().for_each(|held| self.arena.want(held.block, held.content));
+        // What is missing is written in the background, or by the first thread that reads it.
+        hold.blocks.iter().for_each(|held| _ = self.arena.want(held.block, held.content));
         let blocks = hold.blocks.iter().map(|held| (held.block, held.content)).collect();
         let state = Arc::new(HoldState { blocks, is_over: AtomicBool::new(false) });
         if let Some(before) = lock(&self.holds).insert(hold.request, Arc::clone(&state)) {

@@ -1,0 +1,35 @@
+//! Options of `vcr upload`.
+
+use clap::Args;
+
+pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
+    "Examples:
+  vcr upload                        # everything that waits
+  vcr upload --list
+  vcr upload s3://lab/captures/     # what belongs below this URL
+  vcr upload --discard s3://lab/captures/monday.jsonl.zst"
+);
+
+/// Options of `vcr upload`.
+#[derive(Debug, Args)]
+pub(crate) struct UploadArgs {
+    /// URLs of files or folders; without any, all files that wait.
+    #[arg(value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+
+    /// Print URLs, sizes and local files, and upload nothing.
+    #[arg(long, conflicts_with_all = ["discard", "force"])]
+    pub(crate) list: bool,
+
+    /// Remove the local files, and parts that were uploaded, instead.
+    #[arg(long, requires = "urls", conflicts_with = "force")]
+    pub(crate) discard: bool,
+
+    /// Replace objects that exist.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print no progress and no summary.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
