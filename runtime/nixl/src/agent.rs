@@ -23,6 +23,14 @@ const UCX_CONFIG: &str = "CMA_SEG_SIZE=256k";
 /// Bytes to move: address here, address at the peer, length.
 pub(crate) type Extent = (usize, u64, usize);
 
+/// A transfer that NIXL has, and the lists it was made of: to give them back takes as long as to make them, for which no
+/// transfer waits.
+pub(crate) struct Posted {
+    request: XferRequest,
+    _lists: [XferDescList<'static>; 2],
+    _options: OptArgs,
+}
+
 /// An agent of NIXL. Only one thread may use it.
 pub(crate) struct NixlAgent {
     /// Before the agent, which is before the memory.
@@ -116,7 +124,7 @@ impl NixlAgent {
         peer: &str,
         extents: &[Extent],
         notice: Option<&[u8]>,
-    ) -> Result<XferRequest, NixlError> {
+    ) -> Result<Posted, NixlError> {
         let mut here = XferDescList::new(MemType::Dram)?;
         let mut there = XferDescList::new(MemType::Dram)?;
         for &(local, remote, bytes) in extents {
@@ -131,12 +139,12 @@ impl NixlAgent {
         }
         let request = self.agent.create_xfer_req(operation, &here, &there, peer, Some(&options))?;
         self.agent.post_xfer_req(&request, Some(&options))?;
-        Ok(request)
+        Ok(Posted { request, _lists: [here, there], _options: options })
     }
 
     /// Whether all bytes have been moved.
-    pub(crate) fn is_done(&self, request: &XferRequest) -> Result<bool, NixlError> {
-        self.agent.get_xfer_status(request).map(|status| status.is_success())
+    pub(crate) fn is_done(&self, posted: &Posted) -> Result<bool, NixlError> {
+        self.agent.get_xfer_status(&posted.request).map(|status| status.is_success())
     }
 
     /// Sends a notification to a peer that was added.

@@ -123,14 +123,13 @@ impl Links {
 
     /// The peer that has answered, if it is the one that is wanted.
     pub(crate) fn found(&mut self, peer: &Peer) -> Result<&mut Link, TransferError> {
-        let place = place_of(peer);
-        let name = name_of(&place);
-        let Some(State::Ready(link)) = self.states.get_mut(&place) else {
-            return Err(TransferError::new(ErrorKind::PeerLost, format!("KV peer {name} has gone")));
+        let Some(State::Ready(link)) = self.states.get_mut(&place_of(peer)) else {
+            return Err(TransferError::new(ErrorKind::PeerLost, format!("KV peer {peer} has gone")));
         };
         if link.is_of(peer) {
             return Ok(link);
         }
+        let name = peer.to_string();
         let message = if !peer.engine_id.is_empty() && peer.engine_id != link.engine_id {
             format!("KV peer {name} is engine {}, not {}", link.engine_id, peer.engine_id)
         } else {

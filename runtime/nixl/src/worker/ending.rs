@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use vcr_transfer::{Direction, ErrorKind, Expected, Held, Moved, Transfer, TransferError};
 
-use super::pages::{check_block, whole_pages};
+use super::pages::check_block;
 use super::{Active, Waiting, Worker, vacate};
 use crate::links::{name_of, place_of};
 
@@ -13,15 +13,15 @@ impl Worker {
     pub(super) fn take_moved(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get(index) {
-            match self.agent.is_done(&active.request) {
+            match self.agent.is_done(&active.posted) {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let active = self.active.swap_remove(index);
                     self.end_moved(active);
                 }
                 Err(error) => {
-                    let Active { transfer, request, place, .. } = self.active.swap_remove(index);
-                    drop(request);
+                    let Active { transfer, posted, place, .. } = self.active.swap_remove(index);
+                    drop(posted);
                     self.links.forget(&place, &mut self.agent);
                     let message = format!("KV peer {} is lost: NIXL reports {error}", name_of(&place));
                     self.fail(&transfer, TransferError::new(ErrorKind::PeerLost, message));
@@ -34,11 +34,7 @@ impl Worker {
     /// Compares what came with the pattern.
     fn end_moved(&mut self, active: Active) {
         // The library's request is given back last: who waits for the pages does not wait for that.
-        let Active { transfer, request: _request, place, since, asked, connect_ns } = active;
-        let pages_per_block = match self.links.found(&transfer.peer) {
-            Ok(link) => link.layout.pieces().len() as u64 * u64::from(self.context.arena.geometry().regions()),
-            Err(_) => u64::from(self.context.arena.geometry().pages_per_block()),
-        };
+        let Active { transfer, posted: _posted, pages, place, since, asked, connect_ns } = active;
         if transfer.direction == Direction::Read {
             let checked = self.check(&transfer);
             let is_right = checked.is_ok();
@@ -54,7 +50,7 @@ impl Worker {
         let queue_ns = (asked - since).as_nanos() as u64;
         let moved = Moved {
             bytes: blocks * self.context.arena.geometry().block_bytes(),
-            pages: blocks * pages_per_block,
+            pages,
             queue_ns: queue_ns.saturating_sub(connect_ns),
             connect_ns,
             move_ns: asked.elapsed().as_nanos() as u64,
@@ -63,10 +59,9 @@ impl Worker {
     }
 
     fn check(&self, transfer: &Transfer) -> Result<(), TransferError> {
-        let geometry = self.context.arena.geometry();
         for pair in &transfer.blocks {
             let held = Held { block: pair.local, content: pair.content };
-            check_block(&self.context, transfer.id, &held, &whole_pages(geometry, pair.local), transfer.corrupts)?;
+            check_block(&self.context, transfer.id, &held, transfer.corrupts)?;
         }
         Ok(())
     }
@@ -76,12 +71,12 @@ impl Worker {
         let mut has_ended = false;
         let mut index = 0;
         while let Some(active) = self.ending.get(index) {
-            if let Ok(false) = self.agent.is_done(&active.request) {
+            if let Ok(false) = self.agent.is_done(&active.posted) {
                 index += 1;
                 continue;
             }
-            let Active { transfer, request, .. } = self.ending.swap_remove(index);
-            drop(request);
+            let Active { transfer, posted, .. } = self.ending.swap_remove(index);
+            drop(posted);
             transfer.blocks.iter().for_each(|pair| self.context.arena.take_back(pair.local, transfer.id, None));
             vacate(&self.shared, &transfer);
             has_ended = true;

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use nixl_sys::{XferOp, XferRequest};
+use nixl_sys::XferOp;
 use vcr_transfer::{
     Arena, Direction, ErrorKind, Expected, Moved, Peer, PlaneContext, PlaneEvent, Transfer, TransferError,
 };
 use vcr_wire::{NoticeBoard, Transport};
 
-use self::pages::{check_block, extents, whole_pages};
+use self::pages::{check_block, extents};
 use crate::NixlSettings;
-use crate::agent::NixlAgent;
+use crate::agent::{NixlAgent, Posted};
 use crate::links::{Links, Look, Place, name_of, place_of};
 use crate::shared::{Command, Shared, locked};
 
@@ -37,7 +37,9 @@ const WRITTEN: &[u8] = b"VCR_WRITTEN:";
 /// A transfer that NIXL has.
 struct Active {
     transfer: Transfer,
-    request: XferRequest,
+    posted: Posted,
+    /// Pieces of pages.
+    pages: u64,
     place: Place,
     since: Instant,
     asked: Instant,
@@ -217,22 +219,21 @@ impl Worker {
             return;
         }
         match self.post(&transfer) {
-            Ok(Some((request, connect_ns))) => {
+            Ok(Some((posted, pages, connect_ns))) => {
                 let (place, asked) = (place_of(&transfer.peer), Instant::now());
-                self.active.push(Active { transfer, request, place, since, asked, connect_ns });
+                self.active.push(Active { transfer, posted, pages, place, since, asked, connect_ns });
             }
             Ok(None) => self.finish(&transfer, Moved::default()),
             Err(error) => self.fail(&transfer, error),
         }
     }
 
-    /// Gives a transfer to NIXL; none if it has no blocks.
-    fn post(&mut self, transfer: &Transfer) -> Result<Option<(XferRequest, u64)>, TransferError> {
-        let name = name_of(&place_of(&transfer.peer));
+    /// Gives a transfer to NIXL, with the number of its pages and the time of the connection; none if it has no blocks.
+    fn post(&mut self, transfer: &Transfer) -> Result<Option<(Posted, u64, u64)>, TransferError> {
         let link = self.links.found(&transfer.peer)?;
         let num_blocks = link.layout.num_blocks();
         if let Some(pair) = transfer.blocks.iter().find(|pair| u64::from(pair.remote) >= num_blocks) {
-            let message = format!("KV peer {name} has no block {}: it has {num_blocks}", pair.remote);
+            let message = format!("KV peer {} has no block {}: it has {num_blocks}", transfer.peer, pair.remote);
             return Err(TransferError::new(ErrorKind::NotHeld, message));
         }
         if transfer.blocks.is_empty() {
@@ -242,17 +243,17 @@ impl Worker {
             transfer.blocks.iter().for_each(|pair| claim(&self.context.arena, pair.local, transfer.id));
         }
         let extents = extents(&self.context, link, &transfer.blocks);
-        let written = [WRITTEN, transfer.request.as_bytes()].concat();
         let (operation, notice) = match transfer.direction {
             Direction::Read => (XferOp::Read, None),
-            Direction::Write => (XferOp::Write, Some(&*written)),
+            Direction::Write => (XferOp::Write, Some([WRITTEN, transfer.request.as_bytes()].concat())),
         };
         let connect_ns = link.take_connect_ns();
-        match self.agent.start(operation, &link.agent, &extents, notice) {
-            Ok(request) => Ok(Some((request, connect_ns))),
+        match self.agent.start(operation, &link.agent, &extents, notice.as_deref()) {
+            Ok(posted) => Ok(Some((posted, extents.len() as u64, connect_ns))),
             Err(error) => {
                 self.links.forget(&place_of(&transfer.peer), &mut self.agent);
-                let message = format!("KV peer {name} is lost: NIXL cannot start to move pages: {error}");
+                let peer = &transfer.peer;
+                let message = format!("KV peer {peer} is lost: NIXL cannot start to move pages: {error}");
                 Err(TransferError::new(ErrorKind::PeerLost, message))
             }
         }
@@ -340,10 +341,10 @@ impl Worker {
     fn take_written(&mut self, request: &str) {
         let Some((expected, since)) = self.expected.remove(request) else { return };
         let geometry = *self.context.arena.geometry();
-        let checked = expected.blocks.iter().try_for_each(|held| {
-            let spans = whole_pages(&geometry, held.block);
-            check_block(&self.context, expected.id, held, &spans, expected.corrupts)
-        });
+        let checked = expected
+            .blocks
+            .iter()
+            .try_for_each(|held| check_block(&self.context, expected.id, held, expected.corrupts));
         let is_right = checked.is_ok() && self.shared.is_open(expected.id);
         for held in &expected.blocks {
             self.context.arena.take_back(held.block, expected.id, is_right.then_some(held.content));

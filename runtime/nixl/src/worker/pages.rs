@@ -21,10 +21,10 @@ pub(super) fn extents(context: &PlaneContext, link: &Link, blocks: &[BlockPair])
     extents
 }
 
-pub(super) fn whole_pages(geometry: &Geometry, block: u32) -> Vec<Span> {
-    let bytes = geometry.page_bytes();
-    let regions = (0..geometry.ranks()).flat_map(|rank| (0..geometry.regions()).map(move |region| (rank, region)));
-    regions.map(|(rank, region)| Span { rank, region, block, offset: 0, bytes }).collect()
+fn whole_pages(geometry: &Geometry, block: u32) -> impl Iterator<Item = Span> {
+    let (bytes, num_regions) = (geometry.page_bytes(), geometry.regions());
+    let regions = (0..geometry.ranks()).flat_map(move |rank| (0..num_regions).map(move |region| (rank, region)));
+    regions.map(move |(rank, region)| Span { rank, region, block, offset: 0, bytes })
 }
 
 /// Compares a block with its pattern, after `corrupts` has changed it.
@@ -32,14 +32,14 @@ pub(super) fn check_block(
     context: &PlaneContext,
     owner: u64,
     held: &Held,
-    pages: &[Span],
     corrupts: bool,
 ) -> Result<(), TransferError> {
-    if corrupts && let Some(page) = pages.first() {
-        context.arena.corrupt(page, owner);
+    let pages = || whole_pages(context.arena.geometry(), held.block);
+    if corrupts && let Some(page) = pages().next() {
+        context.arena.corrupt(&page, owner);
     }
-    for page in pages {
-        if let Some(offset) = context.arena.first_wrong(page, held.content) {
+    for page in pages() {
+        if let Some(offset) = context.arena.first_wrong(&page, held.content) {
             let Span { rank, region, block, .. } = page;
             let message = format!("wrong bytes from offset {offset} of block {block}, rank {rank}, region {region}");
             return Err(TransferError::new(ErrorKind::Corrupt, message));
