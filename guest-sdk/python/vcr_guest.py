@@ -201,7 +201,7 @@ class Arrived(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """A request runs from now on; so many tokens it need not compute."""
+    """A request runs from now on; the tokens of its prompt that are cached."""
 
     slot: int
     cached_tokens: int

@@ -181,7 +181,7 @@ def draw_parallel(rng, config, parallel):
 
 
 def draw_by_batch(rng, config):
-    """How many drafts a batch of so many requests gets; more than there are at most count as these."""
+    """Drafts of a batch by its number of requests; larger batches get those of the largest."""
     config["spec"] = config["spec"] or rng.choice([2, 3, 4, 5])
     first, ranges = 1, []
     for _ in range(rng.choice([1, 2, 2, 3, 4])):

@@ -58,7 +58,7 @@ pub(super) struct StateCache {
 }
 
 impl StateCache {
-    /// Blocks of a state, where a block has so many tokens; none where the KV of a token has no size.
+    /// Blocks of a state, by the tokens of a block; none where the KV of a token has no size.
     pub(super) fn blocks(self, block_size: u32) -> Option<u64> {
         let block_bytes = self.kv_bytes_per_token.checked_mul(u64::from(block_size)).filter(|&bytes| bytes > 0)?;
         Some(self.bytes_per_request.div_ceil(block_bytes))

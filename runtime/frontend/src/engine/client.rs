@@ -69,7 +69,7 @@ impl EngineClient {
         Ok((engines, Self(Arc::new(Inner { ranks, observer, ready, load_limit: OnceLock::new() }))))
     }
 
-    /// Refuses requests for an engine with so many requests under way, from now on. The first
+    /// Refuses requests for an engine with this number of requests under way, from now on. The first
     /// limit stays.
     pub fn limit_load(&self, limit: usize) {
         _ = self.0.load_limit.set(limit);

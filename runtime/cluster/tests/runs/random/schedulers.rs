@@ -93,7 +93,7 @@ pub(crate) enum Scheduler {
     },
     /// vLLM's with tiers that engines share. Not among those that are drawn.
     SharedTiers(KvTiersConfig),
-    /// vLLM's with layers in groups, one of them with a window of so many tokens. Not among those that are drawn.
+    /// vLLM's with layers in groups, one of them with a window of this size in tokens. Not among those that are drawn.
     Groups {
         window_tokens: u32,
         async_scheduling: bool,

@@ -237,7 +237,7 @@ impl Engine {
         self.may_free_after(id, 0)
     }
 
-    /// The same if so many of its tokens in flight are taken back.
+    /// The same if this number of its tokens in flight is taken back.
     pub(crate) fn may_free_after(&self, id: RequestId, taken_back_tokens: u32) -> bool {
         !self.config.defers_frees() || self.requests[id].num_in_flight_tokens == taken_back_tokens
     }

@@ -69,7 +69,7 @@ impl KvTiersConfig {
         self.shared_host.is_some() || self.shared_disk.is_some()
     }
 
-    /// Blocks that the tiers of so many engines hold.
+    /// Blocks that the tiers of this number of engines hold.
     #[must_use]
     pub fn blocks_of(&self, engines: u64) -> u64 {
         let blocks = |each: u32, shared: Option<SharedTier>| {

@@ -62,7 +62,7 @@ impl AdaptiveOrder {
         }
     }
 
-    /// Takes `count` chunks out that `may_go`; none if there are not so many.
+    /// Takes `count` chunks out that `may_go`; none if there are fewer.
     pub(super) fn evict(&mut self, count: u32, may_go: impl Fn(BlockHash) -> bool) -> Option<Vec<BlockHash>> {
         let mut chosen = Vec::with_capacity(count as usize);
         {
