@@ -5,17 +5,18 @@ Fits and predicts with `vcr fit` and `vcr calibrate`, and prints the tables of
 docs/accuracy/fitted.md:
 
     python3 benches/accuracy.py --vcr target/release/vcr
-    python3 benches/accuracy.py --vcr target/release/vcr --llmservingsim DIR --vllm-cpu DIR
+    python3 benches/accuracy.py --vcr target/release/vcr --llmservingsim DIR --vllm-cpu DIR --tables DIR
     python3 benches/accuracy.py --ship scenarios/models/llama-3.1-8b-h100.json
 
-The recordings of an H100 are part of the repository. The two other sets are optional folders: runs
-of LLMServingSim's benchmark, and captures of a vLLM engine on a CPU. Everything is seeded; the same
+The recordings of an H100 are part of the repository. The other sets are optional folders: runs of
+LLMServingSim's benchmark, captures of a vLLM engine on a CPU, and NVIDIA's operator tables. Everything is seeded; the same
 binary prints the same tables.
 """
 
 import argparse
 import gzip
 import json
+import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -52,8 +53,15 @@ INTERVALS = [
 # Metrics of error bars, as a report names them.
 BARS = [("ttft_ms", "p50"), ("ttft_ms", "p99"), ("itl_ms", "mean"), ("e2e_ms", "p50"), ("e2e_ms", "p99")]
 DRAWS = 100
+LAUNCHES = """overheads: #{{ prefill_launch: "{small:.1f}ms", large_launch: "{large:.1f}ms", launch_per_request: "22us",
+launch_spread: 0.35 }}"""
+# Models that nothing was fitted to, as scenarios write them.
+UNFITTED = {
+    "roofline": 'roofline(#{{ model: model("{shape}"), gpu: "h100-sxm" }})',
+    "tables": 'tables(#{{ data: "{data}", system: "h100_sxm", model: "{shape}" }})',
+}
 SCENARIO = """let e = engine(#{{ {engine} }});
-let c = cluster(#{{ engines: pool(#{{ engine: e, latency: fitted(#{{ path: "{model}" }}) }}) }});
+let c = cluster(#{{ engines: pool(#{{ engine: e, latency: {latency} }}) }});
 run(#{{ cluster: c, workloads: [trace(#{{ path: "{trace}", format: "mooncake", block_size: {block}, lenient: true }})] }});
 """
 LLMSERVINGSIM = {
@@ -160,6 +168,55 @@ def engine_and_shape(name, out):
     return engine, shape
 
 
+def simulated(args, out, engine, latency, requests, *more):
+    """The run of these requests on an engine with a latency model."""
+    trace, scenario = out / "trace.jsonl", out / "simulated.rhai"
+    trace.write_text("".join(
+        json.dumps({"timestamp": row["arrival_ms"], "input_length": row["prompt_tokens"],
+                    "output_length": row["output_tokens"], "hash_ids": row["hash_ids"]}) + "\n"
+        for row in requests))
+    scenario.write_text(SCENARIO.format(engine=engine, latency=latency, trace=trace, block=BLOCK))
+    return json.loads(vcr(args, "run", scenario, "--json", "-q", *more))["runs"][0]
+
+
+def launches(name):
+    """The launches that were measured, as an option of an engine: of steps with prefills up to 512 tokens and above."""
+    small, large = [], []
+    for path in sorted((H100 / name).glob("*/steps.jsonl.gz")):
+        if path.parent.name in ("warm", "grid"):
+            continue
+        with gzip.open(path, "rt") as file:
+            steps = [json.loads(line) for line in file]
+        for step in (step for step in steps if step["prefill_requests"]):
+            (small if step["total"] <= 512 else large).append(step["launch_ms"])
+    return LAUNCHES.format(small=statistics.median(small), large=statistics.median(large))
+
+
+def without_fit(args, out):
+    """Mean size of the errors of models that no one has fitted, in percent, over the loads of a recording."""
+    rows = []
+    for title, model_of in UNFITTED.items():
+        for name in (name for name in H100_FITS if args.tables or "tables" not in title):
+            plain, shape = engine_and_shape(name, out)
+            tables = h100_tables(H100 / name, out)
+            latency = model_of.format(shape=shape, data=args.tables)
+            for label, engine in (("no", plain), ("as measured", f"{plain}, {launches(name)}")):
+                sizes = []
+                for table in tables.values():
+                    requests = [json.loads(line) for line in table.open()]
+                    trends = simulated(args, out, engine, latency, requests)["metrics"]["trends"]
+                    found = (trends[metric][statistic] for metric, statistic in BARS)
+                    sizes.append([abs(value / bar - 1) * 100 for value, bar in zip(found, measured_bars(requests))])
+                rows.append([title, name, label, *(f"{statistics.mean(column):.0f}" for column in zip(*sizes))])
+    print("### Without a fit, mean size of the errors of all loads\n")
+    titles = ["model", "recording", "launches", *(f"{metric[:-3]} {statistic}" for metric, statistic in BARS)]
+    print("| " + " | ".join(titles) + " |")
+    print("|" + "---|" * len(titles))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
 def measured_bars(rows):
     """What was measured of the metrics in `BARS`."""
     ttft = [percentile(rows, "ttft_ms", share) for share in (0.5, 0.99)]
@@ -178,14 +235,8 @@ def intervals(args, out):
         vcr(args, "fit", tables[fit], "--engine", engine, "--shape", shape, "-o", model, "--folds", 0, "-q", "--force")
         for load in loads:
             requests = [json.loads(line) for line in tables[load].open()]
-            trace, scenario = out / "trace.jsonl", out / "bars.rhai"
-            trace.write_text("".join(
-                json.dumps({"timestamp": row["arrival_ms"], "input_length": row["prompt_tokens"],
-                            "output_length": row["output_tokens"], "hash_ids": row["hash_ids"]}) + "\n"
-                for row in requests))
-            scenario.write_text(SCENARIO.format(engine=engine, model=model, trace=trace, block=BLOCK))
-            report = json.loads(vcr(args, "run", scenario, "--uncertainty", DRAWS, "--json", "-q"))
-            drawn = report["runs"][0]["uncertainty"]["metrics"]
+            latency = f'fitted(#{{ path: "{model}" }})'
+            drawn = simulated(args, out, engine, latency, requests, "--uncertainty", DRAWS)["uncertainty"]["metrics"]
             found = [drawn[metric][statistic] for metric, statistic in BARS]
             values = measured_bars(requests)
             inside = sum(bar["low"] <= value <= bar["high"] for bar, value in zip(found, values))
@@ -316,6 +367,7 @@ def main():
     parser.add_argument("--vcr", default="target/release/vcr", help="the program (default: %(default)s)")
     parser.add_argument("--llmservingsim", type=Path, help="folder with runs of LLMServingSim's benchmark")
     parser.add_argument("--vllm-cpu", type=Path, help="folder with captures of vLLM on a CPU")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="folder or environment with aiconfigurator-core")
     parser.add_argument("--ship", type=Path, metavar="FILE", help="fit the model that ships in scenarios/models, only")
     args = parser.parse_args()
     args.vcr = str(Path(args.vcr).resolve())
@@ -326,6 +378,7 @@ def main():
         pairs()
         h100(args, out)
         intervals(args, out)
+        without_fit(args, out)
         if args.llmservingsim:
             print("### LLMServingSim\n")
             llmservingsim(args, out)
