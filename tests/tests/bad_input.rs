@@ -288,6 +288,10 @@ fn clusters_that_do_not_fit_together() {
         "kv_bytes_per_token(\"llama-3.1-8c\");",
         &["unknown model `llama-3.1-8c`", "hint: did you mean `llama-3.1-8b`?"],
     );
+    refused(
+        "roofline(#{ model: \"config.json\", gpu: \"h100-sxm\" });",
+        &["`model` is \"config.json\", which is not a preset", "other models are `model: model(\"config.json\")`"],
+    );
 }
 
 #[test]

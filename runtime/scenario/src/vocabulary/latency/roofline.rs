@@ -61,12 +61,19 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
             Some(LatencySpec { memory, ..LatencySpec::new(copies(model)) })
         }
         Err(error) => {
-            options.problem("", format!("`roofline`: {error}"));
+            let hint = match &error {
+                RooflineError::UnknownPreset { field: "model", name, .. } => {
+                    format!("; other models are `model: model(\"{name}\")`")
+                }
+                _ => String::new(),
+            };
+            options.problem("", format!("`roofline`: {error}{hint}"));
             None
         }
     };
     finish(options, spec)
 }
+
 /// The model of `model(...)`, as it is served there.
 fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec> {
     for name in OF_MODEL {
