@@ -248,6 +248,63 @@ mod tests {
         assert_eq!(layout_name(VllmMinor::V0_29, HeadOrder::HeadsFirst), "LBHNC");
     }
 
+    fn settings(model: &str) -> NixlSettings {
+        let compatibility = vcr_wire::NixlCompatibility {
+            vllm_version: "0.33.0".to_owned(),
+            model: model.to_owned(),
+            dtype: "bfloat16".to_owned(),
+            num_kv_heads: 4,
+            head_size: 64,
+            num_hidden_layers: 2,
+            attn_backend_name: "FLASH_ATTN".to_owned(),
+            cache_dtype: "auto".to_owned(),
+            is_hma_enabled: true,
+            transfer_mode: "pull".to_owned(),
+        };
+        NixlSettings {
+            side_channel_host: "127.0.0.1".to_owned(),
+            side_channel_port: 1,
+            version: VllmMinor::V0_33,
+            compatibility,
+            hash: None,
+            enforces_compatibility: true,
+        }
+    }
+
+    #[test]
+    fn answers_that_are_cut_off_too_long_or_of_others_are_refused_by_name() {
+        let encoded = |compatibility_hash: String, whole: usize| {
+            let mut of_agent = Vec::new();
+            metadata(&geometry(1, 4), 0x1_0000).encode(&mut of_agent);
+            of_agent.truncate(whole);
+            let mut answer = Vec::new();
+            NixlHandshake { compatibility_hash, agent_metadata_bytes: Blob(of_agent) }.encode(&mut answer);
+            answer
+        };
+        let own = settings("sim");
+        let refused = |answer: &[u8]| match peer_metadata(&own, "peer:1", answer) {
+            Ok(_) => panic!("it is taken"),
+            Err(error) => (error.kind, error.message),
+        };
+        let answer = encoded(own.compatibility_hash(), usize::MAX);
+        assert_eq!(peer_metadata(&own, "peer:1", &answer).map(|it| it.num_blocks), Ok(4));
+        for len in 0..answer.len() {
+            let (kind, message) = refused(&answer[..len]);
+            assert_eq!(kind, ErrorKind::Protocol, "{message}");
+            assert!(message.starts_with("KV peer peer:1: invalid handshake"), "{message}");
+        }
+        for len in [0, 1, 40] {
+            let (kind, message) = refused(&encoded(own.compatibility_hash(), len));
+            assert_eq!(kind, ErrorKind::Protocol, "{message}");
+            assert!(message.starts_with("KV peer peer:1: invalid metadata"), "{message}");
+        }
+        let (kind, message) = refused(&vec![0; MAX_METADATA_BYTES + 1]);
+        assert_eq!(kind, ErrorKind::Protocol, "{message}");
+        assert!(message.contains(&format!("expected at most {MAX_METADATA_BYTES}")), "{message}");
+        let (kind, message) = refused(&encoded(settings("another").compatibility_hash(), usize::MAX));
+        assert!(kind == ErrorKind::Mismatch && message.contains("is not compatible"), "{message}");
+    }
+
     #[test]
     fn a_peer_that_lies_about_sizes_is_refused_by_name() {
         let local = geometry(1, 8);

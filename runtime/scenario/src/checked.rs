@@ -44,10 +44,13 @@ impl Scenario {
         context.is_check = true;
         let context = Arc::new(context);
         let mut engine = vocabulary::script_engine(&context);
-        // Names of variables also where the script does not come.
-        engine.set_strict_variables(true);
-        engine.compile(&context.source).map_err(|error| error::from_parser(&file, &context.source, &error))?;
-        engine.set_strict_variables(false);
+        // Names of variables also where the script does not come: once, whatever the options.
+        if self.has_known_names.get().is_none() {
+            engine.set_strict_variables(true);
+            engine.compile(&context.source).map_err(|error| error::from_parser(&file, &context.source, &error))?;
+            engine.set_strict_variables(false);
+            self.has_known_names.get_or_init(|| ());
+        }
         let mut unchecked = None;
         if let Err(error) = engine.run_ast(self.script()) {
             let error = error::from_script(&file, &error);
@@ -75,5 +78,27 @@ impl Scenario {
             unused: calls::unused_parameters(self.script()),
             unchecked,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Silent;
+
+    /// Where no execution comes, only the check of names sees it.
+    #[test]
+    fn each_check_refuses_unknown_variables_and_only_them() {
+        let check = |source: &str| {
+            let scenario = Scenario::compile(Path::new("a.rhai"), source.to_owned()).expect("it is a script");
+            (0..2).map(|_| scenario.check(RunOptions::default(), Arc::new(Silent)).err()).collect::<Vec<_>>()
+        };
+        let refused = check("let known = 1; if false { unknown }");
+        for error in &refused {
+            assert!(error.as_ref().is_some_and(|error| error.message.contains("unknown")), "{error:?}");
+        }
+        assert!(check("let known = 1; if false { known }").iter().all(Option::is_none));
     }
 }

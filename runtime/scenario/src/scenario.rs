@@ -1,7 +1,7 @@
 //! A scenario that is read and compiled once, and executed as often as is wanted.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rhai::AST;
 use sha2::{Digest, Sha256};
@@ -30,6 +30,8 @@ pub struct Scenario {
     /// Values of drawn runs that assertions in the script may need.
     watched: Vec<Watched>,
     loaded: Arc<Loaded>,
+    /// Set once a check has found that the script uses no unknown variables.
+    pub(crate) has_known_names: OnceLock<()>,
 }
 
 impl Scenario {
@@ -60,7 +62,14 @@ impl Scenario {
         let script = compiled.map_err(|error| error::from_parser(&file, &context.source, &error))?;
         let watched = precheck::check(&script).map_err(|error| error::from_script(&file, &error))?;
         let source = context.source.clone();
-        Ok(Self { path: path.to_owned(), source, script, watched, loaded: Arc::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            script,
+            watched,
+            loaded: Arc::default(),
+            has_known_names: OnceLock::new(),
+        })
     }
 
     /// Path that it was read from.

@@ -12,7 +12,7 @@ mod result;
 pub(crate) mod run;
 mod workload;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rhai::packages::{Package, StandardPackage};
 use rhai::{Dynamic, Engine, NativeCallContext};
@@ -22,11 +22,14 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES};
 use crate::script::meter::OPERATIONS_PER_LOOK;
 
+/// The functions of the language itself, some thousands: made once for all engines.
+static STANDARD: LazyLock<StandardPackage> = LazyLock::new(StandardPackage::new);
+
 /// A script engine that knows the vocabulary and can do nothing else: no
 /// modules, no files, no clock, bounded work and memory.
 pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     let mut engine = Engine::new_raw();
-    StandardPackage::new().register_into_engine(&mut engine);
+    STANDARD.register_into_engine(&mut engine);
     set_limits(&mut engine, context);
     engine.disable_symbol("eval");
     refuse(&mut engine, "exit", "a scenario cannot end before its assertions are checked; to fail it, use `throw`");

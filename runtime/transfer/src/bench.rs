@@ -1,4 +1,4 @@
-//! A measurement of the TCP plane between two processes, beside a plain stream of bytes between the same two.
+//! A measurement of a plane between two processes, beside a plain stream of bytes between the same two.
 //!
 //! One process is the [`Responder`]: it holds a prompt of the measured size. The other one calls [`measure`], which
 //! reads the prompt and receives the plain stream in turn.
@@ -12,7 +12,7 @@ use crate::arena::Arena;
 use crate::error::{ErrorKind, TransferError};
 use crate::geometry::{Geometry, GeometryInput, HeadOrder, Regions};
 use crate::pattern;
-use crate::plane::{BlockPair, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, Transfer};
+use crate::plane::{BlockPair, Held, Hold, Peer, Plane, PlaneContext, PlaneEvent, PlaneFactory, Transfer, Wake};
 use crate::statistics::{Direction, Moved};
 use crate::tcp::{TcpPlane, TcpSettings};
 
@@ -59,19 +59,26 @@ impl BenchSize {
     }
 }
 
+/// Makes planes over TCP.
+#[must_use]
+pub fn tcp(settings: TcpSettings) -> PlaneFactory {
+    // The plain stream is no nicer, either.
+    let settings = TcpSettings { niceness: 0, ..settings };
+    Arc::new(move |context| Ok(Box::new(TcpPlane::new(context, settings.clone())?) as Box<dyn Plane>))
+}
+
 fn plane(
     size: BenchSize,
-    settings: TcpSettings,
+    generation: u64,
+    factory: &PlaneFactory,
     memory_limit_bytes: Option<u64>,
-    wake: crate::plane::Wake,
-) -> Result<(TcpPlane, Arc<Arena>), TransferError> {
+    wake: Wake,
+) -> Result<(Box<dyn Plane>, Arc<Arena>), TransferError> {
     let arena = Arena::new(size.geometry()?, memory_limit_bytes)
         .map_err(|error| TransferError::new(ErrorKind::Local, error.to_string()))?;
     let arena = Arc::new(arena);
-    let context =
-        PlaneContext { engine_id: REQUEST.to_owned(), rank: 0, generation: 1, arena: Arc::clone(&arena), wake };
-    // The plain stream is no nicer, either.
-    Ok((TcpPlane::new(context, TcpSettings { niceness: 0, ..settings })?, arena))
+    let context = PlaneContext { engine_id: REQUEST.to_owned(), rank: 0, generation, arena: Arc::clone(&arena), wake };
+    Ok((factory(context)?, arena))
 }
 
 fn content(block: u32) -> u64 {
@@ -80,31 +87,29 @@ fn content(block: u32) -> u64 {
 
 /// The side that is read from.
 pub struct Responder {
-    plane: TcpPlane,
+    plane: Box<dyn Plane>,
     plain_port: u16,
 }
 
 impl Responder {
-    /// Writes the pages, and listens: for the plane at the port of `settings`, for plain streams at the next one, or at
-    /// any two if that is 0.
+    /// Writes the pages, and listens: the plane where its factory says, and at `host` and `plain_port` for plain streams.
     ///
     /// # Errors
     /// When the sizes do not fit, the memory is too small, or an address cannot be used.
     pub fn start(
         size: BenchSize,
-        settings: TcpSettings,
+        (host, plain_port): (&str, u16),
+        factory: &PlaneFactory,
         memory_limit_bytes: Option<u64>,
     ) -> Result<Self, TransferError> {
-        let host = settings.host.clone();
-        let plain_port = if settings.port == 0 { 0 } else { settings.port.saturating_add(1) };
-        let listener = TcpListener::bind((host.as_str(), plain_port)).map_err(|error| {
+        let listener = TcpListener::bind((host, plain_port)).map_err(|error| {
             TransferError::new(
                 ErrorKind::Local,
                 format!("cannot listen at {host}:{plain_port} for plain streams: {error}"),
             )
         })?;
         let plain_port = listener.local_addr().map_or(plain_port, |address| address.port());
-        let (mut plane, arena) = plane(size, settings, memory_limit_bytes, Arc::new(|| ()))?;
+        let (mut plane, arena) = plane(size, 1, factory, memory_limit_bytes, Arc::new(|| ()))?;
         let held: Vec<_> =
             (0..arena.geometry().blocks()).map(|block| Held { block, content: content(block) }).collect();
         held.iter().for_each(|held| arena.fill(held.block, held.content));
@@ -165,7 +170,7 @@ pub struct Repetition {
 pub fn measure(
     size: BenchSize,
     (host, port, plain_port): (&str, u16, u16),
-    settings: TcpSettings,
+    factory: &PlaneFactory,
     (repetitions, memory_limit_bytes): (u32, Option<u64>),
     mut after_each: impl FnMut(&Repetition),
 ) -> Result<Vec<Repetition>, TransferError> {
@@ -175,7 +180,8 @@ pub fn measure(
         *ring.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         ring.1.notify_all();
     };
-    let (mut plane, arena) = plane(size, TcpSettings { port: 0, ..settings }, memory_limit_bytes, Arc::new(wake))?;
+    // Agents of NIXL that meet have different names, which contain the generation.
+    let (mut plane, arena) = plane(size, 2, factory, memory_limit_bytes, Arc::new(wake))?;
     let lost = |error: std::io::Error| {
         TransferError::new(ErrorKind::PeerLost, format!("the plain stream from {host}:{plain_port} failed: {error}"))
     };
@@ -200,7 +206,7 @@ pub fn measure(
             timeout: Duration::from_secs(600),
             corrupts: false,
         });
-        let moved = outcome(&mut plane, &bell)?;
+        let moved = outcome(&mut *plane, &bell)?;
         let transfer_ns = began.elapsed().as_nanos() as u64;
         if number > 0 {
             let repetition = Repetition { moved, transfer_ns, plain_ns };
@@ -223,7 +229,7 @@ fn receive_plain(stream: &mut TcpStream, buffer: &mut [u8], bytes: u64) -> std::
     Ok(())
 }
 
-fn outcome(plane: &mut TcpPlane, bell: &(Mutex<bool>, Condvar)) -> Result<Moved, TransferError> {
+fn outcome(plane: &mut dyn Plane, bell: &(Mutex<bool>, Condvar)) -> Result<Moved, TransferError> {
     let mut events = Vec::new();
     loop {
         plane.poll(&mut events);
@@ -247,14 +253,15 @@ mod tests {
     #[test]
     fn all_bytes_move_in_each_repetition() {
         let size = BenchSize { total_bytes: 1 << 20, page_bytes: 16 << 10 };
-        let responder = Responder::start(size, TcpSettings::default(), None).expect("it is small");
+        let factory = tcp(TcpSettings::default());
+        let responder = Responder::start(size, ("127.0.0.1", 0), &factory, None).expect("it is small");
         let address = ("127.0.0.1", responder.port(), responder.plain_port());
         let mut seen = 0;
-        let measured = measure(size, address, TcpSettings::default(), (2, None), |_| seen += 1).expect("it listens");
+        let measured = measure(size, address, &factory, (2, None), |_| seen += 1).expect("it listens");
         assert_eq!((measured.len(), seen), (2, 2));
         assert!(measured.iter().all(|one| one.moved.bytes == 1 << 20 && one.moved.pages == 64 && one.plain_ns > 0));
         let other = BenchSize { page_bytes: 32 << 10, ..size };
-        let error = measure(other, address, TcpSettings::default(), (1, None), |_| ()).expect_err("pages differ");
+        let error = measure(other, address, &factory, (1, None), |_| ()).expect_err("pages differ");
         assert_eq!(error.kind, ErrorKind::Mismatch);
     }
 

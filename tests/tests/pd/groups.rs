@@ -19,7 +19,7 @@ fn start(plane: &[&str], groups: &str, args: &[&str]) -> Moving {
 }
 
 /// Calls `check` with the options of the data plane through NIXL, unless its library is missing.
-fn with_nixl(check: fn(&[&str])) {
+pub(super) fn with_nixl(check: fn(&[&str])) {
     let Some(python) = client("nixl") else { return };
     let library = python.nixl_library();
     check(&["--kv-transfer", "nixl", "--nixl-library", library.to_str().expect("a path in text")]);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use vcr_tests::{Folder, Running};
 
+use crate::groups::with_nixl;
+
 /// An address whose next port is free, too: that of plain streams.
 fn address() -> String {
     let port = (0..100).find_map(|_| {
@@ -33,6 +35,23 @@ fn all_bytes_move_and_are_compared() {
     for part in ["4.00 MiB in 64 pages of 64.00 KiB", "every byte compared", "KV transfer", "plain stream", "share"] {
         assert!(table.stdout.contains(part), "`{part}` is not in:\n{}", table.stdout);
     }
+}
+
+#[test]
+fn pages_move_through_nixl() {
+    with_nixl(|plane| {
+        let folder = Folder::new();
+        let args = ["inspect", "kv-bench", "--total", "4MiB", "--page", "64KiB", "--repeat", "3"];
+        let said = folder.vcr(&[&args[..], plane, &["--json"]].concat()).ended(0).json();
+        assert_eq!((&said["pages"], &said["kv_transfer"]), (&64.into(), &"nixl".into()), "{said}");
+        assert!(said["streams"].is_null() && said["transfer_gb_per_s"].as_f64() > Some(0.0), "{said}");
+        let table = folder.vcr(&[&args[..], plane].concat()).ended(0);
+        assert!(table.stdout.contains("4.00 MiB in 64 pages of 64.00 KiB, through NIXL"), "{}", table.stdout);
+        let tls = ["--kv-transfer-tls-cert", "none.pem", "--kv-transfer-tls-ca", "none.pem"];
+        folder.vcr(&[&args[..], plane, &tls].concat()).failed(2, &["none.pem"]);
+    });
+    let nothing = ["inspect", "kv-bench", "--kv-transfer", "nixl", "--nixl-library", "/nowhere/libnixl_capi.so"];
+    Folder::new().vcr(&nothing).failed(2, &["/nowhere/libnixl_capi.so", "pip install nixl"]);
 }
 
 /// Two hosts give sizes by hand, which may differ.

@@ -1,14 +1,20 @@
 //! `vcr inspect kv-bench`: how fast KV moves between two processes, beside a plain stream of bytes.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
+#[cfg(feature = "nixl")]
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use vcr_transfer::bench::{BenchSize, Repetition, Responder, measure};
+use vcr_transfer::bench::{self, BenchSize, Repetition, Responder, measure};
 use vcr_transfer::tcp::{TcpSettings, TcpTls};
-use vcr_transfer::{ErrorKind, TransferError};
+use vcr_transfer::{ErrorKind, PlaneFactory, TransferError};
 use vcr_units as units;
+#[cfg(feature = "nixl")]
+use vcr_wire::{NixlCompatibility, VllmMinor};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::play::transfer_tls::TransferTlsArgs;
@@ -17,6 +23,7 @@ use crate::play::unusable::Unusable;
 pub(crate) const KV_BENCH_EXAMPLES: &str = "Examples:
   vcr inspect kv-bench                                          # two processes on this machine
   vcr inspect kv-bench --total 1MiB --page 16KiB --repeat 50
+  vcr inspect kv-bench --kv-transfer nixl                       # the same through NIXL
   vcr inspect kv-bench --listen 0.0.0.0:5600                    # on one host,
   vcr inspect kv-bench --connect 10.0.0.7:5600 --json           # and on another, same sizes
   vcr inspect kv-bench --kv-transfer-tls-cert engine.pem --kv-transfer-tls-key engine-key.pem \\
@@ -37,7 +44,15 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = units::bytes)]
     page: u64,
 
-    /// Connections.
+    /// Plane that moves the bytes.
+    #[arg(long, value_enum, default_value = "tcp")]
+    kv_transfer: BenchPlane,
+
+    /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: that of the active Python environment].
+    #[arg(long, value_name = "PATH", env = "NIXL_LIBRARY")]
+    nixl_library: Option<PathBuf>,
+
+    /// Connections of --kv-transfer tcp.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     streams: u64,
 
@@ -61,6 +76,14 @@ pub(crate) struct KvBenchArgs {
     tls: TransferTlsArgs,
 }
 
+/// Planes that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum BenchPlane {
+    Tcp,
+    Nixl,
+}
+
 /// The line that a process prints once it listens.
 #[derive(Debug, Serialize, Deserialize)]
 struct Listening {
@@ -74,7 +97,9 @@ struct Summary {
     total_bytes: u64,
     page_bytes: u32,
     pages: u64,
-    streams: u64,
+    kv_transfer: BenchPlane,
+    /// Connections; none with NIXL.
+    streams: Option<u64>,
     /// Whether the transfers are encrypted; plain streams never are.
     tls: bool,
     transfer_ms: Vec<f64>,
@@ -101,7 +126,7 @@ pub(crate) fn kv_bench(args: &KvBenchArgs) -> Exit {
         }
     };
     let done = match (&args.listen, &args.connect) {
-        (Some(address), _) => address_of("--listen", address).and_then(|address| listen(size, address, tls)),
+        (Some(address), _) => address_of("--listen", address).and_then(|address| listen(args, size, address, tls)),
         (None, Some(address)) => address_of("--connect", address).and_then(|(host, port)| {
             let plain_port =
                 port.checked_add(1).ok_or_else(|| failed("--connect: the next port is that of plain streams"))?;
@@ -129,9 +154,71 @@ fn address_of(option: &str, text: &str) -> Result<(String, u16), TransferError> 
     parts.ok_or_else(|| failed(format!("invalid {option} `{text}`: expected HOST:PORT")))
 }
 
-fn listen(size: BenchSize, (host, port): (String, u16), tls: Option<TcpTls>) -> Result<Exit, TransferError> {
-    let settings = TcpSettings { host: host.clone(), port, tls, ..TcpSettings::default() };
-    let responder = Responder::start(size, settings, vcr_input::memory::limit())?;
+/// Makes the plane of this process, which listens at this address.
+fn factory(
+    args: &KvBenchArgs,
+    size: BenchSize,
+    (host, port): (&str, u16),
+    tls: Option<TcpTls>,
+) -> Result<PlaneFactory, TransferError> {
+    match args.kv_transfer {
+        BenchPlane::Tcp => {
+            let (host, streams) = (host.to_owned(), args.streams as usize);
+            Ok(bench::tcp(TcpSettings { host, port, streams, tls, ..TcpSettings::default() }))
+        }
+        BenchPlane::Nixl if tls.is_some() => Err(failed("options of TLS are for --kv-transfer tcp")),
+        BenchPlane::Nixl => nixl(args, size, (host, port)),
+    }
+}
+
+#[cfg(feature = "nixl")]
+fn nixl(args: &KvBenchArgs, size: BenchSize, (host, port): (&str, u16)) -> Result<PlaneFactory, TransferError> {
+    // A side channel has no port of the system's choice.
+    let free = || TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
+    let port = if port > 0 { port } else { free().map_err(|error| failed(error.to_string()))?.port() };
+    let settings = vcr_nixl::NixlSettings {
+        side_channel_host: host.to_owned(),
+        side_channel_port: port,
+        version: VllmMinor::V0_33,
+        compatibility: NixlCompatibility {
+            vllm_version: "0.33.0".to_owned(),
+            model: "kv-bench".to_owned(),
+            dtype: "bfloat16".to_owned(),
+            num_kv_heads: 1,
+            head_size: size.page_bytes,
+            num_hidden_layers: 1,
+            attn_backend_name: "FLASH_ATTN".to_owned(),
+            cache_dtype: "auto".to_owned(),
+            is_hma_enabled: true,
+            transfer_mode: "pull".to_owned(),
+        },
+        hash: None,
+        // Other sizes are told apart by their addresses, with a better message.
+        enforces_compatibility: false,
+    };
+    let library = args.nixl_library.as_deref().filter(|path| !path.as_os_str().is_empty());
+    vcr_nixl::planes(settings, library).map_err(|error| {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        failed(format!("{error}{hint}"))
+    })
+}
+
+#[cfg(not(feature = "nixl"))]
+fn nixl(_args: &KvBenchArgs, _size: BenchSize, _address: (&str, u16)) -> Result<PlaneFactory, TransferError> {
+    let (message, hint) = crate::absent::message("--kv-transfer nixl", "nixl");
+    Err(failed(format!("{message}; {hint}")))
+}
+
+fn listen(
+    args: &KvBenchArgs,
+    size: BenchSize,
+    (host, port): (String, u16),
+    tls: Option<TcpTls>,
+) -> Result<Exit, TransferError> {
+    size.geometry()?;
+    let plain_port = if port == 0 { 0 } else { port.saturating_add(1) };
+    let planes = factory(args, size, (&host, port), tls)?;
+    let responder = Responder::start(size, (&host, plain_port), &planes, vcr_input::memory::limit())?;
     let listening = Listening { host, port: responder.port(), plain_port: responder.plain_port() };
     let line = serde_json::to_string(&listening).unwrap_or_default();
     let mut out = io::stdout().lock();
@@ -159,6 +246,10 @@ fn both(args: &KvBenchArgs, size: BenchSize, tls: Option<TcpTls>) -> Result<Exit
     let arguments = ["inspect", "kv-bench", "--listen", "127.0.0.1:0", "--total", &total, "--page", &page];
     let mut command = Command::new(program);
     command.args(arguments).args(args.tls.to_arguments());
+    if args.kv_transfer == BenchPlane::Nixl {
+        command.args(["--kv-transfer", "nixl"]);
+        command.args(args.nixl_library.iter().flat_map(|path| [OsStr::new("--nixl-library"), path.as_os_str()]));
+    }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut other = Other(child.map_err(start)?);
     let mut line = String::new();
@@ -176,9 +267,10 @@ fn report(
     address: (&str, u16, u16),
     tls: Option<TcpTls>,
 ) -> Result<Exit, TransferError> {
-    let settings = TcpSettings { streams: args.streams as usize, tls, ..TcpSettings::default() };
+    size.geometry()?;
+    let planes = factory(args, size, ("127.0.0.1", 0), tls)?;
     let limits = (args.repeat, vcr_input::memory::limit());
-    let measured = measure(size, address, settings, limits, |_| ())?;
+    let measured = measure(size, address, &planes, limits, |_| ())?;
     let summary = summary(args, size, &measured);
     let mut out = anstream::stdout().lock();
     let written = if args.json { write_json(&mut out, &summary) } else { write_table(&mut out, &summary) };
@@ -195,7 +287,8 @@ fn summary(args: &KvBenchArgs, size: BenchSize, measured: &[Repetition]) -> Summ
         total_bytes: size.total_bytes,
         page_bytes: size.page_bytes,
         pages: measured.first().map_or(0, |one| one.moved.pages),
-        streams: args.streams,
+        kv_transfer: args.kv_transfer,
+        streams: (args.kv_transfer == BenchPlane::Tcp).then_some(args.streams),
         tls: args.tls.is_given(),
         median_transfer_ms: transfer,
         median_plain_ms: plain,
@@ -222,11 +315,11 @@ fn write_table(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
     let bytes = |bytes: u64| units::format_bytes(bytes as f64);
     writeln!(
         out,
-        "{} in {} pages of {}, {} stream(s){}, median of {}, every byte compared",
+        "{} in {} pages of {}, {}{}, median of {}, every byte compared",
         bytes(summary.total_bytes),
         summary.pages,
         bytes(summary.page_bytes.into()),
-        summary.streams,
+        summary.streams.map_or_else(|| "through NIXL".to_owned(), |streams| format!("{streams} stream(s)")),
         if summary.tls { " with TLS" } else { "" },
         summary.transfer_ms.len()
     )?;
