@@ -1,10 +1,10 @@
 //! `vcr inspect kv-bench`: how fast KV moves between two processes, beside a plain stream of bytes.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 #[cfg(feature = "nixl")]
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use clap::{Args, ValueEnum};
@@ -50,7 +50,7 @@ pub(crate) struct KvBenchArgs {
 
     /// Library of --kv-transfer nixl, libnixl_capi.so or its folder [default: that of the active Python environment].
     #[arg(long, value_name = "PATH", env = "NIXL_LIBRARY")]
-    nixl_library: Option<PathBuf>,
+    nixl_library: Option<OsString>,
 
     /// Connections of --kv-transfer tcp.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
@@ -196,7 +196,7 @@ fn nixl(args: &KvBenchArgs, size: BenchSize, (host, port): (&str, u16)) -> Resul
         // Other sizes are told apart by their addresses, with a better message.
         enforces_compatibility: false,
     };
-    let library = args.nixl_library.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let library = args.nixl_library.as_deref().filter(|path| !path.is_empty()).map(Path::new);
     vcr_nixl::planes(settings, library).map_err(|error| {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
         failed(format!("{error}{hint}"))
@@ -248,7 +248,8 @@ fn both(args: &KvBenchArgs, size: BenchSize, tls: Option<TcpTls>) -> Result<Exit
     command.args(arguments).args(args.tls.to_arguments());
     if args.kv_transfer == BenchPlane::Nixl {
         command.args(["--kv-transfer", "nixl"]);
-        command.args(args.nixl_library.iter().flat_map(|path| [OsStr::new("--nixl-library"), path.as_os_str()]));
+        let library = args.nixl_library.as_deref().filter(|path| !path.is_empty());
+        command.args(library.iter().flat_map(|path| [OsStr::new("--nixl-library"), path]));
     }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut other = Other(child.map_err(start)?);

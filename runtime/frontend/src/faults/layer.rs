@@ -4,11 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::RequestExt;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
-use tokio::time::sleep;
+use futures_util::StreamExt;
+use tokio::time::{sleep, timeout};
 
 use super::body::faulty_body;
 use super::caller::NamedInBody;
@@ -21,6 +23,9 @@ use crate::metrics::Metrics;
 
 /// The header of llm-d-inference-sim that asks for an error at once.
 const RETURN_ERROR: &str = "x-return-error";
+
+/// The longest time that the body of a request is read which is not needed.
+const MAX_TAKING_IN: Duration = Duration::from_secs(5);
 
 /// State of the layer.
 #[derive(Clone, Debug)]
@@ -47,6 +52,7 @@ pub(super) async fn inject<F: Future<Output = Response>>(
 ) -> Response {
     if let Some(response) = returned_error(request.uri().path(), request.headers()) {
         layer.metrics.fault("return-error");
+        Box::pin(take_in(request)).await;
         return response;
     }
     if layer.faults.is_empty() {
@@ -89,6 +95,7 @@ async fn faulty<F: Future<Output = Response>>(
     match &kind {
         FaultKind::Status { code, retry_after_s, message, param, body } => {
             let response = error_response(&path, *code, message.as_deref(), *param, *retry_after_s);
+            take_in(request).await;
             return match body {
                 None => response,
                 Some(body) => with_own_body(response, body),
@@ -113,6 +120,15 @@ async fn faulty<F: Future<Output = Response>>(
         _ => {}
     }
     transformed(next(request).await, kind, connection)
+}
+
+/// Reads the body of a request that is answered without it. The server closes a connection on which
+/// something is unread, and the client, which may send head and body apart, would lose the answer.
+async fn take_in(request: Request) {
+    let mut data = request.with_limited_body().into_body().into_data_stream();
+    let read = async { while let Some(Ok(_)) = data.next().await {} };
+    // Who sends more slowly loses the answer.
+    let _ = timeout(MAX_TAKING_IN, read).await;
 }
 
 /// An answer under a fault of its body or head.

@@ -1,6 +1,7 @@
 //! The layer over an echoing route, as a client sees it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -179,6 +180,24 @@ async fn a_header_asks_for_an_error() {
         let error: serde_json::Value = serde_json::from_str(&text(response).await).expect("JSON");
         let kind = if code == 503 { "overloaded_error" } else { "invalid_request_error" };
         assert_eq!((&error["type"], &error["error"]["type"]), (&"error".into(), &kind.into()));
+    }
+}
+
+/// Else the connection is closed with something unread, and the answer may be lost.
+#[tokio::test]
+async fn an_error_is_answered_once_the_body_is_read() {
+    for (rules, header) in [(&[][..], "429"), (&["status:code=429"][..], "")] {
+        let (router, _) = server(rules);
+        let read = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&read);
+        let pieces = futures_util::stream::iter((0..3).map(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::io::Error>("piece")
+        }));
+        let request = Request::post("/v1/messages").header("X-Return-Error", header);
+        let request = if header.is_empty() { Request::post("/v1/messages") } else { request };
+        let response = call(&router, request.body(Body::from_stream(pieces)).expect("a request")).await;
+        assert_eq!((response.status().as_u16(), read.load(Ordering::Relaxed)), (429, 3), "{rules:?}");
     }
 }
 

@@ -255,7 +255,7 @@ fn the_live_captures() {
 fn the_live_capture_of_a_gpu() {
     let reports = all_reproduced(&group("vllm-gpu"));
     assert_eq!(reports.len(), 1);
-    assert_eq!((reports[0].steps, reports[0].fields), (827, 9096));
+    assert_eq!((reports[0].steps, reports[0].fields), (827, 9097));
 }
 
 /// The recordings as they were handed out lie beside a checkout, if anywhere.
