@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 #[cfg(feature = "nixl")]
 use std::net::TcpListener;
+#[cfg(feature = "nixl")]
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
