@@ -252,7 +252,7 @@ impl Transfers {
         &mut self.late_answers
     }
 
-    /// Gives the answer of a request up that waits for pages: nobody is to hear of them, and they may be used otherwise.
+    /// Drops the answer of a request that waits for pages, which other requests may use from now on.
     pub(crate) fn abort_late(&mut self, request: &str) -> Option<LateAnswer> {
         let (id, answer) = self.late_answers.remove(request)?;
         if let Some(mover) = &mut self.mover {
