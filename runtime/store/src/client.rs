@@ -64,7 +64,7 @@ pub(crate) fn open(object: &Object) -> Result<Client, StoreError> {
         "az" => {
             let is_plain = is_http("AZURE_STORAGE_ENDPOINT") || env::var_os("AZURE_STORAGE_USE_EMULATOR").is_some();
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
-            builder.with_client_options(options(is_plain)).build().map(Client::without_parts)
+            builder.with_client_options(options(is_plain)).build().map(Client::with_parts)
         }
         scheme => {
             let root = &object.url[..url::Position::BeforePath];

@@ -29,6 +29,7 @@ enum Line {
 /// An upload in parts that the store has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Begun {
+    /// The store's name of the upload; empty where parts belong to an object alone.
     pub(crate) upload_id: String,
     pub(crate) part_bytes: usize,
     /// Digest of the whole file.

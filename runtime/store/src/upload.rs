@@ -89,7 +89,10 @@ pub(crate) async fn upload_noted(
 }
 
 fn is_forgotten(error: &Error) -> bool {
-    matches!(error, Error::NotFound { .. }) || error.to_string().contains("InvalidPart")
+    // By the codes of S3 and Azure. Azure knows no uploads, only parts: it forgets those of a blob
+    // after a week, and as soon as another upload makes the blob.
+    let codes = ["InvalidPart", "InvalidBlockList"];
+    matches!(error, Error::NotFound { .. }) || codes.iter().any(|code| error.to_string().contains(code))
 }
 
 /// The reason why parts are not sent.

@@ -1,5 +1,6 @@
 //! Inputs and outputs at URLs.
 
+mod azure;
 mod proxy;
 mod s3;
 mod server;
