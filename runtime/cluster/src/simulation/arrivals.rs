@@ -74,7 +74,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
         let played_row = turn.played_row;
-        let way_ns = if played_row.is_some() { 0 } else { self.overheads.arrival_of_ns(lengths[0]) };
+        let way_ns = if played_row.is_some() { 0 } else { self.facts.overheads.arrival_of_ns(lengths[0]) };
         let queued_ns = self.now_ns.saturating_add(way_ns);
         let record = RequestRecord {
             attempt: turn.earlier.map_or(0, |earlier| earlier.attempts),

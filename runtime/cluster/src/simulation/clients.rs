@@ -39,7 +39,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// it waits for the rest.
     pub(super) fn give_up(&mut self, tag: u64) {
         let first_ns = self.ledger.record(tag).first_token_ns;
-        let seen_ns = first_ns.map(|at_ns| at_ns.saturating_add(self.overheads.answer_ns(1)));
+        let seen_ns = first_ns.map(|at_ns| at_ns.saturating_add(self.facts.overheads.answer_ns(1)));
         let has_first_token = seen_ns.is_some_and(|at_ns| at_ns <= self.now_ns);
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return };
         let Some((_, reason)) = client.gives_up.take() else { return };

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use vcr_core::{AnyEngine, Prompt, ServingEngine};
 
 use super::Simulation;
+use super::facts::RunFacts;
 use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};
@@ -249,7 +250,7 @@ impl Cluster {
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let submitted = config.workloads.len() as u32 - 1;
         let listener = Listener { wants_tokens, ..Listener::default() };
-        let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
+        let mut simulation = Simulation::of(RunFacts::of(config), listener, fleet, routing, traffic);
         simulation.begin();
         Ok(Self { simulation, submitted, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
@@ -264,7 +265,7 @@ impl Cluster {
     /// [`Prompt::push_tokens`]. Equal contents at the beginning of two prompts are cached once.
     #[must_use]
     pub fn empty_prompt(&self) -> Prompt {
-        Prompt::new(self.simulation.config.topology.pools()[0].engine.hashed_blocks(), 0)
+        Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), 0)
     }
 
     /// Until when the caller is sure of what it submits: a step beyond ends the run. Where
@@ -298,7 +299,7 @@ impl Cluster {
         if let Some(engine) = engine
             && !self.simulation.fleet.workers_of(role).get(engine as usize).is_some_and(|w| w.lifecycle().is_up())
         {
-            return Err(ClusterError::NoEngine { run: self.simulation.config.name.clone(), engine });
+            return Err(ClusterError::NoEngine { run: self.simulation.facts.config.name.clone(), engine });
         }
         let (workload, at_ns) = (self.submitted, self.simulation.now_ns);
         let turn = turn_of(request);
@@ -370,7 +371,7 @@ impl Cluster {
         let now_ns = self.simulation.now_ns;
         if at_ns < now_ns || at_ns > self.horizon_ns {
             let [to_ms, from_ms, horizon_ms] = [at_ns, now_ns, self.horizon_ns].map(|ns| ns as f64 / 1e6);
-            let run = self.simulation.config.name.clone();
+            let run = self.simulation.facts.config.name.clone();
             return Err(self.fail(ClusterError::OutOfReach { run, to_ms, from_ms, horizon_ms }));
         }
         let advanced = self.simulation.advance(Some(at_ns), |_, _| true);
@@ -423,7 +424,7 @@ impl Cluster {
     /// Requests in front of the engines of a pool: in its router, or waiting for an engine.
     #[must_use]
     pub fn waiting_at_router(&self, pool: PoolRole) -> u64 {
-        let has_pool = self.simulation.config.topology.roles().contains(&pool);
+        let has_pool = self.simulation.facts.config.topology.roles().contains(&pool);
         if has_pool { self.simulation.waiting_at_router(pool) } else { 0 }
     }
 
@@ -433,7 +434,7 @@ impl Cluster {
     /// When it has failed, or not one request could ever run.
     pub fn into_report(mut self) -> Result<Report, ClusterError> {
         self.check_alive()?;
-        let run = self.simulation.config.name.clone();
+        let run = self.simulation.facts.config.name.clone();
         self.simulation.stopped = self.simulation.ledger.ended() < self.simulation.ledger.arrived();
         self.simulation.into_report().map_err(|error| ClusterError::Failed { run, reason: error.to_string() })
     }
@@ -448,7 +449,7 @@ impl Cluster {
 
     fn or_fail<T>(&mut self, done: Result<T, SimError>) -> Result<T, ClusterError> {
         done.map_err(|error| {
-            let run = self.simulation.config.name.clone();
+            let run = self.simulation.facts.config.name.clone();
             self.fail(ClusterError::Failed { run, reason: error.to_string() })
         })
     }
@@ -462,7 +463,7 @@ impl Cluster {
         delivered.map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-            let run = self.simulation.config.name.clone();
+            let run = self.simulation.facts.config.name.clone();
             self.fail(ClusterError::Panicked { run, at_ms: self.simulation.now_ns as f64 / 1e6, message })
         })
     }

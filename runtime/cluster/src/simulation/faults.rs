@@ -19,7 +19,7 @@ use crate::observe::{Incident, Observer};
 impl<O: Observer> Simulation<'_, O> {
     /// A planned fault takes effect.
     pub(super) fn apply_planned_fault(&mut self, index: u32) -> Result<(), SimError> {
-        let fault = &self.config.faults[index as usize];
+        let fault = &self.facts.config.faults[index as usize];
         let pool = self.fleet.pool(fault.pool);
         let worker = pool.first_worker() + fault.engine * pool.config().data_parallel.size;
         match fault.kind {
@@ -56,7 +56,7 @@ impl<O: Observer> Simulation<'_, O> {
         for rank in self.fleet.ranks_of(index) {
             self.note_incident(rank, incident);
         }
-        self.fleet.bring_up(index, &self.config.name, self.now_ns)?;
+        self.fleet.bring_up(index, &self.facts.config.name, self.now_ns)?;
         self.routing.may_release(pool);
         for tag in self.routing.take_parked(pool) {
             // Requests that ended while parked are gone.
@@ -136,7 +136,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.routing.lost(self.now_ns, tag);
         self.in_flight.get_mut(tag).attempt += 1;
         self.withdraw(tag, crashed);
-        if self.ledger.lose(tag, self.config.max_retries) {
+        if self.ledger.lose(tag, self.facts.config.max_retries) {
             self.dispatch(tag)
         } else {
             self.end(tag, Outcome::Failed(FailReason::EngineCrash));

@@ -1,7 +1,5 @@
 //! The prompts of a run before it begins, for caches that know the future.
 
-use std::sync::Arc;
-
 use vcr_core::Forecast;
 
 use super::Simulation;
@@ -12,7 +10,7 @@ use crate::observe::Observer;
 use crate::traffic::{Start, Traffic};
 
 /// The blocks of all requests, in the order in which they arrive; none where no pool asks.
-fn forecast(run: &RunConfig) -> Option<Forecast> {
+pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     let pools = run.topology.pools();
     if pools.iter().all(|pool| pool.kv_eviction == KvEviction::Lru) {
         return None;
@@ -34,16 +32,9 @@ fn forecast(run: &RunConfig) -> Option<Forecast> {
 }
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Tells caches that know the future what it is.
-    pub(super) fn foresee(&mut self) {
-        let Some(forecast) = forecast(&self.config).map(Arc::new) else { return };
-        self.fleet.workers_mut().iter_mut().for_each(|worker| worker.foresee(&forecast));
-        self.foresees = true;
-    }
-
     /// Requests are scheduled for the first time, or never will be.
     pub(super) fn pass(&mut self, tags: &[u64]) {
-        for &tag in tags.iter().filter(|_| self.foresees) {
+        for &tag in tags.iter().filter(|_| self.facts.foresees) {
             self.fleet.workers_mut().iter_mut().for_each(|worker: &mut Worker| worker.pass(tag));
         }
     }

@@ -30,7 +30,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.end(tag, Outcome::Rejected(reason));
             return Ok(());
         }
-        if let Some(config) = self.config.topology.conditional() {
+        if let Some(config) = self.facts.config.topology.conditional() {
             let (prefill, decode) = (self.fleet.workers_of(PoolRole::Prefill), self.fleet.workers_of(PoolRole::Decode));
             let live = self.in_flight.get_mut(tag);
             let prompt = live.take_prompt();
@@ -124,7 +124,7 @@ impl<O: Observer> Simulation<'_, O> {
         // Its prompt is still to be computed.
         let is_ahead = kv_role == KvRole::Destination && live.source.is_none();
         let may_retry = live.client.as_ref().is_some_and(|client| client.may_retry);
-        let keeps_prompt = self.config.max_retries > 0 || may_retry || kv_role == KvRole::Source || is_ahead;
+        let keeps_prompt = self.facts.config.max_retries > 0 || may_retry || kv_role == KvRole::Source || is_ahead;
         let prompt = live.take_prompt();
         if keeps_prompt {
             live.prompt = Some(prompt.clone());
@@ -138,7 +138,7 @@ impl<O: Observer> Simulation<'_, O> {
             stops: eos_token.or(drawn_stop).map(|token| Box::new(StopRules::of_token(token))),
             lora: record.adapter,
             priority: live.priority,
-            tenant: self.config.workloads[record.workload as usize].tenant,
+            tenant: self.facts.config.workloads[record.workload as usize].tenant,
             arrival_ns: record.queued_ns,
             kv_role,
             drawn,
@@ -146,7 +146,7 @@ impl<O: Observer> Simulation<'_, O> {
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
         self.fleet.note_request(worker);
-        let id = match self.fleet.worker_mut(worker).submit(spec, self.config.seed) {
+        let id = match self.fleet.worker_mut(worker).submit(spec, self.facts.config.seed) {
             Ok(id) => id,
             Err(reason) => return self.end(tag, Outcome::Rejected(reason)),
         };
@@ -228,7 +228,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.routing.ended(self.now_ns, tag, live.routed, output_tokens, has_failed);
         // Recorded times are the client's.
         let is_played = matches!(live.stage, Stage::Played { .. });
-        let way_ns = if is_played { 0 } else { self.overheads.answer_ns(output_tokens) };
+        let way_ns = if is_played { 0 } else { self.facts.overheads.answer_ns(output_tokens) };
         live.stage = Stage::Answered { outcome };
         if way_ns == 0 {
             self.answer(tag);
@@ -245,7 +245,7 @@ impl<O: Observer> Simulation<'_, O> {
         if self.wants_requests {
             self.observer.ended(tag, self.ledger.record(tag));
         }
-        if self.is_served {
+        if self.facts.is_served {
             return;
         }
         let Some(live) = self.retry(tag, live, outcome) else { return };

@@ -9,6 +9,7 @@
 mod arrivals;
 mod clients;
 mod cluster;
+mod facts;
 mod fast_forward;
 mod faults;
 mod forecast;
@@ -23,9 +24,11 @@ mod steps;
 mod telemetry;
 mod watchdog;
 
+use std::sync::Arc;
+
 use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
 
-use crate::config::{Overheads, RunConfig, WorkloadConfig};
+use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
@@ -38,6 +41,7 @@ use crate::routing::Routing;
 use crate::traffic::Traffic;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
 pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
+use facts::RunFacts;
 use overload::{OverloadWatch, Queues};
 use real_time::RealTime;
 pub use real_time::{RunClock, simulate_in_real_time};
@@ -51,7 +55,7 @@ const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 
 /// A run in progress.
 pub(crate) struct Simulation<'c, O: Observer> {
-    config: RunConfig,
+    facts: RunFacts,
     now_ns: u64,
     /// When the event being handled was due: now, unless a clock is late.
     due_ns: u64,
@@ -65,17 +69,8 @@ pub(crate) struct Simulation<'c, O: Observer> {
     fleet: Fleet,
     handoffs: KvHandoffs,
     overload: OverloadWatch,
-    overheads: Overheads,
     /// Workers whose situation changed at this instant.
     dirty: Vec<u32>,
-    /// Whether the end of any step can bring about the arrival of a request
-    /// anywhere: because another ends, because the router kept it back, or because
-    /// of an injected crash.
-    chained: bool,
-    /// Whether all workers are up from the beginning to the end.
-    is_steady: bool,
-    /// Whether any pool has an autoscaler.
-    scales: bool,
     /// Since when nothing but ticks has been to come, if so.
     only_ticks_since_ns: Option<u64>,
     wants_steps: bool,
@@ -88,10 +83,6 @@ pub(crate) struct Simulation<'c, O: Observer> {
     wants_requests: bool,
     /// Steps that had started before the present instant.
     steps_before_instant: u64,
-    /// Whether its clients are elsewhere, and decide what follows on their requests.
-    is_served: bool,
-    /// Whether caches know the prompts to come.
-    foresees: bool,
     /// Where requests come from outside, the earliest instant at which one may come; none where
     /// all that comes is in the event queue.
     outside_ns: Option<u64>,
@@ -144,27 +135,31 @@ pub fn simulate_on(threads: Threads, config: RunConfig, observer: &mut dyn Obser
 impl<O: Observer> Simulation<'_, O> {
     fn new(config: RunConfig, observer: O) -> Result<Self, SimError> {
         let wants_steps = observer.wants_steps() || config.keeps_requests;
-        let fleet = Fleet::new(&config, wants_steps)?;
+        let mut fleet = Fleet::new(&config, wants_steps)?;
         let routing = Routing::new(&config, &fleet)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let requests = config.memory_estimate().requests;
-        let mut simulation = Self::of(config, observer, fleet, routing, traffic);
+        let forecast = forecast::forecast(&config).map(Arc::new);
+        if let Some(forecast) = &forecast {
+            fleet.workers_mut().iter_mut().for_each(|worker| worker.foresee(forecast));
+        }
+        let facts = RunFacts { foresees: forecast.is_some(), ..RunFacts::of(config) };
+        let mut simulation = Self::of(facts, observer, fleet, routing, traffic);
         simulation.ledger.reserve(requests);
-        simulation.foresee();
         simulation.begin();
         Ok(simulation)
     }
 
     /// A simulation of these engines before its first event.
-    fn of(config: RunConfig, observer: O, mut fleet: Fleet, routing: Routing, traffic: Traffic) -> Self {
+    fn of(facts: RunFacts, observer: O, mut fleet: Fleet, routing: Routing, traffic: Traffic) -> Self {
+        let config = &facts.config;
         let wants_steps = observer.wants_steps() || config.keeps_requests;
         if observer.wants_step_digests() {
             fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
         }
-        let pools = config.topology.pools();
-        let overheads = config.topology.overheads();
-        let series = observer.wants_series().then(|| RunSeries::new(fleet.workers().len()));
-        let mut ledger = Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads);
+        let workers = fleet.workers().len();
+        let series = observer.wants_series().then(|| RunSeries::new(workers));
+        let mut ledger = Ledger::new(config.workloads.len(), workers, config.samples_steps, facts.overheads);
         if config.keeps_requests {
             ledger.keep_requests();
         }
@@ -175,7 +170,7 @@ impl<O: Observer> Simulation<'_, O> {
             now_ns: 0,
             due_ns: 0,
             real_time: None,
-            events: EventQueue::new(pools.len()),
+            events: EventQueue::new(config.topology.pools().len()),
             traffic,
             in_flight: InFlight::default(),
             ledger,
@@ -183,13 +178,7 @@ impl<O: Observer> Simulation<'_, O> {
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
             overload: OverloadWatch::default(),
-            overheads,
             dirty: Vec::new(),
-            chained: config.workloads.iter().any(WorkloadConfig::is_chained)
-                || pools.iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
-            is_steady: config.faults.is_empty()
-                && pools.iter().all(|pool| pool.failures.is_none() && pool.scaling.is_none()),
-            scales: pools.iter().any(|pool| pool.scaling.is_some()),
             only_ticks_since_ns: None,
             wants_steps,
             keeps_requests: config.keeps_requests,
@@ -199,12 +188,10 @@ impl<O: Observer> Simulation<'_, O> {
             wants_requests: observer.wants_requests(),
             observer,
             steps_before_instant: 0,
-            is_served: false,
-            foresees: false,
             outside_ns: None,
             is_open: false,
             scratch: Scratch::default(),
-            config,
+            facts,
         }
     }
 
@@ -216,7 +203,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Schedules the first events of its engines.
     fn begin_engines(&mut self) {
-        for (index, fault) in (0..).zip(&self.config.faults) {
+        for (index, fault) in (0..).zip(&self.facts.config.faults) {
             self.events.push(fault.at_ns, Event::Fault { index });
         }
         for pool in self.fleet.pools() {
@@ -236,7 +223,7 @@ impl<O: Observer> Simulation<'_, O> {
                 return Ok(());
             }
             instants += 1;
-            if let Some(max_ns) = self.config.max_time_ns.filter(|max_ns| at_ns > *max_ns) {
+            if let Some(max_ns) = self.facts.config.max_time_ns.filter(|max_ns| at_ns > *max_ns) {
                 self.note_router_queue(max_ns);
                 return Ok(());
             }
@@ -250,7 +237,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.begin_instant(at_ns, now_ns)?;
             self.handle_due(at_ns)?;
             self.end_instant()?;
-            if self.scales && self.only_ticks_are_left() {
+            if self.facts.scales && self.only_ticks_are_left() {
                 break;
             }
             let steps = self.ledger.steps();
@@ -317,7 +304,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.is_open = false;
             self.end_instant()?;
         }
-        let last_ns = self.config.max_time_ns.unwrap_or(u64::MAX).min(until_ns.unwrap_or(u64::MAX));
+        let last_ns = self.facts.config.max_time_ns.unwrap_or(u64::MAX).min(until_ns.unwrap_or(u64::MAX));
         while let Some(at_ns) = self.events.next_time().filter(|at_ns| *at_ns <= last_ns) {
             if at_ns > self.now_ns && !goes_on(self, at_ns) {
                 return Ok(false);
@@ -329,7 +316,7 @@ impl<O: Observer> Simulation<'_, O> {
                 return Ok(true);
             }
             self.end_instant()?;
-            if until_ns.is_none() && self.scales && self.only_ticks_are_left() {
+            if until_ns.is_none() && self.facts.scales && self.only_ticks_are_left() {
                 break;
             }
         }
@@ -350,7 +337,7 @@ impl<O: Observer> Simulation<'_, O> {
     fn end_instant(&mut self) -> Result<(), SimError> {
         self.drive_kv_handoffs()?;
         self.release_queued();
-        if self.scales {
+        if self.facts.scales {
             self.turn_off_drained();
         }
         self.start_steps()?;
@@ -425,14 +412,14 @@ impl<O: Observer> Simulation<'_, O> {
             running,
             waiting,
             steps: self.ledger.steps(),
-            expected: if self.chained { None } else { self.traffic.sessions_known() },
+            expected: if self.facts.is_chained { None } else { self.traffic.sessions_known() },
         }
     }
 
     fn into_report(mut self) -> Result<Report, SimError> {
         self.dissolve_all_steady_decode();
         let mut report = crate::report::build(RunEnd {
-            config: &self.config,
+            config: &self.facts.config,
             stopped_at_ns: self.stopped.then_some(self.now_ns),
             expects_requests: self.events.has_requests(),
             workload_names: self.traffic.names(),

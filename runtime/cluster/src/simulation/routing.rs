@@ -29,7 +29,7 @@ impl<O: Observer> Simulation<'_, O> {
             max_tokens: record.max_tokens,
             priority: live.priority,
             lora: record.adapter,
-            tenant: self.config.workloads[record.workload as usize].tenant,
+            tenant: self.facts.config.workloads[record.workload as usize].tenant,
             // Sessions are numbered within their workload.
             session: u64::from(record.workload) << 48 | record.session,
             block_size_tokens: config.engine.block_size(),
@@ -55,7 +55,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Lets requests out of the routers' queues as far as engines have room.
     pub(super) fn release_queued(&mut self) {
-        for &pool in self.config.topology.roles() {
+        for &pool in self.facts.config.topology.roles() {
             self.release_first(pool);
         }
     }

@@ -88,7 +88,7 @@ impl<O: Observer> Simulation<'_, O> {
         // Newly admitted requests come after all that were running.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
-            if self.foresees {
+            if self.facts.foresees {
                 self.scratch.admitted.push(entry.tag);
             }
         }
@@ -123,7 +123,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.start_transfer(load)?;
         }
         self.scratch.remote_loads = loads;
-        if self.foresees {
+        if self.facts.foresees {
             let mut admitted = std::mem::take(&mut self.scratch.admitted);
             self.pass(&admitted);
             admitted.clear();
@@ -233,20 +233,20 @@ impl<O: Observer> Simulation<'_, O> {
             return self.now_ns;
         }
         let role = self.fleet.worker(index).role();
-        let any_pool = self.chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
+        let any_pool = self.facts.is_chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
         // What is due of handoffs comes at this instant, too.
         if any_pool && !all_priced || self.handoffs.has_due() {
             return self.now_ns;
         }
         let foreseen = self.foreseen_arrival_ns(index);
-        let roles = self.config.topology.roles();
+        let roles = self.facts.config.topology.roles();
         let feeding = if any_pool { roles } else { &roles[..role.index()] };
         let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
         // Steps that start after the last instant of the run do not happen.
-        let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
+        let end = self.facts.config.max_time_ns.map(|max| max.saturating_add(1));
         let arrival = foreseen.or_else(|| {
             // A request that starts then is on the way to the queue for at least as long.
-            self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.overheads.arrival_ns))
+            self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
         });
         // Engines that have run ahead have no state of the instant of a sample.
         let sample = self.series.as_ref().map(RunSeries::due_ns);
@@ -260,8 +260,8 @@ impl<O: Observer> Simulation<'_, O> {
     /// overtake each other on the way.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
-        let may_overtake = self.overheads.delays_arrivals() || self.outside_ns.is_some();
-        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady || may_overtake {
+        let may_overtake = self.facts.overheads.delays_arrivals() || self.outside_ns.is_some();
+        if worker.role() != PoolRole::Aggregated || self.facts.is_chained || !self.facts.is_steady || may_overtake {
             return None;
         }
         self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)

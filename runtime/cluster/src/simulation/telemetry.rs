@@ -21,7 +21,7 @@ impl<O: Observer> Simulation<'_, O> {
         if self.series.is_none() {
             return;
         }
-        let waits = self.config.topology.roles().iter().any(|&pool| self.waiting_in_front(pool).0 > 0);
+        let waits = self.facts.config.topology.roles().iter().any(|&pool| self.waiting_in_front(pool).0 > 0);
         let waited_ns = if waits { until_ns.saturating_sub(self.now_ns) } else { 0 };
         if let Some(series) = &mut self.series {
             series.add_router_queue(waited_ns);
@@ -38,7 +38,7 @@ impl<O: Observer> Simulation<'_, O> {
                 at_ns: due_ns,
                 arrived: self.ledger.arrived(),
                 ended: self.ledger.ended(),
-                waiting_in_routers: self.config.topology.roles().iter().map(|role| self.waiting_at_router(*role)).sum(),
+                waiting_in_routers: self.facts.config.topology.roles().iter().map(|role| self.waiting_at_router(*role)).sum(),
                 engines: &self.scratch.samples,
             };
             self.observer.telemetry(&telemetry);

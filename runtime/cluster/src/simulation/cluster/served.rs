@@ -16,6 +16,7 @@ use crate::fleet::{Fleet, TokenRange};
 use crate::observe::StepSink;
 use crate::routing::Routing;
 use crate::simulation::Simulation;
+use crate::simulation::facts::RunFacts;
 use crate::traffic::{FollowUp, Traffic, Turn};
 
 /// Origin of a request: what of it no protocol carries.
@@ -92,8 +93,8 @@ impl Cluster {
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
         let traffic = Traffic::from_outside(&config);
         let listener = Listener { wants_tokens: true, wants_series, steps, ..Listener::default() };
-        let mut simulation = Simulation::of(config, listener, fleet, routing, traffic);
-        simulation.is_served = true;
+        let facts = RunFacts { is_served: true, ..RunFacts::of(config) };
+        let mut simulation = Simulation::of(facts, listener, fleet, routing, traffic);
         simulation.begin_engines();
         Ok(Self { simulation, submitted: 0, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
     }
@@ -102,7 +103,7 @@ impl Cluster {
     #[must_use]
     pub fn salted_prompt(&self, salt: &str) -> Prompt {
         let salt = if salt.is_empty() { 0 } else { seed::derive(0, salt, 0) };
-        Prompt::new(self.simulation.config.topology.pools()[0].engine.hashed_blocks(), salt)
+        Prompt::new(self.simulation.facts.config.topology.pools()[0].engine.hashed_blocks(), salt)
     }
 
     /// A request reaches the server at the present instant. Gives its number.
@@ -164,6 +165,6 @@ impl Cluster {
     /// Delays of a request's outputs on the way to its client: of the first token, and of others.
     #[must_use]
     pub fn way_ns(&self) -> [u64; 2] {
-        [self.simulation.overheads.answer_ns(1), self.simulation.overheads.output_ns]
+        [self.simulation.facts.overheads.answer_ns(1), self.simulation.facts.overheads.output_ns]
     }
 }

@@ -18,6 +18,7 @@ use crate::ledger::record::Outcome;
 use crate::observe::{RunSeries, Unobserved};
 use crate::routing::{Note, RoutedTo, Routing};
 use crate::simulation::Simulation;
+use crate::simulation::facts::RunFacts;
 use crate::simulation::overload::Queues;
 use crate::traffic::Traffic;
 
@@ -86,7 +87,7 @@ impl Lane {
         }
         let (routing, traffic) = (Routing::elsewhere(options.takes_notes), Traffic::from_outside(run));
         let ranks = fleet.workers().len();
-        let mut simulation = Simulation::of(run.clone(), Unobserved, fleet, routing, traffic);
+        let mut simulation = Simulation::of(RunFacts::of(run.clone()), Unobserved, fleet, routing, traffic);
         simulation.series = options.keeps_series.then(|| RunSeries::new(ranks));
         Ok(Self {
             simulation,
