@@ -290,6 +290,12 @@ impl Routing {
         front.router.leave_queue(tag);
     }
 
+    /// Requests that wait in front of the engines of a pool.
+    pub(crate) fn waiting(&self, role: PoolRole) -> u64 {
+        let (in_router, _) = self.queued(role);
+        self.parked(role).len() as u64 + in_router
+    }
+
     /// Number of requests that wait in the router, and their prompt tokens.
     pub(crate) fn queued(&self, role: PoolRole) -> (u64, u64) {
         self.front(role).router.queued()

@@ -137,9 +137,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
         // No router has to know of the first token: no engine has computed it.
         let _is_first = self.ledger.emit(tag, num_tokens, self.now_ns);
-        if self.wants_requests && self.wants_steps {
-            self.observer.tokens(tag, num_tokens, self.now_ns);
-        }
+        self.observation.tokens(tag, num_tokens, self.now_ns);
         self.events.push(next_ns.max(self.now_ns), Event::Played { tag });
     }
 }

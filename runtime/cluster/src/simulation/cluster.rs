@@ -16,6 +16,7 @@ use vcr_core::{AnyEngine, Prompt, ServingEngine};
 
 use super::Simulation;
 use super::facts::RunFacts;
+use super::observation::engine_sample;
 use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig, WorkloadConfig, WorkloadSource};
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};
@@ -402,7 +403,7 @@ impl Cluster {
             role: worker.role(),
             is_up: worker.lifecycle().health() == Health::Up,
             outstanding_prefill_tokens: worker.engine().load().outstanding_prefill_tokens,
-            sample: super::telemetry::engine_sample(worker),
+            sample: engine_sample(worker),
         };
         self.simulation.fleet.workers().iter().enumerate().map(state).collect()
     }
@@ -425,7 +426,7 @@ impl Cluster {
     #[must_use]
     pub fn waiting_at_router(&self, pool: PoolRole) -> u64 {
         let has_pool = self.simulation.facts.config.topology.roles().contains(&pool);
-        if has_pool { self.simulation.waiting_at_router(pool) } else { 0 }
+        if has_pool { self.simulation.routing.waiting(pool) } else { 0 }
     }
 
     /// Sums up the run as it is; requests that have not ended are unfinished.
@@ -435,7 +436,9 @@ impl Cluster {
     pub fn into_report(mut self) -> Result<Report, ClusterError> {
         self.check_alive()?;
         let run = self.simulation.facts.config.name.clone();
-        self.simulation.stopped = self.simulation.ledger.ended() < self.simulation.ledger.arrived();
+        if self.simulation.ledger.ended() < self.simulation.ledger.arrived() {
+            self.simulation.observation.stop();
+        }
         self.simulation.into_report().map_err(|error| ClusterError::Failed { run, reason: error.to_string() })
     }
 
@@ -456,10 +459,10 @@ impl Cluster {
 
     /// Calls `callback` with the outputs of the present instant.
     fn deliver(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
-        let mut outputs = std::mem::take(&mut self.simulation.observer.outputs);
+        let mut outputs = std::mem::take(&mut self.simulation.observation.observer_mut().outputs);
         let delivered = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
         outputs.clear();
-        self.simulation.observer.outputs = outputs;
+        self.simulation.observation.observer_mut().outputs = outputs;
         delivered.map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

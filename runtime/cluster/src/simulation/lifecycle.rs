@@ -163,9 +163,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.ledger.enter_prefill_worker(tag, worker);
         }
         self.dirty.push(worker);
-        if self.wants_steps {
-            self.observer.submitted(worker, tag);
-        }
+        self.observation.submitted(worker, tag);
         self.announce(worker, tag, max_tokens);
     }
 
@@ -173,7 +171,8 @@ impl<O: Observer> Simulation<'_, O> {
     /// an observer, a router or an injector sees them, or a source chooses them.
     fn drawn_outputs(&self, tag: u64, worker: u32) -> Option<DrawnOutputs> {
         let worker = self.fleet.worker(worker);
-        if self.wants_steps || !worker.draws_outputs_unseen() || self.routing.needs(worker.role()).outputs {
+        if self.observation.wants_steps() || !worker.draws_outputs_unseen() || self.routing.needs(worker.role()).outputs
+        {
             return None;
         }
         let seed = self.traffic.output_seeds()[tag as usize];
@@ -198,7 +197,7 @@ impl<O: Observer> Simulation<'_, O> {
         for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {
             self.dissolve_steady_decode(worker);
             self.fleet.worker_mut(worker).abort(tag, id);
-            self.observer.aborted(worker, tag);
+            self.observation.aborted(worker, tag);
             self.dirty.push(worker);
             if self.fleet.worker(worker).reserves_between_steps() {
                 // There may be room for another now.
@@ -242,9 +241,7 @@ impl<O: Observer> Simulation<'_, O> {
         let live = self.in_flight.remove(tag);
         let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
         self.ledger.end(tag, outcome, self.now_ns);
-        if self.wants_requests {
-            self.observer.ended(tag, self.ledger.record(tag));
-        }
+        self.observation.ended(tag, self.ledger.record(tag));
         if self.facts.is_served {
             return;
         }

@@ -16,12 +16,11 @@ mod forecast;
 mod kv_handoff;
 mod lanes;
 mod lifecycle;
-mod overload;
+mod observation;
 mod real_time;
 mod routing;
 mod scaling;
 mod steps;
-mod telemetry;
 mod watchdog;
 
 use std::sync::Arc;
@@ -35,14 +34,14 @@ use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use crate::in_flight::InFlight;
 use crate::ledger::Ledger;
-use crate::observe::{EngineSample, Observer, Progress, RunSeries};
+use crate::observe::Observer;
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
-pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
 use facts::RunFacts;
-use overload::{OverloadWatch, Queues};
+pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
+use observation::{Observation, sees_steps};
 use real_time::RealTime;
 pub use real_time::{RunClock, simulate_in_real_time};
 
@@ -68,19 +67,11 @@ pub(crate) struct Simulation<'c, O: Observer> {
     routing: Routing,
     fleet: Fleet,
     handoffs: KvHandoffs,
-    overload: OverloadWatch,
+    observation: Observation<O>,
     /// Workers whose situation changed at this instant.
     dirty: Vec<u32>,
     /// Since when nothing but ticks has been to come, if so.
     only_ticks_since_ns: Option<u64>,
-    wants_steps: bool,
-    /// Whether the ledger keeps more than records, for which it must see each step.
-    keeps_requests: bool,
-    /// Whether the observer has ended the run before its end.
-    stopped: bool,
-    observer: O,
-    /// Whether the observer sees requests as they go on.
-    wants_requests: bool,
     /// Steps that had started before the present instant.
     steps_before_instant: u64,
     /// Where requests come from outside, the earliest instant at which one may come; none where
@@ -88,11 +79,6 @@ pub(crate) struct Simulation<'c, O: Observer> {
     outside_ns: Option<u64>,
     /// Whether the events of the present instant are handled, but not their consequences.
     is_open: bool,
-    /// The engines over time, where the observer wants them.
-    series: Option<RunSeries>,
-    /// When the observer is shown the engines next, and the time from then on between two
-    /// times, if it wants to see them.
-    telemetry: Option<(u64, u64)>,
     scratch: Scratch,
 }
 
@@ -106,7 +92,6 @@ struct Scratch {
     refused: Vec<u64>,
     admitted: Vec<u64>,
     durations_ns: Vec<u64>,
-    samples: Vec<EngineSample>,
 }
 
 /// Runs `config` to its end, on one thread.
@@ -134,8 +119,7 @@ pub fn simulate_on(threads: Threads, config: RunConfig, observer: &mut dyn Obser
 
 impl<O: Observer> Simulation<'_, O> {
     fn new(config: RunConfig, observer: O) -> Result<Self, SimError> {
-        let wants_steps = observer.wants_steps() || config.keeps_requests;
-        let mut fleet = Fleet::new(&config, wants_steps)?;
+        let mut fleet = Fleet::new(&config, sees_steps(&observer, &config))?;
         let routing = Routing::new(&config, &fleet)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let requests = config.memory_estimate().requests;
@@ -153,12 +137,10 @@ impl<O: Observer> Simulation<'_, O> {
     /// A simulation of these engines before its first event.
     fn of(facts: RunFacts, observer: O, mut fleet: Fleet, routing: Routing, traffic: Traffic) -> Self {
         let config = &facts.config;
-        let wants_steps = observer.wants_steps() || config.keeps_requests;
         if observer.wants_step_digests() {
             fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
         }
         let workers = fleet.workers().len();
-        let series = observer.wants_series().then(|| RunSeries::new(workers));
         let mut ledger = Ledger::new(config.workloads.len(), workers, config.samples_steps, facts.overheads);
         if config.keeps_requests {
             ledger.keep_requests();
@@ -177,16 +159,9 @@ impl<O: Observer> Simulation<'_, O> {
             routing,
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
-            overload: OverloadWatch::default(),
+            observation: Observation::new(observer, config, workers),
             dirty: Vec::new(),
             only_ticks_since_ns: None,
-            wants_steps,
-            keeps_requests: config.keeps_requests,
-            stopped: false,
-            series,
-            telemetry: observer.telemetry_interval_ns().map(|interval_ns| (0, interval_ns.max(1))),
-            wants_requests: observer.wants_requests(),
-            observer,
             steps_before_instant: 0,
             outside_ns: None,
             is_open: false,
@@ -218,8 +193,7 @@ impl<O: Observer> Simulation<'_, O> {
         let mut next_limit_check = WORK_PER_LIMIT_CHECK;
         let mut instants = 0_u64;
         while let Some(at_ns) = self.events.next_time() {
-            if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && self.is_to_stop() {
-                self.stopped = true;
+            if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && self.observation.stops(&mut self.fleet) {
                 return Ok(());
             }
             instants += 1;
@@ -227,10 +201,7 @@ impl<O: Observer> Simulation<'_, O> {
                 self.note_router_queue(max_ns);
                 return Ok(());
             }
-            let Some(now_ns) = self.reach(at_ns) else {
-                self.stopped = true;
-                return Ok(());
-            };
+            let Some(now_ns) = self.reach(at_ns) else { return Ok(()) };
             if now_ns > self.now_ns {
                 self.watch_for_overload();
             }
@@ -244,7 +215,7 @@ impl<O: Observer> Simulation<'_, O> {
             if steps >= next_progress {
                 next_progress = steps + STEPS_PER_PROGRESS;
                 let progress = self.progress();
-                self.observer.progress(&progress);
+                self.observation.progress(&progress);
             }
             let work = steps + self.ledger.arrived();
             if work >= next_limit_check {
@@ -264,8 +235,8 @@ impl<O: Observer> Simulation<'_, O> {
         } else {
             self.check_that_time_goes_on(self.steps_before_instant)?;
         }
-        self.sample_series(at_ns);
-        self.show_telemetry(at_ns);
+        self.observation.sample_series(at_ns, &self.fleet);
+        self.observation.show_telemetry(at_ns, &self.ledger, &self.fleet, &self.routing);
         self.note_router_queue(now_ns);
         self.now_ns = now_ns;
         self.due_ns = now_ns;
@@ -348,15 +319,6 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    /// Whether the observer wants the run to end. It may want steps no longer.
-    fn is_to_stop(&mut self) -> bool {
-        if self.wants_steps && !self.observer.wants_steps() && !self.keeps_requests {
-            self.wants_steps = false;
-            self.fleet.workers_mut().iter_mut().for_each(Worker::stop_recording);
-        }
-        self.observer.wants_stop()
-    }
-
     fn handle(&mut self, event: Event) -> Result<(), SimError> {
         match event {
             Event::StepEnd { worker, incarnation } => {
@@ -396,31 +358,11 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    fn check_limits(&mut self) -> Result<(), SimError> {
-        self.observer.check_limits().map_err(|reason| {
-            let Progress { now_ns, arrived, waiting, ended, .. } = self.progress();
-            SimError::Limit { reason, at_ms: now_ns as f64 / 1e6, arrived, waiting, ended }
-        })
-    }
-
-    fn progress(&self) -> Progress {
-        let Queues { at_ns, arrived, ended, running, waiting } = self.queues();
-        Progress {
-            now_ns: at_ns,
-            arrived,
-            ended,
-            running,
-            waiting,
-            steps: self.ledger.steps(),
-            expected: if self.facts.is_chained { None } else { self.traffic.sessions_known() },
-        }
-    }
-
     fn into_report(mut self) -> Result<Report, SimError> {
         self.dissolve_all_steady_decode();
         let mut report = crate::report::build(RunEnd {
             config: &self.facts.config,
-            stopped_at_ns: self.stopped.then_some(self.now_ns),
+            stopped_at_ns: self.observation.is_stopped().then_some(self.now_ns),
             expects_requests: self.events.has_requests(),
             workload_names: self.traffic.names(),
             ledger: self.ledger,
@@ -428,7 +370,7 @@ impl<O: Observer> Simulation<'_, O> {
             handoffs: &self.handoffs,
             profile: self.traffic.profile_counts(),
         })?;
-        report.series = self.series;
+        report.series = self.observation.into_series();
         Ok(report)
     }
 

@@ -59,12 +59,12 @@ impl<O: Observer> Simulation<'_, O> {
             let now_ns = real_time.clock.now_ns().max(self.now_ns);
             if now_ns >= real_time.next_look_ns {
                 real_time.next_look_ns = now_ns + LOOK_INTERVAL_NS;
-                if self.is_to_stop() {
+                if self.observation.stops(&mut self.fleet) {
                     self.now_ns = now_ns;
                     return None;
                 }
                 let progress = Progress { now_ns, ..self.progress() };
-                self.observer.progress(&progress);
+                self.observation.progress(&progress);
                 continue;
             }
             if at_ns <= now_ns {

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::fleet::Worker;
 use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
-use crate::observe::{Observer, RunSeries, StepRecord};
+use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
     /// Lets every worker whose situation changed decide and start steps.
@@ -110,8 +110,8 @@ impl<O: Observer> Simulation<'_, O> {
             self.ledger.continue_prompt(tag, num_computed_tokens);
         }
         // In a pipeline the order of decodes depends on schedules that came to nothing, too.
-        if (any || self.fleet.worker(index).has_stages()) && self.wants_steps {
-            self.observer.scheduled(index, self.fleet.worker(index).engine());
+        if any || self.fleet.worker(index).has_stages() {
+            self.observation.scheduled(index, self.fleet.worker(index).engine());
         }
         self.enter_left_steady_decode(index);
         let worker = self.fleet.worker_mut(index);
@@ -173,7 +173,7 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn must_single_step(&self, index: u32) -> bool {
         let worker = self.fleet.worker(index);
         let role = worker.role();
-        self.wants_steps
+        self.observation.wants_steps()
             || self.real_time.is_some()
             || self.routing.needs(role).single_steps
             || worker.takes_single_steps()
@@ -215,10 +215,7 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker(index);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation() };
         self.events.push_step_end(worker.role(), end_ns, end);
-        if self.wants_steps {
-            let (start_ns, plan, engine) = (self.now_ns, worker.plan(), worker.engine());
-            self.observer.started(&StepRecord { worker: index, start_ns, end_ns, plan, engine });
-        }
+        self.observation.started(index, [self.now_ns, end_ns], worker);
     }
 
     /// Until when nothing from outside can reach a worker.
@@ -248,10 +245,7 @@ impl<O: Observer> Simulation<'_, O> {
             // A request that starts then is on the way to the queue for at least as long.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
         });
-        // Engines that have run ahead have no state of the instant of a sample.
-        let sample = self.series.as_ref().map(RunSeries::due_ns);
-        let sample = sample.into_iter().chain(self.telemetry.map(|(due_ns, _)| due_ns));
-        let others = self.events.next_other().into_iter().chain(sample);
+        let others = self.events.next_other().into_iter().chain(self.observation.due_ns());
         others.chain(arrival).chain(self.outside_ns).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
@@ -277,9 +271,7 @@ impl<O: Observer> Simulation<'_, O> {
         let start_ns = self.apply_step(index)?;
         self.go_on_between_steps(index)?;
         let worker = self.fleet.worker_mut(index);
-        if self.wants_steps {
-            self.observer.applied(index, start_ns, now_ns, worker.engine());
-        }
+        self.observation.applied(index, [start_ns, now_ns], worker.engine());
         self.routing.show_kv_events(now_ns, worker);
         worker.clear_kv_events();
         self.enter_left_steady_decode(index);
@@ -344,9 +336,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Output tokens become visible to the client.
     fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
-        if self.wants_requests && self.wants_steps {
-            self.observer.tokens(tag, num_tokens, self.now_ns);
-        }
+        self.observation.tokens(tag, num_tokens, self.now_ns);
         let needs = self.routing.needs(pool);
         if needs.queue {
             self.release_first(pool);

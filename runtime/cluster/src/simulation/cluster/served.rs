@@ -129,7 +129,7 @@ impl Cluster {
             played_row: origin.played_row,
         };
         let tag = self.simulation.ledger.arrived();
-        let listener = &mut self.simulation.observer;
+        let listener = self.simulation.observation.observer_mut();
         if let Some(number) = number.filter(|_| listener.steps.is_some()) {
             listener.names.insert(tag, number);
         }

@@ -19,7 +19,7 @@ use crate::observe::{RunSeries, Unobserved};
 use crate::routing::{Note, RoutedTo, Routing};
 use crate::simulation::Simulation;
 use crate::simulation::facts::RunFacts;
-use crate::simulation::overload::Queues;
+use crate::simulation::observation::Queues;
 use crate::traffic::Traffic;
 
 /// Instants between two looks whether the run is to stop.
@@ -88,7 +88,9 @@ impl Lane {
         let (routing, traffic) = (Routing::elsewhere(options.takes_notes), Traffic::from_outside(run));
         let ranks = fleet.workers().len();
         let mut simulation = Simulation::of(RunFacts::of(run.clone()), Unobserved, fleet, routing, traffic);
-        simulation.series = options.keeps_series.then(|| RunSeries::new(ranks));
+        if options.keeps_series {
+            simulation.observation.keep_series(ranks);
+        }
         Ok(Self {
             simulation,
             first_worker: engine * ranks as u32,
@@ -205,9 +207,9 @@ impl Lane {
     /// Its results, the run being over at `end_ns`: with its ledger come the first of its
     /// workers and the tags of its requests in the run.
     pub(super) fn close(mut self, end_ns: u64) -> ((Ledger, u32, Vec<u64>), Fleet, Option<RunSeries>) {
-        self.simulation.sample_series(end_ns);
+        self.simulation.observation.sample_series(end_ns, &self.simulation.fleet);
         self.simulation.dissolve_all_steady_decode();
-        let Simulation { ledger, fleet, series, .. } = self.simulation;
-        ((ledger, self.first_worker, self.tags), fleet, series)
+        let Simulation { ledger, fleet, observation, .. } = self.simulation;
+        ((ledger, self.first_worker, self.tags), fleet, observation.into_series())
     }
 }

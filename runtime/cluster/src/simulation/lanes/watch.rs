@@ -7,7 +7,7 @@ use super::lane::{Interrupt, Lane};
 use super::work::LaneWork;
 use crate::error::SimError;
 use crate::observe::{Observer, Progress};
-use crate::simulation::overload::{OverloadWatch, Queues};
+use crate::simulation::observation::{OverloadWatch, Queues};
 
 pub(super) struct Watch<'a> {
     observer: &'a mut dyn Observer,

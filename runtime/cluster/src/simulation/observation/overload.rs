@@ -5,10 +5,11 @@
 
 use vcr_core::ServingEngine;
 
-use super::Simulation;
+use super::Observation;
 use crate::config::PoolRole;
-use crate::fleet::Worker;
+use crate::fleet::{Fleet, Worker};
 use crate::observe::{Observer, Overload};
+use crate::simulation::Simulation;
 
 /// Arrivals between two checks at least.
 const MIN_ARRIVALS: u64 = 512;
@@ -23,18 +24,18 @@ const CHECKS: u32 = 5;
 
 /// A cluster's requests at one instant, after all that happened in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Queues {
-    pub(super) at_ns: u64,
-    pub(super) arrived: u64,
-    pub(super) ended: u64,
-    pub(super) running: u64,
-    pub(super) waiting: u64,
+pub(in crate::simulation) struct Queues {
+    pub(in crate::simulation) at_ns: u64,
+    pub(in crate::simulation) arrived: u64,
+    pub(in crate::simulation) ended: u64,
+    pub(in crate::simulation) running: u64,
+    pub(in crate::simulation) waiting: u64,
 }
 
 /// Looks at the queues at instants at which requests arrived, which are the same however the
 /// steps between them are gone through.
 #[derive(Debug, Default)]
-pub(super) struct OverloadWatch {
+pub(in crate::simulation) struct OverloadWatch {
     last: Queues,
     /// Arrivals when it was last asked.
     seen: u64,
@@ -48,7 +49,7 @@ pub(super) struct OverloadWatch {
 impl OverloadWatch {
     /// Whether the queues are to be checked at an instant that is over, before which and in
     /// which this many requests arrived.
-    pub(super) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
+    pub(in crate::simulation) fn is_due(&mut self, at_ns: u64, arrived: u64) -> bool {
         let is_new = std::mem::replace(&mut self.seen, arrived) != arrived;
         let (last_ns, before) = self.latest_due;
         let is_due = is_new && !self.is_reported && arrived - before >= MIN_ARRIVALS && at_ns != last_ns;
@@ -60,7 +61,7 @@ impl OverloadWatch {
 
     /// Checks the queues, of which those of `pool` are the longest, at an instant for which
     /// that was due; in order. Gives what there is to report, once.
-    pub(super) fn check<'a>(&mut self, now: Queues, pool: &'a str) -> Option<Overload<'a>> {
+    pub(in crate::simulation) fn check<'a>(&mut self, now: Queues, pool: &'a str) -> Option<Overload<'a>> {
         if self.is_reported {
             return None;
         }
@@ -81,23 +82,35 @@ impl OverloadWatch {
     }
 }
 
-impl<O: Observer> Simulation<'_, O> {
-    /// Warns the observer, once, of a queue that has grown several checks in a row, now
-    /// that an instant is over.
-    pub(super) fn watch_for_overload(&mut self) {
-        if !self.overload.is_due(self.now_ns, self.ledger.arrived()) {
-            return;
-        }
-        let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();
+impl<O: Observer> Observation<O> {
+    /// Whether the queues are to be checked, now that an instant is over, until the end of which
+    /// so many requests arrived.
+    pub(in crate::simulation) fn checks_queues(&mut self, at_ns: u64, arrived: u64) -> bool {
+        self.overload.is_due(at_ns, arrived)
+    }
+
+    /// Warns the observer, once, of queues that have grown several checks in a row; those of
+    /// `waiting` are by pool.
+    pub(in crate::simulation) fn check_queues(&mut self, queues: Queues, waiting: &[u64], fleet: &Fleet) {
         let (longest, _) = waiting.iter().enumerate().max_by_key(|(_, waiting)| **waiting).unwrap_or((0, &0));
-        let now = Queues { waiting: waiting.iter().sum(), ..self.queues() };
-        if let Some(overload) = self.overload.check(now, &self.fleet.pools()[longest].config().name) {
+        let now = Queues { waiting: waiting.iter().sum(), ..queues };
+        if let Some(overload) = self.overload.check(now, &fleet.pools()[longest].config().name) {
             self.observer.overloaded(&overload);
+        }
+    }
+}
+
+impl<O: Observer> Simulation<'_, O> {
+    /// Has the queues checked, now that an instant is over.
+    pub(in crate::simulation) fn watch_for_overload(&mut self) {
+        if self.observation.checks_queues(self.now_ns, self.ledger.arrived()) {
+            let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();
+            self.observation.check_queues(self.queues(), &waiting, &self.fleet);
         }
     }
 
     /// The requests of all engines.
-    pub(super) fn queues(&self) -> Queues {
+    pub(in crate::simulation) fn queues(&self) -> Queues {
         let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
         Queues {
             at_ns: self.now_ns,
@@ -112,12 +125,6 @@ impl<O: Observer> Simulation<'_, O> {
     fn waiting_in(&self, pool: PoolRole) -> u64 {
         let in_engines: usize =
             self.fleet.workers_of(pool).iter().map(|worker| worker.engine().load().num_waiting).sum();
-        in_engines as u64 + self.waiting_at_router(pool)
-    }
-
-    /// Requests that wait in front of the engines of a pool.
-    pub(super) fn waiting_at_router(&self, pool: PoolRole) -> u64 {
-        let (in_router, _) = self.routing.queued(pool);
-        self.routing.parked(pool).len() as u64 + in_router
+        in_engines as u64 + self.routing.waiting(pool)
     }
 }
