@@ -13,7 +13,7 @@ use crate::traffic::{Start, Turn};
 
 impl<O: Observer> Simulation<'_, O> {
     pub(super) fn start_session(&mut self, workload: u32) -> Result<(), SimError> {
-        match self.traffic.start_session(workload, self.due_ns, &mut self.events) {
+        match self.traffic.start_session(workload, self.clock.due_ns(), &mut self.events) {
             Start::Turn(turn) => self.arrive(workload, turn),
             Start::Dropped => {
                 self.ledger.drop_session(workload);
@@ -24,7 +24,7 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     pub(super) fn start_node(&mut self, workload: u32, node: u64) -> Result<(), SimError> {
-        match self.traffic.start_node(workload, node, self.due_ns, &mut self.events) {
+        match self.traffic.start_node(workload, node, self.clock.due_ns(), &mut self.events) {
             Some(turn) => self.arrive(workload, turn),
             None => Ok(()),
         }
@@ -49,7 +49,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.start_playing(tag, row);
             return Ok(());
         }
-        if queued_ns > self.now_ns {
+        if queued_ns > self.clock.now_ns() {
             self.events.push(queued_ns, Event::Submitted { tag });
             return Ok(());
         }
@@ -71,16 +71,16 @@ impl<O: Observer> Simulation<'_, O> {
     /// Opens the record of a request that arrives. Gives its tag, and when it reaches the
     /// queue in front of the engines.
     pub(super) fn enter(&mut self, workload: u32, turn: Turn) -> (u64, u64) {
-        self.note_send_delay();
+        self.clock.note_send_delay();
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
         let played_row = turn.played_row;
         let way_ns = if played_row.is_some() { 0 } else { self.facts.overheads.arrival_of_ns(lengths[0]) };
-        let queued_ns = self.now_ns.saturating_add(way_ns);
+        let queued_ns = self.clock.now_ns().saturating_add(way_ns);
         let record = RequestRecord {
             attempt: turn.earlier.map_or(0, |earlier| earlier.attempts),
             class: turn.class,
             adapter: turn.adapter,
-            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.due_ns, queued_ns])
+            ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.clock.due_ns(), queued_ns])
         };
         let earlier = turn.earlier;
         let tag = self.ledger.arrive(record);
@@ -136,8 +136,8 @@ impl<O: Observer> Simulation<'_, O> {
         let next_ns = record.arrival_ns.saturating_add(answer.after_ns(next_output + 1));
         self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
         // No router has to know of the first token: no engine has computed it.
-        let _is_first = self.ledger.emit(tag, num_tokens, self.now_ns);
-        self.observation.tokens(tag, num_tokens, self.now_ns);
-        self.events.push(next_ns.max(self.now_ns), Event::Played { tag });
+        let _is_first = self.ledger.emit(tag, num_tokens, self.clock.now_ns());
+        self.observation.tokens(tag, num_tokens, self.clock.now_ns());
+        self.events.push(next_ns.max(self.clock.now_ns()), Event::Played { tag });
     }
 }

@@ -18,8 +18,8 @@ impl<O: Observer> Simulation<'_, O> {
         }
         let attempt = Attempt {
             number: earlier.map_or(0, |earlier| earlier.attempts),
-            first_sent_ns: earlier.map_or(self.due_ns, |earlier| earlier.first_sent_ns),
-            sent_ns: self.due_ns,
+            first_sent_ns: earlier.map_or(self.clock.due_ns(), |earlier| earlier.first_sent_ns),
+            sent_ns: self.clock.due_ns(),
         };
         self.ledger.set_deadline(tag, config.last_ns(attempt));
         let patience = config.patience(self.traffic.output_seeds()[tag as usize], attempt).at_most(cancels_at_ns);
@@ -40,13 +40,13 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn give_up(&mut self, tag: u64) {
         let first_ns = self.ledger.record(tag).first_token_ns;
         let seen_ns = first_ns.map(|at_ns| at_ns.saturating_add(self.facts.overheads.answer_ns(1)));
-        let has_first_token = seen_ns.is_some_and(|at_ns| at_ns <= self.now_ns);
+        let has_first_token = seen_ns.is_some_and(|at_ns| at_ns <= self.clock.now_ns());
         let Some(client) = &mut self.in_flight.get_mut(tag).client else { return };
         let Some((_, reason)) = client.gives_up.take() else { return };
         if reason == GiveUp::FirstToken && has_first_token {
             client.gives_up = client.patience.ends(true);
             if let Some((at_ns, _)) = client.gives_up {
-                self.events.expect_give_up(at_ns.max(self.now_ns), tag);
+                self.events.expect_give_up(at_ns.max(self.clock.now_ns()), tag);
             }
             return;
         }
@@ -97,7 +97,9 @@ impl<O: Observer> Simulation<'_, O> {
         let seed = self.traffic.output_seeds()[tag as usize];
         let attempt = client.attempt;
         let config = self.traffic.client(record.workload);
-        let Some(at_ns) = config.next_attempt_ns(seed, attempt, outcome, self.now_ns) else { return Some(live) };
+        let Some(at_ns) = config.next_attempt_ns(seed, attempt, outcome, self.clock.now_ns()) else {
+            return Some(live);
+        };
         let turn = Turn {
             prompt: live.take_prompt(),
             max_tokens: record.max_tokens,

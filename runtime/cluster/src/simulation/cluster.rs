@@ -259,7 +259,7 @@ impl Cluster {
     /// Virtual time.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.simulation.now_ns
+        self.simulation.clock.now_ns()
     }
 
     /// A prompt without tokens, to be filled by [`Prompt::push_run`] or
@@ -302,7 +302,7 @@ impl Cluster {
         {
             return Err(ClusterError::NoEngine { run: self.simulation.facts.config.name.clone(), engine });
         }
-        let (workload, at_ns) = (self.submitted, self.simulation.now_ns);
+        let (workload, at_ns) = (self.submitted, self.simulation.clock.now_ns());
         let turn = turn_of(request);
         let tag = self.simulation.ledger.arrived();
         let entered = self.simulation.open_instant(at_ns).and_then(|()| {
@@ -328,7 +328,7 @@ impl Cluster {
         if request >= self.simulation.ledger.arrived() || self.simulation.in_flight.find(request).is_none() {
             return Ok(false);
         }
-        let opened = self.simulation.open_instant(self.simulation.now_ns);
+        let opened = self.simulation.open_instant(self.simulation.clock.now_ns());
         self.or_fail(opened)?;
         self.simulation.take_back(request, GiveUp::Cancelled);
         Ok(true)
@@ -341,9 +341,10 @@ impl Cluster {
     /// When the run has failed.
     pub fn next_event_ns(&mut self) -> Result<Option<u64>, ClusterError> {
         self.check_alive()?;
-        if std::mem::take(&mut self.simulation.is_open) {
-            self.simulation.outside_ns = Some(self.simulation.now_ns);
-            let done = self.simulation.handle_due(self.simulation.now_ns).and_then(|()| self.simulation.end_instant());
+        if self.simulation.clock.close() {
+            self.simulation.clock.expect_outside(self.simulation.clock.now_ns());
+            let done =
+                self.simulation.handle_due(self.simulation.clock.now_ns()).and_then(|()| self.simulation.end_instant());
             self.or_fail(done)?;
         }
         Ok(self.simulation.events.next_time())
@@ -369,7 +370,7 @@ impl Cluster {
     /// As [`Self::step`]; when it lies in the past.
     pub fn step_until(&mut self, at_ns: u64, callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
         self.check_alive()?;
-        let now_ns = self.simulation.now_ns;
+        let now_ns = self.simulation.clock.now_ns();
         if at_ns < now_ns || at_ns > self.horizon_ns {
             let [to_ms, from_ms, horizon_ms] = [at_ns, now_ns, self.horizon_ns].map(|ns| ns as f64 / 1e6);
             let run = self.simulation.facts.config.name.clone();
@@ -377,7 +378,7 @@ impl Cluster {
         }
         let advanced = self.simulation.advance(Some(at_ns), |_, _| true);
         self.or_fail(advanced)?;
-        if self.simulation.now_ns < at_ns {
+        if self.simulation.clock.now_ns() < at_ns {
             let opened = self.simulation.open_instant(at_ns);
             self.or_fail(opened)?;
         }
@@ -467,7 +468,7 @@ impl Cluster {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             let run = self.simulation.facts.config.name.clone();
-            self.fail(ClusterError::Panicked { run, at_ms: self.simulation.now_ns as f64 / 1e6, message })
+            self.fail(ClusterError::Panicked { run, at_ms: self.simulation.clock.now_ns() as f64 / 1e6, message })
         })
     }
 }

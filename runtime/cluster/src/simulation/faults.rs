@@ -31,7 +31,7 @@ impl<O: Observer> Simulation<'_, O> {
                 }
                 if let Some(duration_ns) = duration_ns {
                     let end = Event::SlowDownEnd { worker, fault: index };
-                    self.events.push(self.now_ns.saturating_add(duration_ns), end);
+                    self.events.push(self.clock.now_ns().saturating_add(duration_ns), end);
                 }
             }
         }
@@ -56,7 +56,7 @@ impl<O: Observer> Simulation<'_, O> {
         for rank in self.fleet.ranks_of(index) {
             self.note_incident(rank, incident);
         }
-        self.fleet.bring_up(index, &self.facts.config.name, self.now_ns)?;
+        self.fleet.bring_up(index, &self.facts.config.name, self.clock.now_ns())?;
         self.routing.may_release(pool);
         for tag in self.routing.take_parked(pool) {
             // Requests that ended while parked are gone.
@@ -107,7 +107,7 @@ impl<O: Observer> Simulation<'_, O> {
                 let refused = worker.plan().refused.iter().copied();
                 tags.extend(refused.filter(|tag| live(tag).is_some_and(|live| live.stage == Stage::Refused)));
             }
-            worker.crash(self.now_ns, then);
+            worker.crash(self.clock.now_ns(), then);
             self.routing.crashed(worker);
             self.ledger.forget_steady_decode(rank);
         }
@@ -115,7 +115,7 @@ impl<O: Observer> Simulation<'_, O> {
         if let Some(after_ns) = restart_after_ns {
             let incarnation = self.fleet.worker(ranks.start).incarnation();
             let up = Event::WorkerUp { worker: ranks.start, incarnation };
-            self.events.push(self.now_ns.saturating_add(after_ns), up);
+            self.events.push(self.clock.now_ns().saturating_add(after_ns), up);
         }
         for tag in tags {
             self.lose(tag, &ranks)?;
@@ -133,7 +133,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// A request loses its state on the ranks `crashed`, and so has to start again.
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
-        self.routing.lost(self.now_ns, tag);
+        self.routing.lost(self.clock.now_ns(), tag);
         self.in_flight.get_mut(tag).attempt += 1;
         self.withdraw(tag, crashed);
         if self.ledger.lose(tag, self.facts.config.max_retries) {
@@ -172,13 +172,13 @@ impl<O: Observer> Simulation<'_, O> {
                 injector.ended(output.tag);
             }
         }
-        let decided = injector.decide(self.now_ns, step);
+        let decided = injector.decide(self.clock.now_ns(), step);
         let actions = decided.map_err(|reason| {
             let config = self.fleet.pool_of(index).config();
             SimError::Failures {
                 pool: config.name.clone(),
                 engine: config.rank_name(self.fleet.worker(index).index()),
-                at_ms: self.now_ns as f64 / 1e6,
+                at_ms: self.clock.now_ns() as f64 / 1e6,
                 reason,
             }
         })?;
@@ -233,9 +233,9 @@ impl<O: Observer> Simulation<'_, O> {
     fn stall(&mut self, index: u32, duration_ns: u64) {
         self.note_incident(index, Incident::Stall);
         self.ledger.count_stall();
-        let until_ns = self.now_ns.saturating_add(duration_ns);
+        let until_ns = self.clock.now_ns().saturating_add(duration_ns);
         let worker = self.fleet.worker_mut(index);
-        worker.stall(self.now_ns, until_ns);
+        worker.stall(self.clock.now_ns(), until_ns);
         let incarnation = worker.incarnation();
         self.events.push(until_ns, Event::StallEnd { worker: index, incarnation });
     }
@@ -243,7 +243,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// A stall may be over, unless a longer one has begun or the engine died.
     pub(super) fn end_stall(&mut self, index: u32, incarnation: u32) {
         let worker = self.fleet.worker_mut(index);
-        if worker.incarnation() == incarnation && worker.end_stall(self.now_ns) {
+        if worker.incarnation() == incarnation && worker.end_stall(self.clock.now_ns()) {
             self.note_incident(index, Incident::StallEnd);
             self.dirty.push(index);
         }

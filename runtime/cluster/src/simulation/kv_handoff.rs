@@ -31,11 +31,11 @@ impl<O: Observer> Simulation<'_, O> {
         loop {
             others.extend(self.dirty.extract_if(.., |worker| *worker >= first_decode_worker));
             self.start_dirty()?;
-            if self.events.next_step_end(PoolRole::Prefill) != Some(self.now_ns) {
+            if self.events.next_step_end(PoolRole::Prefill) != Some(self.clock.now_ns()) {
                 break;
             }
-            while self.events.next_step_end(PoolRole::Prefill) == Some(self.now_ns)
-                && let Some(event) = self.events.pop_at(self.now_ns)
+            while self.events.next_step_end(PoolRole::Prefill) == Some(self.clock.now_ns())
+                && let Some(event) = self.events.pop_at(self.clock.now_ns())
             {
                 self.handle(event)?;
             }
@@ -94,8 +94,8 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
         let tag = output.tag;
         self.release_first(PoolRole::Prefill);
-        self.ledger.end_prefill(tag, self.now_ns);
-        self.routing.moved_on(PoolRole::Prefill, self.now_ns, tag);
+        self.ledger.end_prefill(tag, self.clock.now_ns());
+        self.routing.moved_on(PoolRole::Prefill, self.clock.now_ns(), tag);
         let live = self.in_flight.get_mut(tag);
         live.source = Some((worker, output.request));
         if self.ledger.record(tag).max_tokens == 0 {
@@ -124,9 +124,9 @@ impl<O: Observer> Simulation<'_, O> {
             live.destination = Some((worker, load));
             return self.submit(load.tag, PoolRole::Prefill);
         };
-        self.ledger.start_transfer(load.tag, self.now_ns, load.cached_tokens);
+        self.ledger.start_transfer(load.tag, self.clock.now_ns(), load.cached_tokens);
         let source_engine = self.engine_in_pool(source);
-        let takes_ns = self.handoffs.start(self.now_ns, key, &load, source_engine, &mut self.events);
+        let takes_ns = self.handoffs.start(self.clock.now_ns(), key, &load, source_engine, &mut self.events);
         if let Some(takes_ns) = takes_ns
             && let Some(to) = self.destination_of(key.tag, key.attempt)
         {
@@ -134,7 +134,7 @@ impl<O: Observer> Simulation<'_, O> {
                 self.handoffs.push_due(Due::TakeOver(key));
             } else {
                 let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
-                self.events.push(self.now_ns.saturating_add(takes_ns), delivered);
+                self.events.push(self.clock.now_ns().saturating_add(takes_ns), delivered);
             }
         }
         Ok(())
@@ -153,7 +153,7 @@ impl<O: Observer> Simulation<'_, O> {
         let &Live { attempt, source, .. } = self.in_flight.get(tag);
         if let Some((worker, _)) = source {
             let source_engine = self.engine_in_pool(worker);
-            self.handoffs.cancel(self.now_ns, TransferKey { tag, attempt }, source_engine, &mut self.events);
+            self.handoffs.cancel(self.clock.now_ns(), TransferKey { tag, attempt }, source_engine, &mut self.events);
         }
     }
 
@@ -169,7 +169,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// A decode worker has the KV of a request, whose source is free again.
     fn take_over(&mut self, tag: u64) {
         let Stage::Decode { worker, id } = self.in_flight.get(tag).stage else { return };
-        self.ledger.end_transfer(tag, self.now_ns);
+        self.ledger.end_transfer(tag, self.clock.now_ns());
         self.fleet.worker_mut(worker).remote_kv_arrived(id);
         self.dirty.push(worker);
         self.release_source(tag);

@@ -98,7 +98,7 @@ impl<O: Observer> Simulation<'_, O> {
         match self.route(tag, pool)? {
             Routed::To(to) => self.place(tag, pool, to),
             Routed::Shed => self.end(tag, Outcome::Shed),
-            Routed::Queued => self.routing.expect_wake(pool, self.now_ns, &mut self.events),
+            Routed::Queued => self.routing.expect_wake(pool, self.clock.now_ns(), &mut self.events),
             Routed::Nowhere if self.fleet.may_recover(pool) => self.routing.park(pool, tag),
             Routed::Nowhere => self.fail_without_engine(tag),
         }
@@ -224,7 +224,7 @@ impl<O: Observer> Simulation<'_, O> {
         let output_tokens = self.ledger.record(tag).output_tokens;
         let live = self.in_flight.get_mut(tag);
         let has_failed = outcome != Outcome::Completed;
-        self.routing.ended(self.now_ns, tag, live.routed, output_tokens, has_failed);
+        self.routing.ended(self.clock.now_ns(), tag, live.routed, output_tokens, has_failed);
         // Recorded times are the client's.
         let is_played = matches!(live.stage, Stage::Played { .. });
         let way_ns = if is_played { 0 } else { self.facts.overheads.answer_ns(output_tokens) };
@@ -232,7 +232,7 @@ impl<O: Observer> Simulation<'_, O> {
         if way_ns == 0 {
             self.answer(tag);
         } else {
-            self.events.push(self.now_ns.saturating_add(way_ns), Event::Answered { tag });
+            self.events.push(self.clock.now_ns().saturating_add(way_ns), Event::Answered { tag });
         }
     }
 
@@ -240,16 +240,17 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn answer(&mut self, tag: u64) {
         let live = self.in_flight.remove(tag);
         let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
-        self.ledger.end(tag, outcome, self.now_ns);
+        self.ledger.end(tag, outcome, self.clock.now_ns());
         self.observation.ended(tag, self.ledger.record(tag));
         if self.facts.is_served {
             return;
         }
         let Some(live) = self.retry(tag, live, outcome) else { return };
-        let is_warm = self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
+        let is_warm =
+            self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.clock.now_ns(), &mut self.events);
         if is_warm {
             self.ledger.begin_measuring();
-            self.fleet.each_with_tiers(|worker| worker.begin_measuring(self.now_ns));
+            self.fleet.each_with_tiers(|worker| worker.begin_measuring(self.clock.now_ns()));
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod arrivals;
 mod clients;
+mod clock;
 mod cluster;
 mod facts;
 mod fast_forward;
@@ -29,7 +30,7 @@ use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
 
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
-use crate::error::SimError;
+use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError};
 use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use crate::in_flight::InFlight;
@@ -38,12 +39,13 @@ use crate::observe::Observer;
 use crate::report::{Report, RunEnd};
 use crate::routing::Routing;
 use crate::traffic::Traffic;
+use clock::Clock;
+pub use clock::RunClock;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
 use facts::RunFacts;
 pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
 use observation::{Observation, sees_steps};
-use real_time::RealTime;
-pub use real_time::{RunClock, simulate_in_real_time};
+pub use real_time::simulate_in_real_time;
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
@@ -55,11 +57,7 @@ const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 /// A run in progress.
 pub(crate) struct Simulation<'c, O: Observer> {
     facts: RunFacts,
-    now_ns: u64,
-    /// When the event being handled was due: now, unless a clock is late.
-    due_ns: u64,
-    /// The clock, unless time is virtual.
-    real_time: Option<RealTime<'c>>,
+    clock: Clock<'c>,
     events: EventQueue,
     traffic: Traffic,
     in_flight: InFlight,
@@ -70,15 +68,6 @@ pub(crate) struct Simulation<'c, O: Observer> {
     observation: Observation<O>,
     /// Workers whose situation changed at this instant.
     dirty: Vec<u32>,
-    /// Since when nothing but ticks has been to come, if so.
-    only_ticks_since_ns: Option<u64>,
-    /// Steps that had started before the present instant.
-    steps_before_instant: u64,
-    /// Where requests come from outside, the earliest instant at which one may come; none where
-    /// all that comes is in the event queue.
-    outside_ns: Option<u64>,
-    /// Whether the events of the present instant are handled, but not their consequences.
-    is_open: bool,
     scratch: Scratch,
 }
 
@@ -149,9 +138,7 @@ impl<O: Observer> Simulation<'_, O> {
             ledger.pack_records();
         }
         Self {
-            now_ns: 0,
-            due_ns: 0,
-            real_time: None,
+            clock: Clock::default(),
             events: EventQueue::new(config.topology.pools().len()),
             traffic,
             in_flight: InFlight::default(),
@@ -161,10 +148,6 @@ impl<O: Observer> Simulation<'_, O> {
             handoffs: KvHandoffs::new(&config.topology),
             observation: Observation::new(observer, config, workers),
             dirty: Vec::new(),
-            only_ticks_since_ns: None,
-            steps_before_instant: 0,
-            outside_ns: None,
-            is_open: false,
             scratch: Scratch::default(),
             facts,
         }
@@ -202,7 +185,7 @@ impl<O: Observer> Simulation<'_, O> {
                 return Ok(());
             }
             let Some(now_ns) = self.reach(at_ns) else { return Ok(()) };
-            if now_ns > self.now_ns {
+            if now_ns > self.clock.now_ns() {
                 self.watch_for_overload();
             }
             self.begin_instant(at_ns, now_ns)?;
@@ -229,17 +212,13 @@ impl<O: Observer> Simulation<'_, O> {
     /// Time goes on to `now_ns`, or stays there for what has become due since; `at_ns` is when
     /// that was planned.
     fn begin_instant(&mut self, at_ns: u64, now_ns: u64) -> Result<(), SimError> {
-        assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
-        if now_ns > self.now_ns {
-            self.steps_before_instant = self.ledger.steps();
-        } else {
-            self.check_that_time_goes_on(self.steps_before_instant)?;
+        if self.clock.steps_at(now_ns, self.ledger.steps()) > MAX_STEPS_AT_ONE_INSTANT {
+            return Err(self.time_stands_still());
         }
         self.observation.sample_series(at_ns, &self.fleet);
         self.observation.show_telemetry(at_ns, &self.ledger, &self.fleet, &self.routing);
         self.note_router_queue(now_ns);
-        self.now_ns = now_ns;
-        self.due_ns = now_ns;
+        self.clock.go_on(now_ns);
         Ok(())
     }
 
@@ -247,13 +226,13 @@ impl<O: Observer> Simulation<'_, O> {
     fn handle_due(&mut self, at_ns: u64) -> Result<(), SimError> {
         let mut planned = Some(at_ns);
         while let Some(at_ns) = planned {
-            self.due_ns = at_ns;
+            self.clock.handle_due_at(at_ns);
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
             }
-            planned = self.overdue_ns();
+            planned = self.clock.overdue_ns(&self.events);
         }
-        self.due_ns = self.now_ns;
+        self.clock.handle_due_at(self.clock.now_ns());
         Ok(())
     }
 
@@ -266,24 +245,24 @@ impl<O: Observer> Simulation<'_, O> {
         until_ns: Option<u64>,
         mut goes_on: impl FnMut(&mut Self, u64) -> bool,
     ) -> Result<bool, SimError> {
-        self.outside_ns = Some(until_ns.unwrap_or(u64::MAX));
-        if self.is_open {
-            self.handle_due(self.now_ns)?;
-            if until_ns == Some(self.now_ns) {
+        self.clock.expect_outside(until_ns.unwrap_or(u64::MAX));
+        if self.clock.is_open() {
+            self.handle_due(self.clock.now_ns())?;
+            if until_ns == Some(self.clock.now_ns()) {
                 return Ok(true);
             }
-            self.is_open = false;
+            self.clock.close();
             self.end_instant()?;
         }
         let last_ns = self.facts.config.max_time_ns.unwrap_or(u64::MAX).min(until_ns.unwrap_or(u64::MAX));
         while let Some(at_ns) = self.events.next_time().filter(|at_ns| *at_ns <= last_ns) {
-            if at_ns > self.now_ns && !goes_on(self, at_ns) {
+            if at_ns > self.clock.now_ns() && !goes_on(self, at_ns) {
                 return Ok(false);
             }
             self.begin_instant(at_ns, at_ns)?;
-            self.handle_due(self.now_ns)?;
+            self.handle_due(self.clock.now_ns())?;
             if until_ns == Some(at_ns) {
-                self.is_open = true;
+                self.clock.open();
                 return Ok(true);
             }
             self.end_instant()?;
@@ -296,11 +275,11 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// A request comes from outside at `at_ns`, to which the simulation has been advanced.
     fn open_instant(&mut self, at_ns: u64) -> Result<(), SimError> {
-        if !self.is_open {
+        if !self.clock.is_open() {
             self.begin_instant(at_ns, at_ns)?;
-            self.is_open = true;
+            self.clock.open();
         }
-        assert_eq!(self.now_ns, at_ns, "a request comes at the present instant");
+        assert_eq!(self.clock.now_ns(), at_ns, "a request comes at the present instant");
         Ok(())
     }
 
@@ -334,7 +313,7 @@ impl<O: Observer> Simulation<'_, O> {
             Event::Played { tag } => self.play(tag),
             Event::Answered { tag } => self.answer(tag),
             Event::LinkProgress { link, version } => {
-                self.handoffs.progress(link, version, self.now_ns, &mut self.events);
+                self.handoffs.progress(link, version, self.clock.now_ns(), &mut self.events);
             }
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
             Event::TierProgress { worker, incarnation } => self.progress_loads(worker, incarnation),
@@ -362,7 +341,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.dissolve_all_steady_decode();
         let mut report = crate::report::build(RunEnd {
             config: &self.facts.config,
-            stopped_at_ns: self.observation.is_stopped().then_some(self.now_ns),
+            stopped_at_ns: self.observation.is_stopped().then_some(self.clock.now_ns()),
             expects_requests: self.events.has_requests(),
             workload_names: self.traffic.names(),
             ledger: self.ledger,

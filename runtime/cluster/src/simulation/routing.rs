@@ -23,7 +23,7 @@ impl<O: Observer> Simulation<'_, O> {
         let prompt = live.take_prompt();
         let config = self.fleet.pool(pool).config();
         let query = RouteQuery {
-            now_ns: self.now_ns,
+            now_ns: self.clock.now_ns(),
             request: tag,
             prompt_tokens: record.prompt_tokens,
             max_tokens: record.max_tokens,
@@ -48,7 +48,7 @@ impl<O: Observer> Simulation<'_, O> {
         routed.map_err(|reason| SimError::Route {
             pool: self.fleet.pool(pool).config().name.clone(),
             request: Some(tag),
-            at_ms: self.now_ns as f64 / 1e6,
+            at_ms: self.clock.now_ns() as f64 / 1e6,
             reason,
         })
     }
@@ -66,9 +66,9 @@ impl<O: Observer> Simulation<'_, O> {
         if !self.routing.take_may_release(pool) {
             return;
         }
-        while let Some((tag, to)) = self.routing.release(pool, self.now_ns, self.fleet.workers_of(pool)) {
+        while let Some((tag, to)) = self.routing.release(pool, self.clock.now_ns(), self.fleet.workers_of(pool)) {
             self.place(tag, pool, to);
         }
-        self.routing.expect_wake(pool, self.now_ns, &mut self.events);
+        self.routing.expect_wake(pool, self.clock.now_ns(), &mut self.events);
     }
 }

@@ -12,10 +12,10 @@ impl<O: Observer> Simulation<'_, O> {
     pub(super) fn scale_tick(&mut self, pool: PoolRole) -> Result<(), SimError> {
         self.turn_off_drained();
         let waiting = self.waiting_in_front(pool);
-        let change = self.fleet.decide_scale(pool, self.now_ns, self.ledger.tally(), waiting)?;
+        let change = self.fleet.decide_scale(pool, self.clock.now_ns(), self.ledger.tally(), waiting)?;
         // Before any step starts: a step that starts now must know its horizon.
         let interval_ns = self.fleet.pool(pool).scale_interval_ns();
-        if let Some(at_ns) = interval_ns.and_then(|interval_ns| self.now_ns.checked_add(interval_ns)) {
+        if let Some(at_ns) = interval_ns.and_then(|interval_ns| self.clock.now_ns().checked_add(interval_ns)) {
             self.events.push(at_ns, Event::ScaleTick { pool });
         }
         if !change.start.is_empty() || !change.leave.is_empty() {
@@ -53,7 +53,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     fn start_up(&mut self, index: u32) {
         let incarnation = self.fleet.worker(index).incarnation();
-        let up_ns = self.fleet.start_up(index, self.now_ns);
+        let up_ns = self.fleet.start_up(index, self.clock.now_ns());
         for rank in self.fleet.ranks_of(index) {
             self.note_incident(rank, Incident::StartUp);
         }
@@ -71,7 +71,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     fn turn_off(&mut self, index: u32) {
         for rank in self.fleet.ranks_of(index) {
-            self.fleet.worker_mut(rank).turn_off(self.now_ns);
+            self.fleet.worker_mut(rank).turn_off(self.clock.now_ns());
             self.ledger.forget_steady_decode(rank);
             self.routing.crashed(self.fleet.worker(rank));
             self.note_incident(rank, Incident::Off);
@@ -93,12 +93,12 @@ impl<O: Observer> Simulation<'_, O> {
     /// autoscaler has seen what there is.
     pub(super) fn only_ticks_are_left(&mut self) -> bool {
         if self.events.has_more_than_ticks() {
-            self.only_ticks_since_ns = None;
+            self.clock.expect_more_than_ticks();
             return false;
         }
-        let since_ns = *self.only_ticks_since_ns.get_or_insert(self.now_ns);
+        let for_ns = self.clock.expect_only_ticks();
         let intervals = self.fleet.pools().iter().filter_map(crate::fleet::Pool::scale_interval_ns);
         let all_are_over = self.ledger.ended() == self.ledger.arrived();
-        all_are_over || self.now_ns - since_ns > intervals.max().unwrap_or(0)
+        all_are_over || for_ns > intervals.max().unwrap_or(0)
     }
 }

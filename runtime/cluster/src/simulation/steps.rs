@@ -35,7 +35,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
         dirty.retain(|&worker| self.fleet.may_start(worker));
         // KV that one of several ranks has reserved blocks for may be there at once.
-        let is_settled = self.events.next_but_step_ends() != Some(self.now_ns);
+        let is_settled = self.events.next_but_step_ends() != Some(self.clock.now_ns());
         let mut postponed = Vec::new();
         let mut rest = &dirty[..];
         while let Some(&worker) = rest.first() {
@@ -72,7 +72,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Lets a worker decide its next step. False if that came to nothing.
     fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
         let plan = match worker.schedule(now_ns) {
             Ok(plan) => plan,
@@ -144,7 +144,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// that must follow unless they are watched. `is_last` unless other workers
     /// have yet to start at this instant.
     fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let horizon_ns = self.horizon_ns(index, is_last);
         let ahead = !self.must_single_step(index);
         let worker = self.fleet.worker_mut(index);
@@ -174,7 +174,7 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker(index);
         let role = worker.role();
         self.observation.wants_steps()
-            || self.real_time.is_some()
+            || self.clock.is_real()
             || self.routing.needs(role).single_steps
             || worker.takes_single_steps()
             || !worker.plan().refused.is_empty()
@@ -184,7 +184,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Goes through all steps but the last, which then is in progress.
     pub(super) fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker_mut(index);
         let batch_requests = worker.plan().shape.batch_requests();
         worker.skip(durations_ns.len() as u32 - 1, self.traffic.output_seeds());
@@ -215,7 +215,7 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker(index);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation() };
         self.events.push_step_end(worker.role(), end_ns, end);
-        self.observation.started(index, [self.now_ns, end_ns], worker);
+        self.observation.started(index, [self.clock.now_ns(), end_ns], worker);
     }
 
     /// Until when nothing from outside can reach a worker.
@@ -225,15 +225,15 @@ impl<O: Observer> Simulation<'_, O> {
     /// or a prompt that moves on to decode. A prefill engine that waits for blocks may start such a
     /// step as soon as any decode engine takes a prompt from it.
     pub(super) fn horizon_ns(&mut self, index: u32, all_priced: bool) -> u64 {
-        if self.real_time.is_some() {
+        if self.clock.is_real() {
             // Steps may end late, and arrivals come earlier among them than planned.
-            return self.now_ns;
+            return self.clock.now_ns();
         }
         let role = self.fleet.worker(index).role();
         let any_pool = self.facts.is_chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
         // What is due of handoffs comes at this instant, too.
         if any_pool && !all_priced || self.handoffs.has_due() {
-            return self.now_ns;
+            return self.clock.now_ns();
         }
         let foreseen = self.foreseen_arrival_ns(index);
         let roles = self.facts.config.topology.roles();
@@ -246,7 +246,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.facts.overheads.arrival_ns))
         });
         let others = self.events.next_other().into_iter().chain(self.observation.due_ns());
-        others.chain(arrival).chain(self.outside_ns).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+        others.chain(arrival).chain(self.clock.outside_ns()).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
     /// When the next session comes to a worker, where that is known: those of a single
@@ -254,7 +254,7 @@ impl<O: Observer> Simulation<'_, O> {
     /// overtake each other on the way.
     fn foreseen_arrival_ns(&mut self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
-        let may_overtake = self.facts.overheads.delays_arrivals() || self.outside_ns.is_some();
+        let may_overtake = self.facts.overheads.delays_arrivals() || self.clock.outside_ns().is_some();
         if worker.role() != PoolRole::Aggregated || self.facts.is_chained || !self.facts.is_steady || may_overtake {
             return None;
         }
@@ -262,7 +262,7 @@ impl<O: Observer> Simulation<'_, O> {
     }
 
     pub(super) fn end_step(&mut self, index: u32) -> Result<(), SimError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let worker = self.fleet.worker(index);
         let role = worker.role();
         let mut refused = std::mem::take(&mut self.scratch.refused);
@@ -322,7 +322,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Applies the result of a worker's step to its engine. Gives when the step started.
     fn apply_step(&mut self, index: u32) -> Result<u64, SimError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let (pools, worker) = self.fleet.split(index);
         let config = pools[worker.role().index()].config();
         let start_ns = worker.step_start_ns();
@@ -336,16 +336,16 @@ impl<O: Observer> Simulation<'_, O> {
 
     /// Output tokens become visible to the client.
     fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
-        self.observation.tokens(tag, num_tokens, self.now_ns);
+        self.observation.tokens(tag, num_tokens, self.clock.now_ns());
         let needs = self.routing.needs(pool);
         if needs.queue {
             self.release_first(pool);
         }
-        if self.ledger.emit(tag, num_tokens, self.now_ns) {
-            self.routing.prefilled(pool, self.now_ns, tag);
+        if self.ledger.emit(tag, num_tokens, self.clock.now_ns()) {
+            self.routing.prefilled(pool, self.clock.now_ns(), tag);
         }
         if needs.outputs {
-            self.routing.generated(pool, self.now_ns, tag, self.ledger.record(tag).output_tokens);
+            self.routing.generated(pool, self.clock.now_ns(), tag, self.ledger.record(tag).output_tokens);
         }
     }
 
@@ -376,9 +376,9 @@ impl<O: Observer> Simulation<'_, O> {
     /// of their own.
     fn expect_token(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
-        if let Some(at_ns) = worker.expect_token_ns(self.now_ns) {
+        if let Some(at_ns) = worker.expect_token_ns(self.clock.now_ns()) {
             let due = Event::TokenDue { worker: index, incarnation: worker.incarnation() };
-            self.events.push(at_ns.max(self.now_ns), due);
+            self.events.push(at_ns.max(self.clock.now_ns()), due);
         }
     }
 
@@ -389,9 +389,9 @@ impl<O: Observer> Simulation<'_, O> {
             return;
         }
         self.scratch.loaded.clear();
-        worker.advance_loads(self.now_ns, &mut self.scratch.loaded);
+        worker.advance_loads(self.clock.now_ns(), &mut self.scratch.loaded);
         for &tag in &self.scratch.loaded {
-            self.ledger.end_load(tag, self.now_ns);
+            self.ledger.end_load(tag, self.clock.now_ns());
         }
         if !self.scratch.loaded.is_empty() || self.fleet.worker(index).has_deferred_lookups() {
             self.dirty.push(index);
@@ -404,7 +404,7 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_load_ns() {
             let progress = Event::TierProgress { worker: index, incarnation: worker.incarnation() };
-            self.events.push(at_ns.max(self.now_ns), progress);
+            self.events.push(at_ns.max(self.clock.now_ns()), progress);
         }
     }
 
@@ -413,6 +413,6 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker(index);
         let config: &PoolConfig = self.fleet.pool(worker.role()).config();
         let step = worker.step_number();
-        latency_error(config, worker.index(), step..step + worker.num_priced(), self.now_ns, reason)
+        latency_error(config, worker.index(), step..step + worker.num_priced(), self.clock.now_ns(), reason)
     }
 }

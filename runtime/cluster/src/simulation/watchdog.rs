@@ -7,25 +7,21 @@ use vcr_core::ServingEngine;
 use vcr_core::plan::AdmissionStop;
 
 use super::Simulation;
-use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError};
+use crate::error::SimError;
 use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
 use crate::observe::Observer;
 
 impl<O: Observer> Simulation<'_, O> {
-    /// Ends the run if too many steps were taken at this instant, `steps` of them
-    /// before it, that time will not go on.
-    pub(super) fn check_that_time_goes_on(&self, steps_before: u64) -> Result<(), SimError> {
-        if self.ledger.steps() - steps_before <= MAX_STEPS_AT_ONE_INSTANT {
-            return Ok(());
-        }
+    /// Too many steps were taken at this instant for time to go on.
+    pub(super) fn time_stands_still(&self) -> SimError {
         let at_work =
             self.fleet.workers().iter().find(|worker| worker.is_executing() || worker.engine().load().num_running > 0);
         let place = at_work.map_or_else(String::new, |worker| match worker.engine().running_tags().first() {
             Some(tag) => format!(" of engine `{}` for request {tag}", self.fleet.engine_name(worker)),
             None => format!(" of engine `{}`", self.fleet.engine_name(worker)),
         });
-        Err(SimError::TimeStandsStill { at_ms: self.now_ns as f64 / 1e6, place })
+        SimError::TimeStandsStill { at_ms: self.clock.now_ns() as f64 / 1e6, place }
     }
 
     /// Whether all requests have ended, now that nothing is left to happen.
@@ -33,7 +29,7 @@ impl<O: Observer> Simulation<'_, O> {
         let mut open = (self.ledger.first_open()..).zip(self.ledger.open_records());
         let Some((first, _)) = open.find(|(_, record)| record.outcome == Outcome::Unfinished) else { return Ok(()) };
         Err(SimError::Stuck {
-            at_ms: self.now_ns as f64 / 1e6,
+            at_ms: self.clock.now_ns() as f64 / 1e6,
             requests: self.ledger.arrived() - self.ledger.ended(),
             first,
             reason: self.whereabouts(first),

@@ -133,7 +133,7 @@ impl Cluster {
         if let Some(number) = number.filter(|_| listener.steps.is_some()) {
             listener.names.insert(tag, number);
         }
-        let at_ns = self.simulation.now_ns;
+        let at_ns = self.simulation.clock.now_ns();
         let entered = self.simulation.open_instant(at_ns).and_then(|()| self.simulation.arrive(origin.workload, turn));
         self.or_fail(entered)?;
         Ok(tag)

@@ -24,7 +24,7 @@ impl<O: Observer> Simulation<'_, O> {
     ) -> Result<(), SimError> {
         let mut durations_ns = std::mem::take(&mut self.scratch.durations_ns);
         durations_ns.clear();
-        let now_ns = self.now_ns;
+        let now_ns = self.clock.now_ns();
         let mut end_ns = self.book_together(&ranks, together, now_ns, 0)?;
         durations_ns.push(end_ns - now_ns);
         let horizon_ns = self.horizon_together_ns(&ranks, together, is_last);
@@ -96,9 +96,9 @@ impl<O: Observer> Simulation<'_, O> {
             together.contains(&rank) || !worker.can_step() && !worker.may_reserve()
         };
         if !together.iter().all(|&index| decodes_alone(index)) || !ranks.clone().all(rests) {
-            return self.now_ns;
+            return self.clock.now_ns();
         }
-        ranks.clone().map(|rank| self.horizon_ns(rank, is_last)).min().unwrap_or(self.now_ns)
+        ranks.clone().map(|rank| self.horizon_ns(rank, is_last)).min().unwrap_or(self.clock.now_ns())
     }
 
     /// Has all of these ranks predict up to `most` steps. Gives how many of them all have.

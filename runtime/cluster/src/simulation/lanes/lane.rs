@@ -117,7 +117,7 @@ impl Lane {
 
     /// Whether anything happens here until `at_ns`.
     pub(super) fn is_due(&self, at_ns: u64) -> bool {
-        self.simulation.is_open || self.simulation.events.next_time().is_some_and(|next_ns| next_ns <= at_ns)
+        self.simulation.clock.is_open() || self.simulation.events.next_time().is_some_and(|next_ns| next_ns <= at_ns)
     }
 
     /// A request comes. The lane has been advanced to that instant.
@@ -127,7 +127,7 @@ impl Lane {
     pub(super) fn receive(&mut self, arrival: Arrival, placement: Placement) -> Result<(), SimError> {
         let Arrival { at_ns, tag, workload, turn } = arrival;
         let own = &mut self.simulation;
-        if at_ns > own.now_ns {
+        if at_ns > own.clock.now_ns() {
             self.queues.look(own, at_ns);
         }
         own.open_instant(at_ns)?;
@@ -173,7 +173,7 @@ impl Lane {
 
     /// The oldest view of the queues that is there.
     pub(super) fn take_view(&mut self) -> Option<Queues> {
-        if !self.simulation.is_open {
+        if !self.simulation.clock.is_open() {
             let next_ns = self.simulation.events.next_time().unwrap_or(u64::MAX);
             self.queues.look(&self.simulation, next_ns);
         }
@@ -196,7 +196,7 @@ impl Lane {
     }
 
     pub(super) fn now_ns(&self) -> u64 {
-        self.simulation.now_ns
+        self.simulation.clock.now_ns()
     }
 
     /// Whether all its requests have ended.

@@ -234,12 +234,12 @@ impl<O: Observer> Simulation<'_, O> {
             return;
         }
         let waits = self.facts.config.topology.roles().iter().any(|&pool| self.waiting_in_front(pool).0 > 0);
-        let waited_ns = if waits { until_ns.saturating_sub(self.now_ns) } else { 0 };
+        let waited_ns = if waits { until_ns.saturating_sub(self.clock.now_ns()) } else { 0 };
         self.observation.add_router_queue(waited_ns);
     }
 
     /// An engine changed its health.
     pub(super) fn note_incident(&mut self, worker: u32, incident: Incident) {
-        self.observation.incident(self.now_ns, worker, incident);
+        self.observation.incident(self.clock.now_ns(), worker, incident);
     }
 }

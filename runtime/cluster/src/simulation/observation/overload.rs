@@ -103,7 +103,7 @@ impl<O: Observer> Observation<O> {
 impl<O: Observer> Simulation<'_, O> {
     /// Has the queues checked, now that an instant is over.
     pub(in crate::simulation) fn watch_for_overload(&mut self) {
-        if self.observation.checks_queues(self.now_ns, self.ledger.arrived()) {
+        if self.observation.checks_queues(self.clock.now_ns(), self.ledger.arrived()) {
             let waiting: Vec<u64> = self.fleet.pools().iter().map(|pool| self.waiting_in(pool.role())).collect();
             self.observation.check_queues(self.queues(), &waiting, &self.fleet);
         }
@@ -113,7 +113,7 @@ impl<O: Observer> Simulation<'_, O> {
     pub(in crate::simulation) fn queues(&self) -> Queues {
         let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
         Queues {
-            at_ns: self.now_ns,
+            at_ns: self.clock.now_ns(),
             arrived: self.ledger.arrived(),
             ended: self.ledger.ended(),
             running: sum(|worker| worker.engine().load().num_running),

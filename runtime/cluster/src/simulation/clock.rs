@@ -1,0 +1,169 @@
+//! Time of a run: the present instant, and how time goes on.
+//!
+//! An instant begins, has its events handled, and ends with the steps that start. Where requests
+//! come from outside it stays open between the last two. In real time a caller's clock says when
+//! an instant begins: an event is handled when that clock has passed its time.
+
+use crate::event::EventQueue;
+use crate::ledger::metrics::Samples;
+
+/// Interval at which the observer is asked whether to end the run, in real time.
+const LOOK_INTERVAL_NS: u64 = 50_000_000;
+
+/// A clock that a run waits for.
+pub trait RunClock: Send {
+    /// Nanoseconds since the start of the run; they never run backwards.
+    fn now_ns(&mut self) -> u64;
+    /// Waits until then, or for less.
+    fn wait_until(&mut self, at_ns: u64);
+}
+
+/// The caller's clock of a run that has one.
+struct RealTime<'c> {
+    clock: &'c mut dyn RunClock,
+    next_look_ns: u64,
+    send_delays_ns: Samples,
+}
+
+#[derive(Default)]
+pub(super) struct Clock<'c> {
+    now_ns: u64,
+    /// When the event being handled was due: now, unless a caller's clock is late.
+    due_ns: u64,
+    /// The caller's clock, unless time is virtual.
+    real_time: Option<RealTime<'c>>,
+    /// Where requests come from outside, the earliest instant at which one may come; none where
+    /// all that comes is in the event queue.
+    outside_ns: Option<u64>,
+    /// Whether the events of the present instant are handled, but not their consequences.
+    is_open: bool,
+    /// Steps that had started before the present instant.
+    steps_before_instant: u64,
+    /// Since when nothing but ticks of autoscalers has been to come, if so.
+    only_ticks_since_ns: Option<u64>,
+}
+
+/// The time by a clock that waits for an event.
+pub(super) enum Reached {
+    /// The event is due, at this time.
+    Event(u64),
+    /// The observer is to be asked first whether the run goes on.
+    Look(u64),
+}
+
+impl<'c> Clock<'c> {
+    /// Goes by a caller's clock from now on.
+    pub(super) fn follow(&mut self, clock: &'c mut dyn RunClock) {
+        self.real_time = Some(RealTime { clock, next_look_ns: 0, send_delays_ns: Samples::default() });
+    }
+
+    /// The present instant.
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// When the event that is being handled was due.
+    pub(super) fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// Whether it goes by a caller's clock.
+    #[inline]
+    pub(super) fn is_real(&self) -> bool {
+        self.real_time.is_some()
+    }
+
+    /// Waits until an event is due that is planned at `at_ns`; in virtual time it is due at once.
+    pub(super) fn reach(&mut self, at_ns: u64) -> Reached {
+        loop {
+            let Some(RealTime { clock, next_look_ns, .. }) = &mut self.real_time else { return Reached::Event(at_ns) };
+            let now_ns = clock.now_ns().max(self.now_ns);
+            if now_ns >= *next_look_ns {
+                *next_look_ns = now_ns + LOOK_INTERVAL_NS;
+                return Reached::Look(now_ns);
+            }
+            if at_ns <= now_ns {
+                return Reached::Event(now_ns);
+            }
+            clock.wait_until(at_ns.min(*next_look_ns));
+        }
+    }
+
+    /// The planned time of the next event that the caller's clock has passed meanwhile.
+    pub(super) fn overdue_ns(&self, events: &EventQueue) -> Option<u64> {
+        self.real_time.as_ref()?;
+        events.next_time().filter(|at_ns| *at_ns <= self.now_ns)
+    }
+
+    /// Steps that have started at `now_ns`, to which time is about to go on or where it stays;
+    /// `steps` have in all.
+    #[inline]
+    pub(super) fn steps_at(&mut self, now_ns: u64, steps: u64) -> u64 {
+        assert!(now_ns >= self.now_ns, "time ran backwards: {} -> {now_ns}", self.now_ns);
+        if now_ns > self.now_ns {
+            self.steps_before_instant = steps;
+        }
+        steps - self.steps_before_instant
+    }
+
+    /// Time goes on to `now_ns`.
+    #[inline]
+    pub(super) fn go_on(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.due_ns = now_ns;
+    }
+
+    /// The events that are handled next were due at `at_ns`.
+    #[inline]
+    pub(super) fn handle_due_at(&mut self, at_ns: u64) {
+        self.due_ns = at_ns;
+    }
+
+    /// A request arrives that was due at [`Self::due_ns`].
+    pub(super) fn note_send_delay(&mut self) {
+        if let Some(real_time) = &mut self.real_time {
+            real_time.send_delays_ns.push(self.now_ns - self.due_ns, 1);
+        }
+    }
+
+    /// Takes by how much requests arrived late, if it goes by a caller's clock.
+    pub(super) fn take_send_delays_ns(&mut self) -> Option<Samples> {
+        self.real_time.as_mut().map(|real_time| std::mem::take(&mut real_time.send_delays_ns))
+    }
+
+    /// No request comes from outside before `at_ns`.
+    pub(super) fn expect_outside(&mut self, at_ns: u64) {
+        self.outside_ns = Some(at_ns);
+    }
+
+    /// The earliest instant at which a request may come from outside, where any does.
+    #[inline]
+    pub(super) fn outside_ns(&self) -> Option<u64> {
+        self.outside_ns
+    }
+
+    /// The events of the present instant are handled, and a request may come from outside.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// Nothing more comes at the present instant. Whether it was open.
+    pub(super) fn close(&mut self) -> bool {
+        std::mem::take(&mut self.is_open)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// More is to come than ticks of autoscalers.
+    pub(super) fn expect_more_than_ticks(&mut self) {
+        self.only_ticks_since_ns = None;
+    }
+
+    /// Nothing is to come but ticks of autoscalers. For how long that has been so.
+    pub(super) fn expect_only_ticks(&mut self) -> u64 {
+        self.now_ns - *self.only_ticks_since_ns.get_or_insert(self.now_ns)
+    }
+}
