@@ -6,6 +6,7 @@
 //! instant and all end at the slowest, and what comes meanwhile to a rank without
 //! work waits until then.
 
+mod changed;
 mod passes;
 mod scaling;
 mod target_scaler;
@@ -79,6 +80,8 @@ pub(crate) struct Fleet {
     /// Passes of the waves of engines whose ranks count them together, by their first rank.
     wave_passes: BTreeMap<u32, u64>,
     rescaled: Vec<Rescaled>,
+    /// Workers whose situation changed at this instant.
+    changed: Vec<u32>,
 }
 
 impl Fleet {
@@ -104,7 +107,15 @@ impl Fleet {
         }
         let barriers = pools.iter().any(|pool| pool.config.has_barrier());
         let shares_tiers = pools.iter().any(|pool| pool.tiers_at.is_some());
-        Ok(Self { pools, workers, barriers, shares_tiers, wave_passes: BTreeMap::new(), rescaled: Vec::new() })
+        Ok(Self {
+            pools,
+            workers,
+            barriers,
+            shares_tiers,
+            wave_passes: BTreeMap::new(),
+            rescaled: Vec::new(),
+            changed: Vec::new(),
+        })
     }
 
     /// One engine of the only pool of a run, by itself.
@@ -135,7 +146,15 @@ impl Fleet {
     }
 
     fn unshared(pools: Vec<Pool>, workers: Vec<Worker>, barriers: bool) -> Self {
-        Self { pools, workers, barriers, shares_tiers: false, wave_passes: BTreeMap::new(), rescaled: Vec::new() }
+        Self {
+            pools,
+            workers,
+            barriers,
+            shares_tiers: false,
+            wave_passes: BTreeMap::new(),
+            rescaled: Vec::new(),
+            changed: Vec::new(),
+        }
     }
 
     /// Prefill before decode.
@@ -254,23 +273,6 @@ impl Fleet {
     /// Whether `worker` is a rank that waits for others.
     pub(crate) fn has_barrier(&self, worker: u32) -> bool {
         self.barriers && self.pool_of(worker).config.has_barrier()
-    }
-
-    /// Adds the other ranks of those that step together.
-    pub(crate) fn widen_to_engines(&self, workers: &mut Vec<u32>) {
-        if !self.barriers {
-            return;
-        }
-        workers.sort_unstable();
-        let mut widened = 0;
-        for position in 0..workers.len() {
-            let worker = workers[position];
-            if worker >= widened && self.has_barrier(worker) {
-                let ranks = self.ranks_of(worker);
-                widened = ranks.end;
-                workers.extend(ranks);
-            }
-        }
     }
 
     /// Whether a worker, and with a barrier each of its ranks, is neither in a step nor

@@ -245,7 +245,7 @@ impl<O: Observer> Simulation<'_, O> {
         let worker = self.fleet.worker_mut(index);
         if worker.incarnation() == incarnation && worker.end_stall(self.clock.now_ns()) {
             self.note_incident(index, Incident::StallEnd);
-            self.dirty.push(index);
+            self.fleet.note_change(index);
         }
     }
 }

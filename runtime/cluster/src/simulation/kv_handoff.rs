@@ -29,8 +29,8 @@ impl<O: Observer> Simulation<'_, O> {
         let first_decode_worker = self.fleet.pool(PoolRole::Decode).first_worker();
         let mut others = Vec::new();
         loop {
-            others.extend(self.dirty.extract_if(.., |worker| *worker >= first_decode_worker));
-            self.start_dirty()?;
+            others.extend(self.fleet.take_changed_from(first_decode_worker));
+            self.start_changed()?;
             if self.events.next_step_end(PoolRole::Prefill) != Some(self.clock.now_ns()) {
                 break;
             }
@@ -40,7 +40,7 @@ impl<O: Observer> Simulation<'_, O> {
                 self.handle(event)?;
             }
         }
-        self.dirty.append(&mut others);
+        others.into_iter().for_each(|worker| self.fleet.note_change(worker));
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl<O: Observer> Simulation<'_, O> {
         let Stage::Decode { worker, id } = self.in_flight.get(tag).stage else { return };
         self.ledger.end_transfer(tag, self.clock.now_ns());
         self.fleet.worker_mut(worker).remote_kv_arrived(id);
-        self.dirty.push(worker);
+        self.fleet.note_change(worker);
         self.release_source(tag);
     }
 
@@ -179,7 +179,7 @@ impl<O: Observer> Simulation<'_, O> {
     fn release_source(&mut self, tag: u64) {
         if let Some((worker, id)) = self.in_flight.get_mut(tag).source.take() {
             self.fleet.worker_mut(worker).release_held_kv(id);
-            self.dirty.push(worker);
+            self.fleet.note_change(worker);
         }
     }
 

@@ -162,7 +162,7 @@ impl<O: Observer> Simulation<'_, O> {
             live.stage = Stage::Prefill { worker, id };
             self.ledger.enter_prefill_worker(tag, worker);
         }
-        self.dirty.push(worker);
+        self.fleet.note_change(worker);
         self.observation.submitted(worker, tag);
         self.announce(worker, tag, max_tokens);
     }
@@ -198,7 +198,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.dissolve_steady_decode(worker);
             self.fleet.worker_mut(worker).abort(tag, id);
             self.observation.aborted(worker, tag);
-            self.dirty.push(worker);
+            self.fleet.note_change(worker);
             if self.fleet.worker(worker).reserves_between_steps() {
                 // There may be room for another now.
                 self.handoffs.push_due(Due::Reservation { worker });
@@ -206,7 +206,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
         if let Some((worker, id)) = source.filter(is_left) {
             self.fleet.worker_mut(worker).release_held_kv(id);
-            self.dirty.push(worker);
+            self.fleet.note_change(worker);
         }
     }
 

@@ -66,8 +66,6 @@ pub(crate) struct Simulation<'c, O: Observer> {
     fleet: Fleet,
     handoffs: KvHandoffs,
     observation: Observation<O>,
-    /// Workers whose situation changed at this instant.
-    dirty: Vec<u32>,
     scratch: Scratch,
 }
 
@@ -147,7 +145,6 @@ impl<O: Observer> Simulation<'_, O> {
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
             observation: Observation::new(observer, config, workers),
-            dirty: Vec::new(),
             scratch: Scratch::default(),
             facts,
         }
@@ -307,7 +304,7 @@ impl<O: Observer> Simulation<'_, O> {
             }
             Event::TokenDue { worker, incarnation } => {
                 if self.fleet.worker(worker).incarnation() == incarnation {
-                    self.dirty.push(worker);
+                    self.fleet.note_change(worker);
                 }
             }
             Event::Played { tag } => self.play(tag),

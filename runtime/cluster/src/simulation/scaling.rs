@@ -66,7 +66,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.note_incident(rank, Incident::Drain);
         }
         // It may have nothing to finish.
-        self.dirty.push(index);
+        self.fleet.note_change(index);
     }
 
     fn turn_off(&mut self, index: u32) {
@@ -81,8 +81,8 @@ impl<O: Observer> Simulation<'_, O> {
     /// Turns off workers that have finished draining, of those whose situation has
     /// changed at this instant.
     pub(super) fn turn_off_drained(&mut self) {
-        for position in 0..self.dirty.len() {
-            let index = self.dirty[position];
+        for position in 0..self.fleet.changed().len() {
+            let index = self.fleet.changed()[position];
             if self.fleet.ranks_of(index).all(|rank| self.fleet.worker(rank).is_drained()) {
                 self.turn_off(index);
             }

@@ -17,27 +17,24 @@ impl<O: Observer> Simulation<'_, O> {
     /// Lets every worker whose situation changed decide and start steps.
     pub(super) fn start_steps(&mut self) -> Result<(), SimError> {
         self.exhaust_instant_steps()?;
-        self.start_dirty()
+        self.start_changed()
     }
 
-    /// Starts steps of the workers in `dirty`.
-    pub(super) fn start_dirty(&mut self) -> Result<(), SimError> {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        self.fleet.widen_to_engines(&mut dirty);
-        dirty.sort_unstable();
-        dirty.dedup();
-        self.begin_passes(&dirty);
+    /// Starts steps of the workers whose situation changed.
+    pub(super) fn start_changed(&mut self) -> Result<(), SimError> {
+        let mut changed = self.fleet.take_changed();
+        self.begin_passes(&changed);
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a fast-forward of steps that could be predicted.
-        for &worker in &dirty {
+        for &worker in &changed {
             while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
             self.fleet.worker_mut(worker).drop_empty_batches();
         }
-        dirty.retain(|&worker| self.fleet.may_start(worker));
+        changed.retain(|&worker| self.fleet.may_start(worker));
         // KV that one of several ranks has reserved blocks for may be there at once.
         let is_settled = self.events.next_but_step_ends() != Some(self.clock.now_ns());
         let mut postponed = Vec::new();
-        let mut rest = &dirty[..];
+        let mut rest = &changed[..];
         while let Some(&worker) = rest.first() {
             if self.fleet.has_barrier(worker) {
                 let ranks = self.fleet.ranks_of(worker);
@@ -53,17 +50,13 @@ impl<O: Observer> Simulation<'_, O> {
                 self.start_step(worker, rest.is_empty())?;
             }
         }
-        dirty.clear();
-        // Starting a step only ever adds events, never changes other workers.
-        debug_assert!(self.dirty.is_empty());
-        dirty.append(&mut postponed);
-        self.dirty = dirty;
+        self.fleet.keep_changed(changed, &postponed);
         Ok(())
     }
 
     /// Passes begin of engines whose ranks count them together.
-    fn begin_passes(&mut self, dirty: &[u32]) {
-        for &worker in dirty {
+    fn begin_passes(&mut self, changed: &[u32]) {
+        for &worker in changed {
             if self.fleet.counts_passes(worker) {
                 self.fleet.begin_pass(worker);
             }
@@ -302,7 +295,7 @@ impl<O: Observer> Simulation<'_, O> {
         self.scratch.refused = refused;
         self.inject(index, &outputs)?;
         self.scratch.outputs = outputs;
-        self.dirty.push(index);
+        self.fleet.note_change(index);
         Ok(())
     }
 
@@ -394,7 +387,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.ledger.end_load(tag, self.clock.now_ns());
         }
         if !self.scratch.loaded.is_empty() || self.fleet.worker(index).has_deferred_lookups() {
-            self.dirty.push(index);
+            self.fleet.note_change(index);
         }
         self.expect_loads(index);
     }
