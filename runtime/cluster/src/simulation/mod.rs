@@ -3,15 +3,14 @@
 //! At each instant every due event is handled first; then every worker whose situation
 //! changed may start a step, in order of worker. Nothing here reads a clock or iterates
 //! in an order that could vary. Time is virtual unless the caller has a clock (`real_time.rs`).
-//! State belongs to the owners that a [`Simulation`] joins; its own are the time, the event
-//! queue and which workers to look at.
+//! State belongs to the owners that a [`Simulation`] joins, each with private fields; the files
+//! here say what events do to them.
 
 mod arrivals;
 mod clients;
 mod clock;
 mod cluster;
 mod facts;
-mod fast_forward;
 mod faults;
 mod forecast;
 mod kv_handoff;
@@ -25,8 +24,6 @@ mod steps;
 mod watchdog;
 
 use std::sync::Arc;
-
-use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
 
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
@@ -46,6 +43,7 @@ use facts::RunFacts;
 pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
 use observation::{Observation, sees_steps};
 pub use real_time::simulate_in_real_time;
+use steps::StepBuffers;
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
@@ -66,19 +64,7 @@ pub(crate) struct Simulation<'c, O: Observer> {
     fleet: Fleet,
     handoffs: KvHandoffs,
     observation: Observation<O>,
-    scratch: Scratch,
-}
-
-/// Lists that are kept for their room.
-#[derive(Default)]
-struct Scratch {
-    outputs: Vec<RequestOutput>,
-    remote_loads: Vec<RemoteLoad>,
-    tier_loads: Vec<TierLoad>,
-    loaded: Vec<u64>,
-    refused: Vec<u64>,
-    admitted: Vec<u64>,
-    durations_ns: Vec<u64>,
+    buffers: StepBuffers,
 }
 
 /// Runs `config` to its end, on one thread.
@@ -145,7 +131,7 @@ impl<O: Observer> Simulation<'_, O> {
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
             observation: Observation::new(observer, config, workers),
-            scratch: Scratch::default(),
+            buffers: StepBuffers::default(),
             facts,
         }
     }

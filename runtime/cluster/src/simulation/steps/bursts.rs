@@ -14,12 +14,7 @@ use crate::simulation::Simulation;
 impl<O: Observer> Simulation<'_, O> {
     /// Goes on from the step of a worker that ends at `end_ns` to the last one that starts before
     /// `horizon_ns` and must follow, or to one before it. Gives when that ends.
-    pub(in crate::simulation) fn decode_bursts(
-        &mut self,
-        index: u32,
-        mut end_ns: u64,
-        horizon_ns: u64,
-    ) -> Result<u64, SimError> {
+    pub(super) fn decode_bursts(&mut self, index: u32, mut end_ns: u64, horizon_ns: u64) -> Result<u64, SimError> {
         let role = self.fleet.worker(index).role();
         let needs = self.routing.needs(role);
         // Blocks for other engines are taken between steps, and events of the cache told in them.

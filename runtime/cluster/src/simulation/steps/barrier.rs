@@ -16,13 +16,13 @@ impl<O: Observer> Simulation<'_, O> {
     /// Starts a step of an engine with the ranks `ranks`, of which those in `together` have work,
     /// and goes through those that must follow unless they are watched. `is_last` unless other
     /// workers have yet to start at this instant.
-    pub(in crate::simulation) fn start_together(
+    pub(super) fn start_together(
         &mut self,
         ranks: Range<u32>,
         together: &[u32],
         is_last: bool,
     ) -> Result<(), SimError> {
-        let mut durations_ns = std::mem::take(&mut self.scratch.durations_ns);
+        let mut durations_ns = std::mem::take(&mut self.buffers.durations_ns);
         durations_ns.clear();
         let now_ns = self.clock.now_ns();
         let mut end_ns = self.book_together(&ranks, together, now_ns, 0)?;
@@ -45,7 +45,7 @@ impl<O: Observer> Simulation<'_, O> {
             }
             self.expect_step_end(index, end_ns);
         }
-        self.scratch.durations_ns = durations_ns;
+        self.buffers.durations_ns = durations_ns;
         Ok(())
     }
 
