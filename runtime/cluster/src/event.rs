@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::config::PoolRole;
+use crate::ledger::record::Outcome;
 
 /// Something that happens at an instant.
 ///
@@ -22,8 +23,8 @@ pub(crate) enum Event {
     TokenDue { worker: u32, incarnation: u32 },
     /// Something happens to a request that is answered as recorded.
     Played { tag: u64 },
-    /// The answer to a request is whole at its client.
-    Answered { tag: u64 },
+    /// The answer to a request is whole at its client, and the request is over.
+    Answered { tag: u64, outcome: Outcome },
     /// A link's next transfer completes, unless its load changed since.
     LinkProgress { link: u32, version: u64 },
     /// The last byte of a transfer arrives.
@@ -59,6 +60,9 @@ pub(crate) enum Event {
     /// The autoscaler of a pool decides.
     ScaleTick { pool: PoolRole },
 }
+
+// Each is moved several times on its way through a heap.
+const _: () = assert!(size_of::<Event>() <= 24);
 
 /// Events by time.
 ///

@@ -6,7 +6,7 @@ use vcr_core::plan::RemoteLoad;
 use vcr_core::{Prompt, RequestId};
 
 use crate::config::PoolRole;
-use crate::ledger::record::{GiveUp, Outcome};
+use crate::ledger::record::GiveUp;
 use crate::traffic::{Attempt, FollowUp, Patience, Turn};
 use crate::window::Window;
 
@@ -24,8 +24,8 @@ pub(crate) enum Stage {
     Refused,
     /// On no worker: it is answered as recorded. The next output is of this number.
     Played { row: u32, next_output: u32 },
-    /// On no worker: it has ended there so, and its answer is on its way to the client.
-    Answered { outcome: Outcome },
+    /// On no worker: it has ended there, and its answer is on its way to the client.
+    Answered,
 }
 
 /// The state of a request until it ends.
@@ -61,7 +61,7 @@ impl Live {
     pub(crate) fn is_at(&self, workers: &Range<u32>) -> bool {
         let on = match self.stage {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => Some(worker),
-            Stage::Waiting { .. } | Stage::Refused | Stage::Played { .. } | Stage::Answered { .. } => None,
+            Stage::Waiting { .. } | Stage::Refused | Stage::Played { .. } | Stage::Answered => None,
         };
         let source = self.source.map(|(worker, _)| worker);
         let destination = self.destination.as_ref().map(|(worker, _)| *worker);
@@ -113,7 +113,7 @@ impl InFlight {
 
     /// A request, unless it has ended, even if its client does not know yet.
     pub(crate) fn find(&self, tag: u64) -> Option<&Live> {
-        self.requests.get(tag)?.as_deref().filter(|live| !matches!(live.stage, Stage::Answered { .. }))
+        self.requests.get(tag)?.as_deref().filter(|live| !matches!(live.stage, Stage::Answered))
     }
 
     pub(crate) fn get(&self, tag: u64) -> &Live {

@@ -3,7 +3,7 @@
 use vcr_core::RejectReason;
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// It has not, yet.
     #[default]

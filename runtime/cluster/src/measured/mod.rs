@@ -413,8 +413,11 @@ impl MeasuredRun {
     /// When not one request could ever run.
     pub fn finish(self, facts: MeasuredFacts) -> Result<Report, SimError> {
         let arrived = self.ledger.arrived();
-        if arrived > 0 && self.ledger.total(Counter::Rejected) == arrived && facts.stopped_at_ns.is_none() {
-            let Outcome::Rejected(reason) = self.ledger.record(0).outcome else { unreachable!("all were rejected") };
+        if arrived > 0
+            && self.ledger.total(Counter::Rejected) == arrived
+            && facts.stopped_at_ns.is_none()
+            && let Outcome::Rejected(reason) = self.ledger.record(0).outcome
+        {
             return Err(SimError::NothingFits { requests: arrived, reason });
         }
         let workload_names = self.traffic.names();

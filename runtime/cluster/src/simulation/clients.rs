@@ -69,7 +69,7 @@ impl<O: Observer> Simulation<'_, O> {
             Stage::Prefill { worker, .. } | Stage::Decode { worker, .. } => {
                 vcr_core::ServingEngine::load(self.fleet.worker(worker).engine()).outstanding_prefill_tokens
             }
-            Stage::Waiting { .. } | Stage::Refused | Stage::Played { .. } | Stage::Answered { .. } => 0,
+            Stage::Waiting { .. } | Stage::Refused | Stage::Played { .. } | Stage::Answered => 0,
         }
     }
 

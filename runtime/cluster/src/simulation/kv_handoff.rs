@@ -85,7 +85,7 @@ impl<O: Observer> Simulation<'_, O> {
 
     fn try_reservation(&mut self, index: u32) -> Result<(), SimError> {
         match self.fleet.worker_mut(index).reserve_remote() {
-            Some(load) => self.start_transfer(load),
+            Some(load) => self.start_transfer(index, load),
             None => Ok(()),
         }
     }
@@ -105,22 +105,19 @@ impl<O: Observer> Simulation<'_, O> {
         } else if let Some((worker, load)) = live.destination.take() {
             live.stage = Stage::Decode { worker, id: load.request };
             self.ledger.enter_decode_worker(tag, worker);
-            self.start_transfer(load)
+            self.start_transfer(worker, load)
         } else {
             // The sampled token is not shown; the decode side samples it again.
             self.submit(tag, PoolRole::Decode)
         }
     }
 
-    /// A decode worker has reserved blocks: their content starts to move, once it is
+    /// The decode worker `worker` has reserved blocks: their content starts to move, once it is
     /// computed.
-    pub(super) fn start_transfer(&mut self, load: RemoteLoad) -> Result<(), SimError> {
+    pub(super) fn start_transfer(&mut self, worker: u32, load: RemoteLoad) -> Result<(), SimError> {
         let live = self.in_flight.get_mut(load.tag);
         let key = TransferKey { tag: load.tag, attempt: live.attempt };
         let Some((source, _)) = live.source else {
-            let Stage::Decode { worker, .. } = live.stage else {
-                unreachable!("only a decode worker reserves blocks before the prompt is computed")
-            };
             live.destination = Some((worker, load));
             return self.submit(load.tag, PoolRole::Prefill);
         };

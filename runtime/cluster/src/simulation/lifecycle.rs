@@ -191,7 +191,7 @@ impl<O: Observer> Simulation<'_, O> {
                 self.routing.withdraw(pool, tag);
                 None
             }
-            Stage::Refused | Stage::Played { .. } | Stage::Answered { .. } => None,
+            Stage::Refused | Stage::Played { .. } | Stage::Answered => None,
         };
         let is_left = |held: &(u32, RequestId)| !crashed.contains(&held.0);
         for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {
@@ -228,18 +228,18 @@ impl<O: Observer> Simulation<'_, O> {
         // Recorded times are the client's.
         let is_played = matches!(live.stage, Stage::Played { .. });
         let way_ns = if is_played { 0 } else { self.facts.overheads.answer_ns(output_tokens) };
-        live.stage = Stage::Answered { outcome };
+        live.stage = Stage::Answered;
         if way_ns == 0 {
-            self.answer(tag);
+            self.answer(tag, outcome);
         } else {
-            self.events.push(self.clock.now_ns().saturating_add(way_ns), Event::Answered { tag });
+            self.events.push(self.clock.now_ns().saturating_add(way_ns), Event::Answered { tag, outcome });
         }
     }
 
-    /// A client has its answer; its session goes on or makes room for another.
-    pub(super) fn answer(&mut self, tag: u64) {
+    /// A client has the answer to a request that ended so; its session goes on or makes room for
+    /// another.
+    pub(super) fn answer(&mut self, tag: u64, outcome: Outcome) {
         let live = self.in_flight.remove(tag);
-        let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
         self.ledger.end(tag, outcome, self.clock.now_ns());
         self.observation.ended(tag, self.ledger.record(tag));
         if self.facts.is_served {

@@ -294,7 +294,7 @@ impl<O: Observer> Simulation<'_, O> {
                 }
             }
             Event::Played { tag } => self.play(tag),
-            Event::Answered { tag } => self.answer(tag),
+            Event::Answered { tag, outcome } => self.answer(tag, outcome),
             Event::LinkProgress { link, version } => {
                 self.handoffs.progress(link, version, self.clock.now_ns(), &mut self.events);
             }

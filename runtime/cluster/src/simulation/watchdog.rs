@@ -45,7 +45,7 @@ impl<O: Observer> Simulation<'_, O> {
                 return format!("waits for pool `{name}`: for an engine, or its router");
             }
             Stage::Refused => return "is rejected when a step ends".to_owned(),
-            Stage::Answered { .. } => return "has its answer on the way".to_owned(),
+            Stage::Answered => return "has its answer on the way".to_owned(),
             Stage::Played { next_output, .. } => return format!("waits for its recorded output {next_output}"),
             Stage::Prefill { worker, id } | Stage::Decode { worker, id } => (self.fleet.worker(worker), id),
         };

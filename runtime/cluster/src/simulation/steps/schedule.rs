@@ -59,7 +59,7 @@ impl<O: Observer> Simulation<'_, O> {
         }
         let mut loads = std::mem::take(&mut self.buffers.remote_loads);
         for load in loads.drain(..) {
-            self.start_transfer(load)?;
+            self.start_transfer(index, load)?;
         }
         self.buffers.remote_loads = loads;
         if self.facts.foresees {
