@@ -6,13 +6,13 @@
 //! present instant, and a step that would go beyond the horizon the program has set ends the
 //! run.
 
+mod listener;
 mod served;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
-use vcr_core::{AnyEngine, Prompt, ServingEngine};
+use vcr_core::{Prompt, ServingEngine};
 
 use super::Simulation;
 use super::facts::RunFacts;
@@ -21,10 +21,11 @@ use crate::config::{Arrivals, Limit, PackedRows, PoolRole, RequestMix, RunConfig
 use crate::error::SimError;
 use crate::fleet::{Fleet, Health};
 use crate::ledger::record::{GiveUp, RequestRecord};
-use crate::observe::{EngineSample, Incident, Observer, RequestName, StepRecord, StepSink};
+use crate::observe::EngineSample;
 use crate::report::Report;
 use crate::routing::{RoutedTo, Routing};
 use crate::traffic::{FollowUp, Traffic, Turn};
+use listener::Listener;
 pub use served::{RequestOrigin, ServedRequest};
 
 /// Name of the workload that submitted requests belong to.
@@ -122,80 +123,6 @@ pub enum ClusterError {
     },
 }
 
-/// Keeps what the caller is to hear.
-#[derive(Default)]
-struct Listener {
-    wants_tokens: bool,
-    wants_series: bool,
-    outputs: Vec<ClusterOutput>,
-    /// Sees the steps.
-    steps: Option<Arc<dyn StepSink>>,
-    /// Names of requests for it, by their numbers here.
-    names: BTreeMap<u64, u64>,
-}
-
-impl Observer for Listener {
-    fn wants_steps(&self) -> bool {
-        self.wants_tokens
-    }
-
-    fn wants_series(&self) -> bool {
-        self.wants_series
-    }
-
-    fn wants_requests(&self) -> bool {
-        true
-    }
-
-    fn tokens(&mut self, request: u64, num_tokens: u32, at_ns: u64) {
-        self.outputs.push(ClusterOutput::Tokens { request, num_tokens, at_ns });
-    }
-
-    fn submitted(&mut self, worker: u32, tag: u64) {
-        let Some(steps) = &self.steps else { return };
-        match self.names.get(&tag) {
-            Some(number) => steps.submitted(worker, tag, RequestName::Number(*number)),
-            None => steps.submitted(worker, tag, RequestName::Text(&format!("{SUBMITTED}-{tag}"))),
-        }
-    }
-
-    fn aborted(&mut self, worker: u32, tag: u64) {
-        if let Some(steps) = &self.steps {
-            steps.aborted(worker, tag);
-        }
-    }
-
-    fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {
-        if let Some(steps) = &self.steps {
-            steps.scheduled(worker, engine);
-        }
-    }
-
-    fn started(&mut self, step: &StepRecord<'_>) {
-        if let Some(steps) = &self.steps {
-            steps.started(step.worker, (step.start_ns, step.end_ns), step.plan, step.engine);
-        }
-    }
-
-    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
-        if let Some(steps) = &self.steps {
-            steps.applied(worker, start_ns, end_ns, engine);
-        }
-    }
-
-    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
-        let Some(steps) = &self.steps else { return };
-        if incident.ends_engine() {
-            steps.ended(worker);
-        }
-        steps.incident(worker, at_ns, incident);
-    }
-
-    fn ended(&mut self, request: u64, record: &RequestRecord) {
-        self.outputs.push(ClusterOutput::Ended { request, record: Box::new(record.clone()) });
-    }
-}
-
 /// A cluster in virtual time that its caller steps.
 ///
 /// It has the pools, links, routers, autoscalers, faults and workloads of a [`RunConfig`]; of
@@ -250,7 +177,7 @@ impl Cluster {
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
         let traffic = Traffic::new(&config, config.topology.pools()[0].engine.hashed_blocks(), false);
         let submitted = config.workloads.len() as u32 - 1;
-        let listener = Listener { wants_tokens, ..Listener::default() };
+        let listener = Listener::new(wants_tokens);
         let mut simulation = Simulation::of(RunFacts::of(config), listener, fleet, routing, traffic);
         simulation.begin();
         Ok(Self { simulation, submitted, horizon_ns: u64::MAX, tokens: BTreeMap::new(), failure: None })
@@ -460,10 +387,10 @@ impl Cluster {
 
     /// Calls `callback` with the outputs of the present instant.
     fn deliver(&mut self, mut callback: impl FnMut(&ClusterOutput)) -> Result<(), ClusterError> {
-        let mut outputs = std::mem::take(&mut self.simulation.observation.observer_mut().outputs);
+        let mut outputs = self.simulation.observation.observer_mut().take_outputs();
         let delivered = catch_unwind(AssertUnwindSafe(|| outputs.iter().for_each(&mut callback)));
         outputs.clear();
-        self.simulation.observation.observer_mut().outputs = outputs;
+        self.simulation.observation.observer_mut().keep_room(outputs);
         delivered.map_err(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -92,7 +92,7 @@ impl Cluster {
         fleet.workers_mut().iter_mut().for_each(|worker| worker.show_tokens(tokens));
         let routing = Routing::new(&config, &fleet).map_err(failed)?;
         let traffic = Traffic::from_outside(&config);
-        let listener = Listener { wants_tokens: true, wants_series, steps, ..Listener::default() };
+        let listener = Listener::behind_server(wants_series, steps);
         let facts = RunFacts { is_served: true, ..RunFacts::of(config) };
         let mut simulation = Simulation::of(facts, listener, fleet, routing, traffic);
         simulation.begin_engines();
@@ -129,9 +129,8 @@ impl Cluster {
             played_row: origin.played_row,
         };
         let tag = self.simulation.ledger.arrived();
-        let listener = self.simulation.observation.observer_mut();
-        if let Some(number) = number.filter(|_| listener.steps.is_some()) {
-            listener.names.insert(tag, number);
+        if let Some(number) = number {
+            self.simulation.observation.observer_mut().name(tag, number);
         }
         let at_ns = self.simulation.clock.now_ns();
         let entered = self.simulation.open_instant(at_ns).and_then(|()| self.simulation.arrive(origin.workload, turn));

@@ -1,0 +1,112 @@
+//! The observer of a cluster that its caller steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vcr_core::AnyEngine;
+
+use super::{ClusterOutput, SUBMITTED};
+use crate::ledger::record::RequestRecord;
+use crate::observe::{Incident, Observer, RequestName, StepRecord, StepSink};
+
+/// Keeps what the caller is to hear.
+#[derive(Default)]
+pub(super) struct Listener {
+    wants_tokens: bool,
+    wants_series: bool,
+    outputs: Vec<ClusterOutput>,
+    /// Sees the steps.
+    steps: Option<Arc<dyn StepSink>>,
+    /// Names of requests for it, by their numbers here.
+    names: BTreeMap<u64, u64>,
+}
+
+impl Listener {
+    pub(super) fn new(wants_tokens: bool) -> Self {
+        Self { wants_tokens, ..Self::default() }
+    }
+
+    /// That of a cluster behind a server, which tells of each output token.
+    pub(super) fn behind_server(wants_series: bool, steps: Option<Arc<dyn StepSink>>) -> Self {
+        Self { wants_tokens: true, wants_series, steps, ..Self::default() }
+    }
+
+    /// A request has this number at its source, by which observers of steps know it.
+    pub(super) fn name(&mut self, request: u64, number: u64) {
+        if self.steps.is_some() {
+            self.names.insert(request, number);
+        }
+    }
+
+    /// Takes what the caller has not heard yet.
+    pub(super) fn take_outputs(&mut self) -> Vec<ClusterOutput> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// The caller has heard `outputs`, whose room is kept.
+    pub(super) fn keep_room(&mut self, outputs: Vec<ClusterOutput>) {
+        self.outputs = outputs;
+    }
+}
+
+impl Observer for Listener {
+    fn wants_steps(&self) -> bool {
+        self.wants_tokens
+    }
+
+    fn wants_series(&self) -> bool {
+        self.wants_series
+    }
+
+    fn wants_requests(&self) -> bool {
+        true
+    }
+
+    fn tokens(&mut self, request: u64, num_tokens: u32, at_ns: u64) {
+        self.outputs.push(ClusterOutput::Tokens { request, num_tokens, at_ns });
+    }
+
+    fn submitted(&mut self, worker: u32, tag: u64) {
+        let Some(steps) = &self.steps else { return };
+        match self.names.get(&tag) {
+            Some(number) => steps.submitted(worker, tag, RequestName::Number(*number)),
+            None => steps.submitted(worker, tag, RequestName::Text(&format!("{SUBMITTED}-{tag}"))),
+        }
+    }
+
+    fn aborted(&mut self, worker: u32, tag: u64) {
+        if let Some(steps) = &self.steps {
+            steps.aborted(worker, tag);
+        }
+    }
+
+    fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {
+        if let Some(steps) = &self.steps {
+            steps.scheduled(worker, engine);
+        }
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        if let Some(steps) = &self.steps {
+            steps.started(step.worker, (step.start_ns, step.end_ns), step.plan, step.engine);
+        }
+    }
+
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
+        if let Some(steps) = &self.steps {
+            steps.applied(worker, start_ns, end_ns, engine);
+        }
+    }
+
+    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
+        let Some(steps) = &self.steps else { return };
+        if incident.ends_engine() {
+            steps.ended(worker);
+        }
+        steps.incident(worker, at_ns, incident);
+    }
+
+    fn ended(&mut self, request: u64, record: &RequestRecord) {
+        self.outputs.push(ClusterOutput::Ended { request, record: Box::new(record.clone()) });
+    }
+}
