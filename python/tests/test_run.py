@@ -82,7 +82,7 @@ def test_errors_have_file_line_and_field(tmp_path, binary):
     error = caught.value
     assert (error.file, error.line, error.field) == (str(path), 2, "num_gpu_block")
     code, _, err = binary("run", path)
-    assert code == 2 and err.strip() == f"error: {error}"
+    assert code == error.exit_code == 2 and err.strip() == f"error: {error}"
     # Of a text the same, with its line.
     with pytest.raises(vcr.InputError) as caught:
         vcr.run(path.read_text())

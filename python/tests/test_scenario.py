@@ -133,8 +133,9 @@ def test_a_failing_class_is_named_with_its_line():
             raise ZeroDivisionError("no")
 
     script = SMALL.replace('fixed(#{ step: "10ms" })', 'plugin("wrong")')
-    with pytest.raises(vcr.FaultError, match=r"`wrong` failed: ZeroDivisionError: no \(.*test_scenario.py:\d+\)"):
+    with pytest.raises(vcr.FaultError, match=r"`wrong` failed: ZeroDivisionError: no \(.*test_scenario.py:\d+\)") as caught:
         vcr.run(script, plugins={"wrong": Wrong})
+    assert caught.value.exit_code == 3
     with pytest.raises(TypeError, match="invalid plugin `wrong`"):
         vcr.run(script, plugins={"wrong": int})
     with pytest.raises(vcr.InputError, match="unknown plugin `wrong`"):

@@ -23,7 +23,10 @@ class VcrError(Exception):
         line: Line in it, from 1.
         column: Column in that line, from 1.
         field: The option or field that is wrong, as far as the message names one.
+        exit_code: That of the command with this error.
     """
+
+    exit_code: int
 
     def __init__(
         self,
@@ -55,8 +58,12 @@ class VcrError(Exception):
 
 
 class InputError(VcrError, ValueError):
-    """A scenario, a file or an argument is wrong; exit code 2 of the command."""
+    """A scenario, a file or an argument is wrong."""
+
+    exit_code = 2
 
 
 class FaultError(VcrError, RuntimeError):
-    """A guest, a plugin or an engine failed while it ran; exit code 3 of the command."""
+    """A guest, a plugin or an engine failed while it ran."""
+
+    exit_code = 3

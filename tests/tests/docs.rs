@@ -15,6 +15,7 @@ use vcr_core::{
 };
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
+use vcr_frontend::dialects::anthropic;
 use vcr_tests::{Folder, check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
@@ -102,6 +103,23 @@ fn the_reference_of_commands_is_what_the_program_declares() {
     let _ = folder.vcr(&["man", "--out", ".", "--format", "markdown"]).ended(0);
     let page = fs::read_to_string(folder.path().join("commands.md")).expect("it was written");
     check_file("docs/reference/commands.md", &page);
+}
+
+#[test]
+fn the_reference_of_errors_has_every_code() {
+    let page = "reference/errors.md";
+    let help = Folder::new().vcr(&["--help"]).ended(0).stdout;
+    let (_, codes) = help.split_once("Exit codes:\n").expect("the help has them");
+    let codes = codes.lines().map_while(|line| line.trim().split_once("  "));
+    let rows: Vec<_> = codes.map(|(code, meaning)| vec![code.to_owned(), meaning.to_owned()]).collect();
+    check_table(page, "## Exit codes", &rows);
+    let row = |kind: &&vcr_frontend::ErrorKind| {
+        let status = kind.status.as_u16();
+        let theirs = anthropic::error(status, "")["error"]["type"].as_str().expect("a text").to_owned();
+        vec![status.to_string(), format!("`{}`", kind.name), format!("`{theirs}`"), kind.meaning.to_owned()]
+    };
+    let rows: Vec<_> = vcr_frontend::ERROR_KINDS.iter().map(row).collect();
+    check_table(page, "## Errors of a server", &rows);
 }
 
 #[test]

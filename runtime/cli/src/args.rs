@@ -28,8 +28,8 @@ use crate::guest::args::{self as guest, BuildArgs, CheckArgs as CheckGuestArgs, 
 use crate::guest::registry::{self, PullArgs, PushArgs};
 use crate::health;
 use crate::help::{
-    BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, EXIT_CODES, INSPECT_EXAMPLES, RECORD_EXAMPLES,
-    RUN_EXAMPLES, STEPS_EXAMPLES,
+    BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, INSPECT_EXAMPLES, RECORD_EXAMPLES, RUN_EXAMPLES,
+    STEPS_EXAMPLES, exit_codes,
 };
 use crate::inspect::captures::args as captures;
 #[cfg(feature = "live")]
@@ -59,7 +59,7 @@ const LAST: usize = 900;
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
-#[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "vcr", version, max_term_width = 100, after_help = exit_codes())]
 pub(crate) struct Cli {
     /// End the command after this time, such as 90s or 10m, and write the results so far, as after a signal.
     #[arg(long, global = true, display_order = LAST, value_name = "DURATION", value_parser = timeout)]

@@ -8,27 +8,57 @@ use vcr_scenario::Blame;
 
 use crate::terminal::text::{printable, without_rust_types};
 
-/// How a command ended.
+/// How a command ended. The help and the reference of errors have [`Exit::meaning`] of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All went well and every assertion passed.
+    /// Success.
     Passed = 0,
-    /// At least one assertion failed, or what was compared is not equal.
+    /// Failure of an assertion or of a comparison.
     CheckFailed = 1,
-    /// Bad usage or bad input.
+    /// An error of the user.
     BadInput = 2,
-    /// A guest or an engine failed.
+    /// An error while running.
     Fault = 3,
-    /// `vcr gate` holds a release.
+    /// `hold` of a gate.
     Held = 10,
-    /// `vcr gate` rolls a release back.
+    /// `rollback` of a gate.
     RolledBack = 20,
-    /// `--timeout` has passed; as `timeout(1)` says it.
+    /// End by `--timeout`, with the code of `timeout(1)`.
     TimedOut = 124,
-    /// Ended by SIGINT; as shells say it.
+    /// End by SIGINT, with the code of shells.
     Interrupted = 130,
-    /// Ended by SIGTERM; as shells say it.
+    /// End by SIGTERM, with the code of shells.
     Terminated = 143,
+}
+
+impl Exit {
+    /// All of them, by their codes.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Passed,
+        Self::CheckFailed,
+        Self::BadInput,
+        Self::Fault,
+        Self::Held,
+        Self::RolledBack,
+        Self::TimedOut,
+        Self::Interrupted,
+        Self::Terminated,
+    ];
+
+    /// The meaning of the code, for users.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Passed => "success: every assertion passed, no difference was found",
+            Self::CheckFailed => "an assertion failed, or a difference was found",
+            Self::BadInput => "bad usage, script or input file; a file or an address that cannot be used",
+            Self::Fault => "a guest or an engine failed",
+            Self::Held => "vcr gate holds a release",
+            Self::RolledBack => "vcr gate rolls a release back",
+            Self::TimedOut => "ended by --timeout",
+            Self::Interrupted => "ended by SIGINT",
+            Self::Terminated => "ended by SIGTERM",
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

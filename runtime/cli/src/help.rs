@@ -1,5 +1,7 @@
 //! Texts that the help of commands ends with: examples and exit codes.
 
+use crate::exit::Exit;
+
 /// The exit codes, as the help of every command lists them. A macro, because
 /// only literals can be put together into one.
 macro_rules! with_exit_codes {
@@ -17,13 +19,10 @@ macro_rules! with_exit_codes {
 }
 
 /// As above, for all commands together.
-pub(crate) const EXIT_CODES: &str = "Exit codes:
-  0  every assertion passed, no difference was found
-  1  an assertion failed, or a difference was found
-  2  bad usage, script or input file
-  3  a guest or an engine failed
-  10, 20  vcr gate holds a release, or rolls it back
-  124, 130, 143  ended by --timeout, SIGINT or SIGTERM";
+pub(crate) fn exit_codes() -> String {
+    let lines = Exit::ALL.map(|exit| format!("\n  {}  {}", exit as u8, exit.meaning()));
+    format!("Exit codes:{}", lines.concat())
+}
 
 /// As above, for commands that make no assertions.
 macro_rules! with_plain_exit_codes {
@@ -199,6 +198,31 @@ pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// The exit codes that the help of a command, and of those below it, has.
+    fn add_exit_codes(command: &clap::Command, found: &mut Vec<u8>) {
+        let texts = [command.get_after_help(), command.get_after_long_help()];
+        let texts = texts.into_iter().flatten().map(ToString::to_string).collect::<String>();
+        let codes = texts.split_once("Exit codes:\n").map_or("", |(_, codes)| codes);
+        for line in codes.lines().filter_map(|line| line.strip_prefix("  ")) {
+            let codes = line.split_once("  ").map_or("", |(codes, _)| codes).split(", ");
+            found.extend(codes.map(|code| code.parse::<u8>().unwrap_or_else(|_| panic!("no code: {line}"))));
+        }
+        command.get_subcommands().for_each(|below| add_exit_codes(below, found));
+    }
+
+    #[test]
+    fn exit_codes_of_commands_are_those_of_all() {
+        let mut command = crate::args::command();
+        command.build();
+        let mut found = Vec::new();
+        add_exit_codes(&command, &mut found);
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, Exit::ALL.map(|exit| exit as u8));
+    }
+
     /// The texts of a command and of those below it that are longer than a line of the help.
     fn add_wrapped(command: &clap::Command, found: &mut Vec<String>) {
         let texts = [command.get_before_help(), command.get_after_help()].into_iter().flatten();

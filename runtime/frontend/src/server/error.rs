@@ -9,6 +9,57 @@ use vcr_wire::RequestError;
 
 use crate::engine::EngineError;
 
+/// A kind of errors that clients can tell apart.
+#[derive(Debug)]
+pub struct ErrorKind {
+    /// The HTTP status, which is `code` of the error object.
+    pub status: StatusCode,
+    /// `type` of the error object.
+    pub name: &'static str,
+    /// The reasons for it, as the reference has them.
+    pub meaning: &'static str,
+}
+
+/// All kinds, in the order of their statuses.
+pub const ERROR_KINDS: [&ErrorKind; 7] =
+    [&INVALID, &MALFORMED, &NOT_FOUND, &TOO_MANY, &INTERNAL, &NOT_SIMULATED, &UNAVAILABLE];
+
+const INVALID: ErrorKind = ErrorKind {
+    status: StatusCode::BAD_REQUEST,
+    name: "BadRequestError",
+    meaning: "a field of the request is invalid, or the engine refused it",
+};
+const MALFORMED: ErrorKind = ErrorKind {
+    status: StatusCode::BAD_REQUEST,
+    name: "Bad Request",
+    meaning: "the body is no request: no JSON, or a field of another type",
+};
+const NOT_FOUND: ErrorKind = ErrorKind {
+    status: StatusCode::NOT_FOUND,
+    name: "NotFoundError",
+    meaning: "no such model, adapter or stored response",
+};
+const TOO_MANY: ErrorKind = ErrorKind {
+    status: StatusCode::TOO_MANY_REQUESTS,
+    name: "RateLimitError",
+    meaning: "as many requests wait as may",
+};
+const INTERNAL: ErrorKind = ErrorKind {
+    status: StatusCode::INTERNAL_SERVER_ERROR,
+    name: "InternalServerError",
+    meaning: "the engine failed or is gone; the log says why",
+};
+const NOT_SIMULATED: ErrorKind = ErrorKind {
+    status: StatusCode::NOT_IMPLEMENTED,
+    name: "NotImplementedError",
+    meaning: "vLLM has it, and it is not simulated",
+};
+const UNAVAILABLE: ErrorKind = ErrorKind {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    name: "ServiceUnavailableError",
+    meaning: "the engine is paused or takes no more requests; try again later",
+};
+
 /// An error for a client: a status and vLLM's error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
@@ -23,27 +74,27 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None }
+    fn new(kind: &ErrorKind, message: impl Into<String>) -> Self {
+        Self { status: kind.status, kind: kind.name, message: message.into(), param: None }
     }
 
     /// A request that cannot be served as it is.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message)
+        Self::new(&INVALID, message)
     }
 
     /// A body that is no request at all.
     #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "Bad Request", message)
+        Self::new(&MALFORMED, message)
     }
 
     /// Something that vLLM has and that is not simulated.
     #[must_use]
     pub fn not_simulated(what: &str) -> Self {
         let message = format!("{what} is not simulated.");
-        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplementedError", message)
+        Self::new(&NOT_SIMULATED, message)
     }
 
     /// As [`ApiError::invalid`], because of one parameter.
@@ -56,13 +107,13 @@ impl ApiError {
     #[must_use]
     pub fn unknown_model(model: &str) -> Self {
         let message = format!("The model `{model}` does not exist.");
-        Self { param: Some("model"), ..Self::new(StatusCode::NOT_FOUND, "NotFoundError", message) }
+        Self { param: Some("model"), ..Self::not_found(message) }
     }
 
     /// Something that does not exist.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFoundError", message)
+        Self::new(&NOT_FOUND, message)
     }
 
     /// A request with a chat template of its own.
@@ -77,13 +128,13 @@ impl ApiError {
     /// A failure that is not the client's.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", message)
+        Self::new(&INTERNAL, message)
     }
 
     /// Something that may work later.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", message)
+        Self::new(&UNAVAILABLE, message)
     }
 
     /// The failure of a request in its engine.
@@ -120,7 +171,7 @@ struct ErrorObject<'a> {
 
 impl From<JsonRejection> for ApiError {
     fn from(error: JsonRejection) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "Bad Request", error.body_text())
+        Self::new(&MALFORMED, error.body_text())
     }
 }
 
@@ -128,9 +179,7 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::UnknownRank { .. } => Self::invalid(error.to_string()),
-            EngineError::QueueFull { .. } => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", error.to_string())
-            }
+            EngineError::QueueFull { .. } => Self::new(&TOO_MANY, error.to_string()),
             EngineError::Full => Self::unavailable(error.to_string()),
             EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),
         }
