@@ -5,10 +5,11 @@
 //! place.
 
 use crate::config::Drafting;
+use crate::engine::Engine;
 use crate::engine::kv_loads::External;
 use crate::engine::pause::PauseState;
+use crate::engine::queues::QueueKind;
 use crate::engine::schedule::{Scan, spare_lookahead};
-use crate::engine::{Engine, QueueKind};
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
@@ -35,9 +36,7 @@ impl Engine {
             self.note_running_loras(plan, scan);
         }
         let stop = self.admit_waiting(plan, scan);
-        while let Some((kind, id)) = self.skipped.pop() {
-            self.push_skipped(kind, id);
-        }
+        self.queues.return_stepped_over(&mut self.requests);
         stop
     }
 
@@ -47,17 +46,17 @@ impl Engine {
             if !self.has_waiting_requests() {
                 return AdmissionStop::Drained;
             }
-            let Some(mut kind) = self.next_queue() else {
+            let Some(mut kind) = self.queues.next(self.pause_state) else {
                 return AdmissionStop::Paused;
             };
             if kind == QueueKind::KvReady && !is_head_stuck && self.is_preempted_first() {
                 kind = QueueKind::Waiting;
             }
-            if kind == QueueKind::Waiting && self.destinations.len() > 0 {
+            if kind == QueueKind::Waiting && self.queues.num_destinations() > 0 {
                 return AdmissionStop::Blocks;
             }
             if kind == QueueKind::Waiting {
-                kind = self.next_without_kv();
+                kind = self.queues.next_without_kv(&self.requests);
             }
             if kind == QueueKind::Waiting && self.refuse_first(plan) {
                 continue;
@@ -70,7 +69,8 @@ impl Engine {
             if self.running.len() + self.num_waiting_sessions() >= self.config.max_running() {
                 return AdmissionStop::RunningSlots;
             }
-            let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
+            let id = self.queues.pop(kind, &mut self.requests);
+            let id = id.expect("some request waits in the queue whose turn it is");
             scan.scheduled_budget += u32::from(is_free);
             scan.input_budget += u32::from(is_free);
             let admission = self.admit(id, kind, plan, scan);
@@ -81,20 +81,20 @@ impl Engine {
                 scan.input_budget -= u32::from(is_free);
             }
             match admission {
-                Admission::Admitted { .. } => self.set_deferred(id, false),
-                Admission::Loading => self.set_deferred(id, true),
+                Admission::Admitted { .. } => self.queues.set_deferred(id, false, &mut self.requests),
+                Admission::Loading => self.queues.set_deferred(id, true, &mut self.requests),
                 Admission::SteppedOver => {
                     if self.requests[id].flags.has(Flags::LOST_LOAD) {
                         self.forget_load(id);
                         kind = QueueKind::Waiting;
                     }
-                    self.skipped.push((kind, id));
-                    self.set_deferred(id, true);
+                    self.queues.step_over(kind, id);
+                    self.queues.set_deferred(id, true, &mut self.requests);
                 }
                 Admission::Blocked(stop) => {
-                    self.push_waiting_front(kind, id);
+                    self.queues.push_front(kind, id, &mut self.requests);
                     let nothing_runs = self.running.is_empty() && plan.total_num_scheduled_tokens == 0;
-                    if is_head_stuck || !nothing_runs || self.kv_ready.len() == 0 || kind == QueueKind::KvReady {
+                    if is_head_stuck || !nothing_runs || self.queues.num_kv_ready() == 0 || kind == QueueKind::KvReady {
                         return stop;
                     }
                     // Those that have their blocks are all that can make room for it.
@@ -107,12 +107,12 @@ impl Engine {
     /// Refuses the head of the waiting queue if it can never run, which costs no token
     /// budget but is done only while there are running slots (Dynamo 1.6's mocker).
     fn refuse_first(&mut self, plan: &mut StepPlan) -> bool {
-        let head = self.waiting.peek(&self.requests).filter(|&id| self.requests[id].is_refused);
+        let head = self.queues.peek_waiting(&self.requests).filter(|&id| self.requests[id].is_refused);
         let Some(id) = head.filter(|_| self.running.len() < self.config.max_running()) else { return false };
-        self.waiting.pop(&mut self.requests);
+        self.queues.pop(QueueKind::Waiting, &mut self.requests);
         plan.refused.push(self.requests[id].tag);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
-        self.set_deferred(id, false);
+        self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
         self.drop_request(id);
         true
@@ -122,9 +122,12 @@ impl Engine {
     /// whose KV has arrived.
     fn is_preempted_first(&mut self) -> bool {
         self.config.quirks().resumes_preempted_first()
-            && self.destinations.len() == 0
+            && self.queues.num_destinations() == 0
             && self.pause_state == PauseState::Unpaused
-            && self.waiting.peek(&self.requests).is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
+            && self
+                .queues
+                .peek_waiting(&self.requests)
+                .is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
     }
 
     fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {

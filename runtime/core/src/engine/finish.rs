@@ -12,12 +12,12 @@ impl Engine {
             self.end_offloading(id, self.requests[id].num_computed_tokens);
         }
         match self.requests[id].status {
-            RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
-            RequestStatus::Waiting | RequestStatus::Preempted => self.leave_waiting(id),
-            RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
+            RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::RemoteKvReady => {
+                self.queues.leave(id, &mut self.requests);
+            }
             RequestStatus::WaitingForInput => self.leave_waiting_for_input(id),
             RequestStatus::WaitingForRemoteKv => {
-                self.num_loading -= 1;
+                self.queues.end_load();
                 if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) {
                     tiers.forget_load(id);
                 }
@@ -30,7 +30,7 @@ impl Engine {
             RequestStatus::Finished => return,
         }
         self.close_session(id);
-        self.set_deferred(id, false);
+        self.queues.set_deferred(id, false, &mut self.requests);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.note_ended(id);
@@ -67,7 +67,7 @@ impl Engine {
     /// Applies the end of a request that has left all lists.
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.close_session(id);
-        self.set_deferred(id, false);
+        self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
         self.forget_items(id);
         self.end_reservation(id);

@@ -89,7 +89,7 @@ impl Engine {
     pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
         if !self.has_waiting_requests() {
             Some(AdmissionStop::Drained)
-        } else if self.next_queue().is_none() {
+        } else if self.queues.next(self.pause_state).is_none() {
             Some(AdmissionStop::Paused)
         } else if self.running.len() as u32 == self.config.step_tokens() {
             Some(AdmissionStop::Budget)

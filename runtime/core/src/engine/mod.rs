@@ -34,7 +34,7 @@ use self::fast_forward::steady_decode::SteadyDecode;
 use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
-pub(crate) use self::queues::QueueKind;
+use self::queues::WaitingQueues;
 use self::session::Sessions;
 use self::stagger::Stagger;
 use self::throttle::PrefillThrottle;
@@ -46,7 +46,6 @@ use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
 use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
-use crate::request::queue::WaitingQueue;
 use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
@@ -78,20 +77,7 @@ pub struct Engine {
     pub(crate) requests: RequestTable,
     /// In order of admission.
     pub(crate) running: Vec<RequestId>,
-    pub(crate) waiting: WaitingQueue,
-    /// Requests that were skipped, where the [rules](crate::SchedulerRules) queue them apart.
-    pub(crate) skipped_waiting: WaitingQueue,
-    /// Requests whose remote KV has arrived; admitted before `waiting`.
-    pub(crate) kv_ready: WaitingQueue,
-    /// Requests that wait for blocks for their remote KV, where these are taken
-    /// between steps.
-    pub(crate) destinations: WaitingQueue,
-    /// Whether the latest attempt to take such blocks came to nothing.
-    pub(crate) destination_blocked: bool,
-    /// Requests whose blocks a transfer is filling.
-    pub(crate) num_loading: usize,
-    /// Requests that are [`Request::deferred`].
-    pub(crate) num_deferred: usize,
+    queues: WaitingQueues,
     pub(crate) pause_state: PauseState,
     pub(crate) throttle: PrefillThrottle,
     steps: StepsInFlight,
@@ -106,9 +92,6 @@ pub struct Engine {
     pub(crate) hit: Vec<BlockId>,
     /// The latest lookup over groups of layers, which hold its blocks.
     pub(crate) group_hit: GroupHit,
-    /// Scratch for requests stepped over while admitting, with the queue each
-    /// was taken from.
-    pub(crate) skipped: Vec<(QueueKind, RequestId)>,
     /// Scratch for the adapters that count against the cap.
     pub(crate) loras: Vec<u32>,
     /// Tags of requests preempted since the last plan took them over.
@@ -144,11 +127,7 @@ impl Engine {
                 false if config.rules.queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks),
                 caching => KvPool::new(config.num_gpu_blocks, caching),
             },
-            waiting: WaitingQueue::new(config.policy),
-            skipped_waiting: WaitingQueue::new(config.policy),
-            kv_ready: WaitingQueue::new(config.policy),
-            destinations: WaitingQueue::new(config.policy),
-            destination_blocked: false,
+            queues: WaitingQueues::new(&config),
             policy_book: PolicyBook::of(config.policy),
             steady_decode: SteadyDecode::new(&config),
             pace: None,
@@ -157,8 +136,6 @@ impl Engine {
             config,
             requests: RequestTable::default(),
             running: Vec::new(),
-            num_loading: 0,
-            num_deferred: 0,
             pause_state: PauseState::Unpaused,
             throttle: PrefillThrottle::default(),
             outputs: StepOutputs::default(),
@@ -168,7 +145,6 @@ impl Engine {
             reserved_blocks: 0,
             hit: Vec::new(),
             group_hit: GroupHit::default(),
-            skipped: Vec::new(),
             loras: Vec::new(),
             preempted_outside: Vec::new(),
             sessions: None,
@@ -208,8 +184,7 @@ impl Engine {
     /// Requests waiting for admission or for a KV transfer.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
-        let queued = self.waiting.len() + self.skipped_waiting.len() + self.kv_ready.len();
-        queued + self.destinations.len() + self.num_loading
+        self.queues.len()
     }
 
     /// Of [`Engine::num_waiting`] those that were skipped and not admitted
@@ -219,7 +194,7 @@ impl Engine {
     /// count that.
     #[must_use]
     pub fn num_skipped_waiting(&self) -> usize {
-        self.num_deferred
+        self.queues.num_deferred()
     }
 
     /// Requests the engine knows, held KV included.
@@ -393,11 +368,7 @@ impl Engine {
             self.requests[id].next_store_tokens = u32::MAX;
         }
         self.note_arrived(id, priority, tenant);
-        if self.waits_apart(id) {
-            self.destinations.push_back(id, &mut self.requests);
-        } else {
-            self.waiting.push_back(id, &mut self.requests);
-        }
+        self.queues.enter(id, &mut self.requests);
         Ok(id)
     }
 

@@ -1,6 +1,6 @@
 //! Pauses of the scheduler, and the work that they leave.
 
-use crate::engine::{Engine, QueueKind};
+use crate::engine::Engine;
 
 /// Extent of a pause of the scheduler. Names are vLLM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Engine {
         match self.pause_state {
             PauseState::Unpaused => self.num_running() + self.num_waiting() - self.num_waiting_sessions(),
             PauseState::PausedNew if self.config.rules.admits_loaded_under_pause() => {
-                let holding = self.kv_ready.len() + self.num_loading;
+                let holding = self.queues.num_kv_ready() + self.queues.num_loading();
                 self.num_running() + holding.saturating_sub(self.num_waiting_sessions())
             }
             PauseState::PausedNew => self.num_running(),
@@ -49,27 +49,11 @@ impl Engine {
     #[must_use]
     pub fn has_schedulable_requests(&self) -> bool {
         let runs = !self.running.is_empty() && self.pause_state != PauseState::PausedAll;
-        runs || (self.num_queued() > self.num_waiting_sessions() && self.next_queue().is_some())
-    }
-
-    fn num_queued(&self) -> usize {
-        self.waiting.len() + self.skipped_waiting.len() + self.kv_ready.len()
+        runs || (self.queues.num_queued() > self.num_waiting_sessions() && self.queues.next(self.pause_state).is_some())
     }
 
     /// Whether a request could be admitted if there were room and no pause.
     pub(crate) fn has_waiting_requests(&self) -> bool {
-        self.num_queued() > 0
-    }
-
-    /// The queue whose turn it is if any request waits; none if the pause keeps
-    /// them all out.
-    pub(crate) fn next_queue(&self) -> Option<QueueKind> {
-        match self.pause_state {
-            PauseState::PausedAll => None,
-            PauseState::PausedNew if !self.config.rules.admits_loaded_under_pause() => None,
-            _ if self.kv_ready.len() > 0 => Some(QueueKind::KvReady),
-            PauseState::PausedNew => None,
-            PauseState::Unpaused => Some(QueueKind::Waiting),
-        }
+        self.queues.num_queued() > 0
     }
 }

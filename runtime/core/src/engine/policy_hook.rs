@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::plugins::policy::{
     NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
 };
-use crate::request::{RequestId, RequestStatus};
+use crate::request::RequestId;
 
 /// A policy's preferences for a request, and its last reported state.
 #[derive(Clone, Copy, Debug)]
@@ -128,19 +128,7 @@ impl Engine {
             return;
         }
         request.rank = rank;
-        let queue = match self.requests[id].status {
-            RequestStatus::Waiting if self.waits_apart(id) => &mut self.destinations,
-            RequestStatus::Waiting | RequestStatus::Preempted if self.is_queued_apart(id) => &mut self.skipped_waiting,
-            RequestStatus::Waiting | RequestStatus::Preempted => &mut self.waiting,
-            RequestStatus::RemoteKvReady => &mut self.kv_ready,
-            RequestStatus::WaitingForRemoteKv
-            | RequestStatus::WaitingForInput
-            | RequestStatus::Running
-            | RequestStatus::HoldingKv
-            | RequestStatus::Finished => return,
-        };
-        queue.leave(id, &mut self.requests);
-        queue.push_back(id, &mut self.requests);
+        self.queues.reorder(id, &mut self.requests);
     }
 
     pub(crate) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {

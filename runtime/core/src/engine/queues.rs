@@ -1,78 +1,270 @@
-//! The queues that requests wait in for their admission.
+//! Requests that wait: the queues of those that wait for their admission, and the counts of the others.
 
-use crate::config::Policy;
-use crate::engine::Engine;
-use crate::request::RequestId;
+use crate::config::{EngineConfig, Policy, SchedulerRules};
+use crate::engine::pause::PauseState;
+use crate::request::queue::WaitingQueue;
+use crate::request::table::RequestTable;
+use crate::request::{KvRole, RequestId, RequestStatus};
 
 /// Queue that a request waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueKind {
+pub(super) enum QueueKind {
     Waiting,
     /// Of requests that were skipped, where the rules queue them apart.
     Skipped,
     KvReady,
 }
 
-impl Engine {
+/// The requests of an engine that do not run.
+#[derive(Debug)]
+pub(super) struct WaitingQueues {
+    waiting: WaitingQueue,
+    /// Requests that were skipped, where the [rules](crate::SchedulerRules) queue them apart.
+    skipped: WaitingQueue,
+    /// Requests whose remote KV has arrived; admitted before `waiting`.
+    kv_ready: WaitingQueue,
+    /// Requests that wait for blocks for their remote KV, where these are taken
+    /// between steps.
+    destinations: WaitingQueue,
+    /// Whether the latest attempt to take such blocks came to nothing.
+    is_destination_blocked: bool,
+    reserves_between_steps: bool,
+    is_fcfs: bool,
+    rules: SchedulerRules,
+    /// Requests whose blocks a transfer is filling.
+    num_loading: usize,
+    /// Requests that are [`Request::deferred`](crate::request::Request::deferred).
+    num_deferred: usize,
+    /// Scratch for requests stepped over while admitting, with the queue each
+    /// was taken from.
+    stepped_over: Vec<(QueueKind, RequestId)>,
+}
+
+impl WaitingQueues {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        let queue = || WaitingQueue::new(config.policy);
+        Self {
+            waiting: queue(),
+            skipped: queue(),
+            kv_ready: queue(),
+            destinations: queue(),
+            is_destination_blocked: false,
+            reserves_between_steps: config.quirks().reserves_between_steps(),
+            is_fcfs: config.policy == Policy::Fcfs,
+            rules: config.rules,
+            num_loading: 0,
+            num_deferred: 0,
+            stepped_over: Vec::new(),
+        }
+    }
+
+    /// All of them.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.num_queued() + self.destinations.len() + self.num_loading
+    }
+
+    /// Those that could be admitted if there were room and no pause.
+    #[inline]
+    pub(super) fn num_queued(&self) -> usize {
+        self.waiting.len() + self.skipped.len() + self.kv_ready.len()
+    }
+
+    /// Those whose KV has arrived.
+    #[inline]
+    pub(super) fn num_kv_ready(&self) -> usize {
+        self.kv_ready.len()
+    }
+
+    /// Those that wait for blocks, which they get between steps.
+    #[inline]
+    pub(super) fn num_destinations(&self) -> usize {
+        self.destinations.len()
+    }
+
+    /// Those whose KV is on its way.
+    #[inline]
+    pub(super) fn num_loading(&self) -> usize {
+        self.num_loading
+    }
+
+    /// Those that were skipped, or load KV, and were not admitted since.
+    #[inline]
+    pub(super) fn num_deferred(&self) -> usize {
+        self.num_deferred
+    }
+
+    /// The queue whose turn it is if any request waits; none if the pause keeps
+    /// them all out.
+    pub(super) fn next(&self, pause_state: PauseState) -> Option<QueueKind> {
+        match pause_state {
+            PauseState::PausedAll => None,
+            PauseState::PausedNew if !self.rules.admits_loaded_under_pause() => None,
+            _ if self.kv_ready.len() > 0 => Some(QueueKind::KvReady),
+            PauseState::PausedNew => None,
+            PauseState::Unpaused => Some(QueueKind::Waiting),
+        }
+    }
+
     /// Of the requests that hold no KV, the queue whose turn it is: that of skipped ones first, or the one whose head ranks
     /// before that of the other.
-    pub(crate) fn next_without_kv(&mut self) -> QueueKind {
-        if self.skipped_waiting.len() == 0 {
+    pub(super) fn next_without_kv(&mut self, requests: &RequestTable) -> QueueKind {
+        if self.skipped.len() == 0 {
             return QueueKind::Waiting;
         }
-        let [skipped, waiting] = [&mut self.skipped_waiting, &mut self.waiting].map(|queue| queue.peek(&self.requests));
+        let [skipped, waiting] = [&mut self.skipped, &mut self.waiting].map(|queue| queue.peek(requests));
         let place = |id: RequestId| {
-            let request = &self.requests[id];
+            let request = &requests[id];
             (request.rank, request.arrival_ns, request.sequence)
         };
-        let is_waiting_first = self.config.policy != Policy::Fcfs
+        let is_waiting_first = !self.is_fcfs
             && waiting.map(place).is_some_and(|place_of_waiting| {
                 skipped.map(place).is_none_or(|place_of_skipped| place_of_waiting < place_of_skipped)
             });
         if is_waiting_first { QueueKind::Waiting } else { QueueKind::Skipped }
     }
 
-    /// Takes a request that holds no KV out of the queue that it waits in.
-    pub(crate) fn leave_waiting(&mut self, id: RequestId) {
-        let queue = if self.is_queued_apart(id) { &mut self.skipped_waiting } else { &mut self.waiting };
-        queue.leave(id, &mut self.requests);
+    /// Of the requests that hold no KV and were not skipped, the one whose turn it is.
+    pub(super) fn peek_waiting(&mut self, requests: &RequestTable) -> Option<RequestId> {
+        self.waiting.peek(requests)
     }
 
-    /// Whether a request that holds no KV waits among those that were skipped.
-    pub(crate) fn is_queued_apart(&self, id: RequestId) -> bool {
-        self.requests[id].deferred && self.config.rules.queues_skipped_apart()
+    /// Takes the request whose turn it is in a queue.
+    pub(super) fn pop(&mut self, kind: QueueKind, requests: &mut RequestTable) -> Option<RequestId> {
+        self.queue_mut(kind).pop(requests)
     }
 
-    /// Counts a request among those of [`Engine::num_skipped_waiting`], or no more.
-    pub(crate) fn set_deferred(&mut self, id: RequestId, deferred: bool) {
-        let was = std::mem::replace(&mut self.requests[id].deferred, deferred);
+    /// Queues a request before all others, or by its rank.
+    pub(super) fn push_front(&mut self, kind: QueueKind, id: RequestId, requests: &mut RequestTable) {
+        self.queue_mut(kind).push_front(id, requests);
+    }
+
+    /// A request has come.
+    pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let queue = if self.is_destination(id, requests) { &mut self.destinations } else { &mut self.waiting };
+        queue.push_back(id, requests);
+    }
+
+    /// The outputs to a part of a resumable request have ended: it waits with its KV, if it has any left.
+    pub(super) fn enter_again(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let queue = if requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
+        queue.push_back(id, requests);
+    }
+
+    /// A request that holds no KV goes before others that hold none.
+    pub(super) fn enter_first(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let queue = if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting };
+        queue.push_front(id, requests);
+    }
+
+    /// Takes a request out of the queue that it waits in.
+    pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
+        if let Some(queue) = self.queue_of(id, requests) {
+            queue.leave(id, requests);
+        }
+    }
+
+    /// Puts a request where its rank is, if it waits in a queue.
+    pub(super) fn reorder(&mut self, id: RequestId, requests: &mut RequestTable) {
+        if let Some(queue) = self.queue_of(id, requests) {
+            queue.leave(id, requests);
+            queue.push_back(id, requests);
+        }
+    }
+
+    /// A request has been taken from a queue and is stepped over by this step.
+    pub(super) fn step_over(&mut self, from: QueueKind, id: RequestId) {
+        self.stepped_over.push((from, id));
+    }
+
+    /// Queues the requests that this step has stepped over, where the rules keep them.
+    pub(super) fn return_stepped_over(&mut self, requests: &mut RequestTable) {
+        while let Some((from, id)) = self.stepped_over.pop() {
+            let is_moved = from == QueueKind::Waiting && self.rules.queues_skipped_apart();
+            self.push_front(if is_moved { QueueKind::Skipped } else { from }, id, requests);
+        }
+    }
+
+    /// Counts a request among those that were skipped, or no more.
+    pub(super) fn set_deferred(&mut self, id: RequestId, deferred: bool, requests: &mut RequestTable) {
+        let was = std::mem::replace(&mut requests[id].deferred, deferred);
         self.num_deferred -= usize::from(was);
         self.num_deferred += usize::from(deferred);
     }
 
-    /// Takes the request whose turn it is in a queue.
-    pub(crate) fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
-        let queue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::Skipped => &mut self.skipped_waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.pop(&mut self.requests)
+    /// A request waits for its KV from now on.
+    pub(super) fn begin_load(&mut self) {
+        self.num_loading += 1;
     }
 
-    /// Queues a request before all others, or by its rank.
-    pub(crate) fn push_waiting_front(&mut self, kind: QueueKind, id: RequestId) {
-        let queue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::Skipped => &mut self.skipped_waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.push_front(id, &mut self.requests);
+    /// A request waits for its KV no more.
+    pub(super) fn end_load(&mut self) {
+        self.num_loading -= 1;
     }
 
-    /// Queues a request that this step has stepped over, where the rules keep it.
-    pub(crate) fn push_skipped(&mut self, from: QueueKind, id: RequestId) {
-        let is_moved = from == QueueKind::Waiting && self.config.rules.queues_skipped_apart();
-        self.push_waiting_front(if is_moved { QueueKind::Skipped } else { from }, id);
+    /// Queues a request whose KV has arrived: in the order of arrivals, or that in which loads have started.
+    pub(super) fn push_kv_ready(&mut self, id: RequestId, by_arrival: bool, requests: &mut RequestTable) {
+        if by_arrival {
+            self.kv_ready.push_back(id, requests);
+        } else {
+            self.kv_ready.push_in_order(id, requests);
+        }
+    }
+
+    /// Whether a request waits for blocks that it may get between steps.
+    #[inline]
+    pub(super) fn may_reserve(&self) -> bool {
+        self.destinations.len() > 0 && !self.is_destination_blocked
+    }
+
+    /// Says whether the latest attempt to give blocks to a request that waits for them came to nothing.
+    pub(super) fn set_destination_blocked(&mut self, is_blocked: bool) {
+        self.is_destination_blocked = is_blocked;
+    }
+
+    /// Takes the oldest request that waits for blocks.
+    pub(super) fn pop_destination(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
+        self.destinations.pop(requests)
+    }
+
+    /// There were no blocks for the oldest request that waits for them.
+    pub(super) fn return_destination(&mut self, id: RequestId, requests: &mut RequestTable) {
+        self.destinations.push_front(id, requests);
+    }
+
+    fn queue_mut(&mut self, kind: QueueKind) -> &mut WaitingQueue {
+        match kind {
+            QueueKind::Waiting => &mut self.waiting,
+            QueueKind::Skipped => &mut self.skipped,
+            QueueKind::KvReady => &mut self.kv_ready,
+        }
+    }
+
+    /// The queue that a request waits in, if it waits in one.
+    fn queue_of(&mut self, id: RequestId, requests: &RequestTable) -> Option<&mut WaitingQueue> {
+        match requests[id].status {
+            RequestStatus::Waiting if self.is_destination(id, requests) => Some(&mut self.destinations),
+            RequestStatus::Waiting | RequestStatus::Preempted if self.is_skipped(id, requests) => {
+                Some(&mut self.skipped)
+            }
+            RequestStatus::Waiting | RequestStatus::Preempted => Some(&mut self.waiting),
+            RequestStatus::RemoteKvReady => Some(&mut self.kv_ready),
+            RequestStatus::WaitingForInput if requests[id].num_computed_tokens > 0 => Some(&mut self.kv_ready),
+            RequestStatus::WaitingForInput => Some(&mut self.waiting),
+            RequestStatus::WaitingForRemoteKv
+            | RequestStatus::Running
+            | RequestStatus::HoldingKv
+            | RequestStatus::Finished => None,
+        }
+    }
+
+    /// Whether a request that has not run gets its blocks between steps.
+    fn is_destination(&self, id: RequestId, requests: &RequestTable) -> bool {
+        self.reserves_between_steps && requests[id].kv_role == KvRole::Destination
+    }
+
+    /// Whether a request that holds no KV waits among those that were skipped.
+    fn is_skipped(&self, id: RequestId, requests: &RequestTable) -> bool {
+        requests[id].deferred && self.rules.queues_skipped_apart()
     }
 }

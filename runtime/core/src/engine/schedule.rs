@@ -8,6 +8,7 @@
 use crate::config::{Drafting, Policy};
 use crate::engine::Engine;
 use crate::engine::pause::PauseState;
+use crate::engine::queues::QueueKind;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::policy::NO_CHUNK_CAP;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
@@ -367,7 +368,7 @@ impl Engine {
         let request = &self.requests[id];
         self.preempted_outside.push(request.tag);
         self.note_preempted(id);
-        self.waiting.push_front(id, &mut self.requests);
+        self.queues.push_front(QueueKind::Waiting, id, &mut self.requests);
     }
 
     /// Enters a chunk of `tokens` into the plan and marks it as computed. Its

@@ -136,7 +136,7 @@ impl Engine {
             Some(None) => return false,
             None => {
                 self.requests[id].status = RequestStatus::WaitingForInput;
-                self.set_deferred(id, true);
+                self.queues.set_deferred(id, true, &mut self.requests);
             }
         }
         let waits = self.requests[id].status == RequestStatus::WaitingForInput;
@@ -144,8 +144,7 @@ impl Engine {
             sessions.num_waiting += usize::from(waits);
             sessions.continuing.push(tag);
         }
-        let queue = if self.requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
-        queue.push_back(id, &mut self.requests);
+        self.queues.enter_again(id, &mut self.requests);
         true
     }
 
@@ -196,7 +195,6 @@ impl Engine {
         if let Some(sessions) = &mut self.sessions {
             sessions.num_waiting -= 1;
         }
-        let queue = if self.requests[id].num_computed_tokens > 0 { &mut self.kv_ready } else { &mut self.waiting };
-        queue.leave(id, &mut self.requests);
+        self.queues.leave(id, &mut self.requests);
     }
 }

@@ -63,6 +63,7 @@ impl Engine {
 
     /// Requests that wait for anything but room do not count: they were stepped over.
     fn note_waiting_prefills(&mut self) {
-        self.throttle.is_capacity_bound = self.num_waiting() - self.destinations.len() > self.num_deferred;
+        self.throttle.is_capacity_bound =
+            self.queues.len() - self.queues.num_destinations() > self.queues.num_deferred();
     }
 }

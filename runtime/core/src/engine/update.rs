@@ -132,7 +132,7 @@ impl Engine {
         if sampled.finish.is_some() {
             if stale {
                 self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
-                self.leave_waiting(id);
+                self.queues.leave(id, &mut self.requests);
             }
             let is_resumable = self.requests[id].flags.has(Flags::RESUMABLE);
             if !(is_resumable && self.goes_on(id)) {

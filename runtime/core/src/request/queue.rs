@@ -155,38 +155,37 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{EngineConfig, EngineConfigInput};
     use crate::request::{Prompt, RequestSpec};
 
-    /// Requests with the given priorities, all queued by submission order.
-    fn queued(policy: Policy, priorities: &[i32]) -> crate::Engine {
-        let config = EngineConfig::new(EngineConfigInput { policy, ..EngineConfigInput::default() }).unwrap();
-        let mut engine = crate::Engine::new(config);
+    /// Requests with the given priorities, all queued in their order.
+    fn queued(policy: Policy, priorities: &[i32]) -> (WaitingQueue, RequestTable) {
+        let (mut queue, mut requests) = (WaitingQueue::new(policy), RequestTable::default());
         for (tag, &priority) in priorities.iter().enumerate() {
             let mut prompt = Prompt::new(16, 0);
             prompt.push_run(tag as u64, 0, 8);
             let spec = RequestSpec { priority, ..RequestSpec::new(tag as u64, prompt, 1) };
-            engine.submit(spec).unwrap();
+            let id = requests.insert(Request::new(spec, tag as u64, 16, u32::MAX));
+            queue.push_back(id, &mut requests);
         }
-        engine
+        (queue, requests)
     }
 
     /// Ranks that change leave places behind. They are bounded by the queue's length.
     #[test]
     fn changing_ranks_keep_the_heap_small() {
-        let mut engine = queued(Policy::Ranked, &[0; 50]);
+        let (mut queue, mut requests) = queued(Policy::Ranked, &[0; 50]);
         for turn in 0..1_000 {
             for slot in 0..50 {
                 let id = RequestId(slot);
-                engine.waiting.leave(id, &mut engine.requests);
-                engine.requests[id].rank = (turn * 7 + i64::from(slot) * 13) % 101;
-                engine.waiting.push_back(id, &mut engine.requests);
+                queue.leave(id, &mut requests);
+                requests[id].rank = (turn * 7 + i64::from(slot) * 13) % 101;
+                queue.push_back(id, &mut requests);
             }
-            let Order::Ranked(heap) = &engine.waiting.order else { panic!("a ranked queue is a heap") };
+            let Order::Ranked(heap) = &queue.order else { panic!("a ranked queue is a heap") };
             assert!(heap.len() <= 2 * 50 + MAX_LEFT_PLACES, "{} places after turn {turn}", heap.len());
         }
-        let order: Vec<RequestId> = std::iter::from_fn(|| engine.waiting.pop(&mut engine.requests)).collect();
-        let ranks: Vec<i64> = order.iter().map(|&id| engine.requests[id].rank).collect();
+        let order: Vec<RequestId> = std::iter::from_fn(|| queue.pop(&mut requests)).collect();
+        let ranks: Vec<i64> = order.iter().map(|&id| requests[id].rank).collect();
         assert!(ranks.len() == 50 && ranks.is_sorted(), "{ranks:?}");
     }
 
@@ -199,22 +198,22 @@ mod tests {
             gone in proptest::collection::vec(any::<bool>(), 40),
         ) {
             let policy = if priority_policy { Policy::Priority } else { Policy::Fcfs };
-            let mut engine = queued(policy, &priorities);
+            let (mut queue, mut requests) = queued(policy, &priorities);
             let mut expected: Vec<(i32, u64)> = Vec::new();
             for (tag, &priority) in priorities.iter().enumerate() {
                 let id = RequestId(tag as u32);
                 if gone[tag] {
-                    engine.waiting.leave(id, &mut engine.requests);
+                    queue.leave(id, &mut requests);
                 } else {
                     expected.push((if priority_policy { priority } else { 0 }, tag as u64));
                 }
             }
             expected.sort_unstable();
-            prop_assert_eq!(engine.waiting.len(), expected.len());
+            prop_assert_eq!(queue.len(), expected.len());
             let popped: Vec<u64> =
-                std::iter::from_fn(|| engine.waiting.pop(&mut engine.requests)).map(|id| u64::from(id.0)).collect();
+                std::iter::from_fn(|| queue.pop(&mut requests)).map(|id| u64::from(id.0)).collect();
             prop_assert_eq!(popped, expected.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>());
-            prop_assert_eq!(engine.waiting.len(), 0);
+            prop_assert_eq!(queue.len(), 0);
         }
     }
 }

@@ -164,18 +164,15 @@ impl Engine {
         if !was_holding {
             request.load_order = order;
         }
-        self.num_loading += 1;
+        self.queues.begin_load();
         self.note_in_flight_prefill(id);
     }
 
     /// The load of a request is over: it goes on from its computed tokens, where it has waited.
     pub(crate) fn end_load(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
-        if self.config.quirks().admits_in_order_of_arrival() {
-            self.kv_ready.push_back(id, &mut self.requests);
-        } else {
-            self.kv_ready.push_in_order(id, &mut self.requests);
-        }
+        let by_arrival = self.config.quirks().admits_in_order_of_arrival();
+        self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
     }
 
     /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has

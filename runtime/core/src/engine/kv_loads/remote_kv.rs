@@ -14,22 +14,22 @@ impl Engine {
     /// an engine with [`crate::Reservations::BetweenSteps`]; the answer may be another one when
     /// a step was applied, a transfer completed or a request came.
     pub fn reserve_remote(&mut self) -> Option<RemoteLoad> {
-        self.destination_blocked = true;
+        self.queues.set_destination_blocked(true);
         if self.running.len() >= self.config.max_running() {
             return None;
         }
-        let id = self.destinations.pop(&mut self.requests)?;
+        let id = self.queues.pop_destination(&mut self.requests)?;
         self.hit.clear();
         let computed = self.lookup_prefix(id);
         let num_tokens = self.requests[id].num_tokens;
         if !self.allocate_admission(id, num_tokens, num_tokens, 0) {
-            self.destinations.push_front(id, &mut self.requests);
+            self.queues.return_destination(id, &mut self.requests);
             return None;
         }
         self.count_lookup(id, computed);
         self.set_computed(id, computed);
-        self.set_deferred(id, true);
-        self.destination_blocked = false;
+        self.queues.set_deferred(id, true, &mut self.requests);
+        self.queues.set_destination_blocked(false);
         Some(self.start_remote_load(id))
     }
 
@@ -117,12 +117,7 @@ impl Engine {
     /// the end of the step in flight.
     #[must_use]
     pub fn may_reserve(&self) -> bool {
-        self.destinations.len() > 0 && !self.destination_blocked
-    }
-
-    /// Whether a request that waits without KV does so in [`Engine::destinations`].
-    pub(crate) fn waits_apart(&self, id: RequestId) -> bool {
-        self.config.quirks().reserves_between_steps() && self.requests[id].kv_role == KvRole::Destination
+        self.queues.may_reserve()
     }
 
     /// Announces the transfer of blocks that the cache does not hold.
@@ -171,8 +166,7 @@ impl Engine {
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         self.forget_kv(id);
         self.requests[id].kv_role = KvRole::Local;
-        let queue = if self.is_queued_apart(id) { &mut self.skipped_waiting } else { &mut self.waiting };
-        queue.push_front(id, &mut self.requests);
+        self.queues.enter_first(id, &mut self.requests);
     }
 
     /// Frees the KV of a request that ended with [`KvRole::Source`].
@@ -205,6 +199,6 @@ impl Engine {
         let request = &mut self.requests[id];
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
         request.status = status;
-        self.num_loading -= 1;
+        self.queues.end_load();
     }
 }
