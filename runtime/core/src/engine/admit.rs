@@ -132,7 +132,7 @@ impl Engine {
 
     fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
         if self.config.rules.counts_adapters_of_all_running() {
-            for &id in &self.running {
+            for &id in self.running.iter() {
                 note_lora(&mut scan.loras, self.requests[id].lora);
             }
         } else {

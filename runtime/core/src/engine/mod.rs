@@ -16,6 +16,7 @@ mod pause;
 mod policy_hook;
 mod queues;
 mod reject;
+mod running;
 mod schedule;
 mod session;
 mod stagger;
@@ -35,6 +36,7 @@ use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use self::queues::WaitingQueues;
+use self::running::RunningRequests;
 use self::session::Sessions;
 use self::stagger::Stagger;
 use self::throttle::PrefillThrottle;
@@ -75,8 +77,7 @@ pub struct Engine {
     /// Requests that are [`Flags::IN_FLIGHT_PREFILL`], or were in this step.
     pub(crate) in_flight_prefills: Vec<RequestId>,
     pub(crate) requests: RequestTable,
-    /// In order of admission.
-    pub(crate) running: Vec<RequestId>,
+    running: RunningRequests,
     queues: WaitingQueues,
     pub(crate) pause_state: PauseState,
     pub(crate) throttle: PrefillThrottle,
@@ -92,10 +93,6 @@ pub struct Engine {
     pub(crate) hit: Vec<BlockId>,
     /// The latest lookup over groups of layers, which hold its blocks.
     pub(crate) group_hit: GroupHit,
-    /// Scratch for the adapters that count against the cap.
-    pub(crate) loras: Vec<u32>,
-    /// Tags of requests preempted since the last plan took them over.
-    pub(crate) preempted_outside: Vec<u64>,
     /// State for a policy that ranks, if there is one.
     pub(crate) policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
@@ -135,7 +132,7 @@ impl Engine {
             steps: StepsInFlight::new(config.max_steps_in_flight()),
             config,
             requests: RequestTable::default(),
-            running: Vec::new(),
+            running: RunningRequests::default(),
             pause_state: PauseState::Unpaused,
             throttle: PrefillThrottle::default(),
             outputs: StepOutputs::default(),
@@ -145,8 +142,6 @@ impl Engine {
             reserved_blocks: 0,
             hit: Vec::new(),
             group_hit: GroupHit::default(),
-            loras: Vec::new(),
-            preempted_outside: Vec::new(),
             sessions: None,
             next_sequence: 0,
         }

@@ -100,7 +100,7 @@ impl Engine {
 
     fn gather_progress(&self, book: &mut PolicyBook) {
         book.progress.clear();
-        for &id in &self.running {
+        for &id in self.running.iter() {
             let request = &self.requests[id];
             let (computed_tokens, output_tokens) = (request.num_computed_tokens, request.num_output_tokens());
             let standing = &mut book.standings[id.index()];

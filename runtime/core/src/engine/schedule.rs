@@ -74,7 +74,7 @@ impl Engine {
         if self.stagger.is_some() {
             self.begin_turn();
         }
-        plan.preempted.append(&mut self.preempted_outside);
+        self.running.take_preempted(&mut plan.preempted);
         plan.num_groups = self.groups.as_mut().map_or(0, |groups| {
             groups.begin_step();
             groups.len() as u32
@@ -89,7 +89,7 @@ impl Engine {
             draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
             encoder_budget: self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds()),
-            loras: std::mem::take(&mut self.loras),
+            loras: self.running.take_loras(),
             prefill_running: false,
             num_preempted: 0,
             defers_prefills: self.defers_prefills(),
@@ -120,8 +120,7 @@ impl Engine {
             self.stats.steps += 1;
         }
         self.note_prefills(&scan);
-        scan.loras.clear();
-        self.loras = scan.loras;
+        self.running.put_loras(scan.loras);
         if self.offloads {
             self.step_offloading(&plan);
         }
@@ -274,9 +273,7 @@ impl Engine {
             if !self.may_free_after(victim, scheduled_here) {
                 return false;
             }
-            let position = self.running.iter().position(|&other| other == victim);
-            let position = position.expect("a victim is running");
-            self.running.remove(position);
+            let position = self.running.remove(victim);
             let is_followed = scheduled_at.is_some() || self.config.rules.follows_moved_requests();
             if position < *index && is_followed && !self.config.quirks().preempts_oldest() {
                 *index -= 1;
@@ -288,7 +285,7 @@ impl Engine {
                 self.take_back(plan, &entry);
             }
             self.preempt(victim);
-            plan.preempted.append(&mut self.preempted_outside);
+            self.running.take_preempted(&mut plan.preempted);
             scan.num_preempted += 1;
             if victim == id {
                 return false;
@@ -366,7 +363,7 @@ impl Engine {
             self.requests[id].flags.set(Flags::NEEDS_ENCODER, has_items);
         }
         let request = &self.requests[id];
-        self.preempted_outside.push(request.tag);
+        self.running.note_preempted(request.tag);
         self.note_preempted(id);
         self.queues.push_front(QueueKind::Waiting, id, &mut self.requests);
     }

@@ -278,7 +278,7 @@ impl Engine {
             return (report, failed);
         }
         let (loading, _) = self.invalidate(&self.loading_in_order(), &report.invalid_blocks, plan);
-        let (running, lost_blocks) = self.invalidate(&self.running.clone(), &report.invalid_blocks, plan);
+        let (running, lost_blocks) = self.invalidate(&self.running.to_vec(), &report.invalid_blocks, plan);
         if recomputes {
             loading.iter().for_each(|&id| self.requests[id].flags.set(Flags::LOAD_FAILED, true));
         } else {
