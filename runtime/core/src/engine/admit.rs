@@ -111,7 +111,7 @@ impl Engine {
         let Some(id) = head.filter(|_| self.running.len() < self.config.max_running()) else { return false };
         self.queues.pop(QueueKind::Waiting, &mut self.requests);
         plan.refused.push(self.requests[id].tag);
-        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
         self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
         self.drop_request(id);
@@ -282,7 +282,7 @@ impl Engine {
         plan.has_sync_kv_loads |= external.tokens > 0;
         scan.prefill_admitted |= num_tokens - computed > 1;
         if computed + tokens < request.num_tokens {
-            self.note_in_flight_prefill(id);
+            self.prefills.note_in_flight(id, &mut self.requests);
         }
         self.running.push(id);
         self.note_admitted(id, computed);
@@ -434,7 +434,7 @@ impl Engine {
             request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
         }
         let after = request.outstanding_prefill_tokens();
-        self.outstanding_prefill_tokens -= u64::from(before - after);
+        self.prefills.subtract(before - after);
     }
 
     /// Blocks for `num_tokens` tokens and the slots of a burst.

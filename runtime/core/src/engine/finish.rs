@@ -31,7 +31,7 @@ impl Engine {
         }
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
-        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.note_ended(id);
             self.forget_items(id);

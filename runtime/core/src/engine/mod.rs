@@ -14,13 +14,13 @@ mod lookahead;
 mod pace;
 mod pause;
 mod policy_hook;
+mod prefills;
 mod queues;
 mod reject;
 mod running;
 mod schedule;
 mod session;
 mod stagger;
-mod throttle;
 mod update;
 
 pub use kv_loads::KvTransferReport;
@@ -35,11 +35,11 @@ use self::fast_forward::steady_decode::SteadyDecode;
 use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
+use self::prefills::Prefills;
 use self::queues::WaitingQueues;
 use self::running::RunningRequests;
 use self::session::Sessions;
 use self::stagger::Stagger;
-use self::throttle::PrefillThrottle;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
 use crate::kv::event::{KvEventLog, StoredBlocks};
@@ -74,18 +74,15 @@ pub struct Engine {
     pub(crate) hashes_blocks: bool,
     /// Order of the latest load of KV.
     pub(crate) next_load_order: u32,
-    /// Requests that are [`Flags::IN_FLIGHT_PREFILL`], or were in this step.
-    pub(crate) in_flight_prefills: Vec<RequestId>,
     pub(crate) requests: RequestTable,
     running: RunningRequests,
     queues: WaitingQueues,
     pub(crate) pause_state: PauseState,
-    pub(crate) throttle: PrefillThrottle,
+    prefills: Prefills,
     steps: StepsInFlight,
     pub(crate) outputs: StepOutputs,
     pub(crate) fast_forward: FastForward,
     pub(crate) stats: EngineStats,
-    pub(crate) outstanding_prefill_tokens: u64,
     /// Free blocks that admitted requests may still take; 0 where they were
     /// reserved none.
     pub(crate) reserved_blocks: u32,
@@ -117,7 +114,6 @@ impl Engine {
             deferred_frees: VecDeque::new(),
             hashes_blocks: config.enable_prefix_caching || config.has_offloading(),
             next_load_order: 0,
-            in_flight_prefills: Vec::new(),
             groups: KvGroups::of(&config),
             encoder: None,
             pool: match config.enable_prefix_caching {
@@ -134,11 +130,10 @@ impl Engine {
             requests: RequestTable::default(),
             running: RunningRequests::default(),
             pause_state: PauseState::Unpaused,
-            throttle: PrefillThrottle::default(),
+            prefills: Prefills::default(),
             outputs: StepOutputs::default(),
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
-            outstanding_prefill_tokens: 0,
             reserved_blocks: 0,
             hit: Vec::new(),
             group_hit: GroupHit::default(),
@@ -201,7 +196,7 @@ impl Engine {
     /// Prefill tokens not yet computed, over waiting and running requests.
     #[must_use]
     pub fn outstanding_prefill_tokens(&self) -> u64 {
-        self.outstanding_prefill_tokens
+        self.prefills.outstanding_tokens()
     }
 
     /// Tags of the running list, in its order.
@@ -343,7 +338,7 @@ impl Engine {
         let (priority, tenant, drawn, resumable) = (spec.priority, spec.tenant, spec.drawn, spec.resumable);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
-        self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        self.prefills.add(request.prefill_target_tokens);
         request.flags.set(Flags::NEEDS_ENCODER, !items.is_empty());
         if self.config.rules.hashes_last_item_alone() {
             request.omit_items(&items, self.config.block_size);

@@ -79,7 +79,7 @@ impl Engine {
             groups.begin_step();
             groups.len() as u32
         });
-        self.clean_in_flight_prefills();
+        self.prefills.clean_in_flight(&mut self.requests);
         if let Some(tiers) = &mut self.tiers {
             tiers.begin_step();
         }
@@ -386,7 +386,7 @@ impl Engine {
         let end = computed + tokens;
         let is_prefill = computed < request.prefill_target_tokens;
         if is_prefill {
-            self.outstanding_prefill_tokens -= u64::from(request.prefill_target_tokens.min(end) - computed);
+            self.prefills.subtract(request.prefill_target_tokens.min(end) - computed);
         }
         let samples = end >= request.num_tokens + u32::from(request.num_output_placeholders);
         request.num_computed_tokens = end;

@@ -175,7 +175,7 @@ impl Engine {
             request.hash_again(session.initial_hash_state, block_size);
         }
         request.prefill_target_tokens = request.num_tokens;
-        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+        self.prefills.add(request.outstanding_prefill_tokens());
         let holds_kv = request.num_computed_tokens > 0;
         request.flags.set(Flags::TAKEN_OVER, holds_kv);
         request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };

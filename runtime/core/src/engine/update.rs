@@ -131,7 +131,7 @@ impl Engine {
         }
         if sampled.finish.is_some() {
             if stale {
-                self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+                self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
                 self.queues.leave(id, &mut self.requests);
             }
             let is_resumable = self.requests[id].flags.has(Flags::RESUMABLE);
@@ -207,7 +207,7 @@ impl Engine {
         if stale {
             // It is to be computed again with the rest.
             request.prefill_target_tokens += num_kept_tokens;
-            self.outstanding_prefill_tokens += u64::from(num_kept_tokens);
+            self.prefills.add(num_kept_tokens);
         }
         Sampled { num_tokens, num_kept_tokens, finish }
     }

@@ -132,9 +132,7 @@ impl Engine {
             return;
         }
         request.kv_role = KvRole::Local;
-        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
-        request.prefill_target_tokens = request.num_tokens;
-        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+        self.prefills.recount(request, |request| request.prefill_target_tokens = request.num_tokens);
     }
 
     /// Counts what the connector had of a request that was given blocks.
@@ -165,7 +163,7 @@ impl Engine {
             request.load_order = order;
         }
         self.queues.begin_load();
-        self.note_in_flight_prefill(id);
+        self.prefills.note_in_flight(id, &mut self.requests);
     }
 
     /// The load of a request is over: it goes on from its computed tokens, where it has waited.
@@ -223,10 +221,7 @@ impl Engine {
 
     /// Sets the computed tokens of a request whose KV was loaded or lost.
     fn move_computed(&mut self, id: RequestId, computed: u32) {
-        let request = &mut self.requests[id];
-        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
-        request.num_computed_tokens = computed;
-        self.outstanding_prefill_tokens += u64::from(request.outstanding_prefill_tokens());
+        self.prefills.recount(&mut self.requests[id], |request| request.num_computed_tokens = computed);
     }
 
     /// Whether the blocks of a request may be others' at once.

@@ -38,49 +38,18 @@ impl Engine {
     /// `_spec_decode_step_blocks`).
     pub(crate) fn blocks_reserved_from_loads(&self) -> u32 {
         let step_tokens = self.draft_step_tokens();
-        let missing = |id: &RequestId| {
-            let request = &self.requests[*id];
+        let missing = |id: RequestId| {
+            let request = &self.requests[id];
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
             match &self.groups {
                 Some(groups) => {
                     let computed = request.num_computed_tokens;
-                    groups.missing_blocks(*id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
+                    groups.missing_blocks(id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
                 }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
             }
         };
-        let in_flight = self.in_flight_prefills.iter().filter(|&&id| self.is_in_flight_prefill(id));
-        in_flight.map(missing).sum::<u32>() + self.draft_step_blocks()
-    }
-
-    /// Notes that a request has a part of its prompt still to compute, or to load.
-    pub(crate) fn note_in_flight_prefill(&mut self, id: RequestId) {
-        if !self.is_in_flight_prefill(id) {
-            self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, true);
-            self.in_flight_prefills.retain(|other| *other != id);
-            self.in_flight_prefills.push(id);
-        }
-    }
-
-    /// Forgets those whose prompts were computed to their ends by the step before. One that this step ends still counts.
-    pub(crate) fn clean_in_flight_prefills(&mut self) {
-        if self.in_flight_prefills.is_empty() {
-            return;
-        }
-        let mut ids = std::mem::take(&mut self.in_flight_prefills);
-        ids.retain(|&id| {
-            let request = &mut self.requests[id];
-            if request.status == RequestStatus::Running && !request.flags.has(Flags::PREFILL_CHUNK) {
-                request.flags.set(Flags::IN_FLIGHT_PREFILL, false);
-            }
-            self.is_in_flight_prefill(id)
-        });
-        self.in_flight_prefills = ids;
-    }
-
-    fn is_in_flight_prefill(&self, id: RequestId) -> bool {
-        let request = &self.requests[id];
-        request.flags.has(Flags::IN_FLIGHT_PREFILL) && request.status != RequestStatus::Finished
+        self.prefills.in_flight(&self.requests).map(missing).sum::<u32>() + self.draft_step_blocks()
     }
 
     /// Whether a load of such a prompt's KV can start at all: alone in the engine it still leaves free what its own
@@ -184,15 +153,15 @@ impl Engine {
         self.end_reservation(id);
         self.release_blocks(id);
         let request = &mut self.requests[id];
-        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
         request.block_table.clear();
         request.capacity_tokens = 0;
         if self.pool.caching() {
             request.next_store_tokens = self.config.block_size;
         }
-        request.num_computed_tokens = 0;
-        request.prefill_target_tokens = request.num_tokens;
-        self.outstanding_prefill_tokens += u64::from(request.num_tokens);
+        self.prefills.recount(request, |request| {
+            request.num_computed_tokens = 0;
+            request.prefill_target_tokens = request.num_tokens;
+        });
     }
 
     pub(crate) fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
