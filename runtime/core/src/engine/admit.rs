@@ -6,16 +6,14 @@
 
 use crate::config::Drafting;
 use crate::engine::Engine;
+use crate::engine::kv_cache::Claim;
 use crate::engine::kv_loads::External;
 use crate::engine::pause::PauseState;
 use crate::engine::queues::QueueKind;
 use crate::engine::schedule::{Scan, spare_lookahead};
+use crate::kv::groups::KvGroups;
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
-
-/// Entries a block table is given room for beyond what is known of its request
-/// when it is admitted, so that decoding rarely moves a table.
-const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
 /// Result of an attempt to admit one waiting request.
 enum Admission {
@@ -167,9 +165,9 @@ impl Engine {
         let remote = is_destination && self.connector.is_none();
         let num_tokens = request.num_tokens;
         let mut computed = request.num_computed_tokens;
-        self.hit.clear();
+        self.kv_cache.clear_hit();
         if !ready {
-            computed = self.lookup_prefix(id);
+            computed = self.kv_cache.lookup_prefix(&mut self.requests[id], &self.config);
         }
         let local_tokens = computed;
         // The part that another engine has computed is transferred.
@@ -194,7 +192,7 @@ impl Engine {
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
             // A state that has come from elsewhere is at its last token, before which no draft was ever kept.
-            let has_loaded_state = ready && self.groups.as_ref().is_some_and(|groups| groups.has_states());
+            let has_loaded_state = ready && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 // Where there is no room below the longest sequence it was not padded, but by releases that wait.
@@ -211,12 +209,12 @@ impl Engine {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
             tokens = tokens.min(budget);
-            if self.groups.is_some() && tokens > 0 {
+            if self.kv_cache.has_groups() && tokens > 0 {
                 tokens = self.aligned_chunk(id, computed, tokens, false);
                 if tokens == 0 {
                     return Admission::Blocked(AdmissionStop::Budget);
                 }
-                let is_aligned = self.groups.as_ref().is_some_and(|groups| groups.aligns_chunks());
+                let is_aligned = self.kv_cache.groups().is_some_and(KvGroups::aligns_chunks);
                 if drafts > 0 && is_aligned && tokens != 1 + self.config.num_speculative_tokens {
                     (tokens, drafts) = (1, 0);
                 }
@@ -243,8 +241,8 @@ impl Engine {
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
-        let reserved = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
-        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), num_tokens, reserved) {
+        let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
+        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), reserved_blocks) {
             if let Some(encoder) = self.encoder.as_mut().filter(|_| needs_encoder) {
                 encoder.release(id);
             }
@@ -289,7 +287,7 @@ impl Engine {
         let kind = if was_preempted { ScheduledKind::Resumed } else { ScheduledKind::New };
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);
-        self.list_group_blocks(id, plan);
+        self.kv_cache.list_group_blocks(id, plan);
         self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
         if needs_encoder {
             self.commit_to_encoder(id, plan, scan);
@@ -321,101 +319,18 @@ impl Engine {
             && (rules.waits_for_drafts_at_the_end() || computed.saturating_add(drafts + 2) <= longest)
     }
 
-    /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
-    /// the tokens they hold. At least one token is always left to compute.
-    pub(crate) fn lookup_prefix(&mut self, id: RequestId) -> u32 {
-        if self.groups.is_some() {
-            return self.lookup_groups(id);
-        }
-        if !self.pool.caching() {
-            return 0;
-        }
+    /// Gives a request the hit of the latest lookup and blocks for `slots_tokens` tokens, or nothing; `reserved_blocks` stay
+    /// free.
+    pub(super) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, reserved_blocks: u32) -> bool {
+        let watermark_blocks = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let request = &mut self.requests[id];
-        request.ensure_hashed(self.config.block_size);
-        if request.flags.has(Flags::SKIPS_LOOKUP) {
-            return 0;
-        }
-        let most_tokens = request.num_tokens - u32::from(!self.config.quirks().caches_whole_prompts());
-        let most = (most_tokens / self.config.block_size) as usize;
-        let usable = most.min(request.block_hashes.len());
-        let mut hit = std::mem::take(&mut self.hit);
-        self.pool.lookup(&request.block_hashes[..usable], &mut hit);
-        if self.config.quirks().recomputes_last_cached_block() || self.config.drafting().drops_block {
-            hit.pop();
-        }
-        self.hit = hit;
-        (self.hit.len() as u32 * self.config.block_size).min(self.requests[id].num_tokens - 1)
-    }
-
-    /// Takes the hit and new blocks for an admission, or nothing; `reserved` blocks stay free.
-    pub(crate) fn allocate_admission(
-        &mut self,
-        id: RequestId,
-        slots_tokens: u32,
-        full_tokens: u32,
-        reserved: u32,
-    ) -> bool {
-        if self.groups.is_some() {
-            return self.allocate_group_admission(id, slots_tokens, full_tokens, reserved);
-        }
-        let held = self.requests[id].block_table.len() as u32;
-        let reused = self.hit.len() as u32;
-        // A hit on a free block takes that block out of the free list.
-        let revived = self.pool.count_free_among(&self.hit);
-        let cost = |tokens: u32| (self.blocks_for(tokens)).saturating_sub(held + reused) + revived;
-        let needed = cost(slots_tokens);
-        let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
-        let must_fit = if self.config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
-        let fits = if self.config.quirks().reserves_whole_output() {
-            // A request with a reservation has been admitted to the pool before.
-            self.requests[id].flags.has(Flags::RESERVES)
-                || cost(self.requests[id].end_tokens) + watermark + self.reserved_blocks <= self.pool.num_free()
-        } else {
-            must_fit.max(needed + reserved) + watermark <= self.pool.num_free()
-        };
-        if !fits {
-            return false;
-        }
-        self.pool.touch(&self.hit);
-        let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
-        // All known tokens will be computed unless it is preempted.
-        let known = self.blocks_for(full_tokens).max(held + reused + needed);
-        let request = &mut self.requests[id];
-        if reused > 0 {
-            request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
-        }
-        request.reserve(longest.min(known + MAX_SPARE_TABLE_BLOCKS), self.config.block_size);
-        request.block_table.extend_from_slice(&self.hit);
-        self.reserve_blocks(id);
-        self.grow_table(id, needed - revived);
-        true
-    }
-
-    /// Reserves the blocks that a request may still take, if they are guaranteed.
-    fn reserve_blocks(&mut self, id: RequestId) {
-        let reserves = self.config.quirks().reserves_whole_output();
-        if reserves && !self.requests[id].flags.has(Flags::RESERVES) {
-            self.requests[id].flags.set(Flags::RESERVES, true);
-            self.reserved_blocks += self.unused_reservation(id);
-        }
-    }
-
-    /// Releases blocks that a request has reserved and not taken.
-    pub(crate) fn end_reservation(&mut self, id: RequestId) {
-        if self.requests[id].flags.has(Flags::RESERVES) {
-            self.reserved_blocks -= self.unused_reservation(id);
-            self.requests[id].flags.set(Flags::RESERVES, false);
-        }
-    }
-
-    fn unused_reservation(&self, id: RequestId) -> u32 {
-        let request = &self.requests[id];
-        self.blocks_for(request.end_tokens) - request.block_table.len() as u32
+        let claim = Claim { slots_tokens, full_tokens: request.num_tokens, reserved_blocks, watermark_blocks };
+        self.kv_cache.allocate(id, claim, request, &self.config)
     }
 
     pub(crate) fn count_lookup(&mut self, id: RequestId, cached: u32) {
         let request = &self.requests[id];
-        if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
+        if !self.kv_cache.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
         }
         let resumed = request.flags.has(Flags::WAS_PREEMPTED) || self.was_session_preempted(id);
@@ -429,18 +344,12 @@ impl Engine {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;
-        if self.hit.len() as u32 * self.config.block_size > computed {
+        if self.kv_cache.num_hit_blocks() as u32 * self.config.block_size > computed {
             // Found as a whole: its last token is computed as a decode is.
             request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
         }
         let after = request.outstanding_prefill_tokens();
         self.prefills.subtract(before - after);
-    }
-
-    /// Blocks for `num_tokens` tokens and the slots of a burst.
-    pub(crate) fn blocks_for(&self, num_tokens: u32) -> u32 {
-        let slots = num_tokens.saturating_add(self.config.quirks().burst_tokens()).min(self.config.max_model_len());
-        slots.div_ceil(self.config.block_size)
     }
 }
 

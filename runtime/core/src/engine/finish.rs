@@ -81,7 +81,7 @@ impl Engine {
         let has_kv = self.connector.is_none() || !self.requests[id].block_table.is_empty();
         if self.requests[id].kv_role == KvRole::Source && has_kv {
             self.forget_pace(id);
-            self.trim_held_groups(id);
+            self.kv_cache.trim_held_groups(id, &self.requests[id]);
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);

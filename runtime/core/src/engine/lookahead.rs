@@ -31,7 +31,7 @@ impl Engine {
         } else {
             self.single_steps(most, &mut changes)
         };
-        steps.push_while_room(&changes[..most], self.pool.num_free());
+        steps.push_while_room(&changes[..most], self.pool().num_free());
     }
 
     /// Number of steps that can be predicted, of `most`; `changes` gets the blocks that each
@@ -64,7 +64,7 @@ impl Engine {
             && self.pause_state != PauseState::PausedAll
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
-            && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0 && self.groups.is_none())
+            && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0 && !self.kv_cache.has_groups())
             && self.repeated_stop().is_some()
             && !self.may_reserve()
             && !self.has_items_ahead()

@@ -8,7 +8,7 @@
 mod admit;
 pub mod fast_forward;
 mod finish;
-mod groups;
+mod kv_cache;
 mod kv_loads;
 mod lookahead;
 mod pace;
@@ -28,10 +28,9 @@ pub use pause::PauseState;
 pub use reject::RejectReason;
 pub use session::SessionInput;
 
-use std::collections::VecDeque;
-
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
+use self::kv_cache::KvCacheManager;
 use self::kv_loads::ConnectorState;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
@@ -42,9 +41,6 @@ use self::session::Sessions;
 use self::stagger::Stagger;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
-use crate::kv::event::{KvEventLog, StoredBlocks};
-use crate::kv::groups::{GroupHit, KvGroups};
-use crate::kv::pool::{BlockId, KvPool};
 use crate::kv::tiers::KvTiers;
 use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
@@ -56,10 +52,7 @@ use crate::stats::EngineStats;
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) config: EngineConfig,
-    pub(crate) pool: KvPool,
-    /// Blocks by group of layers, where there are others than one group of full attention. Block
-    /// tables of requests are in there, and what they have no more of is looked at as rarely.
-    pub(crate) groups: Option<Box<KvGroups>>,
+    kv_cache: KvCacheManager,
     /// Multimodal items and the encoder cache, once a request with items has come.
     pub(crate) encoder: Option<Box<Encoder>>,
     /// KV tiers below the device, if any.
@@ -68,10 +61,6 @@ pub struct Engine {
     pub(crate) connector: Option<Box<ConnectorState>>,
     /// Whether vLLM's connector for offloading decides what is found beyond the device: that of the tiers, or a driver's.
     pub(crate) offloads: bool,
-    /// Blocks that are free once a step is over, by its number, oldest first.
-    pub(crate) deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
-    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
-    pub(crate) hashes_blocks: bool,
     /// Order of the latest load of KV.
     pub(crate) next_load_order: u32,
     pub(crate) requests: RequestTable,
@@ -83,13 +72,6 @@ pub struct Engine {
     pub(crate) outputs: StepOutputs,
     pub(crate) fast_forward: FastForward,
     pub(crate) stats: EngineStats,
-    /// Free blocks that admitted requests may still take; 0 where they were
-    /// reserved none.
-    pub(crate) reserved_blocks: u32,
-    /// Scratch for prefix lookups.
-    pub(crate) hit: Vec<BlockId>,
-    /// The latest lookup over groups of layers, which hold its blocks.
-    pub(crate) group_hit: GroupHit,
     /// State for a policy that ranks, if there is one.
     pub(crate) policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
@@ -111,15 +93,9 @@ impl Engine {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size, config.rules))),
             connector: ConnectorState::of(&config),
             offloads: config.has_offloading(),
-            deferred_frees: VecDeque::new(),
-            hashes_blocks: config.enable_prefix_caching || config.has_offloading(),
             next_load_order: 0,
-            groups: KvGroups::of(&config),
+            kv_cache: KvCacheManager::new(&config),
             encoder: None,
-            pool: match config.enable_prefix_caching {
-                false if config.rules.queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks),
-                caching => KvPool::new(config.num_gpu_blocks, caching),
-            },
             queues: WaitingQueues::new(&config),
             policy_book: PolicyBook::of(config.policy),
             steady_decode: SteadyDecode::new(&config),
@@ -134,9 +110,6 @@ impl Engine {
             outputs: StepOutputs::default(),
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
-            reserved_blocks: 0,
-            hit: Vec::new(),
-            group_hit: GroupHit::default(),
             sessions: None,
             next_sequence: 0,
         }
@@ -146,17 +119,6 @@ impl Engine {
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
-    }
-
-    /// The KV pool, to look at.
-    #[must_use]
-    pub fn pool(&self) -> &KvPool {
-        &self.pool
-    }
-
-    /// The KV pool, to record its events.
-    pub fn pool_mut(&mut self) -> &mut KvPool {
-        &mut self.pool
     }
 
     /// Totals since the start.
@@ -310,7 +272,7 @@ impl Engine {
         if !self.config.enable_chunked_prefill && longest > u64::from(self.config.longest_chunk()) {
             return Err(RejectReason::ExceedsTokenBudget);
         }
-        if self.config.most_blocks(longest as u32) > u64::from(self.pool.num_usable()) {
+        if self.config.most_blocks(longest as u32) > u64::from(self.pool().num_usable()) {
             return Err(RejectReason::ExceedsKvPool);
         }
         Ok(())
@@ -354,80 +316,11 @@ impl Engine {
             self.open_session(id);
         }
         self.steady_decode.register(id, drawn.filter(|_| !resumable), self.config.block_size);
-        if !self.pool.caching() {
+        if !self.kv_cache.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }
         self.note_arrived(id, priority, tenant);
         self.queues.enter(id, &mut self.requests);
         Ok(id)
-    }
-
-    /// The blocks of a request that runs or whose KV is held, in the order of
-    /// its tokens; none where there are groups of layers.
-    #[must_use]
-    pub fn block_table(&self, id: RequestId) -> &[BlockId] {
-        &self.requests[id].block_table
-    }
-
-    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With
-    /// `preempt_running` all running requests are preempted first, to be
-    /// computed again, and what steps in flight still bring for them is dropped.
-    ///
-    /// Gives false, and leaves the cache as it is, while blocks are in use.
-    pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
-        if preempt_running {
-            self.dissolve_steady_decode();
-            while let Some(id) = self.running.pop() {
-                self.preempt(id);
-                self.requests[id].flags.set(Flags::DROPS_STALE, true);
-            }
-        }
-        let is_reset = self.pool.reset_cache();
-        if let Some(groups) = self.groups.as_mut().filter(|_| is_reset) {
-            groups.forget_cache();
-        }
-        is_reset
-    }
-
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache,
-    /// as far as their tokens are known.
-    #[inline]
-    pub(crate) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
-        let request = &self.requests[id];
-        if num_tokens.min(request.num_tokens) >= request.next_store_tokens {
-            self.store_more_blocks(id, num_tokens);
-        }
-    }
-
-    #[cold]
-    fn store_more_blocks(&mut self, id: RequestId, num_tokens: u32) {
-        if self.groups.is_some() {
-            return self.store_group_blocks(id, num_tokens);
-        }
-        let block_size = self.config.block_size;
-        let request = &mut self.requests[id];
-        // A drafter may write the last of them again, or a block's identity may not be known yet.
-        let settled = num_tokens.min(request.num_tokens).saturating_sub(self.config.drafting().unsettled_tokens());
-        let from = (request.next_store_tokens / block_size - 1) as usize;
-        let to = ((settled / block_size) as usize).min(request.block_hashes.len());
-        if to <= from {
-            return;
-        }
-        request.next_store_tokens = (to as u32 + 1).saturating_mul(block_size);
-        let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
-        let known: &[u32] = if request.flags.has(Flags::KEEPS_TOKENS) { &request.tokens } else { &[] };
-        let (blocks, hashes) = (&request.block_table[from..to], &request.block_hashes[from..to]);
-        let (start, end, tag) = (from as u32 * block_size, to as u32 * block_size, request.tag);
-        if self.pool.events().is_some_and(KvEventLog::has_places) {
-            let is_stored = self.pool.register(blocks, hashes);
-            if let Some(events) = self.pool.events_mut().filter(|_| is_stored) {
-                let blocks = hashes.iter().copied().zip((1..).map(|count| start + count * block_size));
-                let (group, block_tokens) = (0, block_size);
-                let stored = StoredBlocks { group, tag, parent, start, end, block_tokens, blocks, known };
-                events.stored_of_group(stored);
-            }
-            return;
-        }
-        self.pool.store(tag, parent, blocks, hashes, known.get(start as usize..end as usize).unwrap_or(&[]));
     }
 }

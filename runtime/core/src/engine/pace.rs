@@ -128,6 +128,7 @@ impl Engine {
 
     /// Whether requests have times of their own.
     #[must_use]
+    #[inline]
     pub fn has_request_times(&self) -> bool {
         self.pace.is_some()
     }

@@ -82,8 +82,8 @@ impl Engine {
             now_ns,
             budget_tokens: self.step_budget(),
             running_slots: self.config.max_running().saturating_sub(self.running.len()) as u32,
-            free_blocks: self.pool.num_free(),
-            total_blocks: self.pool.num_usable(),
+            free_blocks: self.pool().num_free(),
+            total_blocks: self.pool().num_usable(),
             events: &book.events,
             progress: &book.progress,
         };

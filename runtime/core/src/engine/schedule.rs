@@ -75,10 +75,7 @@ impl Engine {
             self.begin_turn();
         }
         self.running.take_preempted(&mut plan.preempted);
-        plan.num_groups = self.groups.as_mut().map_or(0, |groups| {
-            groups.begin_step();
-            groups.len() as u32
-        });
+        plan.num_groups = self.kv_cache.begin_step();
         self.prefills.clean_in_flight(&mut self.requests);
         if let Some(tiers) = &mut self.tiers {
             tiers.begin_step();
@@ -141,8 +138,8 @@ impl Engine {
 
     /// Enters into a plan, all else of which is decided, how full the engine is.
     pub(crate) fn note_occupancy(&self, plan: &mut StepPlan) {
-        plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
-        plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
+        plan.shape.kv_active_blocks = u64::from(self.pool().num_active());
+        plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size);
         plan.shape.waiting_requests = self.num_waiting() as u64;
     }
@@ -195,7 +192,7 @@ impl Engine {
             let mut tokens = running_chunk(request, max_model_len, scan);
             let computed = request.num_computed_tokens;
             let needs_encoder = tokens > 0 && request.flags.has(Flags::NEEDS_ENCODER);
-            if self.groups.is_some() {
+            if self.kv_cache.has_groups() {
                 tokens = self.aligned_chunk(id, computed, tokens, true);
             }
             if needs_encoder && tokens > 0 {
@@ -291,31 +288,6 @@ impl Engine {
                 return false;
             }
         }
-    }
-
-    /// Gives `id` blocks for `num_tokens` tokens and enters them into the plan. False if they are not
-    /// free.
-    pub(crate) fn give_blocks(&mut self, id: RequestId, num_tokens: u32, plan: &mut StepPlan) -> bool {
-        if self.groups.is_some() {
-            return self.grow_groups(id, num_tokens, Some(plan));
-        }
-        let have = self.requests[id].block_table.len() as u32;
-        let missing = self.blocks_for(num_tokens).saturating_sub(have);
-        if missing > self.pool.num_free() {
-            return false;
-        }
-        self.grow_table(id, missing);
-        plan.block_ids.extend_from_slice(&self.requests[id].block_table[have as usize..]);
-        true
-    }
-
-    pub(crate) fn grow_table(&mut self, id: RequestId, count: u32) {
-        let request = &mut self.requests[id];
-        self.pool.allocate(count, &mut request.block_table);
-        if request.flags.has(Flags::RESERVES) {
-            self.reserved_blocks -= count;
-        }
-        request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
     }
 
     fn eviction_rank(&self, id: RequestId) -> i64 {

@@ -21,7 +21,7 @@ impl Engine {
     /// # Panics
     /// When no step is in flight: a driver bug.
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
-        self.drain_deferred_frees();
+        self.kv_cache.free_deferred(self.steps.applied() + 1);
         let plan = self.steps.take_oldest();
         let (report, failed) = self.begin_report(Some(&plan));
         let mut out = std::mem::take(&mut self.outputs);
@@ -80,7 +80,7 @@ impl Engine {
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
         if entry.samples {
             let token = source.token(entry.tag, request.num_output_tokens());
-            request.push_output(token, self.hashes_blocks, self.config.block_size);
+            request.push_output(token, self.kv_cache.hashes_blocks(), self.config.block_size);
             out.tokens.push(token);
             out.outputs.push(RequestOutput {
                 request: entry.request,
@@ -177,7 +177,7 @@ impl Engine {
         source: &mut S,
         tokens: &mut Vec<u32>,
     ) -> Sampled {
-        let caching = self.hashes_blocks;
+        let caching = self.kv_cache.hashes_blocks();
         let block_size = self.config.block_size;
         let most_extra = self.config.quirks().burst_tokens();
         let request = &mut self.requests[entry.request];

@@ -49,8 +49,8 @@ impl ServingEngine for Engine {
             num_running: self.num_running(),
             num_waiting: self.num_waiting(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens(),
-            num_active_blocks: self.pool.num_active(),
-            num_usable_blocks: self.pool.num_usable(),
+            num_active_blocks: self.pool().num_active(),
+            num_usable_blocks: self.pool().num_usable(),
         }
     }
 
@@ -63,14 +63,14 @@ impl ServingEngine for Engine {
     }
 
     fn record_kv_events(&mut self, on: bool) {
-        self.pool.record_events(on);
+        self.pool_mut().record_events(on);
     }
 
     fn kv_events(&self) -> Option<&KvEventLog> {
-        self.pool.events()
+        self.pool().events()
     }
 
     fn clear_kv_events(&mut self) {
-        self.pool.clear_events();
+        self.pool_mut().clear_events();
     }
 }

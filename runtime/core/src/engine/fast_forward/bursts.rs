@@ -26,7 +26,7 @@ impl Engine {
             && self.config.num_speculative_tokens == 0
             && self.tiers.is_none()
             && self.decodes_all()
-            && most_blocks * self.running.len() <= self.pool.num_free() as usize
+            && most_blocks * self.running.len() <= self.pool().num_free() as usize
             && self.plan().scheduled.iter().all(|entry| goes_on(entry.request))
     }
 
@@ -54,7 +54,7 @@ impl Engine {
 
     /// Applies the step of `plan`.
     fn give_bursts<S: TokenSource + ?Sized>(&mut self, plan: &StepPlan, source: &mut S) {
-        let (caching, block_size) = (self.pool.caching(), self.config.block_size);
+        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size);
         let most_extra = self.config.quirks().burst_tokens();
         let out = &mut self.outputs;
         out.clear();

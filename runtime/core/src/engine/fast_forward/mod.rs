@@ -73,7 +73,7 @@ impl Engine {
             self.fill_blocks(steps);
             self.repeat_plan(steps);
         }
-        shape.kv_active_blocks = u64::from(self.pool.num_active());
+        shape.kv_active_blocks = u64::from(self.pool().num_active());
         let plan = self.steps.newest_mut();
         plan.shape = shape;
         plan.admission_stop = stop;
@@ -98,7 +98,7 @@ impl Engine {
     /// Gives every request its tokens, and notes at which steps its blocks are
     /// full or used up.
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
-        let caching = self.pool.caching();
+        let caching = self.kv_cache.caching();
         let block_size = self.config.block_size;
         let plan = self.steps.take_newest();
         let out = &mut self.outputs;
@@ -150,7 +150,7 @@ impl Engine {
                     self.store_full_blocks(id, computed);
                 }
             }
-            self.fast_forward.note_events(self.pool.events(), 1);
+            self.fast_forward.note_events(self.kv_cache.pool().events(), 1);
         }
         self.fast_forward.due_by_step = due;
     }

@@ -228,7 +228,7 @@ impl Engine {
         if members == 0 {
             return 0;
         }
-        if scan.budget() < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool.num_free() {
+        if scan.budget() < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool().num_free() {
             self.dissolve_steady_decode();
             return 0;
         }
@@ -252,7 +252,7 @@ impl Engine {
     fn blocks_due(&self, clock: u64) -> u32 {
         let due = self.steady_decode.calendar.due(clock);
         let lag = |id: &RequestId| clock - self.steady_decode.places[id.index()].known_at;
-        if let Some(groups) = &self.groups {
+        if let Some(groups) = self.kv_cache.groups() {
             let chunk = |id: &RequestId| {
                 let tokens = self.requests[*id].num_computed_tokens + lag(id) as u32;
                 Chunk { computed: tokens - 1, tokens, slots: tokens, prefill_end: 0 }
@@ -277,12 +277,12 @@ impl Engine {
             assert!(plan.scheduled.is_empty() || left == 0, "a request ends in a fast-forward");
             let quiet = self.steady_decode.busy_steps().trailing_zeros().min(left);
             self.steady_decode.pass(quiet);
-            fast_forward.note_events(self.pool.events(), quiet);
+            fast_forward.note_events(self.kv_cache.pool().events(), quiet);
             if quiet == left {
                 break;
             }
             self.step_steady_decode(plan);
-            fast_forward.note_events(self.pool.events(), 1);
+            fast_forward.note_events(self.kv_cache.pool().events(), 1);
         }
         self.count_steady_decode(plan);
     }
@@ -319,8 +319,10 @@ impl Engine {
             let end = request.num_computed_tokens + 1;
             let (grows, ends) = (end > request.capacity_tokens, steps_until_end(request) == 1);
             let first_block = plan.block_ids.len() as u32;
-            if grows && self.groups.is_some() {
-                let has_grown = self.grow_groups(id, end, ends.then_some(&mut *plan));
+            if grows && self.kv_cache.has_groups() {
+                let request = &mut self.requests[id];
+                let plan = ends.then_some(&mut *plan);
+                let has_grown = self.kv_cache.grow_groups(id, end, request, &self.config, plan);
                 assert!(has_grown, "blocks were counted before the step");
             } else if grows {
                 self.grow_table(id, 1);
@@ -328,7 +330,7 @@ impl Engine {
             self.store_full_blocks(id, end);
             if ends {
                 self.steady_decode.remove(id, &self.requests[id]);
-                if grows && self.groups.is_none() {
+                if grows && !self.kv_cache.has_groups() {
                     plan.block_ids.extend(self.requests[id].block_table.last());
                 }
                 self.commit(plan, id, ScheduledKind::Running, 1, None, first_block);
@@ -346,7 +348,7 @@ impl Engine {
         let steps = (clock - place.known_at) as u32;
         place.known_at = clock;
         let drawn = place.drawn.expect("a member's outputs are drawn");
-        let (caching, block_size) = (self.pool.caching(), self.config.block_size);
+        let (caching, block_size) = (self.kv_cache.caching(), self.config.block_size);
         let request = &mut self.requests[id];
         request.num_computed_tokens += steps;
         request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
@@ -370,9 +372,9 @@ impl Engine {
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
                 // The last step may be one in which some end.
                 most = most.min((steps_until_end(request) - lag) as usize);
-                if let Some(groups) = &self.groups {
+                if let Some(groups) = self.kv_cache.groups() {
                     let computed = request.num_computed_tokens + lag;
-                    most = most.min(groups.predict(&self.pool, id, computed, &mut changes[..most]));
+                    most = most.min(groups.predict(self.kv_cache.pool(), id, computed, &mut changes[..most]));
                     continue;
                 }
                 let mut grows_at = (steps_until_growth(request) - lag) as usize;

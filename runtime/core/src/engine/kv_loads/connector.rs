@@ -182,13 +182,8 @@ impl Engine {
         request.flags.set(Flags::TAKEN_OVER, true);
         let computed = request.num_computed_tokens;
         if has_failed && computed == 0 {
-            let blocks = std::mem::take(&mut request.block_table);
             request.flags.set(Flags::LOST_LOAD, true);
-            request.capacity_tokens = 0;
-            if self.pool.caching() {
-                request.next_store_tokens = self.config.block_size;
-            }
-            self.pool.release(&blocks);
+            self.kv_cache.take_unfilled(request, self.config.block_size);
             return;
         }
         self.store_full_blocks(id, computed);
@@ -224,33 +219,6 @@ impl Engine {
         self.prefills.recount(&mut self.requests[id], |request| request.num_computed_tokens = computed);
     }
 
-    /// Whether the blocks of a request may be others' at once.
-    pub(crate) fn may_free(&self, id: RequestId) -> bool {
-        self.may_free_after(id, 0)
-    }
-
-    /// The same if this number of its tokens in flight is taken back.
-    pub(crate) fn may_free_after(&self, id: RequestId, taken_back_tokens: u32) -> bool {
-        !self.config.defers_frees() || self.requests[id].num_in_flight_tokens == taken_back_tokens
-    }
-
-    /// Frees blocks of a request when the steps in flight are over.
-    pub(crate) fn defer_free(&mut self, id: RequestId) {
-        let blocks = self.requests[id].block_table.clone();
-        let fence = self.stats.steps;
-        if !blocks.is_empty() {
-            self.deferred_frees.push_back((fence, blocks));
-        }
-    }
-
-    /// Frees what has waited for the step whose result has come.
-    pub(crate) fn drain_deferred_frees(&mut self) {
-        let processed = self.steps.applied() + 1;
-        while let Some((_, blocks)) = self.deferred_frees.pop_front_if(|(fence, _)| *fence <= processed) {
-            self.pool.release(&blocks);
-        }
-    }
-
     /// Takes the report, and back what did not arrive. Gives it with the requests whose outputs of this step are dropped.
     pub(crate) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
         let Some(connector) = &mut self.connector else { return Default::default() };
@@ -277,7 +245,7 @@ impl Engine {
         if recomputes {
             loading.iter().for_each(|&id| self.requests[id].flags.set(Flags::LOAD_FAILED, true));
         } else {
-            self.evict(lost_blocks);
+            self.kv_cache.evict(lost_blocks);
             failed.extend(loading);
         }
         failed.extend(running);
@@ -379,18 +347,5 @@ impl Engine {
             self.move_computed(id, own.map_or(computed, |index| index as u32 * block_size));
         }
         (affected, lost)
-    }
-
-    /// Takes blocks out of the cache, in the order of their numbers.
-    fn evict(&mut self, mut blocks: Vec<BlockId>) {
-        blocks.sort_unstable();
-        blocks.dedup();
-        for block in blocks {
-            let Some(hash) = self.pool.key_of(block) else { continue };
-            self.pool.forget(block);
-            if let Some(events) = self.pool.events_mut() {
-                events.removed(hash);
-            }
-        }
     }
 }

@@ -19,10 +19,11 @@ impl Engine {
             return None;
         }
         let id = self.queues.pop_destination(&mut self.requests)?;
-        self.hit.clear();
-        let computed = self.lookup_prefix(id);
-        let num_tokens = self.requests[id].num_tokens;
-        if !self.allocate_admission(id, num_tokens, num_tokens, 0) {
+        self.kv_cache.clear_hit();
+        let request = &mut self.requests[id];
+        let num_tokens = request.num_tokens;
+        let computed = self.kv_cache.lookup_prefix(request, &self.config);
+        if !self.allocate_admission(id, num_tokens, 0) {
             self.queues.return_destination(id, &mut self.requests);
             return None;
         }
@@ -41,7 +42,7 @@ impl Engine {
         let missing = |id: RequestId| {
             let request = &self.requests[id];
             let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
-            match &self.groups {
+            match self.kv_cache.groups() {
                 Some(groups) => {
                     let computed = request.num_computed_tokens;
                     groups.missing_blocks(id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
@@ -62,7 +63,7 @@ impl Engine {
             return Ok(());
         }
         let needed = self.config.most_blocks(prompt_tokens) + u64::from(self.draft_step_blocks());
-        if needed > u64::from(self.pool.num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
+        if needed > u64::from(self.pool().num_usable()) { Err(RejectReason::LoadNeverFits) } else { Ok(()) }
     }
 
     /// Slots of a step with drafts, and of what the drafter reads ahead; none without drafts.
@@ -76,7 +77,7 @@ impl Engine {
     /// Blocks for such a step that begins new ones.
     fn draft_step_blocks(&self) -> u32 {
         let step_tokens = self.draft_step_tokens();
-        match &self.groups {
+        match self.kv_cache.groups() {
             Some(groups) => groups.new_blocks(step_tokens),
             None => step_tokens.div_ceil(self.config.block_size),
         }
@@ -95,7 +96,7 @@ impl Engine {
         let request = &self.requests[id];
         let cached_tokens = request.num_computed_tokens;
         let missing_tokens = request.prompt_tokens - cached_tokens;
-        let of_groups = self.groups.as_ref().map(|groups| groups.moved_tokens(cached_tokens, request.prompt_tokens));
+        let of_groups = self.kv_cache.groups().map(|groups| groups.moved_tokens(cached_tokens, request.prompt_tokens));
         RemoteLoad {
             request: id,
             tag: request.tag,
@@ -153,11 +154,7 @@ impl Engine {
         self.end_reservation(id);
         self.release_blocks(id);
         let request = &mut self.requests[id];
-        request.block_table.clear();
-        request.capacity_tokens = 0;
-        if self.pool.caching() {
-            request.next_store_tokens = self.config.block_size;
-        }
+        self.kv_cache.forget_table(request, self.config.block_size);
         self.prefills.recount(request, |request| {
             request.num_computed_tokens = 0;
             request.prefill_target_tokens = request.num_tokens;

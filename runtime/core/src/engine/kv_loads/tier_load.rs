@@ -28,7 +28,7 @@ impl Engine {
         self.tiers = tiers;
     }
 
-    /// Blocks that the tiers hold beyond `self.hit`. At least one token is always
+    /// Blocks that the tiers hold beyond the latest hit. At least one token is always
     /// left to compute.
     pub(crate) fn lookup_tiers(&mut self, id: RequestId) -> u32 {
         let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) else { return 0 };
@@ -38,17 +38,17 @@ impl Engine {
         }
         let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
         let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
-        let beyond = &usable[self.hit.len().min(usable.len())..];
+        let beyond = &usable[self.kv_cache.num_hit_blocks().min(usable.len())..];
         let run = tiers.find_run(beyond);
         // Found blocks count as used, whether or not they can be loaded now.
         tiers.touch(&beyond[..run.blocks() as usize]);
         run.blocks()
     }
 
-    /// Starts to load `blocks` blocks beyond `self.hit` into blocks that the
+    /// Starts to load `blocks` blocks beyond the latest hit into blocks that the
     /// request has been given. It waits without a running slot until they are there.
     pub(crate) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
-        let first = self.hit.len();
+        let first = self.kv_cache.num_hit_blocks();
         let block_size = self.config.block_size;
         let request = &self.requests[id];
         let end = first + blocks as usize;
@@ -88,7 +88,7 @@ impl Engine {
 
     fn tier_load_complete(&mut self, id: RequestId, end_tokens: u32) {
         self.end_load(id);
-        self.hit.clear();
+        self.kv_cache.clear_hit();
         self.set_computed(id, end_tokens);
     }
 

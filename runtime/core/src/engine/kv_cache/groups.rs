@@ -4,25 +4,23 @@
 //! `next_store_tokens` say when anything about its blocks changes in any group, so that a step looks
 //! at no group of a request whose blocks stay as they are.
 
-use crate::engine::Engine;
+use super::{Claim, KvCacheManager};
+use crate::config::EngineConfig;
 use crate::kv::groups::{Chunk, ChunkLimits, GroupHit, Offered};
-use crate::kv::hash::BlockHash;
-use crate::kv::pool::BlockId;
 use crate::plan::StepPlan;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
 
-impl Engine {
-    /// Finds the cached blocks that `id` can reuse and gives the tokens they hold. At least one token
+impl KvCacheManager {
+    /// Finds the cached blocks that a request can reuse and gives the tokens they hold. At least one token
     /// is always left to compute.
-    pub(crate) fn lookup_groups(&mut self, id: RequestId) -> u32 {
+    pub(super) fn lookup_groups(&mut self, request: &mut Request, block_size_tokens: u32) -> u32 {
         self.group_hit = GroupHit::default();
         let Some(groups) = &mut self.groups else { return 0 };
         groups.clear_hit();
         if !self.pool.caching() {
             return 0;
         }
-        let request = &mut self.requests[id];
-        request.ensure_hashed(self.config.block_size);
+        request.ensure_hashed(block_size_tokens);
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return 0;
         }
@@ -32,16 +30,15 @@ impl Engine {
 
     /// Takes the hit of the latest lookup and new blocks for an admission, or nothing. A request whose KV has come from
     /// elsewhere keeps its blocks, and one whose KV will come needs none before the windows of its first own token.
-    /// `reserved` blocks stay free.
-    pub(crate) fn allocate_group_admission(
+    pub(super) fn allocate_in_groups(
         &mut self,
         id: RequestId,
-        slots_tokens: u32,
-        full_tokens: u32,
-        reserved: u32,
+        claim: Claim,
+        request: &mut Request,
+        config: &EngineConfig,
     ) -> bool {
+        let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks } = claim;
         let hit = self.group_hit;
-        let request = &self.requests[id];
         let has_arrived = request.status == RequestStatus::RemoteKvReady;
         let is_remote = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
         let computed = if is_remote { request.prompt_tokens } else { hit.tokens };
@@ -51,26 +48,24 @@ impl Engine {
         let prefill_end = prefill_end(request);
         let Some(groups) = &mut self.groups else { return false };
         // The slots of the drafter come with the first step.
-        let lookahead_tokens = if is_remote { 0 } else { self.config.drafting().lookahead_tokens };
+        let lookahead_tokens = if is_remote { 0 } else { config.drafting().lookahead_tokens };
         let chunk_to = |tokens: u32, slots: u32| Chunk { computed, tokens, slots, prefill_end };
         let chunk = chunk_to(slots_tokens.saturating_sub(lookahead_tokens), slots_tokens);
         let cost = |chunk: Chunk, is_capped: bool| match has_arrived {
             true => groups.missing_blocks(id, chunk),
             false => groups.admission_cost(&self.pool, chunk, is_capped),
         };
-        let mut needed = cost(chunk, false) + reserved;
-        if self.config.scheduler_reserve_full_isl {
+        let mut needed = cost(chunk, false) + reserved_blocks;
+        if config.scheduler_reserve_full_isl {
             needed = needed.max(cost(chunk_to(full_tokens, full_tokens), true));
         }
-        let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
-        if needed + watermark > self.pool.num_free() {
+        if needed + watermark_blocks > self.pool.num_free() {
             return false;
         }
         if has_arrived {
-            return self.grow_groups(id, slots_tokens, None);
+            return self.grow_groups(id, slots_tokens, request, config, None);
         }
         groups.admit(&mut self.pool, id, hit, chunk);
-        let request = &mut self.requests[id];
         request.capacity_tokens = groups.capacity_tokens(id);
         if self.pool.caching() {
             // Whatever the hit leaves to offer is offered with the first chunk.
@@ -80,7 +75,7 @@ impl Engine {
     }
 
     /// Enters all blocks of a request into the plan.
-    pub(crate) fn list_group_blocks(&self, id: RequestId, plan: &mut StepPlan) {
+    pub(in crate::engine) fn list_group_blocks(&self, id: RequestId, plan: &mut StepPlan) {
         let Some(groups) = &self.groups else { return };
         for (group, blocks) in groups.blocks_of(id).enumerate() {
             plan.give_blocks(group, blocks);
@@ -89,9 +84,15 @@ impl Engine {
 
     /// Frees what has left the windows of a running request, and gives it blocks for `num_tokens`
     /// tokens, which are entered into `plan`. False if they are not free.
-    pub(crate) fn grow_groups(&mut self, id: RequestId, num_tokens: u32, mut plan: Option<&mut StepPlan>) -> bool {
+    pub(in crate::engine) fn grow_groups(
+        &mut self,
+        id: RequestId,
+        num_tokens: u32,
+        request: &mut Request,
+        config: &EngineConfig,
+        mut plan: Option<&mut StepPlan>,
+    ) -> bool {
         let Some(groups) = &mut self.groups else { return false };
-        let request = &mut self.requests[id];
         // Steps in flight still read what the tokens they compute need.
         let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
         groups.skip(&mut self.pool, id, processed, |group, blocks| {
@@ -101,7 +102,7 @@ impl Engine {
         });
         let chunk = Chunk {
             computed: request.num_computed_tokens,
-            tokens: num_tokens.saturating_sub(self.config.drafting().lookahead_tokens),
+            tokens: num_tokens.saturating_sub(config.drafting().lookahead_tokens),
             slots: num_tokens,
             prefill_end: prefill_end(request),
         };
@@ -122,21 +123,22 @@ impl Engine {
         true
     }
 
-    /// How many of `tokens` tokens, after `computed` ones, a chunk has: it ends where states are kept (vLLM's
-    /// `_mamba_block_aligned_split`). 0 where it has to wait for a step with more room.
-    pub(crate) fn aligned_chunk(&self, id: RequestId, computed: u32, tokens: u32, is_running: bool) -> u32 {
-        // Request times compute a prompt in an instant, whatever chunks it has.
-        let Some(groups) = self.groups.as_ref().filter(|groups| groups.aligns_chunks() && self.pace.is_none()) else {
-            return tokens;
-        };
-        let tokens = tokens.min(self.chunk_cap(id));
-        let request = &self.requests[id];
-        let threshold = self.config.long_prefill_token_threshold;
-        let most_tokens = if threshold > 0 { threshold } else { u32::MAX };
+    /// How many of `tokens` tokens, after `computed` ones, a chunk of up to `most_tokens` has: it ends where states are
+    /// kept (vLLM's `_mamba_block_aligned_split`). 0 where it has to wait for a step with more room.
+    pub(super) fn aligned_chunk(
+        &self,
+        id: RequestId,
+        request: &Request,
+        computed: u32,
+        tokens: u32,
+        most_tokens: u32,
+        is_running: bool,
+    ) -> u32 {
+        let Some(groups) = &self.groups else { return tokens };
         let limits = ChunkLimits {
             known_tokens: request.num_tokens,
             prefill_end: prefill_end(request),
-            most_tokens: most_tokens.min(self.config.step_tokens()).min(self.chunk_cap(id)),
+            most_tokens,
             shared_prefix_tokens: match is_running {
                 true => groups.shared_prefix_tokens(id),
                 false => self.group_hit.shared_prefix_tokens,
@@ -146,17 +148,15 @@ impl Engine {
     }
 
     /// Frees what has left the windows of a request that has ended and whose KV is held.
-    pub(crate) fn trim_held_groups(&mut self, id: RequestId) {
+    pub(in crate::engine) fn trim_held_groups(&mut self, id: RequestId, request: &Request) {
         let Some(groups) = &mut self.groups else { return };
-        let request = &self.requests[id];
         let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
         groups.skip(&mut self.pool, id, processed, |_, _| ());
     }
 
     /// Offers the blocks of all groups that are full after `num_tokens` tokens to the cache.
-    pub(crate) fn store_group_blocks(&mut self, id: RequestId, num_tokens: u32) {
+    pub(super) fn store_group_blocks(&mut self, id: RequestId, num_tokens: u32, request: &mut Request) {
         let Some(groups) = &mut self.groups else { return };
-        let request = &mut self.requests[id];
         let offered = Offered {
             id,
             tag: request.tag,
@@ -166,36 +166,6 @@ impl Engine {
         };
         let next = groups.store(&mut self.pool, &offered, num_tokens.min(request.num_tokens));
         request.next_store_tokens = next;
-    }
-
-    /// The blocks of a request that runs or whose KV is held, by group of layers, in the order of its tokens, with the null
-    /// block 0 where a group needs none; none without groups.
-    pub fn group_block_tables(&self, id: RequestId) -> impl Iterator<Item = &[BlockId]> {
-        self.groups.iter().flat_map(move |groups| groups.blocks_of(id))
-    }
-
-    /// Length in blocks of the longest cached run at the start of `hashes`, which are those of one
-    /// sequence.
-    #[must_use]
-    pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
-        match &self.groups {
-            Some(groups) if self.pool.caching() => {
-                let most_tokens = (hashes.len() as u32).saturating_mul(self.config.block_size);
-                groups.cached_tokens(&self.pool, hashes, most_tokens) / self.config.block_size
-            }
-            _ => self.pool.cached_prefix_blocks(hashes),
-        }
-    }
-
-    /// Frees all blocks of a request, at once or when the steps in flight are over.
-    pub(crate) fn release_blocks(&mut self, id: RequestId) {
-        if !self.may_free(id) {
-            return self.defer_free(id);
-        }
-        match &mut self.groups {
-            Some(groups) => groups.release(&mut self.pool, id),
-            None => self.pool.release(&self.requests[id].block_table),
-        }
     }
 }
 

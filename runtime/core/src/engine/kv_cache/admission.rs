@@ -1,0 +1,122 @@
+//! Blocks of requests that are admitted: the prefix that is cached, and what a request takes besides.
+
+use super::{KvCacheManager, blocks_for};
+use crate::config::EngineConfig;
+use crate::request::{Flags, Request, RequestId};
+
+/// Entries a block table is given room for beyond what is known of its request
+/// when it is admitted, so that decoding rarely moves a table.
+const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
+
+/// What a request that is to be admitted needs.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Claim {
+    /// Slots for tokens that it takes now.
+    pub(in crate::engine) slots_tokens: u32,
+    /// Tokens that are known of it.
+    pub(in crate::engine) full_tokens: u32,
+    /// Blocks that stay free for others.
+    pub(in crate::engine) reserved_blocks: u32,
+    /// Blocks that stay free besides.
+    pub(in crate::engine) watermark_blocks: u32,
+}
+
+impl KvCacheManager {
+    /// Forgets the blocks of the latest lookup, if it was not over groups.
+    #[inline]
+    pub(in crate::engine) fn clear_hit(&mut self) {
+        self.hit.clear();
+    }
+
+    /// Blocks of the latest lookup, if it was not over groups.
+    #[inline]
+    pub(in crate::engine) fn num_hit_blocks(&self) -> usize {
+        self.hit.len()
+    }
+
+    /// Finds the cached blocks that a request can reuse and gives
+    /// the tokens they hold. At least one token is always left to compute.
+    pub(in crate::engine) fn lookup_prefix(&mut self, request: &mut Request, config: &EngineConfig) -> u32 {
+        if self.groups.is_some() {
+            return self.lookup_groups(request, config.block_size);
+        }
+        if !self.pool.caching() {
+            return 0;
+        }
+        request.ensure_hashed(config.block_size);
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
+        let most_tokens = request.num_tokens - u32::from(!config.quirks().caches_whole_prompts());
+        let most = (most_tokens / config.block_size) as usize;
+        let usable = most.min(request.block_hashes.len());
+        self.pool.lookup(&request.block_hashes[..usable], &mut self.hit);
+        if config.quirks().recomputes_last_cached_block() || config.drafting().drops_block {
+            self.hit.pop();
+        }
+        (self.hit.len() as u32 * config.block_size).min(request.num_tokens - 1)
+    }
+
+    /// Gives a request the hit and new blocks, or nothing.
+    pub(in crate::engine) fn allocate(
+        &mut self,
+        id: RequestId,
+        claim: Claim,
+        request: &mut Request,
+        config: &EngineConfig,
+    ) -> bool {
+        if self.groups.is_some() {
+            return self.allocate_in_groups(id, claim, request, config);
+        }
+        let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks } = claim;
+        let held = request.block_table.len() as u32;
+        let reused = self.hit.len() as u32;
+        // A hit on a free block takes that block out of the free list.
+        let revived = self.pool.count_free_among(&self.hit);
+        let cost = |tokens: u32| blocks_for(config, tokens).saturating_sub(held + reused) + revived;
+        let needed = cost(slots_tokens);
+        let must_fit = if config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
+        let fits = if config.quirks().reserves_whole_output() {
+            // A request with a reservation has been admitted to the pool before.
+            request.flags.has(Flags::RESERVES)
+                || cost(request.end_tokens) + watermark_blocks + self.reserved_blocks <= self.pool.num_free()
+        } else {
+            must_fit.max(needed + reserved_blocks) + watermark_blocks <= self.pool.num_free()
+        };
+        if !fits {
+            return false;
+        }
+        self.pool.touch(&self.hit);
+        let longest = blocks_for(config, request.end_tokens).min(self.pool.num_usable());
+        // All known tokens will be computed unless it is preempted.
+        let known = blocks_for(config, full_tokens).max(held + reused + needed);
+        if reused > 0 {
+            request.next_store_tokens = (reused + 1).saturating_mul(config.block_size);
+        }
+        request.reserve(longest.min(known + MAX_SPARE_TABLE_BLOCKS), config.block_size);
+        request.block_table.extend_from_slice(&self.hit);
+        self.reserve(request, config);
+        self.grow_table(request, needed - revived, config.block_size);
+        true
+    }
+
+    /// Reserves the blocks that a request may still take, if they are guaranteed.
+    fn reserve(&mut self, request: &mut Request, config: &EngineConfig) {
+        if config.quirks().reserves_whole_output() && !request.flags.has(Flags::RESERVES) {
+            request.flags.set(Flags::RESERVES, true);
+            self.reserved_blocks += unused_reservation(request, config);
+        }
+    }
+
+    /// Releases blocks that a request has reserved and not taken.
+    pub(in crate::engine) fn end_reservation(&mut self, request: &mut Request, config: &EngineConfig) {
+        if request.flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= unused_reservation(request, config);
+            request.flags.set(Flags::RESERVES, false);
+        }
+    }
+}
+
+fn unused_reservation(request: &Request, config: &EngineConfig) -> u32 {
+    blocks_for(config, request.end_tokens) - request.block_table.len() as u32
+}

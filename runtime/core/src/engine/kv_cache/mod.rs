@@ -1,0 +1,233 @@
+//! The KV cache manager: blocks of requests, from their lookup to their release.
+//!
+//! Owns the pool, what there is besides where layers are in groups, and the latest prefix lookup. The
+//! scheduler asks it for blocks as vLLM's does its `KVCacheManager`; requests and settings come as arguments.
+
+mod admission;
+mod groups;
+mod requests;
+
+use std::collections::VecDeque;
+
+pub(super) use self::admission::Claim;
+use crate::config::EngineConfig;
+use crate::kv::event::{KvEventLog, StoredBlocks};
+use crate::kv::groups::{GroupHit, KvGroups};
+use crate::kv::pool::{BlockId, KvPool};
+use crate::plan::StepPlan;
+use crate::request::{Flags, Request, RequestId};
+
+/// The blocks of an engine.
+#[derive(Debug)]
+pub(super) struct KvCacheManager {
+    pool: KvPool,
+    /// Blocks by group of layers, where there are others than one group of full attention. Block
+    /// tables of requests are in there, and what they have no more of is looked at as rarely.
+    groups: Option<Box<KvGroups>>,
+    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
+    hashes_blocks: bool,
+    /// Free blocks that admitted requests may still take; 0 where they were
+    /// reserved none.
+    reserved_blocks: u32,
+    /// The blocks of the latest lookup, without groups.
+    hit: Vec<BlockId>,
+    /// The latest lookup over groups of layers, which hold its blocks.
+    group_hit: GroupHit,
+    /// Blocks that are free once a step is over, by its number, oldest first.
+    deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
+}
+
+impl KvCacheManager {
+    /// Empty.
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        Self {
+            pool: match config.enable_prefix_caching {
+                false if config.rules.queues_uncached_blocks() => KvPool::uncached_queue(config.num_gpu_blocks),
+                caching => KvPool::new(config.num_gpu_blocks, caching),
+            },
+            groups: KvGroups::of(config),
+            hashes_blocks: config.enable_prefix_caching || config.has_offloading(),
+            reserved_blocks: 0,
+            hit: Vec::new(),
+            group_hit: GroupHit::default(),
+            deferred_frees: VecDeque::new(),
+        }
+    }
+
+    /// The pool, to look at.
+    #[inline]
+    pub(super) fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// The pool, to record its events.
+    #[inline]
+    pub(super) fn pool_mut(&mut self) -> &mut KvPool {
+        &mut self.pool
+    }
+
+    /// The groups of layers, where blocks are by group.
+    #[inline]
+    pub(super) fn groups(&self) -> Option<&KvGroups> {
+        self.groups.as_deref()
+    }
+
+    /// Whether blocks are by group of layers.
+    #[inline]
+    pub(super) fn has_groups(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    /// Whether full blocks are kept for reuse.
+    #[inline]
+    pub(super) fn caching(&self) -> bool {
+        self.pool.caching()
+    }
+
+    /// Whether blocks have hashes: for the prefix cache, or for what is kept elsewhere.
+    #[inline]
+    pub(super) fn hashes_blocks(&self) -> bool {
+        self.hashes_blocks
+    }
+
+    /// A step is decided from here on. Gives the number of groups, 0 without.
+    #[inline]
+    pub(super) fn begin_step(&mut self) -> u32 {
+        self.groups.as_mut().map_or(0, |groups| {
+            groups.begin_step();
+            groups.len() as u32
+        })
+    }
+
+    /// Forgets what is cached. False, and nothing is, while blocks are in use.
+    pub(super) fn reset_cache(&mut self) -> bool {
+        let is_reset = self.pool.reset_cache();
+        if let Some(groups) = self.groups.as_mut().filter(|_| is_reset) {
+            groups.forget_cache();
+        }
+        is_reset
+    }
+
+    /// Gives a request blocks for `num_tokens` tokens and enters them into the plan. False if they are not
+    /// free.
+    pub(super) fn give_blocks(
+        &mut self,
+        id: RequestId,
+        num_tokens: u32,
+        request: &mut Request,
+        config: &EngineConfig,
+        plan: &mut StepPlan,
+    ) -> bool {
+        if self.groups.is_some() {
+            return self.grow_groups(id, num_tokens, request, config, Some(plan));
+        }
+        let have = request.block_table.len() as u32;
+        let missing = blocks_for(config, num_tokens).saturating_sub(have);
+        if missing > self.pool.num_free() {
+            return false;
+        }
+        self.grow_table(request, missing, config.block_size);
+        plan.block_ids.extend_from_slice(&request.block_table[have as usize..]);
+        true
+    }
+
+    /// Gives a request this number of blocks more, which are free.
+    pub(super) fn grow_table(&mut self, request: &mut Request, count: u32, block_size_tokens: u32) {
+        self.pool.allocate(count, &mut request.block_table);
+        if request.flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= count;
+        }
+        request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(block_size_tokens);
+    }
+
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache, as far as their tokens are known.
+    #[cold]
+    pub(super) fn store_blocks(
+        &mut self,
+        id: RequestId,
+        num_tokens: u32,
+        request: &mut Request,
+        config: &EngineConfig,
+    ) {
+        if self.groups.is_some() {
+            return self.store_group_blocks(id, num_tokens, request);
+        }
+        let block_size = config.block_size;
+        // A drafter may write the last of them again, or a block's identity may not be known yet.
+        let settled = num_tokens.min(request.num_tokens).saturating_sub(config.drafting().unsettled_tokens());
+        let from = (request.next_store_tokens / block_size - 1) as usize;
+        let to = ((settled / block_size) as usize).min(request.block_hashes.len());
+        if to <= from {
+            return;
+        }
+        request.next_store_tokens = (to as u32 + 1).saturating_mul(block_size);
+        let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
+        let known: &[u32] = if request.flags.has(Flags::KEEPS_TOKENS) { &request.tokens } else { &[] };
+        let (blocks, hashes) = (&request.block_table[from..to], &request.block_hashes[from..to]);
+        let (start, end, tag) = (from as u32 * block_size, to as u32 * block_size, request.tag);
+        if self.pool.events().is_some_and(KvEventLog::has_places) {
+            let is_stored = self.pool.register(blocks, hashes);
+            if let Some(events) = self.pool.events_mut().filter(|_| is_stored) {
+                let blocks = hashes.iter().copied().zip((1..).map(|count| start + count * block_size));
+                let (group, block_tokens) = (0, block_size);
+                let stored = StoredBlocks { group, tag, parent, start, end, block_tokens, blocks, known };
+                events.stored_of_group(stored);
+            }
+            return;
+        }
+        self.pool.store(tag, parent, blocks, hashes, known.get(start as usize..end as usize).unwrap_or(&[]));
+    }
+
+    /// Frees all blocks of a request, at once or when the step of this number is over.
+    pub(super) fn release(&mut self, id: RequestId, request: &Request, after_step: Option<u64>) {
+        match (after_step, &mut self.groups) {
+            (Some(_), _) if request.block_table.is_empty() => {}
+            (Some(step), _) => self.deferred_frees.push_back((step, request.block_table.clone())),
+            (None, Some(groups)) => groups.release(&mut self.pool, id),
+            (None, None) => self.pool.release(&request.block_table),
+        }
+    }
+
+    /// Frees what has waited for the step of this number.
+    #[inline]
+    pub(super) fn free_deferred(&mut self, step: u64) {
+        while let Some((_, blocks)) = self.deferred_frees.pop_front_if(|(fence, _)| *fence <= step) {
+            self.pool.release(&blocks);
+        }
+    }
+
+    /// Takes the blocks of a request whose load has brought nothing.
+    pub(super) fn take_unfilled(&mut self, request: &mut Request, block_size_tokens: u32) {
+        let blocks = std::mem::take(&mut request.block_table);
+        self.forget_table(request, block_size_tokens);
+        self.pool.release(&blocks);
+    }
+
+    /// A request whose blocks have been released has none.
+    pub(super) fn forget_table(&self, request: &mut Request, block_size_tokens: u32) {
+        request.block_table.clear();
+        request.capacity_tokens = 0;
+        if self.pool.caching() {
+            request.next_store_tokens = block_size_tokens;
+        }
+    }
+
+    /// Takes blocks out of the cache, in the order of their numbers.
+    pub(super) fn evict(&mut self, mut blocks: Vec<BlockId>) {
+        blocks.sort_unstable();
+        blocks.dedup();
+        for block in blocks {
+            let Some(hash) = self.pool.key_of(block) else { continue };
+            self.pool.forget(block);
+            if let Some(events) = self.pool.events_mut() {
+                events.removed(hash);
+            }
+        }
+    }
+}
+
+/// Blocks for `num_tokens` tokens and the slots of a burst.
+fn blocks_for(config: &EngineConfig, num_tokens: u32) -> u32 {
+    let slots = num_tokens.saturating_add(config.quirks().burst_tokens()).min(config.max_model_len());
+    slots.div_ceil(config.block_size)
+}
