@@ -162,7 +162,7 @@ impl Engine {
         }
         let ready = self.holds_loaded_kv(id);
         let is_destination = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
-        let remote = is_destination && self.connector.is_none();
+        let remote = is_destination && !self.kv_loads.has_connector();
         let num_tokens = request.num_tokens;
         let mut computed = request.num_computed_tokens;
         self.kv_cache.clear_hit();
@@ -171,9 +171,16 @@ impl Engine {
         }
         let local_tokens = computed;
         // The part that another engine has computed is transferred.
-        let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
-        let is_asked = !(ready || remote && self.offloads);
-        let external = if is_asked { self.lookup_external(id, computed, plan) } else { Some(External::default()) };
+        let (request, block_size) = (&mut self.requests[id], self.config.block_size);
+        let tier_blocks = match ready || remote {
+            true => 0,
+            false => self.kv_loads.lookup_tiers(request, self.kv_cache.num_hit_blocks(), block_size),
+        };
+        let is_asked = !(ready || remote && self.kv_loads.offloads());
+        let external = match is_asked {
+            true => self.kv_loads.lookup_external(request, computed, block_size, plan),
+            false => Some(External::default()),
+        };
         let Some(external) = external else { return Admission::SteppedOver };
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
@@ -255,8 +262,10 @@ impl Engine {
         }
         self.set_computed(id, computed);
         if external.is_async {
-            if self.offloads {
-                self.begin_offloaded_load(id, local_tokens, external.tokens, plan);
+            if self.kv_loads.offloads() {
+                let (request, block_size) = (&self.requests[id], self.config.block_size);
+                let loads = &mut self.kv_loads;
+                loads.begin_offloaded_load(id, request, local_tokens, external.tokens, block_size, plan);
             }
             self.begin_load(id, kind == QueueKind::KvReady);
             return Admission::Loading;

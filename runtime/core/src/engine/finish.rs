@@ -8,8 +8,9 @@ impl Engine {
     /// flight are dropped; of a transfer that it waits for, the driver says no
     /// more. The caller guarantees that `id` has not ended.
     pub fn abort(&mut self, id: RequestId) {
-        if self.offloads && self.requests[id].status != RequestStatus::Finished {
-            self.end_offloading(id, self.requests[id].num_computed_tokens);
+        if self.kv_loads.offloads() && self.requests[id].status != RequestStatus::Finished {
+            let request = &mut self.requests[id];
+            self.kv_loads.end_offloading(request, request.num_computed_tokens, self.config.block_size);
         }
         match self.requests[id].status {
             RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::RemoteKvReady => {
@@ -18,9 +19,7 @@ impl Engine {
             RequestStatus::WaitingForInput => self.leave_waiting_for_input(id),
             RequestStatus::WaitingForRemoteKv => {
                 self.queues.end_load();
-                if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) {
-                    tiers.forget_load(id);
-                }
+                self.kv_loads.forget_load(id);
             }
             RequestStatus::Running => {
                 self.dissolve_steady_decode();
@@ -38,7 +37,8 @@ impl Engine {
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // Of a connector, workers may still write its blocks.
-        let is_written = || self.connector.is_some() || self.offloads && self.is_loading_offloaded(id);
+        let loads = &self.kv_loads;
+        let is_written = || loads.has_connector() || loads.offloads() && loads.is_loading_offloaded(&self.requests[id]);
         if self.requests[id].status == RequestStatus::WaitingForRemoteKv && is_written() {
             self.forget_pace(id);
             self.end_reservation(id);
@@ -71,14 +71,15 @@ impl Engine {
         self.note_ended(id);
         self.forget_items(id);
         self.end_reservation(id);
-        if self.offloads {
+        if self.kv_loads.offloads() {
             // The KV of the last token is not computed.
-            let request = &self.requests[id];
-            self.end_offloading(id, request.prompt_tokens.max(request.num_tokens - 1));
+            let request = &mut self.requests[id];
+            let computed_tokens = request.prompt_tokens.max(request.num_tokens - 1);
+            self.kv_loads.end_offloading(request, computed_tokens, self.config.block_size);
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // One that ends while it is preempted has no KV that a connector could hold.
-        let has_kv = self.connector.is_none() || !self.requests[id].block_table.is_empty();
+        let has_kv = !self.kv_loads.has_connector() || !self.requests[id].block_table.is_empty();
         if self.requests[id].kv_role == KvRole::Source && has_kv {
             self.forget_pace(id);
             self.kv_cache.trim_held_groups(id, &self.requests[id]);

@@ -51,7 +51,7 @@ impl Engine {
 
     /// Whether the step after the one in flight is the same again, one token on.
     pub(crate) fn repeats_itself(&self) -> bool {
-        self.config.decodes_plainly() && self.decodes_all() && !self.has_pending_stores()
+        self.config.decodes_plainly() && self.decodes_all() && !self.kv_loads.has_pending_stores()
     }
 
     /// Whether the step in flight decodes every request, and none can be admitted after it.

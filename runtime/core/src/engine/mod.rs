@@ -31,7 +31,7 @@ pub use session::SessionInput;
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
 use self::kv_cache::KvCacheManager;
-use self::kv_loads::ConnectorState;
+use self::kv_loads::KvLoads;
 use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use self::prefills::Prefills;
@@ -41,7 +41,6 @@ use self::session::Sessions;
 use self::stagger::Stagger;
 use crate::config::{Drafting, EngineConfig};
 use crate::encoder::Encoder;
-use crate::kv::tiers::KvTiers;
 use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
@@ -53,16 +52,9 @@ use crate::stats::EngineStats;
 pub struct Engine {
     pub(crate) config: EngineConfig,
     kv_cache: KvCacheManager,
+    kv_loads: KvLoads,
     /// Multimodal items and the encoder cache, once a request with items has come.
     pub(crate) encoder: Option<Box<Encoder>>,
-    /// KV tiers below the device, if any.
-    pub(crate) tiers: Option<Box<KvTiers>>,
-    /// State for a KV connector, if any.
-    pub(crate) connector: Option<Box<ConnectorState>>,
-    /// Whether vLLM's connector for offloading decides what is found beyond the device: that of the tiers, or a driver's.
-    pub(crate) offloads: bool,
-    /// Order of the latest load of KV.
-    pub(crate) next_load_order: u32,
     pub(crate) requests: RequestTable,
     running: RunningRequests,
     queues: WaitingQueues,
@@ -90,10 +82,7 @@ impl Engine {
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         Self {
-            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size, config.rules))),
-            connector: ConnectorState::of(&config),
-            offloads: config.has_offloading(),
-            next_load_order: 0,
+            kv_loads: KvLoads::new(&config),
             kv_cache: KvCacheManager::new(&config),
             encoder: None,
             queues: WaitingQueues::new(&config),
@@ -306,8 +295,8 @@ impl Engine {
             request.omit_items(&items, self.config.block_size);
         }
         let id = self.requests.insert(request);
-        if self.offloads {
-            self.begin_offloading(id);
+        if self.kv_loads.offloads() {
+            self.kv_loads.begin_offloading(&self.requests[id]);
         }
         if !items.is_empty() {
             self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);

@@ -77,9 +77,7 @@ impl Engine {
         self.running.take_preempted(&mut plan.preempted);
         plan.num_groups = self.kv_cache.begin_step();
         self.prefills.clean_in_flight(&mut self.requests);
-        if let Some(tiers) = &mut self.tiers {
-            tiers.begin_step();
-        }
+        self.kv_loads.begin_step();
         let mut scan = Scan {
             scheduled_budget: self.step_budget(),
             input_budget: self.config.max_num_batched_tokens,
@@ -118,8 +116,8 @@ impl Engine {
         }
         self.note_prefills(&scan);
         self.running.put_loras(scan.loras);
-        if self.offloads {
-            self.step_offloading(&plan);
+        if self.kv_loads.offloads() {
+            self.kv_loads.store_step(&plan, &self.requests, self.stats.steps);
         }
         self.steps.put_next(plan);
         self.plan()

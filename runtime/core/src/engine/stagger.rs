@@ -35,7 +35,7 @@ impl Engine {
         // With no step in flight schedules that come to nothing take no time, and drivers need not make them: all are due.
         // They count beside a connector, whose driver makes each one, as after a pause.
         let due = match self.steps.count() {
-            0 if self.connector.is_none() => 0..stagger.sampled.len(),
+            0 if !self.kv_loads.has_connector() => 0..stagger.sampled.len(),
             _ => stagger.turn..stagger.turn + 1,
         };
         for ids in &mut stagger.sampled[due] {

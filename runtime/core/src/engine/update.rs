@@ -54,7 +54,7 @@ impl Engine {
         self.outputs = out;
         self.close_steady_decode_step();
         self.join_steady_decode();
-        if self.offloads {
+        if self.kv_loads.offloads() {
             self.settle_offloading();
         }
         &self.outputs

@@ -24,7 +24,7 @@ impl Engine {
         most_tokens > 1
             && !self.config.async_scheduling
             && self.config.num_speculative_tokens == 0
-            && self.tiers.is_none()
+            && !self.kv_loads.has_tiers()
             && self.decodes_all()
             && most_blocks * self.running.len() <= self.pool().num_free() as usize
             && self.plan().scheduled.iter().all(|entry| goes_on(entry.request))

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use super::KvLoads;
 use crate::config::{EngineConfig, LoadFailures, Policy};
 use crate::engine::Engine;
 use crate::kv::pool::BlockId;
 use crate::kv::tiers::offloading::Offloading;
 use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
-use crate::request::{FinishReason, Flags, KvRole, RequestId, RequestStatus};
+use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestStatus};
 
 /// The report of a connector's workers with the result of a step (vLLM's `KVConnectorOutput`). Requests are named by their
 /// tags, and handled in the order given.
@@ -42,28 +43,77 @@ impl KvTransferReport {
 
 /// KV found for a request beyond what is cached here.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct External {
-    pub(crate) tokens: u32,
+pub(in crate::engine) struct External {
+    pub(in crate::engine) tokens: u32,
     /// It waits while they are loaded.
-    pub(crate) is_async: bool,
+    pub(in crate::engine) is_async: bool,
 }
 
 /// State for a connector, of engines that have one.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectorState {
+pub(super) struct ConnectorState {
     answers: BTreeMap<u64, ExternalHit>,
     report: KvTransferReport,
     /// vLLM's connector for offloading, if that answers lookups.
-    pub(crate) offloading: Option<Box<Offloading>>,
+    offloading: Option<Box<Offloading>>,
 }
 
 impl ConnectorState {
     /// The connector of an engine with these settings, if it has one. That of its tiers is theirs, but for its frees.
-    pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
+    pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let options = config.kv_connector?.offloading;
         let (rules, block_size, has_cache) = (config.rules, config.block_size, config.enable_prefix_caching);
         let offloading = options.map(|options| Box::new(Offloading::new(options, rules, block_size, has_cache)));
         Some(Box::new(Self { offloading, ..Self::default() }))
+    }
+
+    /// vLLM's connector for offloading, if that answers lookups.
+    pub(super) fn offloading(&self) -> Option<&Offloading> {
+        self.offloading.as_deref()
+    }
+
+    pub(super) fn offloading_mut(&mut self) -> Option<&mut Offloading> {
+        self.offloading.as_deref_mut()
+    }
+}
+
+impl KvLoads {
+    /// The connector of the driver's.
+    ///
+    /// # Panics
+    /// When there is none: a driver bug.
+    fn connector_mut(&mut self) -> &mut ConnectorState {
+        self.connector.as_mut().expect("an engine with a connector")
+    }
+
+    fn take_report(&mut self) -> Option<KvTransferReport> {
+        self.connector.as_mut().map(|connector| std::mem::take(&mut connector.report))
+    }
+
+    /// The KV that the connector has of a request beyond the first `local_tokens` tokens; none if it does not know yet.
+    pub(in crate::engine) fn lookup_external(
+        &mut self,
+        request: &mut Request,
+        local_tokens: u32,
+        block_size_tokens: u32,
+        plan: &mut StepPlan,
+    ) -> Option<External> {
+        if self.offloads {
+            return self.lookup_offloading(request, local_tokens, block_size_tokens, plan);
+        }
+        let Some(connector) = &self.connector else { return Some(External::default()) };
+        let tag = request.tag;
+        let hit = if request.kv_role == KvRole::Destination {
+            let tokens = request.prompt_tokens.saturating_sub(local_tokens);
+            ExternalHit { tokens: Some(tokens), is_async: tokens > 0 }
+        } else {
+            connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
+        };
+        plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
+        let most = request.num_tokens - local_tokens;
+        let External { mut tokens, is_async } = External { tokens: hit.tokens?, is_async: hit.is_async };
+        tokens = tokens.min(if is_async { most } else { most.saturating_sub(1) });
+        Some(External { tokens, is_async: is_async && tokens > 0 })
     }
 }
 
@@ -75,7 +125,7 @@ impl Engine {
     /// # Panics
     /// When the engine has no connector: a driver bug.
     pub fn answer_lookups(&mut self, answers: impl IntoIterator<Item = (u64, ExternalHit)>) {
-        let connector = self.connector.as_mut().expect("an engine with a connector");
+        let connector = self.kv_loads.connector_mut();
         connector.answers.clear();
         connector.answers.extend(answers);
     }
@@ -86,7 +136,7 @@ impl Engine {
     /// # Panics
     /// When the engine has no connector: a driver bug.
     pub fn report_transfers(&mut self, report: KvTransferReport) {
-        self.connector.as_mut().expect("an engine with a connector").report = report;
+        self.kv_loads.connector_mut().report = report;
     }
 
     /// Applies the [report](Engine::report_transfers) that comes with an empty step.
@@ -99,36 +149,10 @@ impl Engine {
         &self.outputs
     }
 
-    /// The KV that the connector has of a request beyond the first `local_tokens` tokens; none if it does not know yet.
-    pub(crate) fn lookup_external(
-        &mut self,
-        id: RequestId,
-        local_tokens: u32,
-        plan: &mut StepPlan,
-    ) -> Option<External> {
-        if self.offloads {
-            return self.lookup_offloading(id, local_tokens, plan);
-        }
-        let Some(connector) = &self.connector else { return Some(External::default()) };
-        let request = &self.requests[id];
-        let tag = request.tag;
-        let hit = if request.kv_role == KvRole::Destination {
-            let tokens = request.prompt_tokens.saturating_sub(local_tokens);
-            ExternalHit { tokens: Some(tokens), is_async: tokens > 0 }
-        } else {
-            connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
-        };
-        plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
-        let most = self.requests[id].num_tokens - local_tokens;
-        let External { mut tokens, is_async } = External { tokens: hit.tokens?, is_async: hit.is_async };
-        tokens = tokens.min(if is_async { most } else { most.saturating_sub(1) });
-        Some(External { tokens, is_async: is_async && tokens > 0 })
-    }
-
     /// The prompt of a request comes from another engine once only: later all that is missing is computed here.
     pub(crate) fn end_destination(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
-        if self.connector.is_none() || request.kv_role != KvRole::Destination {
+        if !self.kv_loads.has_connector() || request.kv_role != KvRole::Destination {
             return;
         }
         request.kv_role = KvRole::Local;
@@ -139,7 +163,7 @@ impl Engine {
     pub(crate) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
         let request = &self.requests[id];
         let queried = request.num_tokens - local_tokens;
-        if self.connector.is_none() || queried == 0 {
+        if !self.kv_loads.has_connector() || queried == 0 {
             return;
         }
         let resumed = request.flags.has(Flags::WAS_PREEMPTED);
@@ -151,16 +175,12 @@ impl Engine {
 
     /// A request that has got its blocks waits for their KV.
     pub(crate) fn begin_load(&mut self, id: RequestId, was_holding: bool) {
-        if !was_holding {
-            self.next_load_order = self.next_load_order.wrapping_add(1);
-        }
-        let order = self.next_load_order;
         let request = &mut self.requests[id];
         request.status = RequestStatus::WaitingForRemoteKv;
         request.flags.set(Flags::TAKEN_OVER, false);
         request.flags.set(Flags::LOST_LOAD, false);
         if !was_holding {
-            request.load_order = order;
+            request.load_order = self.kv_loads.next_order();
         }
         self.queues.begin_load();
         self.prefills.note_in_flight(id, &mut self.requests);
@@ -193,7 +213,8 @@ impl Engine {
         }
         // One without computed tokens is looked up again by a connector, though it has its block.
         let request = &self.requests[id];
-        let is_asked_again = self.connector.is_some() || self.offloads && request.kv_role != KvRole::Destination;
+        let is_asked_again =
+            self.kv_loads.has_connector() || self.kv_loads.offloads() && request.kv_role != KvRole::Destination;
         if is_asked_again && request.num_computed_tokens == 0 {
             self.requests[id].flags.set(Flags::LOST_LOAD, true);
         }
@@ -221,8 +242,7 @@ impl Engine {
 
     /// Takes the report, and back what did not arrive. Gives it with the requests whose outputs of this step are dropped.
     pub(crate) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
-        let Some(connector) = &mut self.connector else { return Default::default() };
-        let report = std::mem::take(&mut connector.report);
+        let Some(report) = self.kv_loads.take_report() else { return Default::default() };
         let mut failed = Vec::new();
         if report.is_empty() {
             return (report, failed);
@@ -272,7 +292,7 @@ impl Engine {
                 });
             }
         }
-        let loaded = self.end_offloading_jobs(&report.completed_jobs);
+        let loaded = self.kv_loads.end_offloading_jobs(&report.completed_jobs, &self.requests);
         for tag in report.finished_recving.iter().chain(&loaded) {
             let Some(id) = self.find(*tag) else { continue };
             match self.requests[id].status {

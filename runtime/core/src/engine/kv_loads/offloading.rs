@@ -1,26 +1,25 @@
 //! vLLM's connector for offloading beside the scheduler: with transfers of the tiers' own, or those of a driver.
 
-use super::External;
+use super::{External, KvLoads};
+use crate::OffloadingMoves;
 use crate::engine::Engine;
 use crate::kv::tiers::TierRun;
 use crate::kv::tiers::offloading::{EndedLoad, Known, Offloading, Storing};
 use crate::plan::{ExternalHit, ExternalLookup, ScheduledKind, StepPlan, TierLoad};
+use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
-use crate::{KvTiers, OffloadingMoves};
 
 impl Engine {
     /// The copies of the [connector for offloading](crate::KvConnector::offloading) in the latest step, if there is one.
     #[must_use]
     pub fn offloading_moves(&self) -> Option<&OffloadingMoves> {
-        let driven = self.connector.as_ref().and_then(|connector| connector.offloading.as_deref());
-        driven.or_else(|| self.tiers.as_ref()?.offloading()).map(Offloading::latest)
+        self.kv_loads.offloading().map(Offloading::latest)
     }
 
     /// The requests whose loads are among these jobs of the connector for offloading, by tag.
     #[must_use]
     pub fn loads_of_jobs(&self, jobs: &[u64]) -> Vec<u64> {
-        let driven = self.connector.as_ref().and_then(|connector| connector.offloading.as_deref());
-        let Some(offloading) = driven else { return Vec::new() };
+        let Some(offloading) = self.kv_loads.driven() else { return Vec::new() };
         let requests = jobs.iter().filter_map(|&job| offloading.loads_for(job));
         let mut tags: Vec<u64> = requests.map(|id| self.requests[id].tag).collect();
         tags.sort_unstable();
@@ -30,49 +29,70 @@ impl Engine {
     /// Whether a lookup waits for a transfer of the tiers, and nothing else may wake it.
     #[must_use]
     pub fn has_deferred_lookups(&self) -> bool {
-        self.tiers.as_ref().is_some_and(|tiers| tiers.has_deferred())
+        self.kv_tiers().is_some_and(|tiers| tiers.has_deferred())
     }
 
     /// The time in nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of blocks that
     /// it takes again.
     pub fn flush_for_oldest(&mut self, start_ns: u64) -> u64 {
         let step = self.steps.applied() + 1;
-        self.tiers.as_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
+        self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
     /// The same of the latest step.
     pub fn flush_for_newest(&mut self, start_ns: u64) -> u64 {
         let step = self.stats.steps;
-        self.tiers.as_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
+        self.kv_tiers_mut().map_or(0, |tiers| tiers.flush_stores(step, start_ns))
     }
 
+    /// The requests that have ended store what is left. vLLM makes an empty step for that where nothing can run.
+    pub(in crate::engine) fn settle_offloading(&mut self) {
+        let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
+        let offloading = self.kv_tiers().and_then(|tiers| tiers.offloading());
+        if !is_idle || !offloading.is_some_and(Offloading::has_ended_requests) {
+            return;
+        }
+        self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps);
+    }
+
+    /// A load is over.
+    pub(super) fn end_offloaded_load(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::WaitingForRemoteKv => self.end_load(id),
+            // It was aborted while its blocks were written.
+            RequestStatus::HoldingKv => self.release_held_kv(id),
+            _ => {}
+        }
+    }
+}
+
+impl KvLoads {
     /// Whether steps of decodes do more than decode because of the connector.
-    pub(crate) fn has_pending_stores(&self) -> bool {
+    pub(in crate::engine) fn has_pending_stores(&self) -> bool {
         self.offloads && self.tiers.as_ref().is_some_and(|tiers| tiers.has_pending_stores())
     }
 
-    pub(crate) fn begin_offloading(&mut self, id: RequestId) {
-        let (sequence, tag) = (self.requests[id].sequence, self.requests[id].tag);
+    /// A request has come.
+    pub(in crate::engine) fn begin_offloading(&mut self, request: &Request) {
         if let Some(offloading) = self.offloading_mut() {
-            offloading.begin(sequence, tag);
+            offloading.begin(request.sequence, request.tag);
         }
     }
 
     /// The KV that the connector has of a request beyond the first `local_tokens` tokens.
-    pub(crate) fn lookup_offloading(
+    pub(super) fn lookup_offloading(
         &mut self,
-        id: RequestId,
+        request: &mut Request,
         local_tokens: u32,
+        block_size_tokens: u32,
         plan: &mut StepPlan,
     ) -> Option<External> {
-        self.requests[id].ensure_hashed(self.config.block_size);
-        let request = &self.requests[id];
+        request.ensure_hashed(block_size_tokens);
         let is_skipped = request.flags.has(Flags::SKIPS_LOOKUP);
         let found = match (&mut self.connector, &mut self.tiers) {
             (_, Some(tiers)) => tiers.lookup(known(request), local_tokens, is_skipped),
             (Some(connector), None) => {
-                let offloading = connector.offloading.as_mut()?;
-                offloading.lookup(known(request), local_tokens, is_skipped, |_| false)
+                connector.offloading_mut()?.lookup(known(request), local_tokens, is_skipped, |_| false)
             }
             (None, None) => Some(0),
         };
@@ -84,21 +104,22 @@ impl Engine {
     }
 
     /// Starts to load what was found for a request that has got its blocks.
-    pub(crate) fn begin_offloaded_load(
+    pub(in crate::engine) fn begin_offloaded_load(
         &mut self,
         id: RequestId,
+        request: &Request,
         local_tokens: u32,
         external_tokens: u32,
+        block_size_tokens: u32,
         plan: &mut StepPlan,
     ) {
-        let request = &self.requests[id];
         let blocks = &request.block_table;
         if let Some(tiers) = &mut self.tiers {
             let TierRun { disk_blocks, .. } =
                 tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
             // Of a whole prompt the last token is computed again.
             let loaded_tokens = external_tokens.min(request.num_tokens - local_tokens - 1);
-            let disk_tokens = (disk_blocks * self.config.block_size).min(loaded_tokens);
+            let disk_tokens = (disk_blocks * block_size_tokens).min(loaded_tokens);
             plan.tier_loads.push(TierLoad {
                 request: id,
                 tag: request.tag,
@@ -106,52 +127,51 @@ impl Engine {
                 host_tokens: loaded_tokens - disk_tokens,
                 disk_tokens,
             });
-        } else if let Some(offloading) = self.connector.as_mut().and_then(|connector| connector.offloading.as_mut()) {
+        } else if let Some(offloading) = self.connector.as_mut().and_then(|connector| connector.offloading_mut()) {
             offloading.begin_load(known(request), id, blocks, local_tokens, external_tokens);
         }
     }
 
     /// Whether the connector still writes the blocks of a request that waits for its load.
-    pub(crate) fn is_loading_offloaded(&self, id: RequestId) -> bool {
-        let sequence = self.requests[id].sequence;
+    pub(in crate::engine) fn is_loading_offloaded(&self, request: &Request) -> bool {
         let offloading = self.tiers.as_ref().and_then(|tiers| tiers.offloading());
-        offloading.is_some_and(|offloading| offloading.has_jobs(sequence))
+        offloading.is_some_and(|offloading| offloading.has_jobs(request.sequence))
     }
 
     /// A request ends, after `computed_tokens`.
-    pub(crate) fn end_offloading(&mut self, id: RequestId, computed_tokens: u32) {
+    pub(in crate::engine) fn end_offloading(
+        &mut self,
+        request: &mut Request,
+        computed_tokens: u32,
+        block_size_tokens: u32,
+    ) {
         if !self.offloads {
             return;
         }
-        let (connector, tiers) = (&mut self.connector, &mut self.tiers);
-        let driven = connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
-        let Some(offloading) = driven.or_else(|| tiers.as_mut()?.offloading_mut()) else { return };
-        self.requests[id].ensure_hashed(self.config.block_size);
-        let request = &self.requests[id];
+        let Some(offloading) = self.offloading_mut() else { return };
+        request.ensure_hashed(block_size_tokens);
         let (known_tokens, prompt) = (request.num_tokens, request.prompt_tokens);
         offloading.end(known(request), Storing { computed: computed_tokens, known: known_tokens, prompt });
     }
 
-    /// Has the connector store what a step computes, whose plan is complete.
-    pub(crate) fn step_offloading(&mut self, plan: &StepPlan) {
-        let (connector, tiers) = (&mut self.connector, &mut self.tiers);
-        let driven = connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
-        let Some(offloading) = driven.or_else(|| tiers.as_mut()?.offloading_mut()) else { return };
+    /// Has the connector store what the step of this number computes, whose plan is complete.
+    pub(in crate::engine) fn store_step(&mut self, plan: &StepPlan, requests: &RequestTable, step: u64) {
+        let Some(offloading) = self.offloading_mut() else { return };
         for entry in &plan.scheduled {
             let is_new = entry.kind != ScheduledKind::Running;
             if is_new || !entry.blocks.is_empty() {
                 let blocks = &plan.block_ids[entry.blocks.start as usize..entry.blocks.end as usize];
-                offloading.give(self.requests[entry.request].sequence, is_new, blocks);
+                offloading.give(requests[entry.request].sequence, is_new, blocks);
             }
         }
         for &tag in &plan.preempted {
-            if let Some(id) = self.requests.find(tag) {
-                offloading.preempt(self.requests[id].sequence);
+            if let Some(id) = requests.find(tag) {
+                offloading.preempt(requests[id].sequence);
             }
         }
         offloading.flush_given();
         for entry in &plan.scheduled {
-            let request = &self.requests[entry.request];
+            let request = &requests[entry.request];
             let goes_on = entry.kind == ScheduledKind::Running && !entry.is_prefill;
             if !goes_on || offloading.may_store(request.sequence) {
                 let computed = entry.num_computed_tokens + entry.num_scheduled_tokens;
@@ -160,45 +180,19 @@ impl Engine {
             }
         }
         offloading.end_step();
-        if let Some(tiers) = tiers {
-            tiers.queue_stores((!plan.is_empty()).then_some(self.stats.steps));
-        }
-    }
-
-    /// The requests that have ended store what is left. vLLM makes an empty step for that where nothing can run.
-    pub(crate) fn settle_offloading(&mut self) {
-        let has_ended = |tiers: &KvTiers| tiers.offloading().is_some_and(Offloading::has_ended_requests);
-        let is_idle = self.steps_in_flight() == 0 && !self.has_schedulable_requests();
-        if !is_idle || !self.tiers.as_deref().is_some_and(has_ended) {
-            return;
-        }
-        let plan = StepPlan::default();
-        self.step_offloading(&plan);
-    }
-
-    /// A load is over.
-    pub(crate) fn end_offloaded_load(&mut self, id: RequestId) {
-        match self.requests[id].status {
-            RequestStatus::WaitingForRemoteKv => self.end_load(id),
-            // It was aborted while its blocks were written.
-            RequestStatus::HoldingKv => self.release_held_kv(id),
-            _ => {}
+        if let Some(tiers) = &mut self.tiers {
+            tiers.queue_stores((!plan.is_empty()).then_some(step));
         }
     }
 
     /// Jobs of the connector are over, as its workers report. Gives the requests whose loads are among them.
-    pub(crate) fn end_offloading_jobs(&mut self, jobs: &[u64]) -> Vec<u64> {
-        let driven = self.connector.as_mut().and_then(|connector| connector.offloading.as_mut());
+    pub(super) fn end_offloading_jobs(&mut self, jobs: &[u64], requests: &RequestTable) -> Vec<u64> {
+        let driven = self.connector.as_mut().and_then(|connector| connector.offloading_mut());
         let Some(offloading) = driven else { return Vec::new() };
         let loads: Vec<EndedLoad> = jobs.iter().filter_map(|&job| offloading.end_job(job)).collect();
-        let mut tags: Vec<u64> = loads.iter().map(|load| self.requests[load.request].tag).collect();
+        let mut tags: Vec<u64> = loads.iter().map(|load| requests[load.request].tag).collect();
         tags.sort_unstable();
         tags
-    }
-
-    fn offloading_mut(&mut self) -> Option<&mut Offloading> {
-        let driven = self.connector.as_mut().and_then(|connector| connector.offloading.as_deref_mut());
-        driven.or_else(|| self.tiers.as_mut()?.offloading_mut())
     }
 }
 

@@ -1,48 +1,32 @@
 //! KV tiers of an engine: loads from them, and offloads to them.
 
+use super::KvLoads;
 use crate::engine::Engine;
 use crate::kv::tiers::{KvTiers, TierRun};
 use crate::plan::{ScheduledKind, StepPlan, TierLoad};
-use crate::request::{Flags, RequestId, RequestStatus};
+use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 impl Engine {
     /// The tiers below the device, if there are any.
     #[must_use]
     pub fn kv_tiers(&self) -> Option<&KvTiers> {
-        self.tiers.as_deref()
+        self.kv_loads.tiers.as_deref()
     }
 
     /// The tiers, to record their changes and to advance them.
     pub fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
-        self.tiers.as_deref_mut()
+        self.kv_loads.tiers.as_deref_mut()
     }
 
     /// Takes away the tiers that it shares with other engines. Until it is given them again it
     /// must not be asked for anything that a request, or time, may change.
     pub fn take_kv_tiers(&mut self) -> Option<Box<KvTiers>> {
-        self.tiers.take()
+        self.kv_loads.tiers.take()
     }
 
     /// Gives it tiers that it shares with other engines, or takes its own away.
     pub fn give_kv_tiers(&mut self, tiers: Option<Box<KvTiers>>) {
-        self.tiers = tiers;
-    }
-
-    /// Blocks that the tiers hold beyond the latest hit. At least one token is always
-    /// left to compute.
-    pub(crate) fn lookup_tiers(&mut self, id: RequestId) -> u32 {
-        let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) else { return 0 };
-        let request = &self.requests[id];
-        if request.flags.has(Flags::SKIPS_LOOKUP) {
-            return 0;
-        }
-        let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
-        let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
-        let beyond = &usable[self.kv_cache.num_hit_blocks().min(usable.len())..];
-        let run = tiers.find_run(beyond);
-        // Found blocks count as used, whether or not they can be loaded now.
-        tiers.touch(&beyond[..run.blocks() as usize]);
-        run.blocks()
+        self.kv_loads.tiers = tiers;
     }
 
     /// Starts to load `blocks` blocks beyond the latest hit into blocks that the
@@ -52,7 +36,7 @@ impl Engine {
         let block_size = self.config.block_size;
         let request = &self.requests[id];
         let end = first + blocks as usize;
-        let tiers = self.tiers.as_mut().expect("what is loaded was found in the tiers");
+        let tiers = self.kv_loads.tiers.as_mut().expect("what is loaded was found in the tiers");
         let hashes = &request.block_hashes[first..end];
         let TierRun { host_blocks, disk_blocks } = tiers.start_load(id, hashes, end as u32 * block_size);
         plan.tier_loads.push(TierLoad {
@@ -68,20 +52,20 @@ impl Engine {
     /// Sees what has arrived in the tiers, and from them, until `now_ns`. Requests
     /// whose load is complete may be admitted; their tags are appended to `loaded`.
     pub fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
-        let Some(tiers) = &mut self.tiers else { return };
+        let Some(tiers) = self.kv_tiers_mut() else { return };
         tiers.advance(now_ns);
         let mut complete = std::mem::take(tiers.complete_mut());
         for (id, end_tokens) in complete.drain(..) {
             if self.requests[id].status == RequestStatus::WaitingForRemoteKv {
                 loaded.push(self.requests[id].tag);
             }
-            if self.offloads {
+            if self.kv_loads.offloads() {
                 self.end_offloaded_load(id);
             } else {
                 self.tier_load_complete(id, end_tokens);
             }
         }
-        if let Some(tiers) = &mut self.tiers {
+        if let Some(tiers) = self.kv_tiers_mut() {
             *tiers.complete_mut() = complete;
         }
     }
@@ -95,15 +79,14 @@ impl Engine {
     /// Sends to the host what the oldest step in flight, which ends at `now_ns`
     /// and is not yet applied, stores: by Dynamo's rules what it has computed of prompts.
     pub fn offload_prompts(&mut self, now_ns: u64) {
-        let Some(mut tiers) = self.tiers.take() else { return };
+        let offloads = self.kv_loads.offloads();
+        let Some(tiers) = &mut self.kv_loads.tiers else { return };
         tiers.advance(now_ns);
-        if self.offloads {
-            tiers.send_stores(self.steps.applied() + 1);
-            self.tiers = Some(tiers);
-            return;
+        if offloads {
+            return tiers.send_stores(self.steps.applied() + 1);
         }
         let block_size = self.config.block_size;
-        for entry in &self.oldest_plan().scheduled {
+        for entry in &self.steps.oldest().scheduled {
             let request = &self.requests[entry.request];
             // The blocks of a request that was aborted or preempted meanwhile may
             // be others' by now.
@@ -120,6 +103,23 @@ impl Engine {
             };
             tiers.offload(&request.block_hashes[..full], first.min(full));
         }
-        self.tiers = Some(tiers);
+    }
+}
+
+impl KvLoads {
+    /// Blocks that the tiers hold of a request behind the first `first` ones, which are on the device. At least one
+    /// token is always left to compute.
+    pub(in crate::engine) fn lookup_tiers(&mut self, request: &Request, first: usize, block_size_tokens: u32) -> u32 {
+        let Some(tiers) = self.tiers.as_mut().filter(|_| !self.offloads) else { return 0 };
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
+        let most = ((request.num_tokens - 1) / block_size_tokens) as usize;
+        let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
+        let beyond = &usable[first.min(usable.len())..];
+        let run = tiers.find_run(beyond);
+        // Found blocks count as used, whether or not they can be loaded now.
+        tiers.touch(&beyond[..run.blocks() as usize]);
+        run.blocks()
     }
 }
