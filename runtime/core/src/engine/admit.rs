@@ -29,7 +29,7 @@ enum Admission {
 
 impl Engine {
     /// Admits requests; returns the reason why it stopped.
-    pub(crate) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
+    pub(super) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
         if self.config.max_loras > 0 {
             self.note_running_loras(plan, scan);
         }
@@ -337,7 +337,7 @@ impl Engine {
         self.kv_cache.allocate(id, claim, request, &self.config)
     }
 
-    pub(crate) fn count_lookup(&mut self, id: RequestId, cached: u32) {
+    pub(super) fn count_lookup(&mut self, id: RequestId, cached: u32) {
         let request = &self.requests[id];
         if !self.kv_cache.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
@@ -349,7 +349,7 @@ impl Engine {
         stats.hit_tokens += u64::from(cached);
     }
 
-    pub(crate) fn set_computed(&mut self, id: RequestId, computed: u32) {
+    pub(super) fn set_computed(&mut self, id: RequestId, computed: u32) {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;

@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// Applies the end of a request that has left all lists.
-    pub(crate) fn finish(&mut self, id: RequestId) {
+    pub(super) fn finish(&mut self, id: RequestId) {
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn drop_request(&mut self, id: RequestId) {
+    pub(super) fn drop_request(&mut self, id: RequestId) {
         self.forget_pace(id);
         self.end_reservation(id);
         self.release_blocks(id);

@@ -50,12 +50,12 @@ impl Engine {
     }
 
     /// Whether the step after the one in flight is the same again, one token on.
-    pub(crate) fn repeats_itself(&self) -> bool {
+    pub(super) fn repeats_itself(&self) -> bool {
         self.config.decodes_plainly() && self.decodes_all() && !self.kv_loads.has_pending_stores()
     }
 
     /// Whether the step in flight decodes every request, and none can be admitted after it.
-    pub(crate) fn decodes_all(&self) -> bool {
+    pub(super) fn decodes_all(&self) -> bool {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
         self.steps.count() == 1
@@ -86,7 +86,7 @@ impl Engine {
 
     /// The reason that ends admission in a step that decodes the running requests, if it is
     /// known without looking at the waiting ones.
-    pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
+    pub(super) fn repeated_stop(&self) -> Option<AdmissionStop> {
         if !self.has_waiting_requests() {
             Some(AdmissionStop::Drained)
         } else if self.queues.next(self.pause_state).is_none() {
@@ -104,7 +104,7 @@ impl Engine {
     pub const MAX_PREDICTED_STEPS: usize = 64;
 
     /// Steps after the one in flight that all of its requests are part of.
-    pub(crate) fn steps_until_first_end(&self, most: usize) -> usize {
+    pub(super) fn steps_until_first_end(&self, most: usize) -> usize {
         let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
         // The step in flight emits one of them.
         left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))

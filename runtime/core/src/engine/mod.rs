@@ -50,31 +50,30 @@ use crate::stats::EngineStats;
 /// One simulated vLLM engine.
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) config: EngineConfig,
+    config: EngineConfig,
     kv_cache: KvCacheManager,
     kv_loads: KvLoads,
     /// Multimodal items and the encoder cache, once a request with items has come.
-    pub(crate) encoder: Option<Box<Encoder>>,
-    pub(crate) requests: RequestTable,
+    encoder: Option<Box<Encoder>>,
+    requests: RequestTable,
     running: RunningRequests,
     queues: WaitingQueues,
-    pub(crate) pause_state: PauseState,
+    pause_state: PauseState,
     prefills: Prefills,
     steps: StepsInFlight,
-    pub(crate) outputs: StepOutputs,
-    pub(crate) fast_forward: FastForward,
-    pub(crate) stats: EngineStats,
+    outputs: StepOutputs,
+    fast_forward: FastForward,
+    stats: EngineStats,
     /// State for a policy that ranks, if there is one.
-    pub(crate) policy_book: Option<Box<PolicyBook>>,
+    policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
-    pub(crate) steady_decode: SteadyDecode,
+    steady_decode: SteadyDecode,
     /// When tokens are due, where requests have times of their own.
-    pub(crate) pace: Option<Box<Pace>>,
+    pace: Option<Box<Pace>>,
     /// Turns of requests, in a pipeline under async scheduling.
-    pub(crate) stagger: Option<Box<Stagger>>,
+    stagger: Option<Box<Stagger>>,
     /// Resumable requests, once one has come.
-    pub(crate) sessions: Option<Box<Sessions>>,
-    next_sequence: u64,
+    sessions: Option<Box<Sessions>>,
 }
 
 impl Engine {
@@ -100,12 +99,12 @@ impl Engine {
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
             sessions: None,
-            next_sequence: 0,
         }
     }
 
     /// The settings.
     #[must_use]
+    #[inline]
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -284,8 +283,7 @@ impl Engine {
             return Err(RejectReason::AdaptersOff);
         }
         debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.requests.next_sequence();
         let (priority, tenant, drawn, resumable) = (spec.priority, spec.tenant, spec.drawn, spec.resumable);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());

@@ -26,7 +26,7 @@ struct Place {
 
 /// When tokens of running requests are due.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(super) struct Pace {
     times: Box<dyn RequestTimes>,
     /// Factor of times.
     factor: f64,
@@ -166,7 +166,7 @@ impl Engine {
     /// When the first token is due of a request that is admitted now with `computed` known
     /// tokens; none without request times.
     #[inline]
-    pub(crate) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
+    pub(super) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
         let pace = self.pace.as_ref()?;
         let request = &self.requests[id];
         let is_prefill = computed < request.prefill_target_tokens;
@@ -180,12 +180,12 @@ impl Engine {
     }
 
     /// Whether a token that is due then has to wait.
-    pub(crate) fn is_later(&self, due_ns: u64) -> bool {
+    pub(super) fn is_later(&self, due_ns: u64) -> bool {
         self.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
     }
 
     /// A request has been admitted, and its part of the step is in the plan.
-    pub(crate) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
+    pub(super) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
         if let Some(pace) = &mut self.pace {
             pace.admit(id, due_ns);
         }
@@ -213,7 +213,7 @@ impl Engine {
     /// Schedules the running requests that have work, in order of admission.
     #[cold]
     #[inline(never)]
-    pub(crate) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
+    pub(super) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
         let Some(pace) = &mut self.pace else { return };
         let mut turn = std::mem::take(&mut pace.turn);
         turn.extend(pace.active.iter().map(|&(_, id)| id));
@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// A request no longer runs.
-    pub(crate) fn forget_pace(&mut self, id: RequestId) {
+    pub(super) fn forget_pace(&mut self, id: RequestId) {
         if let Some(pace) = &mut self.pace {
             pace.forget(id);
         }

@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// Whether a request could be admitted if there were room and no pause.
-    pub(crate) fn has_waiting_requests(&self) -> bool {
+    pub(super) fn has_waiting_requests(&self) -> bool {
         self.queues.num_queued() > 0
     }
 }

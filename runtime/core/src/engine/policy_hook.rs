@@ -27,7 +27,7 @@ impl Default for Standing {
 
 /// State that an engine keeps for its policy.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyBook {
+pub(super) struct PolicyBook {
     /// By slot.
     standings: Vec<Standing>,
     /// Events that the policy has not received yet.
@@ -40,7 +40,7 @@ pub(crate) struct PolicyBook {
 
 impl PolicyBook {
     /// The book of an engine under `policy`, if it needs one.
-    pub(crate) fn of(policy: Policy) -> Option<Box<Self>> {
+    pub(super) fn of(policy: Policy) -> Option<Box<Self>> {
         (policy == Policy::Ranked).then(Box::default)
     }
 
@@ -49,16 +49,16 @@ impl PolicyBook {
         self.events.push(event);
     }
 
-    pub(crate) fn eviction_rank(&self, id: RequestId) -> i64 {
+    pub(super) fn eviction_rank(&self, id: RequestId) -> i64 {
         self.standings[id.index()].eviction_rank
     }
 
-    pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
+    pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
         self.standings[id.index()].chunk_cap
     }
 
     /// Whether the policy is to be asked before the next step.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         !self.events.is_empty()
     }
 }
@@ -131,7 +131,7 @@ impl Engine {
         self.queues.reorder(id, &mut self.requests);
     }
 
-    pub(crate) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
+    pub(super) fn note_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
         // Until the policy sets it, independent of the priority.
@@ -152,19 +152,19 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn note_admitted(&mut self, id: RequestId, cached_tokens: u32) {
+    pub(super) fn note_admitted(&mut self, id: RequestId, cached_tokens: u32) {
         let Some(book) = &mut self.policy_book else { return };
         book.standings[id.index()].reported_computed_tokens = cached_tokens;
         book.note(PolicyEvent::Admitted { slot: id.0, cached_tokens });
     }
 
-    pub(crate) fn note_preempted(&mut self, id: RequestId) {
+    pub(super) fn note_preempted(&mut self, id: RequestId) {
         let Some(book) = &mut self.policy_book else { return };
         book.note(PolicyEvent::Preempted { slot: id.0 });
     }
 
     #[inline]
-    pub(crate) fn note_ended(&mut self, id: RequestId) {
+    pub(super) fn note_ended(&mut self, id: RequestId) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &self.requests[id];
         book.note(PolicyEvent::Ended {

@@ -71,7 +71,7 @@ pub enum RejectReason {
 
 impl Engine {
     /// Whether all multimodal items of a prompt can be computed.
-    pub(crate) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
+    pub(super) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
         let mut end = 0;
         for item in prompt.items() {

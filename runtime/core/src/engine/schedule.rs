@@ -14,38 +14,38 @@ use crate::plugins::policy::NO_CHUNK_CAP;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 /// State shared by the decisions of one step.
-pub(crate) struct Scan {
+pub(super) struct Scan {
     /// Tokens that may still be scheduled.
-    pub(crate) scheduled_budget: u32,
+    pub(super) scheduled_budget: u32,
     /// Tokens that the model's input still has room for.
-    pub(crate) input_budget: u32,
+    pub(super) input_budget: u32,
     /// Room of the input that each scheduled request takes besides its tokens.
-    pub(crate) draft_slots: u32,
-    pub(crate) per_request_cap: u32,
+    pub(super) draft_slots: u32,
+    pub(super) per_request_cap: u32,
     /// Embeddings that the encoder may still compute; unused while no request has items.
-    pub(crate) encoder_budget: u32,
+    pub(super) encoder_budget: u32,
     /// Distinct adapters that count against the cap; unused while adapters are off.
-    pub(crate) loras: Vec<u32>,
+    pub(super) loras: Vec<u32>,
     /// Whether a request went on with its prompt in this step.
-    pub(crate) prefill_running: bool,
+    pub(super) prefill_running: bool,
     /// Requests preempted by this step.
-    pub(crate) num_preempted: usize,
+    pub(super) num_preempted: usize,
     /// Whether prefills are put off.
-    pub(crate) defers_prefills: bool,
+    pub(super) defers_prefills: bool,
     /// Whether a request was admitted with more than its last known token to compute.
-    pub(crate) prefill_admitted: bool,
+    pub(super) prefill_admitted: bool,
 }
 
 impl Scan {
     /// Most tokens that another request may compute.
     #[inline]
-    pub(crate) fn budget(&self) -> u32 {
+    pub(super) fn budget(&self) -> u32 {
         self.scheduled_budget.min(self.input_budget.saturating_sub(self.draft_slots))
     }
 
     /// A request computes this many tokens.
     #[inline]
-    pub(crate) fn take(&mut self, tokens: u32) {
+    pub(super) fn take(&mut self, tokens: u32) {
         self.scheduled_budget -= tokens;
         self.input_budget -= tokens + self.draft_slots;
     }
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Enters into a plan, all else of which is decided, how full the engine is.
-    pub(crate) fn note_occupancy(&self, plan: &mut StepPlan) {
+    pub(super) fn note_occupancy(&self, plan: &mut StepPlan) {
         plan.shape.kv_active_blocks = u64::from(self.pool().num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool().num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size);
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// Tokens that a step may compute.
-    pub(crate) fn step_budget(&self) -> u32 {
+    pub(super) fn step_budget(&self) -> u32 {
         match self.pause_state {
             PauseState::PausedAll => 0,
             PauseState::Unpaused | PauseState::PausedNew => self.config.step_tokens(),
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// The most tokens that a policy lets a request compute in one step.
-    pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
+    pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
         let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
         // A capped chunk might never hold an item that must not be split.
         if self.config.disable_chunked_mm_input && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
@@ -231,14 +231,14 @@ impl Engine {
 
     /// The part of a chunk that the encoder allows; see [`Encoder::cut_chunk`](crate::encoder::Encoder::cut_chunk).
     #[cold]
-    pub(crate) fn cut_to_encoder(&mut self, id: RequestId, computed: u32, tokens: u32, scan: &Scan) -> u32 {
+    pub(super) fn cut_to_encoder(&mut self, id: RequestId, computed: u32, tokens: u32, scan: &Scan) -> u32 {
         let Some(encoder) = &mut self.encoder else { return tokens };
         encoder.cut_chunk(id, computed, tokens, scan.encoder_budget)
     }
 
     /// Has the encoder compute what the chunk just entered into the plan needs.
     #[cold]
-    pub(crate) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
+    pub(super) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
         let Some(encoder) = &mut self.encoder else { return };
         if let Some(left) = encoder.commit(id, self.requests[id].tag, plan, &mut self.stats.encoder) {
             scan.encoder_budget = left;
@@ -248,7 +248,7 @@ impl Engine {
     /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
     /// False when `id` itself had to go, or the blocks of the one that had to are not free at once.
     #[cold]
-    pub(crate) fn make_room(
+    pub(super) fn make_room(
         &mut self,
         id: RequestId,
         num_tokens: u32,
@@ -310,7 +310,7 @@ impl Engine {
 
     /// Takes the KV of a request that has left the running list and queues it
     /// to be computed again.
-    pub(crate) fn preempt(&mut self, id: RequestId) {
+    pub(super) fn preempt(&mut self, id: RequestId) {
         self.forget_kv(id);
         self.forget_pace(id);
         let request = &mut self.requests[id];
@@ -341,7 +341,7 @@ impl Engine {
     /// Enters a chunk of `tokens` into the plan and marks it as computed. Its
     /// drafts are those that the request carries unless `drafts` says otherwise.
     #[inline(always)]
-    pub(crate) fn commit(
+    pub(super) fn commit(
         &mut self,
         plan: &mut StepPlan,
         id: RequestId,
@@ -394,7 +394,7 @@ impl Engine {
 
 /// Tokens of a running request that this step may compute.
 #[inline]
-pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
+pub(super) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
     let computed = request.num_computed_tokens;
     let placeholders = u32::from(request.num_output_placeholders);
     if placeholders > 0 {
@@ -415,7 +415,7 @@ pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) 
 /// Of `tokens` after the first `computed` ones those that a chunk may have: it ends with the last known
 /// token, or leaves at least `lookahead_tokens` for the next one, which the drafter reads after this one
 /// (vLLM's `_reserve_prefill_lookahead`).
-pub(crate) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
+pub(super) fn spare_lookahead(request: &Request, computed: u32, tokens: u32, lookahead_tokens: u32) -> u32 {
     match request.num_tokens.checked_sub(computed + tokens) {
         None | Some(0) => tokens,
         Some(left) => tokens.saturating_sub(lookahead_tokens.saturating_sub(left)),

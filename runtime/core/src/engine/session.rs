@@ -26,12 +26,19 @@ pub struct SessionInput {
 
 /// The resumable requests of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
+pub(super) struct Sessions {
     open: BTreeMap<RequestId, Session>,
     /// Those that wait for their next part.
-    pub(crate) num_waiting: usize,
+    num_waiting: usize,
     /// Tags of those that go on after the end of their outputs in the step being applied.
-    pub(crate) continuing: Vec<u64>,
+    continuing: Vec<u64>,
+}
+
+impl Sessions {
+    /// Moves the tags of those that go on after the end of their outputs in the step being applied.
+    pub(super) fn take_continuing(&mut self, into: &mut Vec<u64>) {
+        into.append(&mut self.continuing);
+    }
 }
 
 #[derive(Debug)]
@@ -70,7 +77,7 @@ impl Engine {
     }
 
     /// Whether a resumable request is one that is simulated.
-    pub(crate) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
+    pub(super) fn check_session(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
         let config = &self.config;
         let is_simulated = config.rules.has_sessions()
             && config.kv_tiers.is_none()
@@ -92,7 +99,7 @@ impl Engine {
     }
 
     /// A resumable request has come.
-    pub(crate) fn open_session(&mut self, id: RequestId) {
+    pub(super) fn open_session(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::RESUMABLE, true);
         let session = Session { inputs: VecDeque::new(), initial_hash_state: request.hash_state, was_preempted: false };
@@ -100,19 +107,19 @@ impl Engine {
     }
 
     /// Resumable requests that wait for their next part.
-    pub(crate) fn num_waiting_sessions(&self) -> usize {
+    pub(super) fn num_waiting_sessions(&self) -> usize {
         self.sessions.as_ref().map_or(0, |sessions| sessions.num_waiting)
     }
 
     /// Whether a request was preempted before the latest part of its prompt.
-    pub(crate) fn was_session_preempted(&self, id: RequestId) -> bool {
+    pub(super) fn was_session_preempted(&self, id: RequestId) -> bool {
         let session = self.sessions.as_ref().and_then(|sessions| sessions.open.get(&id));
         session.is_some_and(|session| session.was_preempted)
     }
 
     /// The outputs to a part have ended, and the request has left all lists. False if that is its end.
     #[cold]
-    pub(crate) fn goes_on(&mut self, id: RequestId) -> bool {
+    pub(super) fn goes_on(&mut self, id: RequestId) -> bool {
         let request = &mut self.requests[id];
         // It goes on after what is sure to be computed; what steps in flight bring is dropped.
         request.num_computed_tokens =
@@ -182,7 +189,7 @@ impl Engine {
     }
 
     /// A resumable request ends, or is aborted.
-    pub(crate) fn close_session(&mut self, id: RequestId) {
+    pub(super) fn close_session(&mut self, id: RequestId) {
         if self.requests[id].flags.has(Flags::RESUMABLE)
             && let Some(sessions) = &mut self.sessions
         {
@@ -191,7 +198,7 @@ impl Engine {
     }
 
     /// A request that waits for its next part is aborted.
-    pub(crate) fn leave_waiting_for_input(&mut self, id: RequestId) {
+    pub(super) fn leave_waiting_for_input(&mut self, id: RequestId) {
         if let Some(sessions) = &mut self.sessions {
             sessions.num_waiting -= 1;
         }

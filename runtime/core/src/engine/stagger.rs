@@ -11,7 +11,7 @@ use crate::request::{Flags, RequestId};
 
 /// The requests that sampled in the latest schedules.
 #[derive(Debug)]
-pub(crate) struct Stagger {
+pub(super) struct Stagger {
     /// By the number of the schedule, modulo the stages; with their tags.
     sampled: Box<[Vec<(RequestId, u64)>]>,
     turn: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Stagger {
 
 impl Stagger {
     /// None where a request may decode in each schedule.
-    pub(crate) fn of(config: &EngineConfig) -> Option<Box<Self>> {
+    pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let stages = config.decode_stagger();
         let sampled = vec![Vec::new(); stages].into_boxed_slice();
         (stages > 1).then(|| Box::new(Self { sampled, turn: 0 }))
@@ -29,7 +29,7 @@ impl Stagger {
 impl Engine {
     /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
     #[cold]
-    pub(crate) fn begin_turn(&mut self) {
+    pub(super) fn begin_turn(&mut self) {
         let Some(stagger) = &mut self.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
         // With no step in flight schedules that come to nothing take no time, and drivers need not make them: all are due.
@@ -51,7 +51,7 @@ impl Engine {
 
     /// Ends a schedule, whose plan this is.
     #[cold]
-    pub(crate) fn end_turn(&mut self, plan: &StepPlan) {
+    pub(super) fn end_turn(&mut self, plan: &StepPlan) {
         let Some(stagger) = &mut self.stagger else { return };
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
             let request = &mut self.requests[entry.request];

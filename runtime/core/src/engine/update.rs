@@ -46,7 +46,7 @@ impl Engine {
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
         if let Some(sessions) = &mut self.sessions {
-            out.continuing.append(&mut sessions.continuing);
+            sessions.take_continuing(&mut out.continuing);
         }
         self.steps.put_applied(plan);
         self.requests.recycle(self.steps.applied());

@@ -19,9 +19,18 @@ pub(crate) struct RequestTable {
     by_tag: HashTable<u32>,
     /// Ended, each with the number of the last step that may name it.
     retired: VecDeque<(u64, u32)>,
+    /// Requests that have come.
+    num_arrived: u64,
 }
 
 impl RequestTable {
+    /// The place of the next request in the order of submission.
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        let sequence = self.num_arrived;
+        self.num_arrived += 1;
+        sequence
+    }
+
     pub(crate) fn insert(&mut self, request: Request) -> RequestId {
         let tag = request.tag;
         let id = self.place(request);

@@ -95,7 +95,6 @@ pub struct SglangEngine {
     pub(super) candidates: Vec<Candidate>,
     /// Scratch for ordering: how prompts begin.
     pub(super) beginnings: Vec<BlockHash>,
-    pub(super) next_sequence: u64,
 }
 
 impl SglangEngine {
@@ -132,7 +131,6 @@ impl SglangEngine {
             released: Vec::new(),
             candidates: Vec::new(),
             beginnings: Vec::new(),
-            next_sequence: 0,
         }
     }
 

@@ -40,8 +40,7 @@ impl ServingEngine for SglangEngine {
         if spec.lora.is_some() {
             return Err(RejectReason::AdaptersOff);
         }
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.requests.next_sequence();
         let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);

@@ -35,7 +35,6 @@ pub struct TickEngine {
     pub(super) outputs: StepOutputs,
     pub(super) stats: EngineStats,
     pub(super) outstanding_prefill_tokens: u64,
-    next_sequence: u64,
 }
 
 impl TickEngine {
@@ -55,7 +54,6 @@ impl TickEngine {
             outputs: StepOutputs::default(),
             stats: EngineStats::default(),
             outstanding_prefill_tokens: 0,
-            next_sequence: 0,
         }
     }
 
@@ -91,8 +89,7 @@ impl TickEngine {
         if spec.kv_role != KvRole::Local {
             return Err(RejectReason::KvTransfersOff);
         }
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.requests.next_sequence();
         let request = Request::new(spec, sequence, self.config.page_size_tokens, u32::MAX);
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);

@@ -185,7 +185,7 @@ impl FastForward {
     }
 
     /// Steps are scheduled: records the number of events in the log.
-    pub(crate) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
+    pub(super) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
         if let Some(events) = log {
             let noted = self.events_by_step.len();
             self.events_by_step.resize(noted + steps as usize, events.len() as u32);

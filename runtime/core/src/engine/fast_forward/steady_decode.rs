@@ -47,7 +47,7 @@ struct Place {
 
 /// The members of an engine's steady decode, and when each is looked at next.
 #[derive(Debug)]
-pub(crate) struct SteadyDecode {
+pub(in crate::engine) struct SteadyDecode {
     /// Whether the engine's settings allow any.
     enabled: bool,
     places: Vec<Place>,
@@ -71,7 +71,7 @@ pub(crate) struct SteadyDecode {
 }
 
 impl SteadyDecode {
-    pub(crate) fn new(config: &EngineConfig) -> Self {
+    pub(in crate::engine) fn new(config: &EngineConfig) -> Self {
         Self {
             enabled: Self::is_possible(config),
             places: Vec::new(),
@@ -88,7 +88,7 @@ impl SteadyDecode {
     }
 
     /// Whether an engine with these settings can have any.
-    pub(crate) fn is_possible(config: &EngineConfig) -> bool {
+    pub(in crate::engine) fn is_possible(config: &EngineConfig) -> bool {
         // Members cannot be preemption victims before others.
         config.policy == Policy::Fcfs
             && !config.quirks().preempts_oldest()
@@ -101,17 +101,17 @@ impl SteadyDecode {
     }
 
     /// Requests that are members, all at the head of the running list.
-    pub(crate) fn num_members(&self) -> usize {
+    pub(in crate::engine) fn num_members(&self) -> usize {
         self.members as usize
     }
 
     /// Allows members from now on, or not. There are none now.
-    pub(crate) fn enable(&mut self, enabled: bool) {
+    pub(in crate::engine) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
     /// Records whether and how the outputs of a new request are drawn.
-    pub(crate) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
+    pub(in crate::engine) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
         // Slots are reused, so old entries are replaced.
         if self.places.len() <= id.index() {
             if drawn.is_none() || !self.enabled {
@@ -177,7 +177,7 @@ fn steps_until_end(request: &Request) -> u32 {
 
 impl Engine {
     /// Lets requests at the front of those that are not members become members.
-    pub(crate) fn join_steady_decode(&mut self) {
+    pub(in crate::engine) fn join_steady_decode(&mut self) {
         if !self.steady_decode.enabled {
             return;
         }
@@ -223,7 +223,7 @@ impl Engine {
     /// Schedules one token for each member. Gives how many requests at the head of
     /// the running list are served by that; none where some of them may have to
     /// be preempted, or wait: then there are no members any more.
-    pub(crate) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
+    pub(in crate::engine) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
         let members = self.steady_decode.members;
         if members == 0 {
             return 0;
@@ -240,7 +240,7 @@ impl Engine {
 
     /// Whether the step in flight is nothing but a token for each running request,
     /// all of them members.
-    pub(crate) fn is_all_steady_decode(&self) -> bool {
+    pub(in crate::engine) fn is_all_steady_decode(&self) -> bool {
         let plan = self.plan();
         plan.steady_decode_requests > 0
             && plan.scheduled.is_empty()
@@ -264,13 +264,18 @@ impl Engine {
     }
 
     /// One step of all members.
-    pub(crate) fn advance_steady_decode(&mut self, plan: &mut StepPlan) {
+    pub(in crate::engine) fn advance_steady_decode(&mut self, plan: &mut StepPlan) {
         self.step_steady_decode(plan);
         self.count_steady_decode(plan);
     }
 
     /// `steps` steps of all members in a row, of which some may end in the last.
-    pub(crate) fn advance_steady_decode_by(&mut self, plan: &mut StepPlan, steps: u32, fast_forward: &mut FastForward) {
+    pub(in crate::engine) fn advance_steady_decode_by(
+        &mut self,
+        plan: &mut StepPlan,
+        steps: u32,
+        fast_forward: &mut FastForward,
+    ) {
         let end = self.steady_decode.clock + u64::from(steps);
         loop {
             let left = (end - self.steady_decode.clock) as u32;
@@ -355,13 +360,13 @@ impl Engine {
     }
 
     /// Members that have left ended with the step that was applied.
-    pub(crate) fn close_steady_decode_step(&mut self) {
+    pub(in crate::engine) fn close_steady_decode_step(&mut self) {
         self.steady_decode.head = self.steady_decode.members as usize;
     }
 
     /// Number of steps that can be predicted, of `most`, given that the step in flight
     /// [`Engine::is_all_steady_decode`]; `changes` gets the blocks that each takes and frees.
-    pub(crate) fn steady_decode_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
+    pub(in crate::engine) fn steady_decode_steps(&self, most: usize, changes: &mut [BlockChange]) -> usize {
         let mut most = most.min(changes.len());
         let mut busy_steps = self.steady_decode.busy_steps();
         while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {

@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// The prompt of a request comes from another engine once only: later all that is missing is computed here.
-    pub(crate) fn end_destination(&mut self, id: RequestId) {
+    pub(in crate::engine) fn end_destination(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         if !self.kv_loads.has_connector() || request.kv_role != KvRole::Destination {
             return;
@@ -160,7 +160,7 @@ impl Engine {
     }
 
     /// Counts what the connector had of a request that was given blocks.
-    pub(crate) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
+    pub(in crate::engine) fn count_external(&mut self, id: RequestId, local_tokens: u32, external_tokens: u32) {
         let request = &self.requests[id];
         let queried = request.num_tokens - local_tokens;
         if !self.kv_loads.has_connector() || queried == 0 {
@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// A request that has got its blocks waits for their KV.
-    pub(crate) fn begin_load(&mut self, id: RequestId, was_holding: bool) {
+    pub(in crate::engine) fn begin_load(&mut self, id: RequestId, was_holding: bool) {
         let request = &mut self.requests[id];
         request.status = RequestStatus::WaitingForRemoteKv;
         request.flags.set(Flags::TAKEN_OVER, false);
@@ -187,7 +187,7 @@ impl Engine {
     }
 
     /// The load of a request is over: it goes on from its computed tokens, where it has waited.
-    pub(crate) fn end_load(&mut self, id: RequestId) {
+    pub(in crate::engine) fn end_load(&mut self, id: RequestId) {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
         let by_arrival = self.config.quirks().admits_in_order_of_arrival();
         self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
@@ -195,7 +195,7 @@ impl Engine {
 
     /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has
     /// no blocks any more.
-    pub(crate) fn take_over_load(&mut self, id: RequestId) {
+    pub(in crate::engine) fn take_over_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let has_failed = request.flags.has(Flags::LOAD_FAILED);
         request.flags.set(Flags::LOAD_FAILED, false);
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// A request that has lost its KV waits as others do that hold none.
-    pub(crate) fn forget_load(&mut self, id: RequestId) {
+    pub(in crate::engine) fn forget_load(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         request.flags.set(Flags::TAKEN_OVER, false);
         request.flags.set(Flags::LOST_LOAD, false);
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// Whether a request waits with blocks that are its own.
-    pub(crate) fn holds_loaded_kv(&self, id: RequestId) -> bool {
+    pub(in crate::engine) fn holds_loaded_kv(&self, id: RequestId) -> bool {
         let request = &self.requests[id];
         request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::LOST_LOAD)
     }
@@ -241,7 +241,7 @@ impl Engine {
     }
 
     /// Takes the report, and back what did not arrive. Gives it with the requests whose outputs of this step are dropped.
-    pub(crate) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
+    pub(in crate::engine) fn begin_report(&mut self, plan: Option<&StepPlan>) -> (KvTransferReport, Vec<RequestId>) {
         let Some(report) = self.kv_loads.take_report() else { return Default::default() };
         let mut failed = Vec::new();
         if report.is_empty() {
@@ -273,7 +273,12 @@ impl Engine {
     }
 
     /// Ends requests that failed, and those transfers that are over.
-    pub(crate) fn end_report(&mut self, report: &KvTransferReport, failed: &[RequestId], out: &mut StepOutputs) {
+    pub(in crate::engine) fn end_report(
+        &mut self,
+        report: &KvTransferReport,
+        failed: &[RequestId],
+        out: &mut StepOutputs,
+    ) {
         if !self.recomputes_failed_loads() {
             let mut failed: Vec<RequestId> = failed.to_vec();
             failed.sort_by_key(|&id| self.requests[id].tag);

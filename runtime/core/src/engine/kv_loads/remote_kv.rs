@@ -37,7 +37,7 @@ impl Engine {
     /// Blocks that a load must leave free, so that requests which hold KV already can go on: those that prompts which are
     /// being computed and loads still need, and those of a step with drafts (vLLM's `_inflight_prefill_reserved_blocks` and
     /// `_spec_decode_step_blocks`).
-    pub(crate) fn blocks_reserved_from_loads(&self) -> u32 {
+    pub(in crate::engine) fn blocks_reserved_from_loads(&self) -> u32 {
         let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
             let request = &self.requests[id];
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Announces the transfer of blocks that the cache does not hold.
-    pub(crate) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
+    pub(in crate::engine) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
         self.begin_load(id, false);
         let request = &self.requests[id];
         let cached_tokens = request.num_computed_tokens;
@@ -150,7 +150,7 @@ impl Engine {
 
     /// Takes the KV of a request, all of which is to be computed here, again or
     /// for the first time.
-    pub(crate) fn forget_kv(&mut self, id: RequestId) {
+    pub(in crate::engine) fn forget_kv(&mut self, id: RequestId) {
         self.end_reservation(id);
         self.release_blocks(id);
         let request = &mut self.requests[id];
@@ -161,7 +161,7 @@ impl Engine {
         });
     }
 
-    pub(crate) fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
+    pub(in crate::engine) fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
         let request = &mut self.requests[id];
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
         request.status = status;

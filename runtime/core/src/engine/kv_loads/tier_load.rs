@@ -31,7 +31,7 @@ impl Engine {
 
     /// Starts to load `blocks` blocks beyond the latest hit into blocks that the
     /// request has been given. It waits without a running slot until they are there.
-    pub(crate) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
+    pub(in crate::engine) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
         let first = self.kv_cache.num_hit_blocks();
         let block_size = self.config.block_size;
         let request = &self.requests[id];
