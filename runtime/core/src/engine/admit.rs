@@ -235,7 +235,7 @@ impl Engine {
                 }
             }
             // A policy that lets it have fewer has the last word, and request times compute a prompt in an instant.
-            if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && self.pace.is_none() {
+            if prefill_lookahead_tokens > 1 && prefill_lookahead_tokens <= cap && !self.turns.are_paced() {
                 tokens = spare_lookahead(&self.requests[id], computed, tokens, prefill_lookahead_tokens);
                 if tokens == 0 {
                     return self.without_chunk(AdmissionStop::Budget);
@@ -250,8 +250,8 @@ impl Engine {
         let slots = if is_held { num_tokens } else { computed + tokens };
         let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
         if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), reserved_blocks) {
-            if let Some(encoder) = self.encoder.as_mut().filter(|_| needs_encoder) {
-                encoder.release(id);
+            if needs_encoder {
+                self.encoder_inputs.release(id);
             }
             return Admission::Blocked(AdmissionStop::Blocks);
         }

@@ -33,7 +33,7 @@ impl Engine {
         self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.note_ended(id);
-            self.forget_items(id);
+            self.encoder_inputs.forget(id);
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // Of a connector, workers may still write its blocks.
@@ -69,7 +69,7 @@ impl Engine {
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
-        self.forget_items(id);
+        self.encoder_inputs.forget(id);
         self.end_reservation(id);
         if self.kv_loads.offloads() {
             // The KV of the last token is not computed.
@@ -86,12 +86,6 @@ impl Engine {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);
-        }
-    }
-
-    fn forget_items(&mut self, id: RequestId) {
-        if let Some(encoder) = &mut self.encoder {
-            encoder.forget(id);
         }
     }
 

@@ -59,8 +59,8 @@ impl Engine {
         let plan = self.plan();
         let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
         self.steps.count() == 1
-            && self.pace.is_none()
-            && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
+            && !self.turns.are_paced()
+            && !self.has_policy_events()
             && self.pause_state != PauseState::PausedAll
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
@@ -81,7 +81,7 @@ impl Engine {
     /// Whether a request in the step in flight still needs the encoder's outputs.
     fn has_items_ahead(&self) -> bool {
         let needs = |id: RequestId| self.requests[id].flags.has(Flags::NEEDS_ENCODER);
-        self.encoder.is_some() && self.plan().scheduled.iter().any(|entry| needs(entry.request))
+        self.encoder_inputs.has_come() && self.plan().scheduled.iter().any(|entry| needs(entry.request))
     }
 
     /// The reason that ends admission in a step that decodes the running requests, if it is

@@ -6,12 +6,12 @@
 //! aborted in between, as with a real engine whose step is on the GPU.
 
 mod admit;
+mod encoder_inputs;
 pub mod fast_forward;
 mod finish;
 mod kv_cache;
 mod kv_loads;
 mod lookahead;
-mod pace;
 mod pause;
 mod policy_hook;
 mod prefills;
@@ -20,7 +20,7 @@ mod reject;
 mod running;
 mod schedule;
 mod session;
-mod stagger;
+mod turns;
 mod update;
 
 pub use kv_loads::KvTransferReport;
@@ -28,19 +28,18 @@ pub use pause::PauseState;
 pub use reject::RejectReason;
 pub use session::SessionInput;
 
+use self::encoder_inputs::EncoderInputs;
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
 use self::kv_cache::KvCacheManager;
 use self::kv_loads::KvLoads;
-use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use self::prefills::Prefills;
 use self::queues::WaitingQueues;
 use self::running::RunningRequests;
 use self::session::Sessions;
-use self::stagger::Stagger;
+use self::turns::Turns;
 use crate::config::{Drafting, EngineConfig};
-use crate::encoder::Encoder;
 use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
@@ -53,8 +52,7 @@ pub struct Engine {
     config: EngineConfig,
     kv_cache: KvCacheManager,
     kv_loads: KvLoads,
-    /// Multimodal items and the encoder cache, once a request with items has come.
-    encoder: Option<Box<Encoder>>,
+    encoder_inputs: EncoderInputs,
     requests: RequestTable,
     running: RunningRequests,
     queues: WaitingQueues,
@@ -68,10 +66,7 @@ pub struct Engine {
     policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
     steady_decode: SteadyDecode,
-    /// When tokens are due, where requests have times of their own.
-    pace: Option<Box<Pace>>,
-    /// Turns of requests, in a pipeline under async scheduling.
-    stagger: Option<Box<Stagger>>,
+    turns: Turns,
     /// Resumable requests, once one has come.
     sessions: Option<Box<Sessions>>,
 }
@@ -83,12 +78,11 @@ impl Engine {
         Self {
             kv_loads: KvLoads::new(&config),
             kv_cache: KvCacheManager::new(&config),
-            encoder: None,
+            encoder_inputs: EncoderInputs::default(),
             queues: WaitingQueues::new(&config),
             policy_book: PolicyBook::of(config.policy),
             steady_decode: SteadyDecode::new(&config),
-            pace: None,
-            stagger: Stagger::of(&config),
+            turns: Turns::new(&config),
             steps: StepsInFlight::new(config.max_steps_in_flight()),
             config,
             requests: RequestTable::default(),
@@ -297,7 +291,7 @@ impl Engine {
             self.kv_loads.begin_offloading(&self.requests[id]);
         }
         if !items.is_empty() {
-            self.encoder.get_or_insert_with(|| Box::new(Encoder::new(&self.config))).enter(id, items);
+            self.encoder_inputs.enter(id, items, &self.config);
         }
         if resumable {
             self.open_session(id);

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::plugins::policy::{
     NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
 };
-use crate::request::RequestId;
+use crate::request::{Flags, RequestId};
 
 /// A policy's preferences for a request, and its last reported state.
 #[derive(Clone, Copy, Debug)]
@@ -49,16 +49,8 @@ impl PolicyBook {
         self.events.push(event);
     }
 
-    pub(super) fn eviction_rank(&self, id: RequestId) -> i64 {
-        self.standings[id.index()].eviction_rank
-    }
-
-    pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
-        self.standings[id.index()].chunk_cap
-    }
-
     /// Whether the policy is to be asked before the next step.
-    pub(super) fn has_news(&self) -> bool {
+    fn has_news(&self) -> bool {
         !self.events.is_empty()
     }
 }
@@ -96,6 +88,26 @@ impl Engine {
         book.events.clear();
         self.policy_book = Some(book);
         result
+    }
+
+    /// The most tokens that a policy lets a request compute in one step.
+    pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
+        let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
+        // A capped chunk might never hold an item that must not be split.
+        if self.config.disable_chunked_mm_input && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
+            return NO_CHUNK_CAP;
+        }
+        book.standings[id.index()].chunk_cap
+    }
+
+    /// The place of a request among preemption victims, where a policy ranks them.
+    pub(super) fn eviction_rank(&self, id: RequestId) -> i64 {
+        self.policy_book.as_ref().map_or(0, |book| book.standings[id.index()].eviction_rank)
+    }
+
+    /// Whether a policy is to be asked before the next step.
+    pub(super) fn has_policy_events(&self) -> bool {
+        self.policy_book.as_ref().is_some_and(|book| book.has_news())
     }
 
     fn gather_progress(&self, book: &mut PolicyBook) {

@@ -1,6 +1,6 @@
 //! Reasons for which requests are refused.
 
-use crate::encoder::{EncoderCacheUse, PromptItem};
+use crate::encoder::PromptItem;
 use crate::engine::Engine;
 use crate::request::Prompt;
 
@@ -105,19 +105,5 @@ impl Engine {
             longest_chunk = longest_chunk.min(config.long_prefill_token_threshold);
         }
         before.saturating_add(item.len_tokens()) <= longest_chunk
-    }
-
-    /// Embeddings in the encoder cache; none before a request with multimodal items has come.
-    #[must_use]
-    pub fn encoder_cache_use(&self) -> EncoderCacheUse {
-        self.encoder.as_ref().map_or_else(EncoderCacheUse::default, |encoder| encoder.cache_use())
-    }
-
-    /// Forgets what the encoder has computed (vLLM's `reset_encoder_cache`). Requests that run go on with what
-    /// they have.
-    pub fn reset_encoder_cache(&mut self) {
-        if let Some(encoder) = &mut self.encoder {
-            encoder.reset();
-        }
     }
 }

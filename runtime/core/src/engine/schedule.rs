@@ -10,7 +10,6 @@ use crate::engine::Engine;
 use crate::engine::pause::PauseState;
 use crate::engine::queues::QueueKind;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
-use crate::plugins::policy::NO_CHUNK_CAP;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 /// State shared by the decisions of one step.
@@ -71,7 +70,7 @@ impl Engine {
         assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps.count());
         let mut plan = self.steps.take_next();
         plan.clear();
-        if self.stagger.is_some() {
+        if self.turns.are_staggered() {
             self.begin_turn();
         }
         self.running.take_preempted(&mut plan.preempted);
@@ -83,14 +82,14 @@ impl Engine {
             input_budget: self.config.max_num_batched_tokens,
             draft_slots: self.config.drafting().draft_slots,
             per_request_cap: self.per_request_cap(),
-            encoder_budget: self.encoder.as_ref().map_or(0, |encoder| encoder.budget_embeds()),
+            encoder_budget: self.encoder_inputs.budget_embeds(),
             loras: self.running.take_loras(),
             prefill_running: false,
             num_preempted: 0,
             defers_prefills: self.defers_prefills(),
             prefill_admitted: false,
         };
-        if self.pace.is_some() {
+        if self.turns.are_paced() {
             self.schedule_paced(&mut plan, &mut scan);
         } else {
             let served = self.schedule_steady_decode(&mut plan, &mut scan);
@@ -100,15 +99,13 @@ impl Engine {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
         };
-        if let Some(encoder) = &mut self.encoder {
-            encoder.list_evicted(&mut plan);
-        }
+        self.encoder_inputs.list_evicted(&mut plan);
         self.note_occupancy(&mut plan);
         plan.most_drafts = self.config.num_speculative_tokens;
         if !self.config.draft_ranges.is_empty() {
             self.limit_drafts(&mut plan);
         }
-        if self.stagger.is_some() {
+        if self.turns.are_staggered() {
             self.end_turn(&plan);
         }
         if !plan.is_empty() {
@@ -148,16 +145,6 @@ impl Engine {
             PauseState::PausedAll => 0,
             PauseState::Unpaused | PauseState::PausedNew => self.config.step_tokens(),
         }
-    }
-
-    /// The most tokens that a policy lets a request compute in one step.
-    pub(super) fn chunk_cap(&self, id: RequestId) -> u32 {
-        let Some(book) = &self.policy_book else { return NO_CHUNK_CAP };
-        // A capped chunk might never hold an item that must not be split.
-        if self.config.disable_chunked_mm_input && self.requests[id].flags.has(Flags::NEEDS_ENCODER) {
-            return NO_CHUNK_CAP;
-        }
-        book.chunk_cap(id)
     }
 
     /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
@@ -229,22 +216,6 @@ impl Engine {
         }
     }
 
-    /// The part of a chunk that the encoder allows; see [`Encoder::cut_chunk`](crate::encoder::Encoder::cut_chunk).
-    #[cold]
-    pub(super) fn cut_to_encoder(&mut self, id: RequestId, computed: u32, tokens: u32, scan: &Scan) -> u32 {
-        let Some(encoder) = &mut self.encoder else { return tokens };
-        encoder.cut_chunk(id, computed, tokens, scan.encoder_budget)
-    }
-
-    /// Has the encoder compute what the chunk just entered into the plan needs.
-    #[cold]
-    pub(super) fn commit_to_encoder(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) {
-        let Some(encoder) = &mut self.encoder else { return };
-        if let Some(left) = encoder.commit(id, self.requests[id].tag, plan, &mut self.stats.encoder) {
-            scan.encoder_budget = left;
-        }
-    }
-
     /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
     /// False when `id` itself had to go, or the blocks of the one that had to are not free at once.
     #[cold]
@@ -288,10 +259,6 @@ impl Engine {
         }
     }
 
-    fn eviction_rank(&self, id: RequestId) -> i64 {
-        self.policy_book.as_ref().map_or(0, |book| book.eviction_rank(id))
-    }
-
     fn choose_victim(&self) -> RequestId {
         let victim = match self.config.policy {
             Policy::Fcfs if self.config.quirks().preempts_oldest() => self.running.first().copied(),
@@ -328,10 +295,7 @@ impl Engine {
         request.num_stale_tokens = request.num_in_flight_tokens;
         request.status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
-        if let Some(encoder) = &mut self.encoder {
-            let has_items = encoder.release(id);
-            self.requests[id].flags.set(Flags::NEEDS_ENCODER, has_items);
-        }
+        self.preempt_items(id);
         let request = &self.requests[id];
         self.running.note_preempted(request.tag);
         self.note_preempted(id);

@@ -34,13 +34,6 @@ pub(super) struct Sessions {
     continuing: Vec<u64>,
 }
 
-impl Sessions {
-    /// Moves the tags of those that go on after the end of their outputs in the step being applied.
-    pub(super) fn take_continuing(&mut self, into: &mut Vec<u64>) {
-        into.append(&mut self.continuing);
-    }
-}
-
 #[derive(Debug)]
 struct Session {
     /// Parts that have come before the outputs to the one before have ended; none for the end of the session.
@@ -88,7 +81,7 @@ impl Engine {
             && config.quirks().burst_tokens() == 0
             && !config.quirks().reserves_whole_output()
             && !config.quirks().reserves_between_steps()
-            && self.pace.is_none()
+            && !self.turns.are_paced()
             && config.policy == Policy::Fcfs
             && spec.kv_role == KvRole::Local
             && spec.prompt.items.is_empty()
@@ -186,6 +179,14 @@ impl Engine {
         let holds_kv = request.num_computed_tokens > 0;
         request.flags.set(Flags::TAKEN_OVER, holds_kv);
         request.status = if holds_kv { RequestStatus::RemoteKvReady } else { RequestStatus::Waiting };
+    }
+
+    /// Moves the tags of those that go on after the end of their outputs in the step being applied.
+    #[inline]
+    pub(super) fn take_continuing_sessions(&mut self, into: &mut Vec<u64>) {
+        if let Some(sessions) = &mut self.sessions {
+            into.append(&mut sessions.continuing);
+        }
     }
 
     /// A resumable request ends, or is aborted.

@@ -45,9 +45,7 @@ impl Engine {
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
-        if let Some(sessions) = &mut self.sessions {
-            sessions.take_continuing(&mut out.continuing);
-        }
+        self.take_continuing_sessions(&mut out.continuing);
         self.steps.put_applied(plan);
         self.requests.recycle(self.steps.applied());
         self.end_report(&report, &failed, &mut out);
@@ -155,18 +153,6 @@ impl Engine {
         let request = &mut self.requests[entry.request];
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
         request.num_stale_tokens = request.num_stale_tokens.saturating_sub(entry.num_scheduled_tokens);
-    }
-
-    /// Drops references to items that no step needs any more, not even after drafts are rejected.
-    fn pass_items(&mut self, id: RequestId) {
-        let request = &mut self.requests[id];
-        if !request.flags.has(Flags::NEEDS_ENCODER) {
-            return;
-        }
-        let processed = request.num_computed_tokens.saturating_sub(u32::from(request.num_output_placeholders));
-        if let Some(encoder) = &mut self.encoder {
-            request.flags.set(Flags::NEEDS_ENCODER, !encoder.pass(id, processed));
-        }
     }
 
     /// Appends this step's tokens of one request until they stop it.

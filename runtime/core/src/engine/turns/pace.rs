@@ -117,8 +117,8 @@ impl Engine {
     pub fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) {
         self.dissolve_steady_decode();
         self.steady_decode.enable(times.is_none() && SteadyDecode::is_possible(&self.config));
-        let now_ns = self.pace.as_ref().map_or(0, |pace| pace.now_ns);
-        self.pace = times.map(|times| {
+        let now_ns = self.turns.pace.as_ref().map_or(0, |pace| pace.now_ns);
+        self.turns.pace = times.map(|times| {
             let mut pace = Box::new(Pace::new(times));
             pace.now_ns = now_ns;
             self.running.iter().for_each(|&id| pace.admit(id, now_ns));
@@ -130,19 +130,19 @@ impl Engine {
     #[must_use]
     #[inline]
     pub fn has_request_times(&self) -> bool {
-        self.pace.is_some()
+        self.turns.pace.is_some()
     }
 
     /// Multiplies request times that are drawn from now on.
     pub fn set_request_time_factor(&mut self, factor: f64) {
-        if let Some(pace) = &mut self.pace {
+        if let Some(pace) = &mut self.turns.pace {
             pace.factor = factor;
         }
     }
 
     /// Says what time it is, on a clock that never runs backwards.
     pub fn advance_clock(&mut self, now_ns: u64) {
-        if let Some(pace) = &mut self.pace {
+        if let Some(pace) = &mut self.turns.pace {
             pace.advance(now_ns);
         }
     }
@@ -150,12 +150,12 @@ impl Engine {
     /// When the next token is due; none if no request waits for a time.
     #[must_use]
     pub fn next_token_ns(&self) -> Option<u64> {
-        self.pace.as_ref().and_then(|pace| pace.waiting.first().map(|&(due_ns, _)| due_ns))
+        self.turns.pace.as_ref().and_then(|pace| pace.waiting.first().map(|&(due_ns, _)| due_ns))
     }
 
     /// Delays all tokens that are due later than now.
     pub fn delay_tokens(&mut self, by_ns: u64) {
-        let Some(pace) = &mut self.pace else { return };
+        let Some(pace) = &mut self.turns.pace else { return };
         for (due_ns, id) in std::mem::take(&mut pace.waiting) {
             let later_ns = due_ns.saturating_add(by_ns);
             pace.places[id.index()].due_ns = later_ns;
@@ -166,8 +166,8 @@ impl Engine {
     /// When the first token is due of a request that is admitted now with `computed` known
     /// tokens; none without request times.
     #[inline]
-    pub(super) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
-        let pace = self.pace.as_ref()?;
+    pub(in crate::engine) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
+        let pace = self.turns.pace.as_ref()?;
         let request = &self.requests[id];
         let is_prefill = computed < request.prefill_target_tokens;
         let token = NextToken {
@@ -180,13 +180,13 @@ impl Engine {
     }
 
     /// Whether a token that is due then has to wait.
-    pub(super) fn is_later(&self, due_ns: u64) -> bool {
-        self.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
+    pub(in crate::engine) fn is_later(&self, due_ns: u64) -> bool {
+        self.turns.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
     }
 
     /// A request has been admitted, and its part of the step is in the plan.
-    pub(super) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
-        if let Some(pace) = &mut self.pace {
+    pub(in crate::engine) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
+        if let Some(pace) = &mut self.turns.pace {
             pace.admit(id, due_ns);
         }
         self.follow_pace(id, plan);
@@ -194,7 +194,7 @@ impl Engine {
 
     /// After the latest entry of `plan`, of this request: what it waits for next.
     fn follow_pace(&mut self, id: RequestId, plan: &StepPlan) {
-        let Some(pace) = &mut self.pace else { return };
+        let Some(pace) = &mut self.turns.pace else { return };
         let request = &self.requests[id];
         if plan.scheduled.last().is_some_and(|entry| entry.samples) {
             let token = NextToken {
@@ -213,8 +213,8 @@ impl Engine {
     /// Schedules the running requests that have work, in order of admission.
     #[cold]
     #[inline(never)]
-    pub(super) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
-        let Some(pace) = &mut self.pace else { return };
+    pub(in crate::engine) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
+        let Some(pace) = &mut self.turns.pace else { return };
         let mut turn = std::mem::take(&mut pace.turn);
         turn.extend(pace.active.iter().map(|&(_, id)| id));
         for id in turn.drain(..) {
@@ -226,7 +226,7 @@ impl Engine {
                 break;
             }
         }
-        if let Some(pace) = &mut self.pace {
+        if let Some(pace) = &mut self.turns.pace {
             turn.clear();
             pace.turn = turn;
         }
@@ -235,7 +235,7 @@ impl Engine {
     /// Schedules a running request. False if it had to go for want of blocks, and no other
     /// is to follow.
     fn schedule_paced_one(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> bool {
-        let Some(pace) = &self.pace else { return false };
+        let Some(pace) = &self.turns.pace else { return false };
         let is_held = pace.is_held(id);
         let request = &self.requests[id];
         let mut tokens = running_chunk(request, self.config.max_model_len(), scan);
@@ -265,8 +265,8 @@ impl Engine {
     }
 
     /// A request no longer runs.
-    pub(super) fn forget_pace(&mut self, id: RequestId) {
-        if let Some(pace) = &mut self.pace {
+    pub(in crate::engine) fn forget_pace(&mut self, id: RequestId) {
+        if let Some(pace) = &mut self.turns.pace {
             pace.forget(id);
         }
     }

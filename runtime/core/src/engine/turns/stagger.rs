@@ -29,8 +29,8 @@ impl Stagger {
 impl Engine {
     /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
     #[cold]
-    pub(super) fn begin_turn(&mut self) {
-        let Some(stagger) = &mut self.stagger else { return };
+    pub(in crate::engine) fn begin_turn(&mut self) {
+        let Some(stagger) = &mut self.turns.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
         // With no step in flight schedules that come to nothing take no time, and drivers need not make them: all are due.
         // They count beside a connector, whose driver makes each one, as after a pause.
@@ -51,8 +51,8 @@ impl Engine {
 
     /// Ends a schedule, whose plan this is.
     #[cold]
-    pub(super) fn end_turn(&mut self, plan: &StepPlan) {
-        let Some(stagger) = &mut self.stagger else { return };
+    pub(in crate::engine) fn end_turn(&mut self, plan: &StepPlan) {
+        let Some(stagger) = &mut self.turns.stagger else { return };
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
             let request = &mut self.requests[entry.request];
             if request.flags.has(Flags::OUT_OF_TURN) {
