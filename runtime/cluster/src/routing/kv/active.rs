@@ -9,13 +9,30 @@ use vcr_core::hash::BlockHash;
 /// prompts agree up to some block and never after it.
 pub(super) type Chain = Arc<[BlockHash]>;
 
+/// A prompt of the set.
+#[derive(Debug)]
+struct Prompt {
+    /// The first block, which is enough to tell most prompts apart: a search among the prompts of
+    /// each engine reads no chain elsewhere in memory.
+    first: Option<BlockHash>,
+    chain: Chain,
+    request: u64,
+}
+
+impl Prompt {
+    /// Its place beside a chain that begins with `first`.
+    fn order(&self, first: Option<BlockHash>, chain: &[BlockHash]) -> Ordering {
+        self.first.cmp(&first).then_with(|| order(&self.chain, chain))
+    }
+}
+
 /// A set of prompts, in the order of their chains.
 ///
 /// Neighbours in that order have the longest prefixes in common. So a prompt is
 /// compared with two others and not with all, and blocks need no counts.
 #[derive(Debug, Default)]
 pub(super) struct ActivePrompts {
-    prompts: Vec<(Chain, u64)>,
+    prompts: Vec<Prompt>,
     distinct_blocks: u64,
 }
 
@@ -27,32 +44,35 @@ impl ActivePrompts {
 
     /// Leading blocks of `chain` that are among those of the set.
     pub(super) fn shared_blocks(&self, chain: &[BlockHash]) -> usize {
-        self.shared_at(self.prompts.partition_point(|(other, _)| order(other, chain).is_lt()), chain)
+        let first = chain.first().copied();
+        self.shared_at(self.prompts.partition_point(|other| other.order(first, chain).is_lt()), chain)
     }
 
     /// Adds the prompt of `request`, which is not in the set.
     pub(super) fn insert(&mut self, chain: Chain, request: u64) {
         let position = self.position(&chain, request);
         self.distinct_blocks += (chain.len() - self.shared_at(position, &chain)) as u64;
-        self.prompts.insert(position, (chain, request));
+        self.prompts.insert(position, Prompt { first: chain.first().copied(), chain, request });
     }
 
     /// Takes out the prompt of `request`, which is in the set.
     pub(super) fn remove(&mut self, chain: &[BlockHash], request: u64) {
         let position = self.position(chain, request);
-        let (chain, _) = self.prompts.remove(position);
+        let Prompt { chain, .. } = self.prompts.remove(position);
         self.distinct_blocks -= (chain.len() - self.shared_at(position, &chain)) as u64;
     }
 
     fn position(&self, chain: &[BlockHash], request: u64) -> usize {
-        self.prompts.partition_point(|(other, id)| order(other, chain).then(id.cmp(&request)).is_lt())
+        let first = chain.first().copied();
+        self.prompts.partition_point(|other| other.order(first, chain).then(other.request.cmp(&request)).is_lt())
     }
 
     /// Blocks that a chain which belongs at `position` has in common with the set.
     fn shared_at(&self, position: usize, chain: &[BlockHash]) -> usize {
-        let before = position.checked_sub(1).map(|before| &self.prompts[before].0);
-        let neighbours = before.into_iter().chain(self.prompts.get(position).map(|(after, _)| after));
-        neighbours.map(|other| common_blocks(other, chain)).max().unwrap_or(0)
+        let first = chain.first().copied();
+        let before = position.checked_sub(1).map(|before| &self.prompts[before]);
+        let neighbours = before.into_iter().chain(self.prompts.get(position)).filter(|other| other.first == first);
+        neighbours.map(|other| common_blocks(&other.chain, chain)).max().unwrap_or(0)
     }
 }
 
