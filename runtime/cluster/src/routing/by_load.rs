@@ -3,7 +3,7 @@
 use vcr_core::ServingEngine;
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
 
-use super::{Look, PoolRouter, RouteRequest, Routed, RoutedTo};
+use super::{PoolRouter, RouteRequest, Routed, RoutedTo};
 use crate::fleet::Worker;
 
 pub(super) struct LoadRouter {
@@ -30,14 +30,6 @@ impl PoolRouter for LoadRouter {
             return Ok(Routed::Nowhere);
         }
         choose(self.router.as_mut(), query, &self.loads)
-    }
-
-    fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
-        choose(self.router.as_mut(), &request.query, loads)
-    }
-
-    fn looks_from_afar(&self) -> Option<Look> {
-        Some(Look { overlap: self.router.needs_overlap(), notes: self.router.needs_ended() })
     }
 
     fn requests_before(&self, worker: u32) -> Option<u64> {

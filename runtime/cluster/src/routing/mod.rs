@@ -6,11 +6,11 @@
 
 mod affinity;
 mod by_load;
+mod elsewhere;
 mod kv;
 mod native;
-mod notes;
 
-use vcr_core::route::{EndedRequest, RouteError, RouteQuery, WorkerLoad};
+use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
 use vcr_core::{PluginContext, seed};
 
 use crate::config::{PoolConfig, PoolRole, RouterConfig, RunConfig};
@@ -18,10 +18,9 @@ use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use by_load::LoadRouter;
+use elsewhere::Elsewhere;
 use kv::{KvRouter, PoolFacts};
 use native::RoundRobin;
-pub(crate) use notes::Note;
-use notes::NoteTaker;
 
 /// A request to be routed.
 #[derive(Clone, Copy, Debug)]
@@ -70,15 +69,6 @@ pub(crate) struct RouterNeeds {
     pub(crate) kv_events_at_step_end: bool,
 }
 
-/// Facts that a router needs of the workers to choose one, and of what becomes of its requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// Whether it needs the number of leading blocks that they have cached.
-    pub(crate) overlap: bool,
-    /// Whether it needs to hear of first tokens and ends.
-    pub(crate) notes: bool,
-}
-
 /// The router of a pool.
 pub(crate) trait PoolRouter: Send {
     /// Chooses among the workers of the pool that are up.
@@ -86,22 +76,6 @@ pub(crate) trait PoolRouter: Send {
     /// # Errors
     /// When the router fails.
     fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
-
-    /// The same without the workers at hand: chooses among those that are up, of which
-    /// there is at least one and which have these loads. Only asked of routers that
-    /// [look from afar](Self::looks_from_afar).
-    ///
-    /// # Errors
-    /// When the router fails.
-    fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError>;
-
-    /// Facts about the workers that it needs at each request, if their loads are enough.
-    fn looks_from_afar(&self) -> Option<Look> {
-        None
-    }
-
-    /// Takes what was noted of requests since the last time, if it notes anything.
-    fn take_notes(&mut self, _into: &mut Vec<Note>) {}
 
     fn needs(&self) -> RouterNeeds {
         RouterNeeds::default()
@@ -189,14 +163,9 @@ impl Routing {
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
     }
 
-    /// Notes what the router of a single pool, which is elsewhere, has to hear, if anything.
-    pub(crate) fn elsewhere(takes_notes: bool) -> Self {
-        Self { fronts: vec![Front::of(Box::new(NoteTaker::new(takes_notes)))] }
-    }
-
-    /// Takes what was noted since the last time.
-    pub(crate) fn take_notes(&mut self, into: &mut Vec<Note>) {
-        self.fronts.iter_mut().for_each(|front| front.router.take_notes(into));
+    /// For a single pool whose requests are routed elsewhere.
+    pub(crate) fn elsewhere() -> Self {
+        Self { fronts: vec![Front::of(Box::new(Elsewhere))] }
     }
 
     fn front(&self, role: PoolRole) -> &Front {

@@ -1,13 +1,13 @@
 //! A pool's KV routers as its [`PoolRouter`].
 
-use vcr_core::route::{EndedRequest, RouteError, RouteQuery, WorkerLoad};
+use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
 use vcr_core::{ServingEngine, TierRun};
 
 use super::books::Entry;
 use super::queue::RouterQueue;
 use super::{Candidate, KvRouter};
 use crate::fleet::Worker;
-use crate::routing::{Look, PoolRouter, RouteRequest, Routed, RoutedTo, RouterNeeds};
+use crate::routing::{PoolRouter, RouteRequest, Routed, RoutedTo, RouterNeeds};
 
 impl KvRouter {
     /// Whether candidates must include what the engines keep below the device.
@@ -55,25 +55,6 @@ impl PoolRouter for KvRouter {
         let routed = self.choose(request, &mut candidates);
         self.candidates = candidates;
         Ok(routed)
-    }
-
-    fn route_by_loads(&mut self, request: &RouteRequest<'_>, loads: &[WorkerLoad]) -> Result<Routed, RouteError> {
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
-        candidates.extend(loads.iter().map(|load| Candidate {
-            worker: load.worker,
-            overlap_blocks: load.overlap_blocks,
-            tiers: TierRun::default(),
-        }));
-        let routed = self.choose(request, &mut candidates);
-        self.candidates = candidates;
-        Ok(routed)
-    }
-
-    fn looks_from_afar(&self) -> Option<Look> {
-        // It keeps nothing back, and needs no more than what is cached on devices.
-        let is_enough = !self.needs_tiers() && self.needs() == RouterNeeds::default();
-        is_enough.then(|| Look { overlap: self.needs_overlap(), notes: true })
     }
 
     fn needs(&self) -> RouterNeeds {

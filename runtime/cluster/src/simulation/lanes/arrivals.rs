@@ -1,11 +1,9 @@
 //! The requests of a run whose start does not depend on what becomes of others, in order.
 
-use vcr_core::route::{RoutePhase, RouteQuery};
 use vcr_core::{AnyEngine, RejectReason, ServingEngine};
 
 use crate::config::{PoolConfig, RunConfig};
 use crate::event::{Event, EventQueue};
-use crate::routing::RouteRequest;
 use crate::traffic::{Start, Traffic, Turn};
 
 /// A request that arrives.
@@ -25,7 +23,6 @@ pub(super) struct Arrivals<'a> {
     /// Knows which requests can never run.
     engine: AnyEngine,
     rejects_in_queue: bool,
-    block_size_tokens: u32,
     num_workers: u32,
     next_tag: u64,
 }
@@ -38,8 +35,7 @@ impl<'a> Arrivals<'a> {
         traffic.begin(&mut events);
         let engine = AnyEngine::new(&pool.engine);
         let (num_workers, rejects_in_queue) = (pool.most_ranks(), pool.rejects_in_queue());
-        let block_size_tokens = blocks.size_tokens;
-        Self { run, traffic, events, engine, rejects_in_queue, block_size_tokens, num_workers, next_tag: 0 }
+        Self { run, traffic, events, engine, rejects_in_queue, num_workers, next_tag: 0 }
     }
 
     /// Their number, where that is known.
@@ -91,29 +87,5 @@ impl<'a> Arrivals<'a> {
             return Ok(());
         }
         self.engine.check(turn.prompt.len_tokens(), turn.max_tokens)
-    }
-
-    /// The router's input for an arrival.
-    pub(super) fn route_request<'b>(&'b self, arrival: &'b Arrival) -> RouteRequest<'b> {
-        let Arrival { at_ns, tag, workload, turn } = arrival;
-        RouteRequest {
-            query: RouteQuery {
-                now_ns: *at_ns,
-                request: *tag,
-                prompt_tokens: turn.prompt.len_tokens(),
-                max_tokens: turn.max_tokens,
-                priority: turn.priority,
-                lora: turn.adapter,
-                tenant: self.run.workloads[*workload as usize].tenant,
-                session: u64::from(*workload) << 48 | turn.session,
-                block_size_tokens: self.block_size_tokens,
-                phase: RoutePhase::Whole,
-                may_shed: true,
-                blocks: turn.prompt.block_hashes(),
-            },
-            arrival_ns: *at_ns,
-            strict_priority: turn.strict_priority,
-            policy_class: self.traffic.policy_class(*workload, turn.policy_class),
-        }
     }
 }

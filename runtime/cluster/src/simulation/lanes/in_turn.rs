@@ -11,14 +11,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use vcr_core::route::WorkerLoad;
-
 use super::Done;
 use super::arrivals::{Arrival, Arrivals};
 use super::lane::{Interrupt, Lane, Placement};
 use super::watch::{Asking, Watch};
 use crate::error::SimError;
-use crate::routing::{PoolRouter, Routed, RoutedTo};
+use crate::routing::RoutedTo;
 
 /// Requests of each lane in a batch, about.
 const REQUESTS_PER_LANE: usize = 16;
@@ -191,7 +189,6 @@ pub(super) fn run(
     threads: NonZeroUsize,
     lanes: Vec<Lane>,
     arrivals: &mut Arrivals<'_>,
-    router: &mut dyn PoolRouter,
     watch: &mut Watch<'_>,
 ) -> Result<(Done, Vec<Lane>), SimError> {
     let count = lanes.len();
@@ -208,7 +205,7 @@ pub(super) fn run(
         for _ in 1..threads.get().min(count) {
             scope.spawn(|| rounds.help());
         }
-        let mut batches = Batches::new(count, arrivals, router);
+        let mut batches = Batches::new(count, arrivals);
         let mut batch = batches.next(watch);
         loop {
             for (place, tasks) in rounds.places.iter().zip(&mut batch.tasks) {
@@ -256,16 +253,16 @@ struct Batch {
 /// Makes batches of all requests.
 struct Batches<'a, 'r> {
     arrivals: &'a mut Arrivals<'r>,
-    router: &'a mut dyn PoolRouter,
-    /// The router chooses without looking at them.
-    loads: Vec<WorkerLoad>,
     lanes: usize,
+    ranks: usize,
+    /// The turn of the next request, in a round of all ranks.
+    turn: usize,
 }
 
 impl<'a, 'r> Batches<'a, 'r> {
-    fn new(lanes: usize, arrivals: &'a mut Arrivals<'r>, router: &'a mut dyn PoolRouter) -> Self {
-        let loads = (0..arrivals.num_workers()).map(idle).collect();
-        Self { arrivals, router, loads, lanes }
+    fn new(lanes: usize, arrivals: &'a mut Arrivals<'r>) -> Self {
+        let ranks = arrivals.num_workers() as usize / lanes;
+        Self { arrivals, lanes, ranks, turn: 0 }
     }
 
     fn next(&mut self, watch: &mut Watch<'_>) -> Batch {
@@ -292,27 +289,9 @@ impl<'a, 'r> Batches<'a, 'r> {
         if let Err(reason) = self.arrivals.check(&arrival.turn) {
             return (0, Placement::Rejected(reason));
         }
-        let ranks = self.loads.len() / self.lanes;
-        match self.router.route_by_loads(&self.arrivals.route_request(arrival), &self.loads) {
-            Ok(Routed::To(to)) => {
-                let (lane, rank) = (to.worker as usize / ranks, to.worker as usize % ranks);
-                (lane, Placement::To(RoutedTo { worker: rank as u32, ..to }))
-            }
-            other => unreachable!("requests go to engines in turn: {other:?}"),
-        }
-    }
-}
-
-/// The load of a worker without requests.
-fn idle(worker: u32) -> WorkerLoad {
-    WorkerLoad {
-        worker,
-        running_requests: 0,
-        waiting_requests: 0,
-        max_num_seqs: 0,
-        active_blocks: 0,
-        total_blocks: 0,
-        outstanding_prefill_tokens: 0,
-        overlap_blocks: 0,
+        // As the round robin of one thread: first the first ranks of all engines.
+        let (lane, rank) = (self.turn % self.lanes, self.turn / self.lanes);
+        self.turn = (self.turn + 1) % (self.lanes * self.ranks);
+        (lane, Placement::To(RoutedTo { worker: rank as u32, overlap_blocks: None }))
     }
 }

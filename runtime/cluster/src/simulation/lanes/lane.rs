@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-use vcr_core::route::{EndedRequest, WorkerLoad};
-use vcr_core::{RejectReason, ServingEngine};
+use vcr_core::RejectReason;
 
 use super::arrivals::Arrival;
 use crate::config::{PoolConfig, PoolRole, RunConfig};
@@ -16,7 +15,7 @@ use crate::fleet::{Fleet, Worker};
 use crate::ledger::Ledger;
 use crate::ledger::record::Outcome;
 use crate::observe::{RunSeries, Unobserved};
-use crate::routing::{Note, RoutedTo, Routing};
+use crate::routing::{RoutedTo, Routing};
 use crate::simulation::Simulation;
 use crate::simulation::facts::RunFacts;
 use crate::simulation::observation::Queues;
@@ -32,8 +31,6 @@ pub(super) enum Placement {
     To(RoutedTo),
     /// No engine can ever run it.
     Rejected(RejectReason),
-    /// The router refused it.
-    Shed,
 }
 
 /// Data that lanes return besides their results.
@@ -41,8 +38,6 @@ pub(super) enum Placement {
 pub(super) struct LaneOptions {
     pub(super) keeps_step_digests: bool,
     pub(super) keeps_series: bool,
-    /// Whether the router hears of first tokens and ends.
-    pub(super) takes_notes: bool,
 }
 
 /// Says whether the run is to stop.
@@ -85,7 +80,7 @@ impl Lane {
         if options.keeps_step_digests {
             fleet.workers_mut().iter_mut().for_each(Worker::keep_step_digests);
         }
-        let (routing, traffic) = (Routing::elsewhere(options.takes_notes), Traffic::from_outside(run));
+        let (routing, traffic) = (Routing::elsewhere(), Traffic::from_outside(run));
         let ranks = fleet.workers().len();
         let mut simulation = Simulation::of(RunFacts::of(run.clone()), Unobserved, fleet, routing, traffic);
         if options.keeps_series {
@@ -115,11 +110,6 @@ impl Lane {
         })
     }
 
-    /// Whether anything happens here until `at_ns`.
-    pub(super) fn is_due(&self, at_ns: u64) -> bool {
-        self.simulation.clock.is_open() || self.simulation.events.next_time().is_some_and(|next_ns| next_ns <= at_ns)
-    }
-
     /// A request comes. The lane has been advanced to that instant.
     ///
     /// # Errors
@@ -138,32 +128,8 @@ impl Lane {
         match placement {
             Placement::To(to) => own.place(own_tag, PoolRole::Aggregated, to),
             Placement::Rejected(reason) => own.end(own_tag, Outcome::Rejected(reason)),
-            Placement::Shed => own.end(own_tag, Outcome::Shed),
         }
         Ok(())
-    }
-
-    /// The loads of its ranks, for a router.
-    pub(super) fn loads(&self, blocks: Option<&[u64]>, into: &mut Vec<WorkerLoad>) {
-        into.extend(
-            self.simulation
-                .fleet
-                .workers()
-                .iter()
-                .map(|worker| worker.load(blocks.map_or(0, |blocks| worker.engine().cached_prefix_blocks(blocks)))),
-        );
-    }
-
-    /// Takes the notes for the router since the last time, in terms of the run.
-    pub(super) fn take_notes(&mut self, into: &mut Vec<Note>) {
-        let start = into.len();
-        self.simulation.routing.take_notes(into);
-        for note in &mut into[start..] {
-            note.request = self.tags[note.request as usize];
-            if let Some(ended) = &mut note.ended {
-                *ended = EndedRequest { request: note.request, worker: ended.worker + self.first_worker, ..*ended };
-            }
-        }
     }
 
     /// The queues are to be seen as they are when `at_ns` is over.

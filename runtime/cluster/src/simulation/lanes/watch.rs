@@ -39,11 +39,6 @@ impl<'a> Watch<'a> {
         Self { observer, pool, expected, overload, latest: (0, 0), views, work }
     }
 
-    /// Whether it is to be told of each round.
-    pub(super) fn counts_work(&self) -> bool {
-        self.work.is_some()
-    }
-
     /// A round of the lanes is over.
     pub(super) fn note_round<'l>(&mut self, lanes: impl Iterator<Item = &'l Lane>) {
         if let Some(work) = &mut self.work {

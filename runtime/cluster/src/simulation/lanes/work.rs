@@ -11,9 +11,6 @@
 pub struct LaneWork {
     /// Its rounds.
     pub rounds: Vec<LaneRound>,
-    /// Lanes that a thread takes at a time: a single one, or, with a router that is asked each time,
-    /// as many as make two groups for each thread.
-    pub in_groups: bool,
     /// Instants of each lane until now, and requests.
     seen: (Vec<u64>, u64),
 }
@@ -34,8 +31,6 @@ pub struct LaneCosts {
     pub instant_ns: f64,
     /// To make a request.
     pub request_ns: f64,
-    /// To look at a lane between two rounds, if a router is asked.
-    pub look_ns: f64,
     /// To begin and end a round with several threads.
     pub round_ns: f64,
     /// Before the first round and after the last: the workload is read, results are summed up.
@@ -72,34 +67,31 @@ impl LaneWork {
         let cores = cores.max(1);
         let mut estimate = CoresEstimate { wall_ns: costs.rest_ns, work_ns: costs.rest_ns, critical_ns: costs.rest_ns };
         for round in &self.rounds {
-            let between_ns = if self.in_groups { costs.look_ns * round.instants.len() as f64 } else { 0.0 };
             let made_ns = costs.request_ns * round.requests as f64;
             let lanes_ns: Vec<f64> = round.instants.iter().map(|count| *count as f64 * costs.instant_ns).collect();
             let longest_ns = lanes_ns.iter().copied().fold(0.0, f64::max);
             let all_ns: f64 = lanes_ns.iter().sum();
-            estimate.work_ns += all_ns + made_ns + between_ns;
-            estimate.critical_ns += longest_ns.max(made_ns) + between_ns;
-            estimate.wall_ns += between_ns;
+            estimate.work_ns += all_ns + made_ns;
+            estimate.critical_ns += longest_ns.max(made_ns);
             estimate.wall_ns += match cores {
                 1 => all_ns + made_ns,
-                _ => costs.round_ns + self.round_ns(cores, &lanes_ns, made_ns),
+                _ => costs.round_ns + round_ns(cores, &lanes_ns, made_ns),
             };
         }
         estimate
     }
+}
 
-    /// Until all lanes are through: each free core takes the next ones, the first after it has
-    /// made the requests of the next round.
-    fn round_ns(&self, cores: usize, lanes_ns: &[f64], made_ns: f64) -> f64 {
-        let lanes_at_a_time = if self.in_groups { lanes_ns.len().div_ceil(cores.min(lanes_ns.len()) * 2) } else { 1 };
-        let mut free_ns = vec![0.0; cores];
-        free_ns[0] = made_ns;
-        for lanes_ns in lanes_ns.chunks(lanes_at_a_time.max(1)) {
-            let next = free_ns.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("there is a core");
-            *next += lanes_ns.iter().sum::<f64>();
-        }
-        free_ns.into_iter().fold(0.0, f64::max)
+/// Until all lanes are through: each free core takes the next one, the first after it has made the
+/// requests of the next round.
+fn round_ns(cores: usize, lanes_ns: &[f64], made_ns: f64) -> f64 {
+    let mut free_ns = vec![0.0; cores];
+    free_ns[0] = made_ns;
+    for lane_ns in lanes_ns {
+        let next = free_ns.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("there is a core");
+        *next += lane_ns;
     }
+    free_ns.into_iter().fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -108,18 +100,17 @@ mod tests {
 
     use super::*;
 
-    const COSTS: LaneCosts =
-        LaneCosts { instant_ns: 10.0, request_ns: 3.0, look_ns: 1.0, round_ns: 0.0, rest_ns: 100.0 };
+    const COSTS: LaneCosts = LaneCosts { instant_ns: 10.0, request_ns: 3.0, round_ns: 0.0, rest_ns: 100.0 };
 
-    fn work(rounds: &[(&[u64], u64)], in_groups: bool) -> LaneWork {
+    fn work(rounds: &[(&[u64], u64)]) -> LaneWork {
         let round =
             |(instants, requests): &(&[u64], u64)| LaneRound { instants: instants.to_vec(), requests: *requests };
-        LaneWork { rounds: rounds.iter().map(round).collect(), in_groups, ..LaneWork::default() }
+        LaneWork { rounds: rounds.iter().map(round).collect(), ..LaneWork::default() }
     }
 
     #[test]
     fn free_cores_take_the_next_lane() {
-        let work = work(&[(&[5, 1, 4, 2], 2), (&[3, 0, 0, 0], 0)], false);
+        let work = work(&[(&[5, 1, 4, 2], 2), (&[3, 0, 0, 0], 0)]);
         // 100 of the rest, 12 instants and 2 requests, 3 instants.
         assert_eq!(work.estimate(1, &COSTS).wall_ns, 100.0 + 126.0 + 30.0);
         // The second core takes 50, the first after 6 the others: 10 and 40 until 56, and then 20.
@@ -129,23 +120,14 @@ mod tests {
         assert_eq!(work.estimate(64, &COSTS).wall_ns, on_two.critical_ns);
     }
 
-    #[test]
-    fn lanes_behind_a_router_are_taken_in_groups_and_looked_at() {
-        let work = work(&[(&[1, 1, 1, 1, 1, 1, 1, 1], 1)], true);
-        // Two threads have groups of two lanes.
-        assert_eq!(work.estimate(2, &COSTS).wall_ns, 100.0 + 8.0 + 43.0);
-        assert_eq!(work.estimate(16, &COSTS).wall_ns, 100.0 + 8.0 + 10.0);
-    }
-
     proptest! {
         #[test]
         fn no_number_of_cores_is_faster_than_the_critical_path(
             rounds in prop::collection::vec((prop::collection::vec(0u64..50, 1..20), 0u64..9), 1..20),
             cores in 1usize..40,
-            in_groups in any::<bool>(),
         ) {
             let rounds: Vec<(&[u64], u64)> = rounds.iter().map(|(lanes, made)| (&lanes[..], *made)).collect();
-            let work = work(&rounds, in_groups);
+            let work = work(&rounds);
             let estimate = work.estimate(cores, &COSTS);
             prop_assert!(estimate.critical_ns <= estimate.wall_ns + 1e-6);
             prop_assert!(estimate.wall_ns <= estimate.work_ns + 1e-6);
