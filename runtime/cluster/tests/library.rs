@@ -8,14 +8,17 @@ mod planner;
 mod rl_router;
 mod support;
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
-use support::{MS, config, mix, pool, run, synthetic};
+use support::{MS, config, mix, pool, recorded, run, synthetic};
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{
-    Arrivals, Cluster, ClusterError, ClusterOutput, ClusterRequest, KvRouterConfig, PoolRole, RouterConfig, RunConfig,
-    Topology,
+    Answers, Arrivals, Cluster, ClusterError, ClusterOutput, ClusterRequest, KvRouterConfig, PoolRole, RouterConfig,
+    RunConfig, Topology, WorkloadConfig, WorkloadSource,
 };
+use vcr_trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace};
 
 #[test]
 fn an_agent_learns_to_route() {
@@ -107,6 +110,44 @@ fn requests_go_where_they_are_sent_and_are_seen() {
     assert_eq!(error.to_string(), "run `test`: invalid engine 2: expected one that is up");
     let report = cluster.into_report().expect("requests ran");
     assert_eq!((report.unfinished_requests, report.partial), (0, false));
+}
+
+/// A request of a trace whose answers come as recorded: tokens after 20 and 30 ms.
+fn played() -> WorkloadConfig {
+    let rows = "{\"timestamp\":0,\"input_length\":100,\"output_length\":3,\"hash_ids\":[1]}\n";
+    let mut workload = recorded("rows", rows);
+    let outputs = [(20 * MS, 1), (30 * MS, 2)].map(|(after_ns, num_tokens)| OutputTime { after_ns, num_tokens });
+    let times = AnswerTimes {
+        queue_ns: 0,
+        end_ns: 31 * MS,
+        cached_tokens: 0,
+        end: AnswerEnd::Whole,
+        outputs: ItemRange { start: 0, len: 2 },
+    };
+    if let WorkloadSource::Trace { trace, answers, .. } = &mut workload.source {
+        let with_times =
+            Trace { answer_times: vec![Some(times)], output_times: outputs.to_vec(), ..Trace::clone(trace.as_ref()) };
+        (*trace, *answers) = (Arc::new(with_times), Answers::Recorded);
+    }
+    workload
+}
+
+#[test]
+fn a_recorded_answer_that_is_taken_back_comes_no_further() {
+    let topology = Topology::Aggregated(pool("engines", 1, 400, RouterConfig::RoundRobin));
+    let mut cluster = Cluster::with_tokens(config(topology, vec![played()])).expect("valid");
+    let (mut tokens, mut ends) = (0, 0);
+    let mut hear = |output: &ClusterOutput| match output {
+        ClusterOutput::Tokens { num_tokens, .. } => tokens += num_tokens,
+        ClusterOutput::Ended { .. } => ends += 1,
+    };
+    cluster.step_until(25 * MS, &mut hear).expect("nothing fails");
+    assert!(cluster.cancel(0).expect("nothing fails"));
+    cluster.run_to_end(&mut hear).expect("nothing fails");
+    assert_eq!((tokens, ends), (1, 1));
+    let record = cluster.request(0).expect("it has come");
+    assert_eq!((record.outcome, record.end_ns), (Outcome::GivenUp(GiveUp::Cancelled), Some(25 * MS)));
+    assert!(!cluster.cancel(0).expect("nothing fails"), "it is over");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use vcr_trace::AnswerEnd;
 use super::{Simulation, WORK_PER_LIMIT_CHECK};
 use crate::error::SimError;
 use crate::event::Event;
-use crate::in_flight::Stage;
+use crate::in_flight::{Live, Stage};
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 use crate::observe::Observer;
 use crate::routing::RoutedTo;
@@ -117,11 +117,10 @@ impl<O: Observer> Simulation<'_, O> {
         self.events.push(at_ns, Event::Played { tag });
     }
 
-    /// The next output of such a request, or its end.
+    /// The next output of such a request, or its end, unless it is over.
     pub(super) fn play(&mut self, tag: u64) {
-        let Stage::Played { row, next_output } = self.in_flight.get(tag).stage else {
-            unreachable!("only played requests have such events");
-        };
+        // Its client may have taken it back.
+        let Some(&Live { stage: Stage::Played { row, next_output }, .. }) = self.in_flight.find(tag) else { return };
         let record = self.ledger.record(tag);
         let answer = self.traffic.answer_times(record.workload, row);
         let Some(num_tokens) = answer.num_tokens(next_output) else {
