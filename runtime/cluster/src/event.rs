@@ -72,7 +72,8 @@ const _: () = assert!(size_of::<Event>() <= 24);
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
-    arrivals: BinaryHeap<Entry>,
+    /// With their workloads.
+    arrivals: BinaryHeap<Reverse<(u64, u32)>>,
     others: BinaryHeap<Entry>,
     /// When clients give up, with their requests: most of that is called off.
     give_ups: BTreeSet<(u64, u64)>,
@@ -90,9 +91,13 @@ impl EventQueue {
 
     /// Schedules anything but the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
+        if let Event::Arrival { workload } = event {
+            // Those of one workload at one instant are alike.
+            self.arrivals.push(Reverse((at_ns, workload)));
+            return;
+        }
         self.ticks += usize::from(matches!(event, Event::ScaleTick { .. }));
-        let heap = if matches!(event, Event::Arrival { .. }) { &mut self.arrivals } else { &mut self.others };
-        heap.push(Reverse((at_ns, event, self.scheduled)));
+        self.others.push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
 
@@ -148,7 +153,8 @@ impl EventQueue {
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).chain(self.next_give_up()).min()
+        let heaps = self.step_ends.iter().chain([&self.others]);
+        heaps.filter_map(next_of).chain(self.next_arrival()).chain(self.next_give_up()).min()
     }
 
     /// When a client gives up next.
@@ -158,7 +164,14 @@ impl EventQueue {
 
     /// When the next session starts.
     pub(crate) fn next_arrival(&self) -> Option<u64> {
-        next_of(&self.arrivals)
+        self.arrivals.peek().map(|Reverse((at_ns, _))| *at_ns)
+    }
+
+    /// Takes the next start of a session out if that is until `last_ns`. Gives when it is, and the
+    /// workload.
+    pub(crate) fn pop_arrival(&mut self, last_ns: u64) -> Option<(u64, u32)> {
+        self.next_arrival().filter(|at_ns| *at_ns <= last_ns)?;
+        self.arrivals.pop().map(|Reverse(arrival)| arrival)
     }
 
     /// When the next event happens that is neither the end of a step nor the start of a
@@ -179,22 +192,30 @@ impl EventQueue {
 
     /// The next event if it happens at `at_ns`.
     pub(crate) fn pop_at(&mut self, at_ns: u64) -> Option<Event> {
-        let heaps = self.step_ends.iter_mut().chain([&mut self.arrivals, &mut self.others]);
+        let heaps = self.step_ends.iter_mut().chain([&mut self.others]);
         // `Reverse` makes the earliest entry the largest.
-        let first = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
-        if let Some(&(give_up_ns, tag)) = self.give_ups.first()
-            && give_up_ns == at_ns
-            && first
-                .peek()
-                .is_none_or(|Reverse((other_ns, event, _))| (*other_ns, *event) > (at_ns, Event::GiveUp { tag }))
+        let heap = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
+        let next = heap.peek().filter(|Reverse((due_ns, ..))| *due_ns == at_ns);
+        let next = next.map(|Reverse((_, event, _))| *event);
+        if let Some(&(due_ns, tag)) = self.give_ups.first()
+            && due_ns == at_ns
+            && next.is_none_or(|event| event > Event::GiveUp { tag })
         {
             self.give_ups.pop_first();
             return Some(Event::GiveUp { tag });
         }
-        let due = next_of(first) == Some(at_ns);
-        let event = due.then(|| first.pop().map(|Reverse((_, event, _))| event)).flatten();
-        self.ticks -= usize::from(matches!(event, Some(Event::ScaleTick { .. })));
-        event
+        if let Some(&Reverse((due_ns, workload))) = self.arrivals.peek()
+            && due_ns == at_ns
+            && next.is_none_or(|event| event > Event::Arrival { workload })
+        {
+            self.arrivals.pop();
+            return Some(Event::Arrival { workload });
+        }
+        if next.is_some() {
+            heap.pop();
+            self.ticks -= usize::from(matches!(next, Some(Event::ScaleTick { .. })));
+        }
+        next
     }
 }
 

@@ -4,7 +4,7 @@ use vcr_core::Forecast;
 
 use super::Simulation;
 use crate::config::{KvEviction, RunConfig};
-use crate::event::{Event, EventQueue};
+use crate::event::EventQueue;
 use crate::fleet::Worker;
 use crate::observe::Observer;
 use crate::traffic::{Start, Traffic};
@@ -20,10 +20,8 @@ pub(super) fn forecast(run: &RunConfig) -> Option<Forecast> {
     traffic.begin(&mut events);
     let mut prompts = Vec::new();
     let last_ns = run.max_time_ns.unwrap_or(u64::MAX);
-    while let Some(at_ns) = events.next_time().filter(|at_ns| *at_ns <= last_ns) {
-        let Some(Event::Arrival { workload }) = events.pop_at(at_ns) else {
-            unreachable!("sessions start at times of their own")
-        };
+    // All sessions start at times of their own.
+    while let Some((at_ns, workload)) = events.pop_arrival(last_ns) {
         if let Start::Turn(turn) = traffic.start_session(workload, at_ns, &mut events) {
             prompts.push(turn.prompt.block_hashes().to_vec());
         }

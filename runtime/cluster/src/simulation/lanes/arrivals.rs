@@ -3,7 +3,7 @@
 use vcr_core::{AnyEngine, RejectReason, ServingEngine};
 
 use crate::config::{PoolConfig, RunConfig};
-use crate::event::{Event, EventQueue};
+use crate::event::EventQueue;
 use crate::traffic::{Start, Traffic, Turn};
 
 /// A request that arrives.
@@ -66,10 +66,8 @@ impl<'a> Arrivals<'a> {
     pub(super) fn next(&mut self) -> Option<Arrival> {
         loop {
             let last_ns = self.run.max_time_ns.unwrap_or(u64::MAX);
-            let at_ns = self.events.next_time().filter(|at_ns| *at_ns <= last_ns)?;
-            let Some(Event::Arrival { workload }) = self.events.pop_at(at_ns) else {
-                unreachable!("sessions start at times of their own")
-            };
+            // All sessions start at times of their own.
+            let (at_ns, workload) = self.events.pop_arrival(last_ns)?;
             if let Start::Turn(turn) = self.traffic.start_session(workload, at_ns, &mut self.events) {
                 let tag = self.next_tag;
                 self.next_tag += 1;
