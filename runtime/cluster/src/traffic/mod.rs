@@ -157,7 +157,7 @@ impl Traffic {
 
     /// How the clients of a workload behave.
     pub(crate) fn client(&self, workload: u32) -> &ClientConfig {
-        &self.workloads[workload as usize].config().client
+        self.workloads[workload as usize].client()
     }
 
     /// There should be one more user of a workload now.
@@ -185,9 +185,8 @@ impl Traffic {
         if !workload.has_next(now_ns) {
             return Start::Nothing;
         }
-        if workload.graph_mut().is_some() {
-            workload.open_next_play(now_ns);
-            self.push_released(index, events);
+        if workload.open_next_play(now_ns) {
+            push_released(workload, index, events);
             return Start::Nothing;
         }
         Start::Turn(workload.start_next())
@@ -207,23 +206,15 @@ impl Traffic {
     /// A request of a workload's graph starts, or one of its lanes if it is due still.
     pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
         let workload = &mut self.workloads[index as usize];
-        if workload.profile().is_some() {
-            let turn = workload.start_in_lane(node, now_ns);
-            push_released(workload, index, events);
-            return turn;
-        }
-        let (turn, is_next) = workload.start_node(node);
-        if is_next
+        let started = workload.start_node(node, now_ns);
+        if let Some((_, true)) = started
             && let Some(at_ns) = workload.next_start_ns()
             && let Some(node) = workload.next_node()
         {
             events.push(at_ns, Event::Ready { workload: index, node });
         }
-        if let Some(graph) = workload.graph_mut() {
-            graph.arrived(node, now_ns);
-        }
-        self.push_released(index, events);
-        Some(turn)
+        push_released(workload, index, events);
+        started.map(|(turn, _)| turn)
     }
 
     /// The next turn of a session that has thought, with its workload.
@@ -310,7 +301,7 @@ impl Traffic {
         if is_over && workload.closed_loop().is_some() && workload.has_next(now_ns) {
             events.push(now_ns, Event::Arrival { workload: index });
         }
-        self.push_released(index, events);
+        push_released(workload, index, events);
         false
     }
 
@@ -323,20 +314,11 @@ impl Traffic {
     pub(crate) fn profile_counts(&self) -> Option<ProfileCounts> {
         self.workloads.iter().find_map(|workload| Some(workload.profile()?.counts()))
     }
-
-    /// Schedules the requests that a workload's graph has released.
-    fn push_released(&mut self, index: u32, events: &mut EventQueue) {
-        let Some(graph) = self.workloads[index as usize].graph_mut() else { return };
-        while let Some((at_ns, node)) = graph.pop_released() {
-            events.push(at_ns, Event::Ready { workload: index, node });
-        }
-    }
 }
 
-/// Schedules the requests that a workload's lanes have released.
+/// Schedules the requests that a workload's graph or lanes have released.
 fn push_released(workload: &mut Workload, index: u32, events: &mut EventQueue) {
-    let Some(profile) = workload.profile_mut() else { return };
-    while let Some((at_ns, node)) = profile.pop_released() {
+    while let Some((at_ns, node)) = workload.pop_released() {
         events.push(at_ns, Event::Ready { workload: index, node });
     }
 }

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use vcr_random::Stream;
 
 use super::super::turn::{FollowUp, Turn};
-use super::Workload;
+use super::Common;
 use crate::config::SyntheticInput;
 
 /// The starts of sessions, of which some are foreseen before they are due.
-pub(super) struct Starts {
+struct Starts {
     gaps: Stream,
     /// Those of the sessions from `first` on that have been drawn.
     drawn: VecDeque<u64>,
@@ -18,14 +18,14 @@ pub(super) struct Starts {
 }
 
 impl Starts {
-    pub(super) fn new(input: &SyntheticInput) -> Self {
+    fn new(input: &SyntheticInput) -> Self {
         // The first one is at 0.
         let drawn = VecDeque::from([0]);
         Self { gaps: Stream::new(input.arrival_seed, "arrivals"), drawn, first: 0, last_ns: 0 }
     }
 
     /// When a session starts, if there is one. None before `started` is asked for again.
-    pub(super) fn at_ns(&mut self, input: &SyntheticInput, session: u64, started: u64) -> Option<u64> {
+    fn at_ns(&mut self, input: &SyntheticInput, session: u64, started: u64) -> Option<u64> {
         if session >= u64::from(input.request_count) {
             return None;
         }
@@ -43,10 +43,42 @@ impl Starts {
     }
 }
 
-impl Workload {
-    /// A turn of a generated session; turns are numbered session by session.
-    pub(super) fn generated_turn(&self, input: &SyntheticInput, row: u32) -> Turn {
-        let mut prompt = self.empty_prompt(self.content_salt);
+/// The sessions of a workload that is generated.
+pub(super) struct Generated {
+    input: SyntheticInput,
+    starts: Starts,
+}
+
+impl Generated {
+    pub(super) fn new(input: SyntheticInput) -> Self {
+        Self { starts: Starts::new(&input), input }
+    }
+
+    pub(super) fn num_sessions(&self) -> u64 {
+        u64::from(self.input.request_count)
+    }
+
+    /// Sessions to start at once, if others end in front of the rest.
+    pub(super) fn closed_loop(&self) -> Option<u64> {
+        self.input.replay_concurrency
+    }
+
+    /// When a session of an open loop starts, since the start of the workload. None before
+    /// `started` is asked for again.
+    pub(super) fn planned_ns(&mut self, session: u64, started: u64) -> Option<u64> {
+        let at_ns = self.starts.at_ns(&self.input, session, started)?;
+        Some(self.input.pacing().scale(at_ns))
+    }
+
+    /// The first turn of the session `number`.
+    pub(super) fn session(&self, number: u64, common: &Common) -> Turn {
+        self.turn(number as u32 * self.input.turns_per_session, common)
+    }
+
+    /// A turn of a session; turns are numbered session by session.
+    pub(super) fn turn(&self, row: u32, common: &Common) -> Turn {
+        let input = &self.input;
+        let mut prompt = common.empty_prompt(common.content_salt);
         // The answer's blocks are hashed behind those of the prompt.
         prompt.reserve(input.input_tokens.saturating_add(input.output_tokens));
         let mut left = input.input_tokens;
@@ -68,7 +100,7 @@ impl Workload {
             prompt,
             max_tokens: input.output_tokens,
             stop_after: None,
-            priority: self.config.priority,
+            priority: common.priority,
             strict_priority: 0,
             policy_class: None,
             class: 0,

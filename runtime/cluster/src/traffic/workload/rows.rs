@@ -1,24 +1,154 @@
-//! The turns of traces, and when their sessions start.
+//! The rows of a trace: when they start, and their turns.
 
 use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
 use vcr_trace::Trace;
 
+use super::super::answer::PacedAnswer;
 use super::super::graph::Graph;
+use super::super::profile::{DueRow, Profile};
 use super::super::turn::{FollowUp, Turn};
-use super::Workload;
-use crate::config::{Answers, TracePacing, WorkloadSource};
+use super::Common;
+use crate::config::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 
-impl Workload {
-    /// A turn of a trace; its prompt extends `conversation`.
-    pub(super) fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
-        let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
-            unreachable!("only trace workloads have rows");
+/// Tokens that a request generates which warms the caches.
+const WARMUP_OUTPUT_TOKENS: u32 = 1;
+
+/// A trace as a workload plays it.
+pub(super) struct Rows {
+    pub(super) trace: Arc<Trace>,
+    pub(super) pacing: TracePacing,
+    pub(super) answers: Answers,
+    pub(super) plan: Plan,
+}
+
+/// The first turn of a session. The order is that of starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FirstTurn {
+    /// Since the start of the workload.
+    pub(super) at_ns: u64,
+    pub(super) row: u32,
+    pub(super) copy: u32,
+}
+
+/// How the rows of a trace start.
+pub(super) enum Plan {
+    /// By sessions, in the order of their first turns.
+    Sessions(Vec<FirstTurn>),
+    /// Not all wait for the turn before. In a closed loop, the first turns are those of its plays.
+    Graph { graph: Graph, first_turns: Vec<FirstTurn> },
+    /// In lanes of plays.
+    Lanes(Profile),
+}
+
+impl Default for Plan {
+    /// Of no rows.
+    fn default() -> Self {
+        Self::Sessions(Vec::new())
+    }
+}
+
+impl Plan {
+    /// That of a workload; of no rows, if it plays no trace.
+    pub(super) fn new(config: &WorkloadConfig) -> Self {
+        match &config.source {
+            WorkloadSource::Trace { trace, pacing: TracePacing::Profile(lanes), .. } => {
+                Self::Lanes(Profile::new(trace, *lanes))
+            }
+            &WorkloadSource::Trace { ref trace, copies, stagger_ns, pacing, .. } => {
+                let graph =
+                    trace.has_free_turns.then(|| Graph::new(trace, copies, pacing, config.start_ns, stagger_ns));
+                let first_turns = first_turns(trace, copies, stagger_ns, pacing, graph.as_ref());
+                match graph {
+                    Some(graph) => Self::Graph { graph, first_turns },
+                    None => Self::Sessions(first_turns),
+                }
+            }
+            WorkloadSource::Synthetic { .. } | WorkloadSource::Generated(_) => Self::default(),
+        }
+    }
+
+    /// The first turns of sessions, or of what waits for nothing; lanes have theirs themselves.
+    fn first_turns(&self) -> &[FirstTurn] {
+        match self {
+            Self::Sessions(first_turns) | Self::Graph { first_turns, .. } => first_turns,
+            Self::Lanes(_) => &[],
+        }
+    }
+
+    /// The first turn of the session `number`, if there are so many.
+    pub(super) fn first_turn(&self, number: u64) -> Option<FirstTurn> {
+        self.first_turns().get(number as usize).copied()
+    }
+
+    pub(super) fn sessions_known(&self) -> Option<u64> {
+        match self {
+            Self::Sessions(first_turns) | Self::Graph { first_turns, .. } => Some(first_turns.len() as u64),
+            Self::Lanes(_) => None,
+        }
+    }
+
+    pub(super) fn is_of_sessions(&self) -> bool {
+        matches!(self, Self::Sessions(_))
+    }
+
+    /// The node of a graph with the first turn `number`.
+    pub(super) fn node_of(&self, number: u64) -> Option<u64> {
+        let Self::Graph { graph, first_turns } = self else { return None };
+        first_turns.get(number as usize).map(|first| graph.node(first.row, first.copy))
+    }
+
+    /// A node that may start, and when.
+    pub(super) fn pop_released(&mut self) -> Option<(u64, u64)> {
+        match self {
+            Self::Sessions(_) => None,
+            Self::Graph { graph, .. } => graph.pop_released(),
+            Self::Lanes(profile) => profile.pop_released(),
+        }
+    }
+}
+
+impl Rows {
+    /// Sessions to start at once, if others end in front of the rest.
+    pub(super) fn closed_loop(&self) -> Option<u64> {
+        match self.pacing {
+            TracePacing::ClosedLoop { concurrency, .. } => Some(concurrency),
+            TracePacing::Recorded { .. } | TracePacing::Profile(_) => None,
+        }
+    }
+
+    /// The first turn of the session `number`.
+    pub(super) fn session(&self, number: u64, common: &Common) -> Turn {
+        let FirstTurn { row, copy, .. } = self.plan.first_turns()[number as usize];
+        self.turn(row, copy, None, common)
+    }
+
+    /// The turn of a node of the graph or of the lanes that starts, unless it is not due any more.
+    pub(super) fn start_node(&mut self, node: u64, now_ns: u64, common: &Common) -> Option<Turn> {
+        let (row, copy, is_warmup) = match &mut self.plan {
+            Plan::Sessions(_) => return None,
+            Plan::Graph { graph, .. } => {
+                graph.arrived(node, now_ns);
+                let (row, copy) = graph.place(node);
+                (row, copy, false)
+            }
+            Plan::Lanes(profile) => {
+                let DueRow { row, copy, is_warmup } = profile.start(node, now_ns)?;
+                (row, copy, is_warmup)
+            }
         };
+        let turn = self.turn(row, copy, None, common);
+        let max_tokens = if is_warmup { WARMUP_OUTPUT_TOKENS } else { turn.max_tokens };
+        Some(Turn { follow_up: FollowUp::Waiters { node }, max_tokens, ..turn })
+    }
+
+    /// A turn of the trace; its prompt extends `conversation`.
+    pub(super) fn turn(&self, row: u32, copy: u32, conversation: Option<Prompt>, common: &Common) -> Turn {
+        let Self { trace, pacing, answers, .. } = self;
         let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
         let request = &trace.requests[row as usize];
-        let prompt = self.trace_prompt(trace, row, copy, conversation);
+        let prompt = self.prompt(row, copy, conversation, common);
         let follow_up = match request.next_turn {
             None => FollowUp::None,
             Some(next) => {
@@ -31,7 +161,7 @@ impl Workload {
             prompt,
             max_tokens: request.output_tokens,
             stop_after: None,
-            priority: self.config.priority.saturating_add(request.priority),
+            priority: common.priority.saturating_add(request.priority),
             strict_priority: request.strict_priority,
             policy_class: request.policy_class,
             class: 0,
@@ -44,13 +174,14 @@ impl Workload {
         }
     }
 
-    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32, conversation: Option<Prompt>) -> Prompt {
+    fn prompt(&self, row: u32, copy: u32, conversation: Option<Prompt>, common: &Common) -> Prompt {
+        let trace = &self.trace;
         let request = &trace.requests[row as usize];
-        let beginning = || self.empty_prompt(self.content_salt ^ u64::from(copy));
+        let beginning = || common.empty_prompt(common.content_salt ^ u64::from(copy));
         let mut prompt = conversation.unwrap_or_else(beginning);
         let ids = trace.hash_ids(request);
         if ids.is_empty() {
-            let content = seed::derive(self.seed, "unshared prompt", u64::from(row));
+            let content = seed::derive(common.seed, "unshared prompt", u64::from(row));
             prompt.push_run(content, 0, request.input_tokens);
             return prompt;
         }
@@ -64,18 +195,29 @@ impl Workload {
         }
         prompt
     }
+
+    /// The name of a class in the router's queue.
+    pub(super) fn policy_class(&self, index: u32) -> Option<&str> {
+        Some(&*self.trace.policy_classes[index as usize])
+    }
+
+    /// When a recorded answer came, if the row has one.
+    pub(super) fn answer_times(&self, row: u32) -> Option<PacedAnswer<'_>> {
+        let times = self.trace.answer_times[row as usize].as_ref()?;
+        Some(PacedAnswer { pacing: self.pacing, times, outputs: self.trace.outputs(times) })
+    }
 }
 
-/// First turns of all copies as (arrival, row, copy), in order of arrival, then
+/// First turns of all copies, in order of arrival, then
 /// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
 /// the first row of each play.
-pub(super) fn first_turns(
+fn first_turns(
     trace: &Arc<Trace>,
     copies: u32,
     stagger_ns: u64,
     pacing: TracePacing,
     graph: Option<&Graph>,
-) -> Vec<(u64, u32, u32)> {
+) -> Vec<FirstTurn> {
     let is_closed = matches!(pacing, TracePacing::ClosedLoop { .. });
     let rows: Vec<u32> = match graph {
         Some(graph) if is_closed => graph.plays().collect(),
@@ -89,7 +231,7 @@ pub(super) fn first_turns(
             true => 0,
             false => arrival_ns.saturating_add(stagger_ns.saturating_mul(u64::from(copy))),
         };
-        starts.extend((0..copies).map(|copy| (start_ns(copy), row, copy)));
+        starts.extend((0..copies).map(|copy| FirstTurn { at_ns: start_ns(copy), row, copy }));
     }
     starts.sort_unstable();
     starts
