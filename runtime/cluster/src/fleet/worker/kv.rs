@@ -34,7 +34,7 @@ impl Worker {
         self.give_tiers(None);
         self.tier_client = tiers.add_client();
         tiers.enter(self.tier_client);
-        tiers.record_changes(self.reports_to_router);
+        tiers.record_changes(self.facts.reports_to_router);
     }
 
     /// Has the workers of a pool share the tiers of the first.
@@ -56,7 +56,7 @@ impl Worker {
 
     /// Does something with each worker of a pool while it has its tiers.
     pub(crate) fn each_with_tiers(pool: &mut [Self], mut act: impl FnMut(&mut Self)) {
-        let holder = pool.iter().position(|worker| worker.shares_tiers && worker.has_tiers());
+        let holder = pool.iter().position(|worker| worker.facts.shares_tiers && worker.has_tiers());
         let Some(holder) = holder else { return pool.iter_mut().for_each(act) };
         let mut tiers = pool[holder].take_tiers();
         for worker in &mut *pool {
@@ -69,7 +69,7 @@ impl Worker {
 
     /// Advances loads from its tiers, and adds the requests whose load is complete.
     pub(crate) fn advance_loads(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
-        self.tiers_wake_ns = None;
+        self.waits.look_at_loads();
         if let Some(engine) = self.engine.as_vllm_mut() {
             engine.advance_tiers(now_ns, loaded);
         }
@@ -83,11 +83,7 @@ impl Worker {
     /// When a load from its tiers advances next, unless that is known.
     pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.kv_tiers()?.next_load_ns()?;
-        if self.tiers_wake_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
-            return None;
-        }
-        self.tiers_wake_ns = Some(at_ns);
-        Some(at_ns)
+        self.waits.expect_load(at_ns)
     }
 
     /// Leading blocks that its tiers keep.
@@ -127,14 +123,14 @@ impl Worker {
 
     /// Its cache knows all prompts of the run, if its pool says so.
     pub(crate) fn foresee(&mut self, forecast: &Arc<Forecast>) {
-        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.foresees) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
             engine.pool_mut().foresee(forecast);
         }
     }
 
     /// The prompt of a request is scheduled somewhere, or it never will be.
     pub(crate) fn pass(&mut self, tag: u64) {
-        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.foresees) {
+        if let Some(engine) = self.engine.as_vllm_mut().filter(|_| self.facts.foresees) {
             engine.pool_mut().pass(tag);
         }
     }
@@ -163,7 +159,7 @@ impl Worker {
 
     /// The observer needs its KV events no longer; its router may.
     pub(crate) fn stop_recording(&mut self) {
-        if !self.reports_to_router {
+        if !self.facts.reports_to_router {
             self.engine.record_kv_events(false);
             self.reported_kv_events = KvEventCursor::default();
         }

@@ -1,8 +1,10 @@
 //! One engine of the cluster, or one rank of an engine that has several, with its
 //! latency model, its policy and its health.
 
+mod booking;
 mod chosen;
 mod drawn;
+mod facts;
 mod injector;
 mod kv;
 mod lifecycle;
@@ -12,10 +14,11 @@ mod pricing;
 mod shown;
 mod steps;
 mod totals;
+mod waits;
 
 use vcr_core::host::{Launches, Pipeline};
 use vcr_core::kv_event::KvEventCursor;
-use vcr_core::latency::{LatencyModel, RangeUse};
+use vcr_core::latency::RangeUse;
 use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::WorkerLoad;
@@ -27,36 +30,28 @@ use vcr_random::Stream;
 use crate::config::{KvEviction, PoolConfig, PoolRole, RunConfig};
 use crate::error::MakeError;
 
+use booking::Booking;
 use chosen::{ChosenTokens, prompt_tokens_of};
+use facts::WorkerFacts;
 use injector::Injector;
 use plugins::{new_policy, new_token_source, pace, plugin_context};
-use pricing::PricedSteps;
+use pricing::Pricing;
 use shown::{ShownToken, ShownTokens};
 use totals::WorkerTotals;
+use waits::Waits;
 
 pub(crate) use lifecycle::{Health, Lifecycle};
 pub use shown::TokenRange;
 
 pub(crate) struct Worker {
-    role: PoolRole,
-    /// Index in the pool, where the ranks of an engine are neighbours.
-    index: u32,
+    facts: WorkerFacts,
     engine: AnyEngine,
     lifecycle: Lifecycle,
     /// Counts restarts; events of earlier incarnations are stale.
     incarnation: u32,
     totals: WorkerTotals,
-    /// Whether the oldest step in flight has started.
-    executing: bool,
-    step_start_ns: u64,
-    /// Until when it computes, and until when it then waits for other ranks.
-    computes_until_ns: u64,
-    waits_until_ns: u64,
-    /// Rolling hash over its steps.
-    step_digest: u64,
-    /// That hash after each step, shortened; none unless they are asked for.
-    step_digests: Option<Vec<u32>>,
-    latency: Box<dyn LatencyModel>,
+    booking: Booking,
+    pricing: Pricing,
     policy: Option<Box<dyn SchedulingPolicy>>,
     /// Injects failures; it outlives the engine's incarnations.
     injector: Option<Box<Injector>>,
@@ -64,36 +59,15 @@ pub(crate) struct Worker {
     tokens: Option<Box<ChosenTokens>>,
     /// Shows output tokens, where they are served.
     shown: Option<Box<ShownTokens>>,
-    /// Whether it shares tiers with others of its pool, and its number among those.
-    shares_tiers: bool,
-    tier_client: u32,
-    /// Whether its cache knows the future, which other workers change.
-    foresees: bool,
-    /// When a load from its tiers is to be looked at next, if one is.
-    tiers_wake_ns: Option<u64>,
-    /// When a token of a request with times of its own is expected, if one is.
-    token_wake_ns: Option<u64>,
-    /// Whether routers see its KV events and what its tiers keep.
-    reports_to_router: bool,
-    /// Until when it is stalled, if it is.
-    stalled_until_ns: Option<u64>,
-    seed: u64,
     acceptance: Stream,
-    slow_downs: Vec<(u32, f64)>,
+    /// Its number among those that share tiers with it.
+    tier_client: u32,
+    waits: Waits,
     /// Requests, with the attempt, whose KV has come while it was in a step and is
     /// taken over when that ends.
     late_kv: Vec<(u64, u32)>,
-    reserves_between_steps: bool,
-    /// Whether its ranks count passes together.
-    counts_passes: bool,
-    block_size_tokens: u32,
     /// KV events in its log that the routers have seen.
     reported_kv_events: KvEventCursor,
-    /// The steps of the latest pricing call, of which the first `taken` are taken.
-    priced: PricedSteps,
-    taken: usize,
-    /// The host's launches, where they take time.
-    launches: Option<Box<Launches>>,
     /// Its stages, where there are several.
     pipeline: Option<Box<Pipeline>>,
 }
@@ -118,43 +92,35 @@ impl Worker {
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         pace(&mut engine, latency.as_ref())?;
         let is_async = matches!(&config.engine, EngineKind::Vllm(engine) if engine.async_scheduling);
+        let launches = Launches::new(&config.overheads, is_async).map(Box::new);
         Ok(Self {
-            role,
-            index,
+            facts: WorkerFacts {
+                role,
+                index,
+                seed,
+                block_size_tokens: config.engine.block_size(),
+                reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
+                counts_passes,
+                shares_tiers: config.shares_tiers(),
+                foresees: config.kv_eviction == KvEviction::Belady,
+                reports_to_router: needs_kv_events,
+            },
             engine,
             lifecycle: Lifecycle::new(is_up, u64::from(engine_index)),
             incarnation: 0,
             totals: WorkerTotals::default(),
-            executing: false,
-            step_start_ns: 0,
-            computes_until_ns: 0,
-            waits_until_ns: 0,
-            step_digest: 0,
-            step_digests: None,
-            latency,
+            booking: Booking::default(),
+            pricing: Pricing::new(latency, launches),
             policy: new_policy(&plugin_context("policy"), config)?,
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
             tokens: new_token_source(&plugin_context("tokens"), config)?,
             shown: None,
-            shares_tiers: config.shares_tiers(),
-            tier_client: 0,
-            foresees: config.kv_eviction == KvEviction::Belady,
-            tiers_wake_ns: None,
-            token_wake_ns: None,
-            reports_to_router: needs_kv_events,
-            stalled_until_ns: None,
-            seed,
             acceptance: Stream::new(seed, "acceptance"),
-            slow_downs: Vec::new(),
+            tier_client: 0,
+            waits: Waits::default(),
             late_kv: Vec::new(),
-            counts_passes,
-            block_size_tokens: config.engine.block_size(),
-            launches: Launches::new(&config.overheads, is_async).map(Box::new),
-            pipeline: config.engine.as_vllm().and_then(Pipeline::new).map(Box::new),
-            reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
             reported_kv_events: KvEventCursor::default(),
-            priced: PricedSteps::default(),
-            taken: 0,
+            pipeline: config.engine.as_vllm().and_then(Pipeline::new).map(Box::new),
         })
     }
 
@@ -162,7 +128,7 @@ impl Worker {
     pub(crate) fn load(&self, overlap_blocks: u32) -> WorkerLoad {
         let load = self.engine.load();
         WorkerLoad {
-            worker: self.index,
+            worker: self.facts.index,
             running_requests: load.num_running as u32,
             waiting_requests: load.num_waiting as u32,
             max_num_seqs: self.engine.max_num_seqs(),
@@ -174,12 +140,12 @@ impl Worker {
     }
 
     pub(crate) fn role(&self) -> PoolRole {
-        self.role
+        self.facts.role
     }
 
     /// Index in its pool.
     pub(crate) fn index(&self) -> u32 {
-        self.index
+        self.facts.index
     }
 
     pub(crate) fn engine(&self) -> &AnyEngine {
@@ -205,29 +171,29 @@ impl Worker {
 
     /// Whether the oldest step in flight has started.
     pub(crate) fn is_executing(&self) -> bool {
-        self.executing
+        self.booking.is_executing()
     }
 
     pub(crate) fn step_start_ns(&self) -> u64 {
-        self.step_start_ns
+        self.booking.step_start_ns()
     }
 
     pub(crate) fn computes_until_ns(&self) -> u64 {
-        self.computes_until_ns
+        self.booking.computes_until_ns()
     }
 
     pub(crate) fn step_digest(&self) -> u64 {
-        self.step_digest
+        self.booking.digest()
     }
 
     /// Keeps a digest of each step from now on.
     pub(crate) fn keep_step_digests(&mut self) {
-        self.step_digests = Some(Vec::new());
+        self.booking.keep_digests();
     }
 
     /// The digests of its steps, if they were kept.
     pub(crate) fn take_step_digests(&mut self) -> Option<Vec<u32>> {
-        self.step_digests.take()
+        self.booking.take_digests()
     }
 
     /// Shows output tokens from now on; drawn ones in the place of tokens of a model.
@@ -258,7 +224,7 @@ impl Worker {
         let (tag, max_tokens) = (spec.tag, spec.max_tokens);
         let eos_token = spec.stops.as_ref().and_then(|stops| stops.tokens.first().copied());
         let seed = seed::derive(run_seed, "tokens", spec.prompt.content_hash());
-        let prompt = prompt_tokens_of(&spec.prompt, self.block_size_tokens);
+        let prompt = prompt_tokens_of(&spec.prompt, self.facts.block_size_tokens);
         let id = self.engine.submit(spec)?;
         tokens.start(tag, seed, prompt, max_tokens, eos_token);
         Ok(id)
@@ -298,12 +264,12 @@ impl Worker {
     }
 
     pub(crate) fn block_size_tokens(&self) -> u32 {
-        self.block_size_tokens
+        self.facts.block_size_tokens
     }
 
     /// Whether it takes blocks for prompts from elsewhere between its steps.
     pub(crate) fn reserves_between_steps(&self) -> bool {
-        self.reserves_between_steps
+        self.facts.reserves_between_steps
     }
 
     /// KV has come during a step, to be taken over when that ends.
@@ -317,7 +283,7 @@ impl Worker {
 
     /// Whether it is at work and not stalled.
     pub(crate) fn may_work(&self) -> bool {
-        self.lifecycle.is_serving() && self.stalled_until_ns.is_none()
+        self.lifecycle.is_serving() && !self.waits.is_stalled()
     }
 
     /// Whether it drains and has nothing left: no request, no KV that another
@@ -335,15 +301,15 @@ impl Worker {
 
     /// Does nothing until then, or longer if it is stalled for longer already.
     pub(crate) fn stall(&mut self, now_ns: u64, until_ns: u64) {
+        let more_ns = self.waits.stall(now_ns, until_ns);
         if let Some(engine) = self.engine.as_vllm_mut() {
-            engine.delay_tokens(until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns)));
+            engine.delay_tokens(more_ns);
         }
-        self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
     }
 
     /// Goes on, if that is due. Gives whether it does.
     pub(crate) fn end_stall(&mut self, now_ns: u64) -> bool {
-        self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
+        self.waits.end_stall(now_ns)
     }
 
     /// The plan of the step that executes.
@@ -361,25 +327,22 @@ impl Worker {
 
     /// Its process has ended.
     fn end_process(&mut self, now_ns: u64, then: Health) {
-        self.executing = false;
+        self.booking.end();
         let tiers = self.all_tier_stats(now_ns);
         self.totals.lose(self.engine.stats(), tiers);
         let records_events = self.engine.kv_events().is_some();
         let kind = self.engine.kind();
-        let shared = if self.shares_tiers { self.take_tiers() } else { None };
-        self.engine = new_engine(&kind, records_events, self.reports_to_router, self.counts_passes);
+        let shared = if self.facts.shares_tiers { self.take_tiers() } else { None };
+        self.engine = new_engine(&kind, records_events, self.facts.reports_to_router, self.facts.counts_passes);
         if let Some(mut tiers) = shared {
             tiers.leave();
             self.join_tiers(&mut tiers);
             self.give_tiers(Some(tiers));
         }
         self.pipeline = kind.as_vllm().and_then(Pipeline::new).map(Box::new);
-        self.tiers_wake_ns = None;
-        self.token_wake_ns = None;
+        self.waits = Waits::default();
         self.reported_kv_events = KvEventCursor::default();
-        self.priced.durations_ns.clear();
-        self.taken = 0;
-        self.stalled_until_ns = None;
+        self.pricing.forget_steps();
         self.late_kv.clear();
         if let Some(injector) = &mut self.injector {
             injector.ended_all();
@@ -395,30 +358,31 @@ impl Worker {
             // The plugins of its first engine were made with it.
             return Ok(());
         }
-        let plugin_context = |purpose| plugin_context(run, config, self.index, purpose, self.seed, self.incarnation);
+        let plugin_context =
+            |purpose| plugin_context(run, config, self.facts.index, purpose, self.facts.seed, self.incarnation);
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         self.policy = new_policy(&plugin_context("policy"), config)?;
         self.tokens = new_token_source(&plugin_context("tokens"), config)?;
-        self.totals.lose_range_use(self.latency.range_use());
-        self.latency = latency;
-        pace(&mut self.engine, self.latency.as_ref())?;
+        self.totals.lose_range_use(self.pricing.range_use());
+        pace(&mut self.engine, latency.as_ref())?;
+        self.pricing.replace_model(latency);
         self.apply_slow_downs_to_requests();
         Ok(())
     }
 
     pub(crate) fn slow_down(&mut self, fault: u32, factor: f64) {
-        self.slow_downs.push((fault, factor));
+        self.pricing.slow_down(fault, factor);
         self.apply_slow_downs_to_requests();
     }
 
     pub(crate) fn end_slow_down(&mut self, fault: u32) {
-        self.slow_downs.retain(|(other, _)| *other != fault);
+        self.pricing.end_slow_down(fault);
         self.apply_slow_downs_to_requests();
     }
 
     fn apply_slow_downs_to_requests(&mut self) {
         if let Some(engine) = self.engine.as_vllm_mut() {
-            engine.set_request_time_factor(self.slow_downs.iter().map(|(_, factor)| factor).product());
+            engine.set_request_time_factor(self.pricing.slow_down_factor());
         }
     }
 
@@ -447,7 +411,7 @@ impl Worker {
     /// Share of its steps that is like those its latency models were fitted on, over all
     /// incarnations.
     pub(crate) fn range_use(&self) -> Option<RangeUse> {
-        self.totals.range_use(self.latency.range_use())
+        self.totals.range_use(self.pricing.range_use())
     }
 }
 

@@ -32,11 +32,7 @@ impl Worker {
     /// expected already.
     pub(crate) fn expect_token_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.next_token_ns()?;
-        if self.token_wake_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
-            return None;
-        }
-        self.token_wake_ns = Some(at_ns);
-        Some(at_ns)
+        self.waits.expect_token(now_ns, at_ns)
     }
 
     /// Shows the requests that have left its steady decode, and how many tokens each
@@ -81,7 +77,7 @@ impl Worker {
 
     /// Whether a step waits to be started.
     pub(crate) fn can_start(&self) -> bool {
-        self.may_work() && !self.executing && self.engine.step_in_flight()
+        self.may_work() && !self.booking.is_executing() && self.engine.step_in_flight()
     }
 
     /// Whether each of its steps must be taken by itself, because a plugin may
@@ -94,20 +90,17 @@ impl Worker {
         self.injector.is_some()
             || self.tokens.is_some()
             || self.pipeline.is_some()
-            || self.shares_tiers
-            || self.foresees
+            || self.facts.shares_tiers
+            || self.facts.foresees
             || unclear
     }
 
     /// Counts a step in flight as spent only until `now_ns`: it is cut off there, or
     /// the run is.
     pub(crate) fn cut_step(&mut self, now_ns: u64) {
-        let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
-        let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
+        let [rest_ns, wait_ns] = self.booking.cut(now_ns);
         self.totals.busy_ns = self.totals.busy_ns.saturating_sub(rest_ns);
         self.totals.waited_ns = self.totals.waited_ns.saturating_sub(wait_ns);
-        self.computes_until_ns = self.computes_until_ns.min(now_ns);
-        self.waits_until_ns = self.waits_until_ns.min(now_ns);
     }
 
     /// Ends the step that was executing; outputs are in the engine.
@@ -133,7 +126,7 @@ impl Worker {
                 apply(&mut self.engine, tokens.of_step(acceptance), false, self.shown.as_deref_mut());
             }
         }
-        self.executing = false;
+        self.booking.end();
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.pop();
         }

@@ -1,0 +1,103 @@
+//! The step that a worker is in, and the digest of all its steps.
+
+use std::ops::Range;
+
+use vcr_core::seed;
+
+use super::pricing::PricedSteps;
+
+#[derive(Default)]
+pub(super) struct Booking {
+    /// Whether the oldest step in flight has started.
+    executing: bool,
+    step_start_ns: u64,
+    /// Until when it computes, and until when it then waits for other ranks.
+    computes_until_ns: u64,
+    waits_until_ns: u64,
+    /// Rolling hash over its steps.
+    digest: u64,
+    /// That hash after each step, shortened; none unless they are asked for.
+    digests: Option<Vec<u32>>,
+}
+
+impl Booking {
+    pub(super) fn is_executing(&self) -> bool {
+        self.executing
+    }
+
+    pub(super) fn step_start_ns(&self) -> u64 {
+        self.step_start_ns
+    }
+
+    pub(super) fn computes_until_ns(&self) -> u64 {
+        self.computes_until_ns
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Keeps a digest of each step from now on.
+    pub(super) fn keep_digests(&mut self) {
+        self.digests = Some(Vec::new());
+    }
+
+    pub(super) fn take_digests(&mut self) -> Option<Vec<u32>> {
+        self.digests.take()
+    }
+
+    /// Books steps of `range` that start at `start_ns`, one after another. Gives when the last one
+    /// ends.
+    pub(super) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
+        self.executing = true;
+        let durations_ns = &priced.durations_ns[range.clone()];
+        let mut digest = self.digest;
+        let mut digests = self.digests.take();
+        let mut book = |prefill_tokens: u64, decode_requests: u64, active_blocks: u64, duration_ns: u64| {
+            // Shares of a word, so that a step takes one.
+            let work = prefill_tokens << 44 ^ decode_requests << 24 ^ active_blocks;
+            digest = seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40) ^ seed::spread(work));
+            digests.iter_mut().for_each(|digests| digests.push(digest as u32));
+            self.step_start_ns = start_ns;
+            start_ns = start_ns.saturating_add(duration_ns);
+        };
+        let first = priced.shape(range.start);
+        book(first.prefill_tokens, first.decode_requests, first.kv_active_blocks, durations_ns[0]);
+        // What follows decodes.
+        for (&active_blocks, &duration_ns) in priced.active_blocks_after(&range).iter().zip(&durations_ns[1..]) {
+            book(0, first.decode_requests, active_blocks, duration_ns);
+        }
+        self.digest = digest;
+        self.digests = digests;
+        self.computes_until_ns = start_ns;
+        self.waits_until_ns = start_ns;
+        start_ns
+    }
+
+    /// Books that it is in a step of its engine from `now_ns` to `until_ns`, its own
+    /// part of which, if it has one, is booked. Gives for how long it waits for others.
+    pub(super) fn wait(&mut self, now_ns: u64, until_ns: u64) -> u64 {
+        if !self.executing {
+            self.computes_until_ns = now_ns;
+        }
+        let waited_ns = until_ns - self.computes_until_ns;
+        self.waits_until_ns = until_ns;
+        self.digest = seed::absorb(self.digest, waited_ns);
+        waited_ns
+    }
+
+    /// The step in flight is cut off at `now_ns`, or the run is. Gives for how long it would have
+    /// computed still, and waited for others.
+    pub(super) fn cut(&mut self, now_ns: u64) -> [u64; 2] {
+        let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
+        let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
+        self.computes_until_ns = self.computes_until_ns.min(now_ns);
+        self.waits_until_ns = self.waits_until_ns.min(now_ns);
+        [rest_ns, wait_ns]
+    }
+
+    /// The step that was executing is over.
+    pub(super) fn end(&mut self) {
+        self.executing = false;
+    }
+}

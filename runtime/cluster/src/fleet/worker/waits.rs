@@ -1,0 +1,53 @@
+//! Instants that a worker waits for besides the ends of its steps.
+
+#[derive(Default)]
+pub(super) struct Waits {
+    /// Until when it is stalled, if it is.
+    stalled_until_ns: Option<u64>,
+    /// When a load from its tiers is to be looked at next, if one is.
+    tiers_ns: Option<u64>,
+    /// When a token of a request with times of its own is expected, if one is.
+    token_ns: Option<u64>,
+}
+
+impl Waits {
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled_until_ns.is_some()
+    }
+
+    /// It is stalled until then, or longer if it is stalled for longer already. Gives by how much a
+    /// stall that would end at `until_ns` is longer than what was known.
+    pub(super) fn stall(&mut self, now_ns: u64, until_ns: u64) -> u64 {
+        let more_ns = until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns));
+        self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
+        more_ns
+    }
+
+    /// Ends the stall, if that is due. Gives whether it does.
+    pub(super) fn end_stall(&mut self, now_ns: u64) -> bool {
+        self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
+    }
+
+    /// A token is due at `at_ns`. Gives that, unless it is expected already.
+    pub(super) fn expect_token(&mut self, now_ns: u64, at_ns: u64) -> Option<u64> {
+        if self.token_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
+            return None;
+        }
+        self.token_ns = Some(at_ns);
+        Some(at_ns)
+    }
+
+    /// A load advances at `at_ns`. Gives that, unless it is looked at by then already.
+    pub(super) fn expect_load(&mut self, at_ns: u64) -> Option<u64> {
+        if self.tiers_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
+            return None;
+        }
+        self.tiers_ns = Some(at_ns);
+        Some(at_ns)
+    }
+
+    /// Loads are looked at now.
+    pub(super) fn look_at_loads(&mut self) {
+        self.tiers_ns = None;
+    }
+}
