@@ -1,6 +1,7 @@
 //! Prefill and decode apart: the set-ups of `docs/pd.md`, and KV that moves between two processes.
 
 mod groups;
+mod hosts;
 mod kv_bench;
 mod moving;
 mod routers;
