@@ -29,6 +29,7 @@ use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::stop;
 use crate::terminal::progress::TerminalReporter;
+use crate::terminal::write_at_once;
 use args::{ReplayArgs, ReplayMode};
 use capacity::Capacity;
 use host::{HostClocks, HostUse};
@@ -125,7 +126,7 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let reporter = TerminalReporter::new(args.output.quiet);
     let replayed = Replayed::execute(args, &reporter)?;
     let stopped = if replayed.is_partial() { stop::cause() } else { None };
-    let printed_all = replayed.results(args).print(&mut anstream::stdout().lock());
+    let printed_all = write_at_once(|out| replayed.results(args).print(out));
     let Replayed { run, summary, stopped_by, .. } = &replayed;
     if let Some(cause) = stopped_by.filter(|_| stopped.is_some() || !args.output.quiet) {
         let at = format_ns(run.duration_ms * 1e6);

@@ -22,6 +22,7 @@ use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
+use crate::terminal::write_at_once;
 
 /// The parameter and its values.
 #[derive(Debug, PartialEq)]
@@ -260,9 +261,7 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
 /// Prints results of searches that other processes made.
 fn print_columns(args: &RunArgs, columns: &[Column]) -> io::Result<()> {
     let format = if args.json { TableFormat::Json } else { TableFormat::Csv };
-    let mut text = Vec::new();
-    write_columns(&mut text, columns, format)?;
-    anstream::stdout().lock().write_all(&text)
+    write_at_once(|out| write_columns(out, columns, format))
 }
 
 fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> io::Result<()> {

@@ -20,7 +20,7 @@ use crate::run::exit_of;
 use crate::stop::{self, Cause};
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::text::quoted;
-use crate::terminal::{step_summary, summary};
+use crate::terminal::{step_summary, summary, write_at_once};
 
 /// Gives the files that were read, too.
 pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<PathBuf>) {
@@ -97,15 +97,16 @@ fn present(args: &RunArgs, outcome: &Outcome, started: Instant, on_failure: impl
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, outcome)?;
-        return writeln!(out);
-    }
-    if args.quiet {
-        return summary::write_broken(&mut out, outcome);
-    }
-    summary::write(&mut out, outcome, args.full)
+    write_at_once(|out| {
+        if args.json {
+            serde_json::to_writer_pretty(&mut *out, outcome)?;
+            return writeln!(out);
+        }
+        if args.quiet {
+            return summary::write_broken(out, outcome);
+        }
+        summary::write(out, outcome, args.full)
+    })
 }
 
 /// Prints times, which differ between runs, to standard error.

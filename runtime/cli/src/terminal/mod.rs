@@ -7,3 +7,15 @@ pub(crate) mod step_summary;
 pub(crate) mod style;
 pub(crate) mod summary;
 pub(crate) mod text;
+
+use std::io::{self, Write};
+
+/// Writes to standard output what `print` prints, in one piece and not line by line.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_at_once(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    let mut text = Vec::new();
+    print(&mut text)?;
+    anstream::stdout().lock().write_all(&text)
+}

@@ -36,10 +36,9 @@ pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count
 /// # Errors
 /// When there is not; with the needed and the available memory.
 pub fn check_room(estimate: MemoryEstimate) -> Result<(), String> {
-    let (Some(limit), Some(used)) = (memory::limit(), memory::resident_bytes()) else { return Ok(()) };
-    if used.saturating_add(estimate.bytes) <= limit {
-        return Ok(());
-    }
+    let Some(used) = memory::resident_bytes() else { return Ok(()) };
+    let needed = used.saturating_add(estimate.bytes);
+    let Some(limit) = memory::limit_for(needed).filter(|limit| needed > *limit) else { return Ok(()) };
     Err(format!(
         "{} requests need at least {} of memory, and the limit is {}, of which {} are in use",
         estimate.requests,
