@@ -4,10 +4,9 @@
 use crate::compat::Reservations;
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
-use crate::sglang::candidate::Candidate;
 use crate::sglang::config::{PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
-use crate::sglang::radix::{Hit, ROOT};
+use crate::sglang::pages::Hit;
 
 /// A request with at most this much of its prompt cached goes behind another
 /// that begins with the same tokens.
@@ -63,32 +62,32 @@ impl SglangEngine {
         let mut budget = Budget {
             input_tokens: self.config.max_prefill_tokens,
             chunk_tokens: self.config.chunked_prefill_size,
-            total_tokens: f64::from(self.num_available_pages()) * f64::from(self.config.page_size)
-                - self.reserve_tokens as f64 * self.reserved_share.value(),
+            total_tokens: f64::from(self.pages.num_available()) * f64::from(self.config.page_size)
+                - self.reserve.reserved_tokens(),
             kept_pages: self.pages_for_stalled(),
         };
         loop {
-            if self.waiting.len() == 0 {
+            if self.queues.num_waiting() == 0 {
                 return AdmissionStop::Drained;
             }
             if self.num_slots_taken() >= self.config.max_num_seqs as usize {
                 return AdmissionStop::RunningSlots;
             }
-            let id = self.waiting.pop(&mut self.requests).expect("some request waits");
+            let id = self.queues.pop(&mut self.requests).expect("some request waits");
             let is_begun = self.requests[id].status == RequestStatus::Running;
             let admission = if is_begun { self.go_on(id, &mut budget) } else { self.begin(id, plan, &mut budget) };
             match admission {
-                Admission::Whole => self.begun.retain(|&other| other != id),
+                Admission::Whole => self.queues.end_begun(id),
                 Admission::Loading => {}
                 Admission::Chunk => {
                     if !is_begun {
-                        self.begun.push(id);
+                        self.queues.begin(id);
                     }
-                    self.waiting.push_front(id, &mut self.requests);
+                    self.queues.push_front(id, &mut self.requests);
                     return AdmissionStop::Budget;
                 }
                 Admission::Blocked(stop) => {
-                    self.waiting.push_front(id, &mut self.requests);
+                    self.queues.push_front(id, &mut self.requests);
                     if !self.lets_begun_pass(id, plan, &mut budget) {
                         return stop;
                     }
@@ -104,11 +103,12 @@ impl SglangEngine {
         if self.config.reservations == Reservations::InSteps {
             return None;
         }
-        if self.kv_ready.len() > 0 {
+        if self.queues.num_kv_ready() > 0 {
             return Some(AdmissionStop::RunningSlots);
         }
-        let is_stuck = self.destination_blocked && self.running.is_empty() && self.num_loading == 0;
-        (self.destinations.len() > 0 && !is_stuck).then_some(AdmissionStop::Blocks)
+        let is_stuck =
+            self.queues.is_destination_blocked() && self.running.is_empty() && self.queues.num_loading() == 0;
+        (self.queues.has_destinations() && !is_stuck).then_some(AdmissionStop::Blocks)
     }
 
     /// Where the head is blocked and nothing else goes on, prompts that have been begun
@@ -116,19 +116,18 @@ impl SglangEngine {
     /// the last one first. So it keeps what it has, and they cannot take turns in undoing
     /// each other. Gives whether there is a head to try.
     fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
-        let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.num_loading > 0;
-        if goes_on || self.begun.iter().all(|&id| id == head) {
+        let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.queues.num_loading() > 0;
+        if goes_on || self.queues.begun().iter().all(|&id| id == head) {
             return false;
         }
-        let first = self.begun[0];
+        let first = self.queues.begun()[0];
         if first == head {
-            let available_pages = self.num_available_pages();
+            let available_pages = self.pages.num_available();
             self.retract_last_begun(head, plan);
-            let freed_pages = self.num_available_pages() - available_pages;
+            let freed_pages = self.pages.num_available() - available_pages;
             budget.total_tokens += f64::from(freed_pages) * f64::from(self.config.page_size);
         } else {
-            self.waiting.leave(first, &mut self.requests);
-            self.waiting.push_front(first, &mut self.requests);
+            self.queues.move_to_front(first, &mut self.requests);
         }
         true
     }
@@ -137,7 +136,7 @@ impl SglangEngine {
     /// without a page for it. In a mixed pass they would be retracted for the prompts that took
     /// these pages, and these in turn for them: none would ever have an output.
     fn pages_for_stalled(&self) -> u32 {
-        if self.running.iter().all(|&id| self.holds[id.index()].is_stalled) {
+        if self.running.iter().all(|&id| self.pages.is_stalled(id)) {
             self.running.iter().map(|&id| self.missing_pages(id)).sum()
         } else {
             0
@@ -184,7 +183,7 @@ impl SglangEngine {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         let from = hit.pages * self.config.page_size;
-        self.take_hit(id, hit);
+        self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
         self.count_lookup(id, from);
         self.requests[id].status = RequestStatus::Running;
@@ -195,12 +194,12 @@ impl SglangEngine {
 
     /// Reserves pages for KV that is computed elsewhere.
     fn begin_load(&mut self, id: RequestId, hit: Hit, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
-        let pages = self.pages_for(self.requests[id].prompt_tokens) - hit.pages;
-        if !self.fits(id, pages * self.config.page_size, self.reserve_of(id), pages, hit, budget) {
+        let pages = self.pages.for_tokens(self.requests[id].prompt_tokens) - hit.pages;
+        if !self.fits(id, pages * self.config.page_size, self.reserve.of(&self.requests[id]), pages, hit, budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         let load = self.start_load(id, hit, pages);
-        self.begin_reserve(id);
+        self.reserve.begin(&mut self.requests[id]);
         plan.remote_loads.push(load);
         Admission::Loading
     }
@@ -208,37 +207,37 @@ impl SglangEngine {
     /// Tries to take pages for the prompt of the request that has waited longest for that,
     /// between two passes. Running slots and what is reserved for outputs are not looked at.
     pub(super) fn reserve_for_destination(&mut self) -> Option<RemoteLoad> {
-        self.destination_blocked = true;
-        let id = self.destinations.pop(&mut self.requests)?;
+        self.queues.set_destination_blocked(true);
+        let id = self.queues.pop_destination(&mut self.requests)?;
         let prompt_tokens = self.requests[id].prompt_tokens;
         let hit = self.lookup(id, prompt_tokens);
-        let pages = self.pages_for(prompt_tokens) - hit.pages;
-        if pages > self.num_available_pages() - hit.evictable_pages {
-            self.count_as_used(id, hit);
-            self.destinations.push_front(id, &mut self.requests);
+        let pages = self.pages.for_tokens(prompt_tokens) - hit.pages;
+        if pages > self.pages.num_available() - hit.evictable_pages {
+            self.pages.count_as_used(&self.requests[id], hit);
+            self.queues.return_destination(id, &mut self.requests);
             return None;
         }
-        self.destination_blocked = false;
+        self.queues.set_destination_blocked(false);
         Some(self.start_load(id, hit, pages))
     }
 
     /// Whether pages may be found for a request at the end of the pass in flight.
     pub(super) fn waits_for_pages(&self) -> bool {
-        self.destinations.len() > 0 && !self.destination_blocked
+        self.queues.has_destinations() && !self.queues.is_destination_blocked()
     }
 
     /// Takes pages for KV that another engine computes.
     fn start_load(&mut self, id: RequestId, hit: Hit, pages: u32) -> RemoteLoad {
-        self.take_hit(id, hit);
+        self.pages.take_hit(id, &self.requests[id], hit);
         self.reserve_hashes(id);
-        self.grow(id, pages);
+        self.pages.grow(id, pages);
         let cached_tokens = hit.pages * self.config.page_size;
         self.count_lookup(id, cached_tokens);
         self.set_computed(id, cached_tokens);
         let request = &mut self.requests[id];
         request.status = RequestStatus::WaitingForRemoteKv;
         request.deferred = true;
-        self.num_loading += 1;
+        self.queues.begin_load();
         let missing_tokens = request.prompt_tokens - cached_tokens;
         RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens, moved_tokens: missing_tokens }
     }
@@ -264,8 +263,8 @@ impl SglangEngine {
     /// Charges the budget with a part of a prompt, of which `hit` is cached. False, and
     /// nothing is charged, if there is no room for it.
     fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
-        let output_tokens = if cut.is_whole { self.reserve_of(id) } else { 0 };
-        let missing_pages = self.pages_for(cut.end) - self.holds[id.index()].pages() - hit.pages;
+        let output_tokens = if cut.is_whole { self.reserve.of(&self.requests[id]) } else { 0 };
+        let missing_pages = self.pages.for_tokens(cut.end) - self.pages.held(id) - hit.pages;
         if !self.fits(id, cut.charged_tokens, output_tokens, missing_pages, hit, budget) {
             return false;
         }
@@ -294,26 +293,18 @@ impl SglangEngine {
         if !is_alone && wanted_tokens >= budget.total_tokens {
             return false;
         }
-        if missing_pages + budget.kept_pages > self.num_available_pages() - hit.evictable_pages {
-            self.count_as_used(id, hit);
+        if missing_pages + budget.kept_pages > self.pages.num_available() - hit.evictable_pages {
+            self.pages.count_as_used(&self.requests[id], hit);
             return false;
         }
         budget.total_tokens -= wanted_tokens;
         true
     }
 
-    /// Cached pages of a request that was not admitted count as used.
-    fn count_as_used(&mut self, id: RequestId, hit: Hit) {
-        if hit.pages > 0 {
-            let end = self.radix.take(ROOT, &self.requests[id].block_hashes[..hit.pages as usize]);
-            self.radix.unlock(end);
-        }
-    }
-
     /// Takes pages for a part of a prompt and counts the tokens before its end as computed.
     fn compute(&mut self, id: RequestId, cut: Cut) -> Admission {
-        let pages = self.pages_for(cut.end) - self.holds[id.index()].pages();
-        self.grow(id, pages);
+        let pages = self.pages.for_tokens(cut.end) - self.pages.held(id);
+        self.pages.grow(id, pages);
         self.set_computed(id, cut.end);
         if cut.is_whole {
             self.joining.push(id);
@@ -325,28 +316,7 @@ impl SglangEngine {
 
     /// Cached part of a request's first `end` tokens beyond its own blocks.
     fn lookup(&mut self, id: RequestId, end: u32) -> Hit {
-        let request = &mut self.requests[id];
-        if !self.config.enable_prefix_caching {
-            return Hit::default();
-        }
-        request.ensure_hashed(self.config.page_size);
-        if request.flags.has(Flags::SKIPS_LOOKUP) {
-            return Hit::default();
-        }
-        let hold = self.holds[id.index()];
-        let usable = request.block_hashes.len().min((end / self.config.page_size) as usize);
-        self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
-    }
-
-    /// Locks the found pages.
-    fn take_hit(&mut self, id: RequestId, hit: Hit) {
-        if hit.pages > 0 {
-            let hold = &mut self.holds[id.index()];
-            let from = hold.tree_pages as usize;
-            hold.tree_pages += hit.pages;
-            let hashes = &self.requests[id].block_hashes[from..hold.tree_pages as usize];
-            hold.node = self.radix.take(hold.node, hashes);
-        }
+        self.pages.lookup(id, &mut self.requests[id], end)
     }
 
     /// Makes room for the hashes of the output, so that decoding rarely moves
@@ -377,31 +347,15 @@ impl SglangEngine {
     /// Puts those that wait into the order of the policy.
     fn order_waiting(&mut self) {
         let ordered = 2..=SchedulePolicy::MAX_ORDERED_REQUESTS;
-        if !self.reorders() || !ordered.contains(&self.waiting.len()) {
+        if !self.reorders() || !ordered.contains(&self.queues.num_waiting()) {
             return;
         }
+        let pages = &self.pages;
         let page_size = self.config.page_size;
-        let beginning_pages = BEGINNING_TOKENS.div_ceil(page_size) as usize;
-        while let Some(id) = self.waiting.pop(&mut self.requests) {
-            let hit = self.lookup(id, self.requests[id].num_tokens);
-            let cached_pages = self.holds[id.index()].tree_pages + hit.pages;
-            let hashes = &self.requests[id].block_hashes;
-            let mut is_deferred = false;
-            if cached_pages * page_size <= BEGINNING_TOKENS
-                && let Some(beginning) = hashes.get(beginning_pages - 1)
-            {
-                is_deferred = self.beginnings.contains(beginning);
-                if !is_deferred {
-                    self.beginnings.push(*beginning);
-                }
-            }
-            let place = self.candidates.len() as u32;
-            self.candidates.push(Candidate { is_deferred, longest_first: std::cmp::Reverse(cached_pages), place, id });
-        }
-        self.candidates.sort_unstable();
-        for candidate in self.candidates.drain(..) {
-            self.waiting.push_back(candidate.id, &mut self.requests);
-        }
-        self.beginnings.clear();
+        self.queues.order_by_prefix(&mut self.requests, page_size, BEGINNING_TOKENS, |id, requests| {
+            let request = &mut requests[id];
+            let known_tokens = request.num_tokens;
+            pages.held_in_tree(id) + pages.lookup(id, request, known_tokens).pages
+        });
     }
 }

@@ -22,14 +22,14 @@ impl SglangEngine {
         let mut changes = [BlockChange::default(); Engine::MAX_PREDICTED_STEPS];
         let most = self.passes_until_first_end(most).min(changes.len());
         for entry in &self.plan.scheduled {
-            let capacity_tokens = self.holds[entry.request.index()].pages() * self.config.page_size;
+            let capacity_tokens = self.pages.held(entry.request) * self.config.page_size;
             let mut pass = (capacity_tokens - self.requests[entry.request].num_tokens - 1) as usize;
             while pass < most {
                 changes[pass].taken += 1;
                 pass += self.config.page_size as usize;
             }
         }
-        steps.push_while_room(&changes[..most], self.num_available_pages());
+        steps.push_while_room(&changes[..most], self.pages.num_available());
     }
 
     /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in
@@ -44,11 +44,11 @@ impl SglangEngine {
         out.outputs.clear();
         out.tokens.clear();
         let decoding = plan.scheduled.len() as u64;
-        let filled_before = self.radix.tick(decoding * u64::from(passes)) - decoding * u64::from(passes);
+        let filled_before = self.pages.tick(decoding * u64::from(passes)) - decoding * u64::from(passes);
         for (place, entry) in (1..).zip(&mut plan.scheduled) {
             let id = entry.request;
-            let reserve_before = self.reserve_of(id);
             let request = &mut self.requests[id];
+            let reserve_before = self.reserve.of(request);
             let first = request.num_output_tokens();
             for output_index in first..first + passes {
                 let token = source.token(entry.tag, output_index);
@@ -57,15 +57,15 @@ impl SglangEngine {
             }
             request.num_computed_tokens += passes;
             let known = request.num_tokens;
-            self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
+            self.reserve.recount(reserve_before, request);
             // Evicting for all passes at once evicts the same pages as each in turn.
-            let missing = self.pages_for(known + 1) - self.holds[id.index()].pages();
+            let missing = self.pages.for_tokens(known + 1) - self.pages.held(id);
             if missing > 0 {
-                self.grow(id, missing);
+                self.pages.grow(id, missing);
             }
             // The pass that filled a page last.
             if let Some(pass @ 1..) = passes.checked_sub(known % page_size) {
-                self.holds[id.index()].filled_at = filled_before + u64::from(pass - 1) * decoding + place;
+                self.pages.note_filled_at(id, filled_before + u64::from(pass - 1) * decoding + place);
             }
             entry.num_computed_tokens += passes;
             entry.kind = ScheduledKind::Running;
@@ -85,8 +85,8 @@ impl SglangEngine {
         plan.shape.kv_active_blocks = u64::from(self.load().num_active_blocks);
         self.plan = plan;
         self.outputs = out;
-        self.reserved_share.fall(passes);
-        if !self.counts_together {
+        self.reserve.fall(passes);
+        if !self.interval.counts_together() {
             self.end_passes_of_ranks(passes, false);
         }
         self.stats.steps += u64::from(passes);
@@ -101,9 +101,9 @@ impl SglangEngine {
             && self.config.max_extra_tokens_per_step == 0
             && self.plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
-            && self.kv_ready.len() == 0
+            && self.queues.num_kv_ready() == 0
             && !self.waits_for_pages()
-            && (self.waiting.len() == 0
+            && (self.queues.num_waiting() == 0
                 || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs as usize))
     }
 

@@ -13,8 +13,8 @@ impl SglangEngine {
             let id = self.running[index];
             let pages = self.missing_pages(id);
             if pages > 0 {
-                self.grow(id, pages);
-                self.holds[id.index()].is_stalled = false;
+                self.pages.grow(id, pages);
+                self.pages.set_stalled(id, false);
             }
             let request = &mut self.requests[id];
             let computed = request.num_computed_tokens;
@@ -41,16 +41,16 @@ impl SglangEngine {
     pub(super) fn missing_pages(&self, id: RequestId) -> u32 {
         let request = &self.requests[id];
         let most = (1 + self.config.max_extra_tokens_per_step).min(request.end_tokens - request.num_tokens);
-        self.pages_for(request.num_tokens + most).saturating_sub(self.holds[id.index()].pages())
+        self.pages.for_tokens(request.num_tokens + most).saturating_sub(self.pages.held(id))
     }
 
     /// Retracts requests until the others can decode.
     fn make_room(&mut self, plan: &mut StepPlan) {
         let mut missing: u32 = self.running.iter().map(|&id| self.missing_pages(id)).sum();
-        while missing > self.num_available_pages() {
+        while missing > self.pages.num_available() {
             let others = self.running.len() + self.joining.len() > 1;
             let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
-            if !others && !prefills && !self.begun.is_empty() {
+            if !others && !prefills && !self.queues.begun().is_empty() {
                 // A request that runs alone goes before those that have not begun.
                 self.retract_last_begun(self.running[0], plan);
                 continue;
@@ -62,8 +62,8 @@ impl SglangEngine {
         }
         if !self.retracted.is_empty() {
             match self.config.retraction {
-                Retraction::BeforeAll => self.reserved_share.restart(),
-                Retraction::BehindAll => self.reserved_share.restart_at(self.estimated_share()),
+                Retraction::BeforeAll => self.reserve.restart(),
+                Retraction::BehindAll => self.reserve.restart_at(self.estimated_share()),
             }
         }
     }
@@ -84,12 +84,12 @@ impl SglangEngine {
         match self.config.retraction {
             Retraction::BeforeAll => {
                 while let Some(id) = self.retracted.pop() {
-                    self.waiting.push_front(id, &mut self.requests);
+                    self.queues.push_front(id, &mut self.requests);
                 }
             }
             Retraction::BehindAll => {
                 for id in self.retracted.drain(..) {
-                    self.waiting.push_back(id, &mut self.requests);
+                    self.queues.push_back(id, &mut self.requests);
                 }
             }
         }
@@ -97,9 +97,7 @@ impl SglangEngine {
 
     /// Retracts a request whose prompt is computed in part: the last but `kept`.
     pub(super) fn retract_last_begun(&mut self, kept: RequestId, plan: &mut StepPlan) {
-        let last = self.begun.iter().rposition(|&id| id != kept).expect("another has been begun");
-        let id = self.begun.remove(last);
-        self.waiting.leave(id, &mut self.requests);
+        let id = self.queues.pop_last_begun(kept, &mut self.requests);
         self.retract(id, 0, plan);
     }
 
@@ -113,7 +111,7 @@ impl SglangEngine {
     /// Takes the KV of a request that has left its list. Full pages of its first
     /// `kept_tokens` tokens, and what it has in the tree, may be reused.
     fn retract(&mut self, id: RequestId, kept_tokens: u32, plan: &mut StepPlan) {
-        self.store(id, kept_tokens, self.holds[id.index()].filled_at);
+        self.pages.store_filled(id, &self.requests[id], kept_tokens);
         self.forget_kv(id);
         self.requests[id].status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
@@ -124,9 +122,9 @@ impl SglangEngine {
     /// Takes the KV of a request, all of which is to be computed again unless
     /// the tree still holds it then.
     fn forget_kv(&mut self, id: RequestId) {
-        self.end_reserve(id);
-        self.release_pages(id);
         let request = &mut self.requests[id];
+        self.reserve.end(request);
+        self.pages.release(id);
         self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
         request.num_computed_tokens = 0;
         request.deferred = false;

@@ -1,42 +1,46 @@
-//! Passes that decode between two that prefill, where data-parallel ranks count them together.
+//! Passes that decode between two that prefill, where data-parallel ranks may count them together.
 //!
 //! SGLang's ranks tell each other whether any of them prefills, so all wait for as many passes.
 //! The driver, which knows the ranks, says when a pass of theirs begins and ends.
 
-use crate::sglang::engine::SglangEngine;
+/// Passes between two that prefill.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefillInterval {
+    /// Passes that decode between two that prefill.
+    length: u32,
+    /// Passes to come that decode before one prefills.
+    decodes_due: u32,
+    /// Whether that is counted by the driver, for several ranks.
+    counts_together: bool,
+}
 
-impl SglangEngine {
-    /// The engine is one of several ranks that count passes together.
-    pub fn count_passes_together(&mut self) {
+impl PrefillInterval {
+    pub(super) fn new(length: u32) -> Self {
+        Self { length, decodes_due: 0, counts_together: false }
+    }
+
+    /// Passes to come that decode before one prefills.
+    pub(super) fn decodes_due(self) -> u32 {
+        self.decodes_due
+    }
+
+    /// Whether passes are counted by the driver, for several ranks.
+    pub(super) fn counts_together(self) -> bool {
+        self.counts_together
+    }
+
+    /// The driver counts passes from now on.
+    pub(super) fn count_together(&mut self) {
         self.counts_together = true;
     }
 
-    /// Whether any of its requests decodes in its next pass, if none is retracted before.
-    #[must_use]
-    pub fn has_decodes(&self) -> bool {
-        !self.running.is_empty() || self.kv_ready.len() > 0
+    /// This many passes have been decided, in the first of which a prompt was begun or went on, or in none.
+    pub(super) fn end_passes(&mut self, passes: u32, any_prefills: bool) {
+        self.decodes_due = if any_prefills { self.length } else { self.decodes_due.saturating_sub(passes) };
     }
 
-    /// Ranks are about to decide a pass; in it `any_decodes` of any rank. Passes without
-    /// anything to decode take no time.
-    pub fn begin_pass_of_ranks(&mut self, any_decodes: bool) {
-        if !any_decodes {
-            self.skip_decodes_due();
-        }
-    }
-
-    /// This many passes of the ranks have been decided, in the first of which any rank
-    /// prefills, or in none.
-    pub fn end_passes_of_ranks(&mut self, passes: u32, any_prefills: bool) {
-        self.decodes_due =
-            if any_prefills { self.config.prefill_decode_interval } else { self.decodes_due.saturating_sub(passes) };
-    }
-
-    /// All passes that are due decode nothing.
-    pub(super) fn skip_decodes_due(&mut self) {
-        if self.decodes_due > 0 {
-            self.decodes_due = 0;
-            self.reserved_share.restart();
-        }
+    /// All passes that are due decode nothing. False if none is due.
+    pub(super) fn skip(&mut self) -> bool {
+        std::mem::take(&mut self.decodes_due) > 0
     }
 }

@@ -17,15 +17,15 @@
 
 mod admit;
 mod ahead;
-mod candidate;
 mod config;
 mod decode;
 mod engine;
 mod finish;
 mod interval;
-mod new_token_ratio;
 mod options;
-mod radix;
+mod pages;
+mod queues;
+mod reserve;
 mod serving;
 mod slots;
 mod update;

@@ -1,8 +1,7 @@
 //! The engine as drivers use it.
 
 use super::config::{PassOrder, Retraction};
-use super::engine::{Hold, SglangEngine};
-use super::radix;
+use super::engine::SglangEngine;
 use crate::engine::RejectReason;
 use crate::kv::event::KvEventLog;
 use crate::kv::hash::BlockHash;
@@ -20,7 +19,7 @@ impl ServingEngine for SglangEngine {
         let output = end - prompt_tokens;
         let page_size = u64::from(self.config.page_size);
         let total_tokens = u64::from(self.config.total_tokens());
-        let prompt_pages = u64::from(self.pages_for(prompt_tokens));
+        let prompt_pages = u64::from(self.pages.for_tokens(prompt_tokens));
         if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens)) >= total_tokens {
             return Err(RejectReason::ExceedsKvReserve);
         }
@@ -44,12 +43,8 @@ impl ServingEngine for SglangEngine {
         let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
-        self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
-        if self.waits_apart(id) {
-            self.destinations.push_back(id, &mut self.requests);
-        } else {
-            self.waiting.push_back(id, &mut self.requests);
-        }
+        self.pages.enter(id);
+        self.queues.enter(id, &mut self.requests);
         Ok(id)
     }
 
@@ -62,7 +57,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn running_tags(&self) -> Vec<u64> {
-        self.begun.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
+        self.queues.begun().iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
     }
 
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
@@ -83,7 +78,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn has_schedulable_requests(&self) -> bool {
-        !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
+        !self.running.is_empty() || self.queues.num_waiting() + self.queues.num_kv_ready() > 0
     }
 
     fn schedule(&mut self) -> &StepPlan {
@@ -91,16 +86,16 @@ impl ServingEngine for SglangEngine {
         let mut plan = std::mem::take(&mut self.plan);
         plan.clear();
         self.run_loaded();
-        if !self.counts_together && self.running.is_empty() {
+        if !self.interval.counts_together() && self.running.is_empty() {
             self.skip_decodes_due();
         }
-        plan.admission_stop = match self.decodes_due {
+        plan.admission_stop = match self.interval.decodes_due() {
             0 => self.admit(&mut plan),
-            _ if self.waiting.len() == 0 => AdmissionStop::Drained,
+            _ if self.queues.num_waiting() == 0 => AdmissionStop::Drained,
             _ => AdmissionStop::Budget,
         };
         let prefills = !self.prefills.is_empty();
-        if !self.counts_together {
+        if !self.interval.counts_together() {
             self.end_passes_of_ranks(1, prefills);
         }
         self.take_first_slots();
@@ -115,8 +110,8 @@ impl ServingEngine for SglangEngine {
         let falls = self.config.retraction == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
         self.step_in_flight = !plan.scheduled.is_empty();
         // A rank that idles beside a busy one keeps its ratio.
-        let idles = self.counts_together && !self.step_in_flight;
-        self.reserved_share.fall(u32::from(falls && !idles));
+        let idles = self.interval.counts_together() && !self.step_in_flight;
+        self.reserve.fall(u32::from(falls && !idles));
         self.requeue_retracted();
         self.stats.steps += u64::from(self.step_in_flight);
         self.plan = plan;
@@ -149,12 +144,11 @@ impl ServingEngine for SglangEngine {
     }
 
     fn load(&self) -> EngineLoad {
-        let num_queued = self.waiting.len() - self.begun.len();
         EngineLoad {
-            num_running: self.running.len() + self.begun.len(),
-            num_waiting: num_queued + self.kv_ready.len() + self.destinations.len() + self.num_loading,
+            num_running: self.running.len() + self.queues.begun().len(),
+            num_waiting: self.queues.num_not_begun(),
             outstanding_prefill_tokens: self.outstanding_prefill_tokens,
-            num_active_blocks: self.config.num_pages - self.num_available_pages(),
+            num_active_blocks: self.config.num_pages - self.pages.num_available(),
             num_usable_blocks: self.config.num_pages,
         }
     }
@@ -164,20 +158,18 @@ impl ServingEngine for SglangEngine {
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
-        self.radix.find(radix::ROOT, hashes).pages
+        self.pages.cached_prefix(hashes)
     }
 
     fn record_kv_events(&mut self, on: bool) {
-        self.radix.events = on.then(KvEventLog::default);
+        self.pages.record_events(on);
     }
 
     fn kv_events(&self) -> Option<&KvEventLog> {
-        self.radix.events.as_ref()
+        self.pages.events()
     }
 
     fn clear_kv_events(&mut self) {
-        if let Some(events) = &mut self.radix.events {
-            events.clear();
-        }
+        self.pages.clear_events();
     }
 }

@@ -11,19 +11,19 @@ impl SglangEngine {
     /// this pass. If there are too few, none of these gives its first token in it.
     pub(super) fn take_first_slots(&mut self) {
         let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
-        if missing > self.num_available_pages() {
+        if missing > self.pages.num_available() {
             let without_slot = self.tokens_without_slot();
             for entry in &mut self.prefills {
                 let request = &self.requests[entry.request];
                 let has_slot = request.end_tokens - request.num_tokens <= without_slot;
-                self.holds[entry.request.index()].is_stalled = entry.samples && !has_slot;
+                self.pages.set_stalled(entry.request, entry.samples && !has_slot);
                 entry.samples &= has_slot;
             }
             return;
         }
         for index in 0..self.joining.len() {
             let id = self.joining[index];
-            self.grow(id, self.missing_for_first(id));
+            self.pages.grow(id, self.missing_for_first(id));
         }
     }
 
@@ -33,7 +33,7 @@ impl SglangEngine {
         if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
             return 0;
         }
-        self.pages_for(request.num_tokens + 1) - self.holds[id.index()].pages()
+        self.pages.for_tokens(request.num_tokens + 1) - self.pages.held(id)
     }
 
     /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.

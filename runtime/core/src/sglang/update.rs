@@ -16,10 +16,9 @@ impl SglangEngine {
         out.outputs.clear();
         out.tokens.clear();
         // A part of a prompt is used first, wherever it stands.
-        for index in 0..self.begun.len() {
-            let now = self.radix.tick(1);
-            let id = self.begun[index];
-            self.store(id, self.requests[id].num_computed_tokens, now);
+        for &id in self.queues.begun() {
+            let request = &self.requests[id];
+            self.pages.store_now(id, request, request.num_computed_tokens);
         }
         for entry in &plan.scheduled {
             if self.sample_plain(entry, source, &mut out) {
@@ -61,9 +60,9 @@ impl SglangEngine {
     /// Offers a prompt that a pass has computed to its end to the cache.
     fn store_prompt(&mut self, entry: &ScheduledRequest) {
         let id = entry.request;
-        let now = self.radix.tick(1);
         let request = &self.requests[id];
-        self.store(id, if entry.samples { request.num_tokens } else { request.num_computed_tokens }, now);
+        let tokens = if entry.samples { request.num_tokens } else { request.num_computed_tokens };
+        self.pages.store_now(id, request, tokens);
         let request = &mut self.requests[id];
         if !entry.samples {
             // There was no page for its first token, which now comes of a decode.
@@ -96,9 +95,9 @@ impl SglangEngine {
         let token = source.token(entry.tag, request.num_output_tokens());
         request.push_output(token, self.config.enable_prefix_caching, page_size);
         let fills_page = request.num_tokens.is_multiple_of(page_size);
-        self.reserve_tokens -= u64::from(tokens_left <= self.config.clip_max_new_tokens);
+        self.reserve.count_one(tokens_left);
         if fills_page {
-            self.holds[id.index()].filled_at = self.radix.tick(1);
+            self.pages.note_filled(id);
         }
         out.tokens.push(token);
         out.outputs.push(RequestOutput {
@@ -123,8 +122,8 @@ impl SglangEngine {
         let caching = self.config.enable_prefix_caching;
         let page_size = self.config.page_size;
         let most_extra = self.config.max_extra_tokens_per_step;
-        let reserve_before = self.reserve_of(id);
         let request = &mut self.requests[id];
+        let reserve_before = self.reserve.of(request);
         let already = request.num_output_tokens();
         let mut finish = (request.max_tokens == 0).then_some(FinishReason::Length);
         let mut num_sampled_tokens = u32::from(finish.is_none());
@@ -144,18 +143,13 @@ impl SglangEngine {
         // Tokens of a burst but the last come with their KV computed.
         request.num_computed_tokens += num_tokens.saturating_sub(1);
         let known = request.num_tokens;
-        self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
+        self.reserve.recount(reserve_before, request);
         if most_extra > 0 {
-            let used = self.pages_for(known);
-            let hold = &mut self.holds[id.index()];
-            // A prompt's only token may be without a slot.
-            let unused = hold.pages().saturating_sub(used.max(hold.tree_pages));
-            hold.own_pages -= unused;
-            self.num_free_pages += unused;
+            self.pages.shrink(id, self.pages.for_tokens(known));
         }
         let fills_last = known.is_multiple_of(page_size);
         if known % page_size < num_tokens && !entry.is_prefill && !(fills_last && finish.is_some()) {
-            self.holds[id.index()].filled_at = self.radix.tick(1);
+            self.pages.note_filled(id);
         }
         if finish.is_some() {
             let has_slot = !entry.is_prefill || self.config.pass_order == PassOrder::Mixed;
