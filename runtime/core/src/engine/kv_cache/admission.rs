@@ -8,7 +8,7 @@ use crate::request::{Flags, Request, RequestId};
 /// when it is admitted, so that decoding rarely moves a table.
 const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
-/// What a request that is to be admitted needs.
+/// Needs of a request that is to be admitted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Claim {
     /// Slots for tokens that it takes now.

@@ -261,7 +261,8 @@ impl Engine {
             return (report, failed);
         }
         let (loading, _) = self.invalidate(&self.loading_in_order(), &report.invalid_blocks, plan);
-        let (running, lost_blocks) = self.invalidate(&self.running.to_vec(), &report.invalid_blocks, plan);
+        let running = self.running.to_vec();
+        let (running, lost_blocks) = self.invalidate(&running, &report.invalid_blocks, plan);
         if recomputes {
             loading.iter().for_each(|&id| self.requests[id].flags.set(Flags::LOAD_FAILED, true));
         } else {
