@@ -19,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("VCR_BINARY", str(ROOT / "target/release/vcr"))
 
+#: Seconds in which the cluster does nothing, to measure what that costs.
+IDLE_S = 10
+
 SCENARIO = """\
 let rate = param("rate", 5);
 let engine = engine(#{ num_gpu_blocks: 8192 });
@@ -96,15 +99,22 @@ def measure_sweeps(scenario: Path, grid: dict, folder: Path, found: dict[str, fl
              f"--temp-dir={folder}/ray"]
     log = folder / "log"
     cluster = subprocess.Popen(start, stdout=log.open("w"), stderr=subprocess.STDOUT)
+    address = folder / "ray/ray_current_cluster"
     try:
+        # Not `auto`, which also finds a cluster that is being stopped, and waits for it for minutes.
+        while not address.exists() or not address.read_text().strip():
+            time.sleep(0.2)
         while True:
             try:
-                ray.init("auto", _temp_dir=f"{folder}/ray", log_to_driver=False, logging_level="error")
+                ray.init(address.read_text().strip(), log_to_driver=False, logging_level="error")
                 break
             except (ConnectionError, ValueError, RuntimeError):
                 time.sleep(0.2)
         # The workers' first start, and nothing to execute.
         vcr.ray.sweep(scenario, {"number": [1, 2], "rate": [4, 8]})
+        used = cpu_s(os.getpid())
+        time.sleep(IDLE_S)
+        found["idle_cpu_per_s"] = (cpu_s(os.getpid()) - used) / IDLE_S
         no_op = ray.remote(lambda: None)
         ray.get([no_op.remote() for _ in range(100)])
         used, began = cpu_s(os.getpid()), time.perf_counter()
