@@ -48,7 +48,7 @@ impl Exit {
     /// The meaning of the code, for users.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Self::Passed => "success: every assertion passed, no difference was found",
+            Self::Passed => "every assertion passed, no difference was found",
             Self::CheckFailed => "an assertion failed, or a difference was found",
             Self::BadInput => "bad usage, script or input file; a file or an address that cannot be used",
             Self::Fault => "a guest or an engine failed",
