@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
+use vcr_skips::skip_optional;
 use vcr_tests::{Folder, Said, client, free_port, wait_until};
 
 use super::proxy::{Fate, Proxy};
@@ -28,9 +29,13 @@ impl Azurite {
     /// None, said loudly, where it has not been installed.
     fn start() -> Option<Self> {
         let client = client("azurite")?;
-        let (port, folder) = (free_port(), client.environment().join("node_modules/azurite/dist/src/blob/main.js"));
+        let (port, program) = (free_port(), client.environment().join("node_modules/azurite/dist/src/blob/main.js"));
+        if !program.exists() {
+            skip_optional("npm could not install Azurite (tests/frontends/clients.sh azurite)");
+            return None;
+        }
         let mut command = client.program("node");
-        command.arg(folder).args(["--blobPort", &port.to_string(), "--inMemoryPersistence", "--disableTelemetry"]);
+        command.arg(program).args(["--blobPort", &port.to_string(), "--inMemoryPersistence", "--disableTelemetry"]);
         // It is older than the protocol of the client.
         command.args(["--silent", "--disableProductStyleUrl", "--skipApiVersionCheck"]);
         command.env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{}", key())).stdout(Stdio::null()).stderr(Stdio::null());
