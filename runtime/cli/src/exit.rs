@@ -8,7 +8,7 @@ use vcr_scenario::Blame;
 
 use crate::terminal::text::{printable, without_rust_types};
 
-/// How a command ended. The help and the reference of errors have [`Exit::meaning`] of all.
+/// How a command ended. The help and the reference of errors have the meaning of each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Success.
