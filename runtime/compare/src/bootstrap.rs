@@ -4,6 +4,7 @@
 //! pair; all statistics of it are found in one walk over values that are sorted once.
 
 use serde::Serialize;
+use vcr_percentile::at_share;
 use vcr_random::Stream;
 
 use crate::metric::Statistic;
@@ -24,7 +25,7 @@ pub struct Interval {
 impl Interval {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        let at = |share: f64| at_share(&values, share).expect("there are values");
         let outside = (1.0 - CONFIDENCE) / 2.0;
         Self { low: at(outside), high: at(1.0 - outside) }
     }

@@ -1,6 +1,7 @@
 //! Distributions: exact quantiles and a histogram in place of all samples.
 
 use serde::{Deserialize, Serialize};
+use vcr_percentile::percentile_rank;
 
 /// Bins of a histogram.
 const BINS: usize = 48;
@@ -94,7 +95,7 @@ impl Distribution {
 fn quantiles(runs: &[(f64, u64)], count: u64) -> Vec<f64> {
     let (mut index, mut below) = (0, 0);
     let quantile = |percent: &f64| {
-        let rank = (((count - 1) as f64 * percent / 100.0).round() as u64).min(count - 1);
+        let rank = percentile_rank(count, *percent).unwrap_or(0);
         while below + runs[index].1 <= rank {
             below += runs[index].1;
             index += 1;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use vcr_percentile::at_share;
 
 use super::MetricsReport;
 
@@ -43,10 +44,8 @@ impl Interval {
 /// The value of rank `round((n - 1) * share)`, which sorts them; none without any.
 #[must_use]
 pub fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
-    let last = values.len().checked_sub(1)?;
     values.sort_unstable_by(f64::total_cmp);
-    // A conversion to an integer stays within its range.
-    Some(values[((last as f64 * share).round() as usize).min(last)])
+    at_share(values, share)
 }
 
 impl Uncertainty {

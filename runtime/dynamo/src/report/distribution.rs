@@ -2,6 +2,7 @@
 
 use vcr_cluster::TrendReport;
 use vcr_cluster::metrics::{CountedSamples, Moments};
+use vcr_percentile::percentile_rank;
 
 /// A summary of samples. Without samples all fields are 0, as in Dynamo.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,11 +31,6 @@ pub struct Distribution {
 
 const NS_PER_MS: f64 = 1e6;
 const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
-
-/// The rank of a percentile among `count` samples, without interpolation.
-fn rank(count: u64, percent: f64) -> u64 {
-    ((count - 1) as f64 * percent / 100.0).round() as u64
-}
 
 impl Distribution {
     /// Of times in nanoseconds, in any order; the result is in milliseconds.
@@ -71,7 +67,8 @@ impl Distribution {
             return Self::default();
         }
         // The longest gap is the lowest rate, so ranks count from the other end.
-        let [p50, p75, p90, p95, p99] = PERCENTILES.map(|percent| all - 1 - rank(count, percent));
+        let [p50, p75, p90, p95, p99] =
+            PERCENTILES.map(|percent| all - 1 - percentile_rank(count, percent).unwrap_or(0));
         let of_gaps = gaps_ns.at_ranks([zeros, p99, p95, p90, p75, p50, all - 1]);
         let [max, p99, p95, p90, p75, median, min] = of_gaps.map(|gap_ns| 1e9 / gap_ns as f64);
         // Sums are whole numbers, in parts of the highest rate, so they do not depend on the
@@ -107,7 +104,7 @@ impl Distribution {
         // Rounding must not put a mean outside of its samples.
         let mean = (sum / count as f64).clamp(min, max);
         let squares: f64 = (0..len).map(|index| (sample(index) - mean) * (sample(index) - mean)).sum();
-        let at = |percent: f64| sample(rank(count, percent) as usize) / scale;
+        let at = |percent: f64| sample(percentile_rank(count, percent).unwrap_or(0) as usize) / scale;
         let [median, p75, p90, p95, p99] = PERCENTILES.map(at);
         Self {
             count,

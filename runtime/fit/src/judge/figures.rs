@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use crate::judge::calibrate::Judged;
 use crate::judge::metrics::{measured_ns, simulated_ns};
 use vcr_compare::{Metric, Pairs, Statistic};
+use vcr_percentile::at_share;
 
 /// A figure.
 #[derive(Clone, Debug)]
@@ -185,7 +186,7 @@ fn sorted(pairs: &Pairs) -> [Vec<f64>; 2] {
 
 /// The value at a share of ascending samples.
 fn at(samples: &[f64], share: f64) -> f64 {
-    samples[((samples.len() - 1) as f64 * share).round() as usize]
+    at_share(samples, share).expect("there are samples")
 }
 
 fn shares() -> impl Iterator<Item = f64> {

@@ -6,6 +6,7 @@
 
 use vcr_cluster::GRAPH_TOKENS_MAX;
 use vcr_fitted::{Noise, QUANTILES, StepWork, TERM_COUNT, amounts};
+use vcr_percentile::at_share;
 
 use crate::solve::parameters::{LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row};
 
@@ -127,8 +128,7 @@ pub(crate) fn quantiles(mut ratios: Vec<f64>) -> Option<[f64; QUANTILES.len()]> 
         return None;
     }
     ratios.sort_by(f64::total_cmp);
-    let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
-    let mut factors = QUANTILES.map(at);
+    let mut factors = QUANTILES.map(|share| at_share(&ratios, share).expect("there are steps"));
     // The price is the mean: of the piecewise linear distribution that is drawn from.
     let pieces = QUANTILES.windows(2).zip(factors.windows(2));
     let mean: f64 = pieces.map(|(share, factor)| (share[1] - share[0]) * (factor[0] + factor[1]) / 2.0).sum();

@@ -1,6 +1,7 @@
 //! Quantiles of samples, some of which are means of several.
 
 use serde::Serialize;
+use vcr_percentile::percentile_rank;
 
 /// A summary of samples. All in the unit of the samples, nanoseconds for times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -53,8 +54,8 @@ impl Samples {
         self.means.iter().map(|(_, count)| count).sum()
     }
 
-    /// The quantiles; `None` without samples. A quantile is the sample of rank
-    /// `round((n - 1) p / 100)` from 0, as in reports of runs; nothing is interpolated.
+    /// The quantiles; `None` without samples. They follow the rule of [`vcr_percentile`], as in reports
+    /// of runs.
     pub(crate) fn quantiles(mut self) -> Option<Quantiles> {
         self.single.sort_unstable();
         self.means.sort_unstable();
@@ -62,8 +63,8 @@ impl Samples {
         let sum = self.single.iter().map(|sample| u128::from(*sample)).sum::<u128>()
             + self.means.iter().map(|(mean, count)| u128::from(*mean) * u128::from(*count)).sum::<u128>();
         let max = self.single.last().max(self.means.last().map(|(mean, _)| mean)).copied()?;
-        let at = |percent: u64| self.ranked(((u128::from(count - 1) * u128::from(percent) + 50) / 100) as u64 + 1);
-        Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50), p90: at(90), p99: at(99), max })
+        let at = |percent: f64| Some(self.ranked(percentile_rank(count, percent)? + 1));
+        Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)?, max })
     }
 
     /// The sample of that rank, from 1; both lists are sorted.

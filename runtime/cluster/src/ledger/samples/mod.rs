@@ -8,6 +8,7 @@ mod moments;
 mod selection;
 
 use serde::Serialize;
+use vcr_percentile::percentile_rank;
 
 pub use moments::Moments;
 use selection::Sizes;
@@ -180,10 +181,7 @@ impl CountedSamples {
     /// [`Summary`]; `None` without samples.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Option<u64> {
-        let last = self.count().checked_sub(1)?;
-        // A conversion to an integer stays within its range.
-        let rank = ((last as f64 * percent / 100.0).round() as u64).min(last);
-        Some(self.at_ranks([rank])[0])
+        Some(self.at_ranks([percentile_rank(self.count(), percent)?])[0])
     }
 
     /// Number of them that are 0.
@@ -213,7 +211,7 @@ impl CountedSamples {
     pub fn summary(&self) -> Option<Summary> {
         let count = self.count();
         let last = count.checked_sub(1)?;
-        let [p50, p75, p90, p95, p99] = PERCENTILES.map(|percent| (last as f64 * percent / 100.0).round() as u64);
+        let [p50, p75, p90, p95, p99] = PERCENTILES.map(|percent| percentile_rank(count, percent).unwrap_or(last));
         let [min, p50, p75, p90, p95, p99, max] = self.at_ranks([0, p50, p75, p90, p95, p99, last]);
         let (mean, std) = (self.moments.mean(), self.moments.std(min));
         Some(Summary { count, mean, min, max, std, p50, p75, p90, p95, p99 })
