@@ -42,7 +42,7 @@ const NOT_FOUND: ErrorKind = ErrorKind {
 const TOO_MANY: ErrorKind = ErrorKind {
     status: StatusCode::TOO_MANY_REQUESTS,
     name: "RateLimitError",
-    meaning: "as many requests wait as may",
+    meaning: "the queue of waiting requests is full",
 };
 const INTERNAL: ErrorKind = ErrorKind {
     status: StatusCode::INTERNAL_SERVER_ERROR,

@@ -45,7 +45,7 @@ pub(super) fn sees_steps(observer: &impl Observer, config: &RunConfig) -> bool {
 }
 
 impl<O: Observer> Observation<O> {
-    /// That of a run with so many workers, before its start.
+    /// That of a run before its start, with N workers.
     pub(super) fn new(observer: O, config: &RunConfig, workers: usize) -> Self {
         Self {
             wants_steps: sees_steps(&observer, config),
@@ -95,7 +95,7 @@ impl<O: Observer> Observation<O> {
         sample.into_iter().chain(self.telemetry.map(|(due_ns, _)| due_ns))
     }
 
-    /// Has the engines over time, of which there are so many, whatever the observer wants.
+    /// Keeps the series of N engines over time, whatever the observer wants.
     pub(super) fn keep_series(&mut self, workers: usize) {
         self.series = Some(RunSeries::new(workers));
     }

@@ -83,8 +83,8 @@ impl OverloadWatch {
 }
 
 impl<O: Observer> Observation<O> {
-    /// Whether the queues are to be checked, now that an instant is over, until the end of which
-    /// so many requests arrived.
+    /// Whether the queues are to be checked, now that an instant is over; `arrived` requests have
+    /// come until its end.
     pub(in crate::simulation) fn checks_queues(&mut self, at_ns: u64, arrived: u64) -> bool {
         self.overload.is_due(at_ns, arrived)
     }

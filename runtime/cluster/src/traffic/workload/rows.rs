@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// The first turn of the session `number`, if there are so many.
+    /// The first turn of the session `number`; none if there are fewer sessions.
     pub(super) fn first_turn(&self, number: u64) -> Option<FirstTurn> {
         self.first_turns().get(number as usize).copied()
     }

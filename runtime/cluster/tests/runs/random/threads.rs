@@ -130,7 +130,9 @@ fn arb_client() -> impl Strategy<Value = ClientConfig> {
 }
 
 fn arb_open() -> impl Strategy<Value = Open> {
-    let cluster = (2..9u32, 30..500u32, arb_router(), arb_ranks(), arb_scheduler());
+    // Lanes are for round robins; others take one thread, whatever they may take.
+    let router = prop_oneof![4 => Just(RouterConfig::RoundRobin), 1 => arb_router()];
+    let cluster = (2..9u32, 30..500u32, router, arb_ranks(), arb_scheduler());
     let load = (arb_arrivals(), prop_oneof![Just(120.0), Just(600.0)], arb_client());
     let answer_ns = prop_oneof![Just(0), 0..5 * MS];
     let rest = (answer_ns, any::<bool>(), proptest::option::of(1..2_000u64), any::<u64>());
