@@ -46,7 +46,9 @@ class Watched:
 
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
-        self._tokens_per_block = vllm_config.cache_config.block_size
+        groups = kv_cache_config.kv_cache_groups
+        self._tokens_per_block = groups[0].kv_cache_spec.block_size * vllm_config.parallel_config.decode_context_parallel_size
+        self._has_groups = len(groups) > 1
         self.script = None
         # Lookups of the schedule being made: [request, cached here, found, whether it is loaded while the request waits].
         self.lookups = []
@@ -62,7 +64,9 @@ class Watched:
             return
         _, local, _, is_async = next(one for one in reversed(self.lookups) if one[0] == int(request.request_id))
         first, end = local // self._tokens_per_block, -(-(local + num_external_tokens) // self._tokens_per_block)
-        self.script.loads(int(request.request_id), is_async, blocks.get_block_ids()[0][first:end])
+        # vLLM knows blocks that failed of one group alone, and a window may have none.
+        written = [] if self._has_groups else [block for block in blocks.get_block_ids()[0][first:end] if block]
+        self.script.loads(int(request.request_id), is_async, written)
 
     def request_finished_all_groups(self, request, block_ids):
         is_held, params = super().request_finished_all_groups(request, block_ids)
@@ -264,12 +268,14 @@ class DrawnTransfers:
 
     def loads(self, identity, is_async, blocks):
         turn = self._lookups[identity] = self._lookups.get(identity, 0) + 1
-        failed = []
+        failed, by_request = [], False
         if self._share("fails", identity, turn) < self._fails:
-            first = self._hash("first", identity, turn) % len(blocks)
-            failed = [block for index, block in enumerate(blocks[first:]) if self._hash("bad", identity, turn, index) % 3 < 2]
+            if blocks:
+                first = self._hash("first", identity, turn) % len(blocks)
+                failed = [one for index, one in enumerate(blocks[first:]) if self._hash("bad", identity, turn, index) % 3 < 2]
+            by_request = not blocks
         if is_async:
-            by_request = bool(failed) and self._share("by request", identity, turn) < self._fails_by_request
+            by_request |= bool(failed) and self._share("by request", identity, turn) < self._fails_by_request
             due = self.iteration + self._hash("due", identity, turn) % self._latency
             self._loads[identity] = (due, failed, by_request)
         elif failed:
@@ -284,7 +290,7 @@ class DrawnTransfers:
         bad = self._failures.pop(number, [])
         failed = []
         for identity in received:
-            _, blocks, by_request = self._loads.pop(identity)
+            _, blocks, by_request = self._loads.pop(identity)  # Blocks of the failure, unless it is named by request.
             if by_request:
                 failed.append(identity)
             else:

@@ -73,6 +73,12 @@ def feature(identity, offset, length, runs=None):
     return MultiModalFeatureSpec(data=None, modality="image", identifier=str(identity), mm_position=position)
 
 
+def counters_of(cache):
+    """The counters of lookups, and those of requests back after a preemption."""
+    own = [cache.requests, cache.queries, cache.hits]
+    return [*own, cache.preempted_requests, cache.preempted_queries, cache.preempted_hits]
+
+
 class OneByOne:
     """Has the scheduler end and forget in the order of numbers, where it goes through sets otherwise."""
 
@@ -277,6 +283,9 @@ class Drive:
         if scheduler.has_requests():
             if self._connector:
                 self._transfers.schedule = self._schedules
+            if self._window_frees:
+                # With a connector ends of requests free blocks, too.
+                self._window_frees.take()
             output = scheduler.schedule()
             returns = {
                 name
@@ -403,15 +412,7 @@ class Drive:
 
     def _write_counters(self, line, results):
         stats = next(one.scheduler_stats for one in results.values() if one.scheduler_stats)
-        cache = stats.prefix_cache_stats
-        counters = [
-            cache.requests,
-            cache.queries,
-            cache.hits,
-            cache.preempted_requests,
-            cache.preempted_queries,
-            cache.preempted_hits,
-        ]
+        counters = counters_of(stats.prefix_cache_stats)
         if any(counters):
             line["pc"] = counters
         if self._connector:
@@ -419,14 +420,7 @@ class Drive:
 
     def _write_external_counters(self, line, cache):
         """Lookups beyond the engine's own cache: as the other counters, and the KV that is held."""
-        counters = [
-            cache.requests,
-            cache.queries,
-            cache.hits,
-            cache.preempted_requests,
-            cache.preempted_queries,
-            cache.preempted_hits,
-        ]
+        counters = counters_of(cache)
         if any(counters):
             line["xc"] = counters
 

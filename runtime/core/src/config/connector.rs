@@ -1,6 +1,6 @@
 //! Settings of a KV connector, as far as the scheduler knows them.
 
-use super::{ConfigError, EngineConfigInput, NamedValue};
+use super::{ConfigError, EngineConfig, EngineConfigInput, NamedValue};
 use crate::kv::tiers::offloading::OffloadingOptions;
 
 /// The fate of requests whose KV did not arrive (vLLM's `kv_load_failure_policy`).
@@ -28,8 +28,23 @@ pub struct KvConnector {
     pub requires_delivery: bool,
     /// The fate of requests whose KV did not arrive.
     pub load_failures: LoadFailures,
+    /// Whether it is vLLM's connector for NIXL, which leaves the last tokens of a prompt to the engine that decodes where
+    /// their KV or state cannot be handed over, and takes of states and full attention what each has by itself.
+    pub is_nixl: bool,
     /// Settings of the connector for offloading, which then answers itself; the driver says which of its jobs are over.
     pub offloading: Option<OffloadingOptions>,
+}
+
+impl EngineConfig {
+    /// Tokens at the end of a prompt that an engine which hands it over does not compute (NIXL's `_prefill_backoff`): one
+    /// with states, since the next token is computed from the state before it, and with one drafter module for each draft
+    /// those that the drafter reads ahead, of which drafts would be a part.
+    pub(crate) fn tokens_left_to_decode(&self) -> u32 {
+        if !self.input.kv_connector.is_some_and(|connector| connector.is_nixl) {
+            return 0;
+        }
+        u32::from(self.keeps_states()).max(self.drafting().unsettled_tokens())
+    }
 }
 
 /// Checks that what a connector has can be found.
@@ -41,8 +56,8 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let mut exclude = |other_field, reason| {
         errors.push(ConfigError::Exclusive { field: "kv_connector", other_field, reason });
     };
-    if !input.kv_cache_groups.is_empty() {
-        exclude("kv_cache_groups", "KV of a connector is that of one group of full attention");
+    if !input.kv_cache_groups.is_empty() && connector.offloading.is_some() {
+        exclude("kv_cache_groups", "KV that is offloaded is that of one group of full attention");
     }
     if input.kv_tiers.is_some() {
         exclude("kv_tiers", "both are asked for KV beyond that of the device");

@@ -169,7 +169,7 @@ impl Engine {
         if !ready {
             computed = self.kv_cache.lookup_prefix(&mut self.requests[id], &self.config);
         }
-        let local_tokens = computed;
+        let mut local_tokens = computed;
         // The part that another engine has computed is transferred.
         let (request, block_size) = (&mut self.requests[id], self.config.block_size);
         let tier_blocks = match ready || remote {
@@ -182,6 +182,11 @@ impl Engine {
             false => Some(External::default()),
         };
         let Some(external) = external else { return Admission::SteppedOver };
+        if external.tokens == 0 && !ready {
+            // States that are missing would have come with the rest.
+            local_tokens = self.kv_cache.agreed_prefix(&self.requests[id], computed);
+            computed = local_tokens;
+        }
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
         // Its last token alone is no prefill, and loads go on.
@@ -199,7 +204,8 @@ impl Engine {
         let Drafting { mut lookahead_tokens, prefill_lookahead_tokens, .. } = self.config.drafting();
         if !is_loaded {
             // A state that has come from elsewhere is at its last token, before which no draft was ever kept.
-            let has_loaded_state = ready && self.kv_cache.groups().is_some_and(KvGroups::has_states);
+            let is_handed_over = ready && !self.kv_loads.has_connector();
+            let has_loaded_state = is_handed_over && self.kv_cache.groups().is_some_and(KvGroups::has_states);
             if !is_held && !has_loaded_state && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 // Where there is no room below the longest sequence it was not padded, but by releases that wait.
@@ -217,7 +223,7 @@ impl Engine {
             }
             tokens = tokens.min(budget);
             if self.kv_cache.has_groups() && tokens > 0 {
-                tokens = self.aligned_chunk(id, computed, tokens, false);
+                tokens = self.aligned_chunk(id, computed, tokens, ready);
                 if tokens == 0 {
                     return Admission::Blocked(AdmissionStop::Budget);
                 }
@@ -249,7 +255,15 @@ impl Engine {
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
         let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
-        if !self.allocate_admission(id, slots.saturating_add(lookahead_tokens), reserved_blocks) {
+        let computed_elsewhere = if remote { num_tokens } else { computed };
+        let claim = Claim {
+            computed_tokens: computed_elsewhere,
+            slots_tokens: slots.saturating_add(lookahead_tokens),
+            lookahead_tokens,
+            reserved_blocks,
+            ..Claim::default()
+        };
+        if !self.allocate_admission(id, claim, Some(&mut *plan)) {
             if needs_encoder {
                 self.encoder_inputs.release(id);
             }
@@ -328,13 +342,13 @@ impl Engine {
             && (rules.waits_for_drafts_at_the_end() || computed.saturating_add(drafts + 2) <= longest)
     }
 
-    /// Gives a request the hit of the latest lookup and blocks for `slots_tokens` tokens, or nothing; `reserved_blocks` stay
-    /// free.
-    pub(super) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, reserved_blocks: u32) -> bool {
+    /// Gives a request the hit of the latest lookup and the blocks that it claims, or nothing; what follows from the request
+    /// and the engine is filled in.
+    pub(super) fn allocate_admission(&mut self, id: RequestId, claim: Claim, plan: Option<&mut StepPlan>) -> bool {
         let watermark_blocks = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let request = &mut self.requests[id];
-        let claim = Claim { slots_tokens, full_tokens: request.num_tokens, reserved_blocks, watermark_blocks };
-        self.kv_cache.allocate(id, claim, request, &self.config)
+        let claim = Claim { full_tokens: request.num_tokens, watermark_blocks, ..claim };
+        self.kv_cache.allocate(id, claim, request, &self.config, plan)
     }
 
     pub(super) fn count_lookup(&mut self, id: RequestId, cached: u32) {

@@ -36,6 +36,9 @@ impl Engine {
             self.encoder_inputs.forget(id);
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
+        if self.kv_loads.has_connector() && self.requests[id].status != RequestStatus::HoldingKv {
+            self.kv_cache.trim_ended_groups(id, &self.requests[id]);
+        }
         // Of a connector, workers may still write its blocks.
         let loads = &self.kv_loads;
         let is_written = || loads.has_connector() || loads.offloads() && loads.is_loading_offloaded(&self.requests[id]);
@@ -79,10 +82,13 @@ impl Engine {
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
         // One that ends while it is preempted has no KV that a connector could hold.
-        let has_kv = !self.kv_loads.has_connector() || !self.requests[id].block_table.is_empty();
-        if self.requests[id].kv_role == KvRole::Source && has_kv {
+        let has_kv = !self.kv_loads.has_connector() || !self.kv_cache.first_table(id, &self.requests[id]).is_empty();
+        let is_held = self.requests[id].kv_role == KvRole::Source && has_kv;
+        if is_held || self.kv_loads.has_connector() {
+            self.kv_cache.trim_ended_groups(id, &self.requests[id]);
+        }
+        if is_held {
             self.forget_pace(id);
-            self.kv_cache.trim_held_groups(id, &self.requests[id]);
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);

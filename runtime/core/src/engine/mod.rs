@@ -43,7 +43,7 @@ use crate::config::{Drafting, EngineConfig};
 use crate::plan::in_flight::StepsInFlight;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::request::table::RequestTable;
-use crate::request::{Flags, Request, RequestId, RequestSpec};
+use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
 /// One simulated vLLM engine.
@@ -281,6 +281,10 @@ impl Engine {
         let (priority, tenant, drawn, resumable) = (spec.priority, spec.tenant, spec.drawn, spec.resumable);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
+        let left_tokens = self.config.tokens_left_to_decode();
+        if left_tokens > 0 && request.kv_role == KvRole::Source && request.prompt_tokens > left_tokens {
+            request.leave_last(left_tokens, self.config.block_size);
+        }
         self.prefills.add(request.prefill_target_tokens);
         request.flags.set(Flags::NEEDS_ENCODER, !items.is_empty());
         if self.config.rules.hashes_last_item_alone() {

@@ -50,11 +50,10 @@ pub enum RejectReason {
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
-    /// Resumable requests have one group of full attention without tiers, connectors, stages and media, since 0.32, and
-    /// their tokens.
+    /// Resumable requests have no states, tiers, connectors, stages and media, since 0.32, and their tokens.
     #[error(
         "the request is resumable (streaming input), which is simulated since 0.32 for text, first come, first served, with \
-         one group of full attention and one stage, without `kv_tiers`, and with EAGLE or MTP in 0.33 with \
+         one stage, without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with \
          `disable_lookahead_block_hashes`"
     )]
     SessionNotSimulated,

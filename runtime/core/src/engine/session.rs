@@ -75,7 +75,7 @@ impl Engine {
         let is_simulated = config.rules.has_sessions()
             && config.kv_tiers.is_none()
             && config.kv_connector.is_none()
-            && !config.has_kv_cache_groups()
+            && !config.keeps_states()
             && config.pipeline_parallel_size == 1
             && config.drafting().hash_lookahead_tokens == 0
             && config.quirks().burst_tokens() == 0

@@ -235,6 +235,20 @@ impl Request {
         }
     }
 
+    /// Leaves the last `tokens` tokens of a prompt to the engine that goes on with it, which gets one output. Hashes of blocks
+    /// stay.
+    pub(crate) fn leave_last(&mut self, tokens: u32, block_size_tokens: u32) {
+        self.ensure_hashed(block_size_tokens);
+        self.num_tokens -= tokens;
+        self.prompt_tokens = self.num_tokens;
+        self.prefill_target_tokens = self.prefill_target_tokens.min(self.num_tokens);
+        self.max_tokens = 1;
+        self.end_tokens = self.num_tokens + 1;
+        if self.flags.has(Flags::KEEPS_TOKENS) {
+            self.tokens.truncate(self.num_tokens as usize);
+        }
+    }
+
     #[inline]
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens - self.prompt_tokens
@@ -250,6 +264,12 @@ impl Request {
     #[inline]
     pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
+    }
+
+    /// Where the prefill of a request ends: one that has output computes that again after a preemption, but for the last
+    /// token.
+    pub(crate) fn prefill_end(&self) -> u32 {
+        self.prompt_tokens.max(self.num_tokens - 1)
     }
 
     /// Makes room for `blocks` blocks in all and what goes with them, so that a

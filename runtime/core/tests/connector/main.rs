@@ -1,10 +1,11 @@
 //! Engines with a KV connector: rules one by one, and random answers and reports.
 
 use proptest::prelude::*;
+use vcr_core::kv_pool::BlockId;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, ExternalHit, FinishReason, KvConnector, KvRole, KvTransferReport,
-    LoadFailures, Policy, Prompt, RequestSpec, TokenSource,
+    Drafter, Engine, EngineConfig, EngineConfigInput, ExternalHit, FinishReason, KvCacheGroup, KvConnector, KvRole,
+    KvTransferReport, LoadFailures, Policy, Prompt, RequestId, RequestSpec, TokenSource,
 };
 
 struct Ones;
@@ -43,6 +44,7 @@ fn recomputing() -> KvConnector {
         is_consumer: true,
         requires_delivery: false,
         load_failures: LoadFailures::Recompute,
+        is_nixl: false,
         offloading: None,
     }
 }
@@ -75,6 +77,58 @@ fn loaded_requests_are_admitted_in_the_order_of_their_loads() {
     report(&mut engine, received(&[0]));
     let new = ScheduledKind::New;
     assert_eq!(step(&mut engine), [(0, new, 32, 8), (1, new, 39, 1), (2, new, 16, 24)]);
+}
+
+/// A window takes no blocks for loaded tokens that it has passed, and full attention those of all of them before any of its
+/// own.
+#[test]
+fn loads_leave_out_what_windows_have_passed() {
+    let kv_cache_groups = ["sliding_window:17", "full"].map(|text| text.parse().expect("a group")).to_vec();
+    let mut engine = engine(recomputing(), EngineConfigInput { kv_cache_groups, ..EngineConfigInput::default() });
+    let id = engine.submit(request(0, 0, 100, 5)).expect("it fits");
+    let hit = ExternalHit { tokens: Some(64), is_async: false };
+    engine.answer_lookups([(0, hit)]);
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 64, 36)]);
+    let tables: Vec<_> = engine.group_block_tables(id).map(<[_]>::to_vec).collect();
+    assert_eq!(tables, [[0, 0, 0, 1, 6, 7, 8], [2, 3, 4, 5, 9, 10, 11]]);
+}
+
+/// A load of several groups that fails leaves nothing behind, and is looked up again.
+#[test]
+fn loads_of_groups_fail_as_a_whole() {
+    let kv_cache_groups = ["sliding_window:17", "full"].map(|text| text.parse().expect("a group")).to_vec();
+    let mut engine = engine(recomputing(), EngineConfigInput { kv_cache_groups, ..EngineConfigInput::default() });
+    let id = engine.submit(request(0, 0, 100, 5)).expect("it fits");
+    answer(&mut engine, &[(0, 64)]);
+    assert!(step(&mut engine).is_empty());
+    assert_eq!(engine.pool().num_active(), 5);
+    report(&mut engine, KvTransferReport { failed_recving: vec![0], ..received(&[0]) });
+    answer(&mut engine, &[(0, 32)]);
+    assert!(step(&mut engine).is_empty());
+    let tables: Vec<_> = engine.group_block_tables(id).map(<[_]>::len).collect();
+    assert_eq!((tables, engine.pool().num_active()), (vec![2, 2], 3));
+}
+
+/// With one module for each of three drafts NIXL leaves two tokens of a prompt to the engine that decodes.
+#[test]
+fn the_last_tokens_are_left_to_the_engine_that_decodes() {
+    let input = EngineConfigInput {
+        drafter: Drafter::MultiModuleMtp,
+        num_speculative_tokens: 3,
+        ..EngineConfigInput::default()
+    };
+    let mut engine = engine(KvConnector { is_nixl: true, ..recomputing() }, input);
+    engine.submit(RequestSpec { kv_role: KvRole::Source, ..request(0, 0, 40, 20) }).expect("it fits");
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 0, 38)]);
+    let ends: Vec<_> = engine.outputs().outputs.iter().map(|output| (output.num_tokens, output.finish)).collect();
+    assert_eq!((ends, engine.pool().num_active()), (vec![(1, Some(FinishReason::Length))], 3), "its KV is held");
+
+    engine.submit(RequestSpec { kv_role: KvRole::Destination, ..request(1, 1, 40, 20) }).expect("it fits");
+    engine.submit(RequestSpec { kv_role: KvRole::Destination, ..request(2, 2, 2, 20) }).expect("it fits");
+    assert!(step(&mut engine).is_empty());
+    report(&mut engine, received(&[1, 2]));
+    // The one of which a single token is left has room for drafts.
+    assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 38, 2), (2, ScheduledKind::New, 1, 4)]);
 }
 
 /// A running prompt needs its blocks: a load leaves them, and a new request does not.
@@ -164,6 +218,19 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     proptest::collection::vec(turn, 1..60)
 }
 
+/// One group of full attention, or other groups.
+fn groups() -> impl Strategy<Value = Vec<KvCacheGroup>> {
+    let kinds: [&[&str]; 5] = [
+        &[],
+        &["sliding_window:20"],
+        &["full", "sliding_window:33"],
+        &["sliding_window:1", "full@32", "full"],
+        &["chunked_local:24", "full"],
+    ];
+    let group = |text: &&str| text.parse().expect("a group");
+    proptest::sample::select(kinds.map(|kinds| kinds.iter().map(group).collect::<Vec<KvCacheGroup>>()).to_vec())
+}
+
 /// An engine and what a connector's workers are doing for it.
 struct Driver {
     engine: Engine,
@@ -232,11 +299,16 @@ impl Driver {
         let looked_up: Vec<u64> = plan.external_lookups.iter().map(|lookup| lookup.tag).collect();
         for tag in looked_up {
             let id = self.engine.find(tag).expect("it was looked up");
-            let has_blocks = !self.engine.block_table(id).is_empty();
+            let has_blocks = !self.table(id).is_empty();
             if has_blocks && !scheduled.contains(&tag) && !self.loading.contains(&tag) {
                 self.loading.push(tag);
             }
         }
+    }
+
+    /// The blocks of a request, of the first group if layers are in groups.
+    fn table(&self, id: RequestId) -> &[BlockId] {
+        self.engine.group_block_tables(id).next().unwrap_or(self.engine.block_table(id))
     }
 
     fn report(&mut self, turn: &Turn, drains: bool) {
@@ -249,7 +321,12 @@ impl Driver {
                 let Some(id) = self.engine.find(tag) else { continue };
                 match end {
                     0 => report.failed_recving.push(tag),
-                    1 | 2 => report.invalid_blocks.extend(self.engine.block_table(id).iter().skip(usize::from(end))),
+                    // Blocks are known of one group alone, and windows have none where they have passed.
+                    1 | 2 if self.engine.group_block_tables(id).count() < 2 => {
+                        let blocks = self.table(id).iter().skip(usize::from(end)).filter(|&&block| block != 0);
+                        report.invalid_blocks.extend(blocks);
+                    }
+                    1 | 2 => report.failed_recving.push(tag),
                     _ => {}
                 }
             }
@@ -275,10 +352,13 @@ proptest! {
         fails in any::<bool>(),
         num_gpu_blocks in 9..40u32,
         num_speculative_tokens in 0..3u32,
+        groups in groups(),
+        is_nixl in any::<bool>(),
     ) {
         let load_failures = if fails { LoadFailures::Fail } else { LoadFailures::Recompute };
         let input = EngineConfigInput {
-            num_gpu_blocks,
+            num_gpu_blocks: num_gpu_blocks * groups.len().max(1) as u32,
+            kv_cache_groups: groups,
             max_num_seqs: 4,
             max_num_batched_tokens: 48,
             max_model_len: Some(112),
@@ -287,7 +367,7 @@ proptest! {
             num_speculative_tokens: if async_scheduling { 0 } else { num_speculative_tokens },
             ..EngineConfigInput::default()
         };
-        let engine = engine(KvConnector { is_consumer, requires_delivery, load_failures, offloading: None }, input);
+        let engine = engine(KvConnector { is_consumer, requires_delivery, load_failures, is_nixl, offloading: None }, input);
         let mut driver = Driver { engine, next_tag: 0, loading: Vec::new(), held: Vec::new(), live: Vec::new() };
         for turn in &turns {
             driver.turn(turn, false);

@@ -110,17 +110,19 @@ fn a_request_that_waits_for_input_keeps_its_slot() {
     assert_eq!(step(&mut engine), [(0, 4, true)]);
 }
 
+fn groups(texts: &[&str]) -> Vec<KvCacheGroup> {
+    texts.iter().map(|text| text.parse().expect("valid")).collect()
+}
+
 #[test]
 fn what_is_not_simulated_is_refused() {
     let refused = |input: EngineConfigInput| {
         let mut engine = engine(input);
         engine.submit(session(&engine, 0, 10, 3)).expect_err("it is refused")
     };
-    let groups: Vec<KvCacheGroup> =
-        ["full", "sliding_window:8"].iter().map(|text| text.parse().expect("valid")).collect();
     for input in [
         EngineConfigInput { rules: SchedulerRules::V0_31, ..input() },
-        EngineConfigInput { kv_cache_groups: groups, ..input() },
+        EngineConfigInput { kv_cache_groups: groups(&["full", "mamba"]), ..input() },
         EngineConfigInput { pipeline_parallel_size: 2, ..input() },
     ] {
         assert_eq!(refused(input), RejectReason::SessionNotSimulated);
@@ -170,13 +172,15 @@ proptest! {
         num_speculative_tokens in 0..3u32,
         enable_prefix_caching in any::<bool>(),
         is_new in any::<bool>(),
+        has_groups in any::<bool>(),
         actions in proptest::collection::vec(arb_action(), 1..200),
     ) {
         let mut engine = engine(EngineConfigInput {
             async_scheduling,
             num_speculative_tokens,
             enable_prefix_caching,
-            num_gpu_blocks: 60,
+            num_gpu_blocks: if has_groups { 120 } else { 60 },
+            kv_cache_groups: if has_groups { groups(&["sliding_window:20", "full"]) } else { Vec::new() },
             max_num_seqs: 4,
             max_model_len: Some(200),
             rules: if is_new { SchedulerRules::V0_33 } else { SchedulerRules::V0_32 },

@@ -85,6 +85,7 @@ impl From<CaseConnector> for KvConnector {
                 FailurePolicy::Recompute => LoadFailures::Recompute,
                 FailurePolicy::Fail => LoadFailures::Fail,
             },
+            is_nixl: connector.kind == ConnectorKind::Nixl,
             offloading: (connector.kind == ConnectorKind::Offloading).then(|| connector.offloading()),
         }
     }

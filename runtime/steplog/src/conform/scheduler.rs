@@ -349,6 +349,9 @@ impl Replay {
         }
         let numbers = |ids: &[Id]| ids.iter().map(|id| number("kv", id)).collect::<Result<Vec<u64>, String>>();
         let offloads = self.engine.offloading_moves().is_some();
+        if !bad.is_empty() && self.engine.config().kv_cache_groups.len() > 1 {
+            return Err("`kv`: blocks are bad where there are several groups; vLLM's scheduler fails there".to_owned());
+        }
         self.engine.report_transfers(KvTransferReport {
             finished_recving: if offloads { Vec::new() } else { numbers(recv)? },
             completed_jobs: if offloads { jobs.clone() } else { Vec::new() },

@@ -11,6 +11,9 @@ const SCRIPTED: [&str; 2] = ["connectors/scripted-1-015-0.32", "connectors/scrip
 /// The connector for offloading, which decides by what it has stored itself.
 const OFFLOADING: [&str; 2] = ["connectors/offloading-21-035-0.32", "connectors/offloading-21-035-0.33"];
 
+/// Full attention beside a window.
+const GROUPS: [&str; 2] = ["connectors/scripted-hybrid-1-002-0.32", "connectors/scripted-hybrid-1-002-0.33"];
+
 #[test]
 fn lookups_and_their_counters() {
     for case in SCRIPTED {
@@ -44,6 +47,46 @@ fn lookups_and_their_counters() {
             }),
         );
     }
+}
+
+/// Blocks of each group, those that left windows, and loads that fail as a whole.
+#[test]
+fn groups_beside_connectors() {
+    for case in GROUPS {
+        for group in 0..2 {
+            let has_block = move |entry: &mut Value| {
+                let block = entry[4].get_mut(group).and_then(|blocks| blocks.get_mut(0));
+                block.is_some_and(add_one)
+            };
+            noticed_in(case, "sched", row(has_block));
+        }
+        noticed_in(case, "win", |freed| add_one(&mut freed[0][2][0]));
+        changes_a_decision(case, "kv", |report| {
+            report.as_object_mut().is_some_and(|report| report.remove("failed").is_some())
+        });
+        let with_bad = CaseCopy::of(case);
+        with_bad.edit_first("steps.jsonl", |line| {
+            with_value(line, "kv", |report| {
+                report["bad"] = json!([1]);
+                true
+            })
+        });
+        let error = with_bad.replay().expect_err("vLLM's scheduler fails there").to_string();
+        assert!(error.contains("`kv`: blocks are bad where there are several groups"), "{error}");
+    }
+}
+
+/// The tokens that a NIXL engine leaves to another: of engines by themselves they are computed here.
+#[test]
+fn tokens_that_are_left_to_the_engine_that_decodes() {
+    let noticed = changed_cases(|copy| {
+        copy.edit_json("config.json", |file| {
+            if file["config"]["drafter"] == "multi_module_mtp" && file["config"]["connector"]["kind"] == "nixl" {
+                file["config"]["connector"]["kind"] = json!("scripted");
+            }
+        });
+    });
+    assert!(of_both_versions(&noticed), "{noticed:?}");
 }
 
 /// Whether a change of the first line that has such a value leads to another decision there or later.

@@ -177,12 +177,13 @@ fn the_cases_with_budgets_and_intervals() {
 #[test]
 fn the_cases_with_streaming_inputs() {
     let folder = group("sessions");
-    assert_eq!(all_reproduced(&folder).len(), 5);
+    assert_eq!(all_reproduced(&folder).len(), 7);
     for version in ["0.32.0", "0.33.0"] {
         let own = || cases(&folder).into_iter().filter(|case| json_of(case, "config.json")["vllm"] == version);
         let lines_with = |key: &str| -> usize {
             own().map(|case| text_of(&case, "steps.jsonl").lines().filter(|line| line.contains(key)).count()).sum()
         };
+        assert!(lines_with("\"win\":") > 20, "{version}: windows");
         assert!(lines_with("\"more\":") > 20 && lines_with("\"pre\":") > 2, "{version}");
     }
 }
@@ -191,7 +192,7 @@ fn the_cases_with_streaming_inputs() {
 #[test]
 fn the_cases_with_connectors() {
     let folder = group("connectors");
-    assert_eq!(all_reproduced(&folder).len(), 49);
+    assert_eq!(all_reproduced(&folder).len(), 58);
     for version in ["0.32.0", "0.33.0"] {
         let all = cases(&folder).into_iter().map(|case| (json_of(&case, "config.json"), text_of(&case, "steps.jsonl")));
         let own: Vec<(Value, String)> = all.filter(|(config, _)| config["vllm"] == version).collect();
@@ -214,6 +215,14 @@ fn the_cases_with_connectors() {
         for key in [",null,false]", "\"load\":", "\"store\":", "\"flush\":[", "\"jobs\":"] {
             assert!(lines_with("offloading", key) > 0, "{version}: {key}");
         }
+        let has = |kind: &str, key: &str, value: &str| {
+            let of_kind = own.iter().filter(|(config, _)| config["config"]["connector"]["kind"] == kind);
+            of_kind.clone().any(|(config, _)| config["config"][key].to_string().contains(value))
+        };
+        for value in ["sliding_window", "mamba"] {
+            assert!(has("scripted", "groups", value), "{version}: {value}");
+        }
+        assert!(has("nixl", "groups", "mamba") && has("nixl", "drafter", "multi_module_mtp"), "{version}");
         for setting in ["defer_block_free", "requires_kv_delivery", "recompute_kv_load_failures"] {
             for value in [true, false] {
                 let has = own.iter().any(|(config, _)| config["config"]["effective"][setting] == value);

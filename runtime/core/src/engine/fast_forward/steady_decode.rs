@@ -257,7 +257,7 @@ impl Engine {
                 let tokens = self.requests[*id].num_computed_tokens + lag(id) as u32;
                 Chunk { computed: tokens - 1, tokens, slots: tokens, prefill_end: 0 }
             };
-            return due.iter().map(|id| groups.missing_blocks(*id, chunk(id))).sum();
+            return due.iter().map(|id| groups.missing_blocks(*id, chunk(id), false)).sum();
         }
         let grows = |id: &&RequestId| u64::from(steps_until_growth(&self.requests[**id])) == lag(id);
         due.iter().filter(grows).count() as u32
@@ -327,7 +327,7 @@ impl Engine {
             if grows && self.kv_cache.has_groups() {
                 let request = &mut self.requests[id];
                 let plan = ends.then_some(&mut *plan);
-                let has_grown = self.kv_cache.grow_groups(id, end, request, &self.config, plan);
+                let has_grown = self.kv_cache.grow_groups(id, end, 0, request, plan);
                 assert!(has_grown, "blocks were counted before the step");
             } else if grows {
                 self.grow_table(id, 1);

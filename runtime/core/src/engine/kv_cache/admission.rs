@@ -2,6 +2,7 @@
 
 use super::{KvCacheManager, blocks_for};
 use crate::config::EngineConfig;
+use crate::plan::StepPlan;
 use crate::request::{Flags, Request, RequestId};
 
 /// Entries a block table is given room for beyond what is known of its request
@@ -9,10 +10,14 @@ use crate::request::{Flags, Request, RequestId};
 const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
 /// Needs of a request that is to be admitted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Claim {
+    /// Tokens before those that it computes, of which those beyond the latest lookup come from elsewhere.
+    pub(in crate::engine) computed_tokens: u32,
     /// Slots for tokens that it takes now.
     pub(in crate::engine) slots_tokens: u32,
+    /// Those of a drafter among them.
+    pub(in crate::engine) lookahead_tokens: u32,
     /// Tokens that are known of it.
     pub(in crate::engine) full_tokens: u32,
     /// Blocks that stay free for others.
@@ -64,11 +69,12 @@ impl KvCacheManager {
         claim: Claim,
         request: &mut Request,
         config: &EngineConfig,
+        plan: Option<&mut StepPlan>,
     ) -> bool {
         if self.groups.is_some() {
-            return self.allocate_in_groups(id, claim, request, config);
+            return self.allocate_in_groups(id, claim, request, config, plan);
         }
-        let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks } = claim;
+        let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks, .. } = claim;
         let held = request.block_table.len() as u32;
         let reused = self.hit.len() as u32;
         // A hit on a free block takes that block out of the free list.

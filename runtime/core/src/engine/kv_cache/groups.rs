@@ -6,9 +6,10 @@
 
 use super::{Claim, KvCacheManager};
 use crate::config::EngineConfig;
-use crate::kv::groups::{Chunk, ChunkLimits, GroupHit, Offered};
+use crate::kv::groups::{Chunk, ChunkLimits, GroupHit, KvGroups, Offered};
+use crate::kv::pool::KvPool;
 use crate::plan::StepPlan;
-use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
+use crate::request::{Flags, Request, RequestId};
 
 impl KvCacheManager {
     /// Finds the cached blocks that a request can reuse and gives the tokens they hold. At least one token
@@ -24,6 +25,24 @@ impl KvCacheManager {
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return 0;
         }
+        let most_tokens = request.num_tokens - 1;
+        let apart = if self.looks_up_apart {
+            groups.lookup_apart(&self.pool, &request.block_hashes, most_tokens)
+        } else {
+            None
+        };
+        self.group_hit = match apart {
+            Some(hit) => hit,
+            None => groups.lookup(&self.pool, &request.block_hashes, most_tokens),
+        };
+        self.group_hit.tokens
+    }
+
+    /// The cached tokens of the latest lookup, `tokens`, as far as all groups have them, now that nothing comes from
+    /// elsewhere.
+    pub(in crate::engine) fn agreed_prefix(&mut self, request: &Request, tokens: u32) -> u32 {
+        let Some(groups) = self.groups.as_mut().filter(|_| self.group_hit.has_diverged) else { return tokens };
+        groups.clear_hit();
         self.group_hit = groups.lookup(&self.pool, &request.block_hashes, request.num_tokens - 1);
         self.group_hit.tokens
     }
@@ -36,34 +55,46 @@ impl KvCacheManager {
         claim: Claim,
         request: &mut Request,
         config: &EngineConfig,
+        plan: Option<&mut StepPlan>,
     ) -> bool {
-        let Claim { slots_tokens, full_tokens, reserved_blocks, watermark_blocks } = claim;
+        let Claim { computed_tokens, slots_tokens, lookahead_tokens, full_tokens, reserved_blocks, watermark_blocks } =
+            claim;
         let hit = self.group_hit;
-        let has_arrived = request.status == RequestStatus::RemoteKvReady;
-        let is_remote = request.status == RequestStatus::Waiting && request.kv_role == KvRole::Destination;
-        let computed = if is_remote { request.prompt_tokens } else { hit.tokens };
-        if hit.is_too_new {
+        let prefill_end = request.prefill_end();
+        let Some(groups) = &mut self.groups else { return false };
+        let has_arrived = groups.holds_blocks(id);
+        if hit.is_too_new && !has_arrived {
             return false;
         }
-        let prefill_end = prefill_end(request);
-        let Some(groups) = &mut self.groups else { return false };
-        // The slots of the drafter come with the first step.
-        let lookahead_tokens = if is_remote { 0 } else { config.drafting().lookahead_tokens };
+        let computed = computed_tokens;
         let chunk_to = |tokens: u32, slots: u32| Chunk { computed, tokens, slots, prefill_end };
         let chunk = chunk_to(slots_tokens.saturating_sub(lookahead_tokens), slots_tokens);
-        let cost = |chunk: Chunk, is_capped: bool| match has_arrived {
-            true => groups.missing_blocks(id, chunk),
-            false => groups.admission_cost(&self.pool, chunk, is_capped),
+        let cost = |groups: &KvGroups, pool: &KvPool, chunk: Chunk, is_capped: bool| match has_arrived {
+            true => groups.missing_blocks(id, chunk, is_capped),
+            false => groups.admission_cost(pool, chunk, is_capped),
         };
-        let mut needed = cost(chunk, false) + reserved_blocks;
         if config.scheduler_reserve_full_isl {
-            needed = needed.max(cost(chunk_to(full_tokens, full_tokens), true));
+            let whole = cost(groups, &self.pool, chunk_to(full_tokens, full_tokens), true);
+            if whole + watermark_blocks > self.pool.num_free() {
+                return false;
+            }
         }
+        if has_arrived {
+            // What steps in flight still read is known by now.
+            skip_windows(groups, &mut self.pool, id, request, plan);
+        }
+        let needed = cost(groups, &self.pool, chunk, false) + reserved_blocks;
         if needed + watermark_blocks > self.pool.num_free() {
             return false;
         }
         if has_arrived {
-            return self.grow_groups(id, slots_tokens, request, config, None);
+            return self.grow_groups(id, slots_tokens, lookahead_tokens, request, None);
+        }
+        // A chunk that follows loaded tokens takes the state after these, too, which vLLM does not count: it fails where
+        // that is not free.
+        let is_loaded = computed > hit.tokens;
+        if is_loaded && needed + groups.loaded_states(chunk) > self.pool.num_free() + reserved_blocks {
+            return false;
         }
         groups.admit(&mut self.pool, id, hit, chunk);
         request.capacity_tokens = groups.capacity_tokens(id);
@@ -88,25 +119,19 @@ impl KvCacheManager {
         &mut self,
         id: RequestId,
         num_tokens: u32,
+        lookahead_tokens: u32,
         request: &mut Request,
-        config: &EngineConfig,
         mut plan: Option<&mut StepPlan>,
     ) -> bool {
         let Some(groups) = &mut self.groups else { return false };
-        // Steps in flight still read what the tokens they compute need.
-        let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
-        groups.skip(&mut self.pool, id, processed, |group, blocks| {
-            if let Some(plan) = &mut plan {
-                plan.note_window_free(request.tag, group, blocks);
-            }
-        });
+        skip_windows(groups, &mut self.pool, id, request, plan.as_deref_mut());
         let chunk = Chunk {
             computed: request.num_computed_tokens,
-            tokens: num_tokens.saturating_sub(config.drafting().lookahead_tokens),
+            tokens: num_tokens.saturating_sub(lookahead_tokens),
             slots: num_tokens,
-            prefill_end: prefill_end(request),
+            prefill_end: request.prefill_end(),
         };
-        let missing = groups.missing_blocks(id, chunk);
+        let missing = groups.missing_blocks(id, chunk, false);
         if missing > self.pool.num_free() {
             return false;
         }
@@ -137,7 +162,7 @@ impl KvCacheManager {
         let Some(groups) = &self.groups else { return tokens };
         let limits = ChunkLimits {
             known_tokens: request.num_tokens,
-            prefill_end: prefill_end(request),
+            prefill_end: request.prefill_end(),
             most_tokens,
             shared_prefix_tokens: match is_running {
                 true => groups.shared_prefix_tokens(id),
@@ -147,11 +172,10 @@ impl KvCacheManager {
         groups.chunk_end(computed, computed + tokens, &limits) - computed
     }
 
-    /// Frees what has left the windows of a request that has ended and whose KV is held.
-    pub(in crate::engine) fn trim_held_groups(&mut self, id: RequestId, request: &Request) {
-        let Some(groups) = &mut self.groups else { return };
-        let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
-        groups.skip(&mut self.pool, id, processed, |_, _| ());
+    /// Frees what has left the windows of a request that has ended and whose KV may be held.
+    pub(in crate::engine) fn trim_ended_groups(&mut self, id: RequestId, request: &Request) {
+        let Some(groups) = self.groups.as_mut().filter(|groups| groups.holds_blocks(id)) else { return };
+        skip_windows(groups, &mut self.pool, id, request, None);
     }
 
     /// Offers the blocks of all groups that are full after `num_tokens` tokens to the cache.
@@ -169,8 +193,18 @@ impl KvCacheManager {
     }
 }
 
-/// Where the prefill of a request ends: one that has output computes that again after a preemption, but for the last
-/// token.
-fn prefill_end(request: &Request) -> u32 {
-    request.prompt_tokens.max(request.num_tokens - 1)
+/// Frees what has left the windows of a request. Steps in flight still read what the tokens they compute need.
+fn skip_windows(
+    groups: &mut KvGroups,
+    pool: &mut KvPool,
+    id: RequestId,
+    request: &Request,
+    mut plan: Option<&mut StepPlan>,
+) {
+    let processed = request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens);
+    groups.skip(pool, id, processed, |group, blocks| {
+        if let Some(plan) = &mut plan {
+            plan.note_window_free(request.tag, group, blocks);
+        }
+    });
 }

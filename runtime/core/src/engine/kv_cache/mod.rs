@@ -33,6 +33,8 @@ pub(super) struct KvCacheManager {
     hit: Vec<BlockId>,
     /// The latest lookup over groups of layers, which hold its blocks.
     group_hit: GroupHit,
+    /// Whether a lookup takes of states and full attention what each has by itself.
+    looks_up_apart: bool,
     /// Blocks that are free once a step is over, by its number, oldest first.
     deferred_frees: VecDeque<(u64, Vec<BlockId>)>,
 }
@@ -50,6 +52,7 @@ impl KvCacheManager {
             reserved_blocks: 0,
             hit: Vec::new(),
             group_hit: GroupHit::default(),
+            looks_up_apart: config.keeps_states() && config.kv_connector.is_some_and(|connector| connector.is_nixl),
             deferred_frees: VecDeque::new(),
         }
     }
@@ -119,7 +122,7 @@ impl KvCacheManager {
         plan: &mut StepPlan,
     ) -> bool {
         if self.groups.is_some() {
-            return self.grow_groups(id, num_tokens, request, config, Some(plan));
+            return self.grow_groups(id, num_tokens, config.drafting().lookahead_tokens, request, Some(plan));
         }
         let have = request.block_table.len() as u32;
         let missing = blocks_for(config, num_tokens).saturating_sub(have);
@@ -180,11 +183,18 @@ impl KvCacheManager {
 
     /// Frees all blocks of a request, at once or when the step of this number is over.
     pub(super) fn release(&mut self, id: RequestId, request: &Request, after_step: Option<u64>) {
-        match (after_step, &mut self.groups) {
-            (Some(_), _) if request.block_table.is_empty() => {}
-            (Some(step), _) => self.deferred_frees.push_back((step, request.block_table.clone())),
-            (None, Some(groups)) => groups.release(&mut self.pool, id),
-            (None, None) => self.pool.release(&request.block_table),
+        let Some(step) = after_step else {
+            return match &mut self.groups {
+                Some(groups) => groups.release(&mut self.pool, id),
+                None => self.pool.release(&request.block_table),
+            };
+        };
+        let blocks = match &mut self.groups {
+            Some(groups) => groups.take_blocks(id),
+            None => request.block_table.clone(),
+        };
+        if !blocks.is_empty() {
+            self.deferred_frees.push_back((step, blocks));
         }
     }
 
@@ -197,10 +207,17 @@ impl KvCacheManager {
     }
 
     /// Takes the blocks of a request whose load has brought nothing.
-    pub(super) fn take_unfilled(&mut self, request: &mut Request, block_size_tokens: u32) {
-        let blocks = std::mem::take(&mut request.block_table);
+    pub(super) fn take_unfilled(&mut self, id: RequestId, request: &mut Request, block_size_tokens: u32) {
+        self.release(id, request, None);
         self.forget_table(request, block_size_tokens);
-        self.pool.release(&blocks);
+    }
+
+    /// The blocks of a request in the order of its tokens, of the first group if layers are in groups.
+    pub(super) fn first_table<'a>(&'a self, id: RequestId, request: &'a Request) -> &'a [BlockId] {
+        match &self.groups {
+            Some(groups) => groups.blocks_of(id).next().unwrap_or_default(),
+            None => &request.block_table,
+        }
     }
 
     /// A request whose blocks have been released has none.
@@ -218,6 +235,10 @@ impl KvCacheManager {
         blocks.dedup();
         for block in blocks {
             let Some(hash) = self.pool.key_of(block) else { continue };
+            if let Some(groups) = &mut self.groups {
+                groups.forget_block(&mut self.pool, block);
+                continue;
+            }
             self.pool.forget(block);
             if let Some(events) = self.pool.events_mut() {
                 events.removed(hash);

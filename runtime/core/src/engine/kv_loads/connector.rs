@@ -22,7 +22,7 @@ pub struct KvTransferReport {
     pub finished_recving: Vec<u64>,
     /// Their KV, held since they ended, has been read.
     pub finished_sending: Vec<u64>,
-    /// Blocks that loads should have filled and did not.
+    /// Blocks that loads should have filled and did not. Of several groups vLLM knows requests alone.
     pub invalid_blocks: Vec<BlockId>,
     /// Requests none of whose KV has arrived.
     pub failed_recving: Vec<u64>,
@@ -104,7 +104,9 @@ impl KvLoads {
         let Some(connector) = &self.connector else { return Some(External::default()) };
         let tag = request.tag;
         let hit = if request.kv_role == KvRole::Destination {
-            let tokens = request.prompt_tokens.saturating_sub(local_tokens);
+            let left_tokens = self.left_to_decode;
+            let kept = if request.prompt_tokens > left_tokens { left_tokens } else { 0 };
+            let tokens = (request.prompt_tokens - kept).saturating_sub(local_tokens);
             ExternalHit { tokens: Some(tokens), is_async: tokens > 0 }
         } else {
             connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
@@ -134,8 +136,10 @@ impl Engine {
     /// ([`Engine::apply_transfers`]).
     ///
     /// # Panics
-    /// When the engine has no connector: a driver bug.
+    /// When the engine has no connector, or blocks are invalid where there are several groups: a driver bug.
     pub fn report_transfers(&mut self, report: KvTransferReport) {
+        let is_known = report.invalid_blocks.is_empty() || self.config.kv_cache_groups.len() < 2;
+        assert!(is_known, "blocks of several groups are invalid");
         self.kv_loads.connector_mut().report = report;
     }
 
@@ -203,7 +207,7 @@ impl Engine {
         let computed = request.num_computed_tokens;
         if has_failed && computed == 0 {
             request.flags.set(Flags::LOST_LOAD, true);
-            self.kv_cache.take_unfilled(request, self.config.block_size);
+            self.kv_cache.take_unfilled(id, request, self.config.block_size);
             return;
         }
         self.store_full_blocks(id, computed);
@@ -351,7 +355,7 @@ impl Engine {
         invalid: &[BlockId],
         plan: Option<&StepPlan>,
     ) -> (Vec<RequestId>, Vec<BlockId>) {
-        let block_size = self.config.block_size;
+        let block_size = self.config.aligned_tokens();
         let (mut affected, mut lost, mut marked) = (Vec::new(), Vec::new(), Vec::new());
         for &id in ids {
             let entry = plan.and_then(|plan| plan.scheduled.iter().find(|entry| entry.request == id));
@@ -359,7 +363,8 @@ impl Engine {
             let request = &self.requests[id];
             let computed = request.num_computed_tokens.saturating_sub(scheduled);
             let holds = |(_, block): &(usize, &BlockId)| invalid.contains(block);
-            let blocks = request.block_table.iter().take(computed.div_ceil(block_size) as usize).enumerate();
+            let table = self.kv_cache.first_table(id, request);
+            let blocks = table.iter().take(computed.div_ceil(block_size) as usize).enumerate();
             let held: Vec<(usize, BlockId)> = blocks.filter(holds).map(|(index, &block)| (index, block)).collect();
             if held.is_empty() {
                 continue;
@@ -367,7 +372,8 @@ impl Engine {
             affected.push(id);
             let own = held.iter().find(|(_, block)| !marked.contains(block)).map(|&(index, _)| index);
             if let Some(index) = own {
-                lost.extend_from_slice(&request.block_table[index..]);
+                // The null block stands where a window has passed.
+                lost.extend(table[index..].iter().filter(|&&block| block != 0));
             }
             marked.extend(held.into_iter().map(|(_, block)| block));
             self.move_computed(id, own.map_or(computed, |index| index as u32 * block_size));

@@ -22,6 +22,8 @@ pub(super) struct KvLoads {
     connector: Option<Box<ConnectorState>>,
     /// Whether vLLM's connector for offloading decides what is found beyond the device: that of the tiers, or a driver's.
     offloads: bool,
+    /// Tokens at the end of a prompt from elsewhere that are computed here.
+    left_to_decode: u32,
     /// Order of the latest load of KV.
     latest_order: u32,
 }
@@ -32,6 +34,7 @@ impl KvLoads {
             tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size, config.rules))),
             connector: ConnectorState::of(config),
             offloads: config.has_offloading(),
+            left_to_decode: config.tokens_left_to_decode(),
             latest_order: 0,
         }
     }

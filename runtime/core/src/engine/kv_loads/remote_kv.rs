@@ -3,6 +3,7 @@
 //! A request whose prompt another engine has computed gets blocks and waits
 //! without a running slot until the driver says what became of the transfer.
 
+use crate::engine::kv_cache::Claim;
 use crate::engine::{Engine, RejectReason};
 use crate::kv::groups::Chunk;
 use crate::plan::RemoteLoad;
@@ -23,7 +24,8 @@ impl Engine {
         let request = &mut self.requests[id];
         let num_tokens = request.num_tokens;
         let computed = self.kv_cache.lookup_prefix(request, &self.config);
-        if !self.allocate_admission(id, num_tokens, 0) {
+        let claim = Claim { computed_tokens: num_tokens, slots_tokens: num_tokens, ..Claim::default() };
+        if !self.allocate_admission(id, claim, None) {
             self.queues.return_destination(id, &mut self.requests);
             return None;
         }
@@ -41,11 +43,13 @@ impl Engine {
         let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
             let request = &self.requests[id];
-            let tokens = request.num_tokens.min(self.config.max_model_len()).saturating_add(step_tokens);
+            let known = request.num_tokens.min(self.config.max_model_len());
+            let tokens = known.saturating_add(step_tokens);
             match self.kv_cache.groups() {
                 Some(groups) => {
-                    let computed = request.num_computed_tokens;
-                    groups.missing_blocks(id, Chunk { computed, tokens, slots: tokens, prefill_end: 0 })
+                    let (computed, prefill_end) = (request.num_computed_tokens, request.prefill_end());
+                    let chunk = Chunk { computed, tokens: known, slots: tokens, prefill_end };
+                    groups.missing_blocks(id, chunk, true)
                 }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),
             }

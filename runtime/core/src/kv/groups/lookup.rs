@@ -25,6 +25,8 @@ pub(crate) struct GroupHit {
     pub(crate) shared_prefix_tokens: u32,
     /// Whether it ends at a state that was offered in this step, which cannot be read before the next one.
     pub(crate) is_too_new: bool,
+    /// Whether some group has less of it, which is to come from elsewhere.
+    pub(crate) has_diverged: bool,
 }
 
 impl KvGroups {
@@ -37,14 +39,44 @@ impl KvGroups {
     /// its blocks. The blocks are in `self.hits` then, by group.
     pub(crate) fn lookup(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> GroupHit {
         let mut hits = std::mem::take(&mut self.hits);
-        let mut hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
+        let hit = self.lookup_into(&mut hits, pool, hashes, most_tokens);
+        self.hits = hits;
+        self.with_age(hit, hashes)
+    }
+
+    /// The longest prefix of up to `most_tokens` tokens that full attention holds, and of the other groups what each has of
+    /// it (vLLM's `get_computed_blocks_for_connector`); none if another group has more, or there is no full attention beside
+    /// them.
+    pub(crate) fn lookup_apart(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> Option<GroupHit> {
+        if self.is_unitary() || self.kin[0].kind != KvCacheKind::FullAttention {
+            return None;
+        }
+        let mut hits = std::mem::take(&mut self.hits);
+        let of_kin = |kin: usize| {
+            let Kin { kind, block_size, drops_block, .. } = self.kin[kin];
+            let has_more = drops_block && !kind.is_mamba();
+            let upto = if has_more { most_tokens.saturating_add(block_size) } else { most_tokens };
+            self.find(&mut hits, pool, kin, hashes, upto, drops_block)
+        };
+        let found: Vec<u32> = (0..self.kin.len()).map(of_kin).collect();
+        self.hits = hits;
+        let tokens = found[0];
+        if found.iter().any(|&other| other > tokens) {
+            self.clear_hit();
+            return None;
+        }
+        let has_diverged = found.iter().any(|&other| other < tokens);
+        Some(self.with_age(GroupHit { tokens, has_diverged, ..GroupHit::default() }, hashes))
+    }
+
+    /// The latest lookup, with whether it ends at a state of this step.
+    fn with_age(&self, mut hit: GroupHit, hashes: &[BlockHash]) -> GroupHit {
         let is_too_new = |(index, blocks): (usize, &Vec<BlockId>)| {
             let group = &self.groups[index];
             let units = blocks.len() as u32 * (group.block_size / self.hash_block_size);
             group.aligns_states() && units > 0 && self.stored_in_step.contains(&key(hashes[units as usize - 1], index))
         };
-        hit.is_too_new = !self.stored_in_step.is_empty() && hits.iter().enumerate().any(is_too_new);
-        self.hits = hits;
+        hit.is_too_new = !self.stored_in_step.is_empty() && self.hits.iter().enumerate().any(is_too_new);
         hit
     }
 
@@ -110,7 +142,7 @@ impl KvGroups {
             }
         }
         let shared_prefix_tokens = if longest > hit_tokens { longest } else { 0 };
-        GroupHit { tokens: hit_tokens, shared_prefix_tokens, is_too_new: false }
+        GroupHit { tokens: hit_tokens, shared_prefix_tokens, ..GroupHit::default() }
     }
 
     /// The longest prefix that the groups of one kind hold, a multiple of the alignment; without its last

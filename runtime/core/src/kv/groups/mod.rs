@@ -7,15 +7,17 @@
 
 pub(crate) mod kind;
 mod lookup;
+mod owned;
 mod states;
 mod store;
 mod transfer;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 pub use kind::{KvCacheGroup, KvCacheKind};
 pub(crate) use lookup::GroupHit;
 use lookup::Kin;
+use owned::OwnedBlocks;
 use states::States;
 pub(crate) use states::{Chunk, ChunkLimits};
 pub(crate) use store::Offered;
@@ -148,12 +150,8 @@ pub(crate) struct KvGroups {
     stored_in_step: BTreeSet<BlockHash>,
     /// By slot of a request.
     requests: Vec<Tables>,
-    /// By block, the group that holds it, or did last.
-    owners: Vec<u8>,
-    /// Further keys of cached blocks, for shorter prefixes that end within them.
-    inner_keys: BTreeMap<BlockId, Vec<BlockHash>>,
-    /// Blocks that are cached before they are full, and the tokens of the prefix that ends within them.
-    partial_ends: BTreeMap<BlockId, u32>,
+    /// Groups and further keys of blocks.
+    owned: OwnedBlocks,
     /// Scratch of lookups: blocks by group.
     hits: Vec<Vec<BlockId>>,
     /// Scratch: blocks that are freed.
@@ -201,9 +199,7 @@ impl KvGroups {
             chunk_group: chunk_group(&groups),
             stored_in_step: BTreeSet::new(),
             requests: Vec::new(),
-            owners: Vec::new(),
-            inner_keys: BTreeMap::new(),
-            partial_ends: BTreeMap::new(),
+            owned: OwnedBlocks::default(),
             freed: Vec::new(),
             stored: (Vec::new(), Vec::new()),
             groups,
@@ -226,6 +222,11 @@ impl KvGroups {
 
     fn tables(&self, id: RequestId) -> &[Table] {
         self.requests.get(id.index()).map_or(&[], |tables| &tables.by_group)
+    }
+
+    /// Whether a request has blocks.
+    pub(crate) fn holds_blocks(&self, id: RequestId) -> bool {
+        self.tables(id).iter().any(|table| !table.blocks.is_empty())
     }
 
     /// The blocks of a request by group, null blocks included.
@@ -263,8 +264,9 @@ impl KvGroups {
                 let required = group.blocks_for(chunk.slots.min(self.max_model_len)).min(cap);
                 required.saturating_sub(skipped.max(hit.len() as u32))
             };
-            // A hit on a free block takes that block out of the free list.
-            cost += pool.count_free_among(held(hit.get(skipped as usize..).unwrap_or(&[])));
+            // A hit on a free block takes that block out of the free list. Of states the one before loaded tokens counts, too.
+            let first = if group.aligns_states() { 0 } else { skipped as usize };
+            cost += pool.count_free_among(held(hit.get(first..).unwrap_or(&[])));
         }
         cost
     }
@@ -320,17 +322,47 @@ impl KvGroups {
             tables.by_group.push(Table { blocks: table, num_skipped, num_cached, ..Table::default() });
         }
         self.requests[id.index()] = tables;
+        if chunk.computed > hit.tokens {
+            self.take_loaded(pool, id, chunk.computed);
+        }
         self.grow_table(pool, id, chunk, true);
     }
 
-    /// Blocks that a request needs beyond those it has, for a chunk.
-    pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk) -> u32 {
-        let tokens = chunk.slots.min(self.max_model_len);
-        let of_table = |(table, group): (&Table, &Group)| match group.states {
-            Some(_) => group.missing_states(table, 0, chunk, self.is_sparse(), false),
-            None => group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32),
+    /// Gives a request blocks for tokens whose KV comes from elsewhere, as far as coming tokens need them: those of all groups
+    /// before any block of what it computes itself.
+    fn take_loaded(&mut self, pool: &mut KvPool, id: RequestId, computed: u32) {
+        let Self { groups, requests, owned, .. } = self;
+        for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
+            if group.held.skipped_tokens(computed) < computed {
+                let missing = computed.div_ceil(group.block_size).saturating_sub(table.blocks.len() as u32);
+                owned.allocate(pool, index, missing, &mut table.blocks);
+            }
+        }
+    }
+
+    /// States after loaded tokens, which a chunk behind them takes besides its own.
+    pub(crate) fn loaded_states(&self, chunk: Chunk) -> u32 {
+        let goes_beyond = |group: &&Group| {
+            let end = |tokens: u32| tokens.div_ceil(group.block_size);
+            group.aligns_states() && end(chunk.tokens) > end(chunk.computed)
         };
-        self.tables(id).iter().zip(&self.groups).map(of_table).sum()
+        self.groups.iter().filter(goes_beyond).count() as u32
+    }
+
+    /// Blocks that a request needs beyond those it has, if any, for a chunk. If `is_capped`, it is counted for an admission:
+    /// blocks of windows up to their cap, and slots beyond the longest sequence, too.
+    pub(crate) fn missing_blocks(&self, id: RequestId, chunk: Chunk, is_capped: bool) -> u32 {
+        let tokens = if is_capped { chunk.slots } else { chunk.slots.min(self.max_model_len) };
+        let (tables, none) = (self.tables(id), Table::default());
+        let of_group = |(index, group): (usize, &Group)| {
+            let table = tables.get(index).unwrap_or(&none);
+            if group.aligns_states() {
+                return group.missing_states(table, 0, chunk, self.is_sparse(), tables.is_empty());
+            }
+            let cap = if is_capped { group.admission_cap } else { u32::MAX };
+            group.blocks_for(tokens).min(cap).saturating_sub(table.blocks.len() as u32)
+        };
+        self.groups.iter().enumerate().map(of_group).sum()
     }
 
     /// Blocks of all groups for `tokens` tokens; those with states have blocks for drafts already.
@@ -347,34 +379,16 @@ impl KvGroups {
 
     fn grow_table(&mut self, pool: &mut KvPool, id: RequestId, chunk: Chunk, is_new: bool) {
         let (tokens, is_sparse) = (chunk.slots.min(self.max_model_len), self.is_sparse());
-        let Self { groups, requests, owners, inner_keys, partial_ends, .. } = self;
+        let Self { groups, requests, owned, .. } = self;
         for (index, (group, table)) in groups.iter().zip(&mut requests[id.index()].by_group).enumerate() {
-            let mut allocate = |missing: u32, blocks: &mut Vec<BlockId>| {
-                let first = blocks.len();
-                pool.allocate_noting(missing, blocks, |events, block, key| {
-                    let owner = owners.get(block as usize).copied().unwrap_or(0);
-                    let keys = inner_keys.remove(&block).unwrap_or_default();
-                    partial_ends.remove(&block);
-                    if let Some(events) = events {
-                        for key in std::iter::once(key).chain(keys) {
-                            events.removed_of_group(owner, lookup::content(key, owner.into()));
-                        }
-                    }
-                });
-                for &block in &blocks[first..] {
-                    if owners.len() <= block as usize {
-                        owners.resize(block as usize + 1, 0);
-                    }
-                    owners[block as usize] = index as u8;
-                }
-            };
             if group.aligns_states() {
+                let allocate = |missing: u32, blocks: &mut Vec<BlockId>| owned.allocate(pool, index, missing, blocks);
                 group.grow_states(table, chunk, is_sparse, is_new, allocate);
                 continue;
             }
             let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
             if missing > 0 {
-                allocate(missing, &mut table.blocks);
+                owned.allocate(pool, index, missing, &mut table.blocks);
             }
         }
     }
@@ -450,10 +464,21 @@ impl KvGroups {
         }
     }
 
+    /// Takes all blocks of a request, those of one group before those of another, without freeing them.
+    pub(crate) fn take_blocks(&mut self, id: RequestId) -> Vec<BlockId> {
+        let Some(tables) = self.requests.get_mut(id.index()) else { return Vec::new() };
+        let tables = std::mem::take(tables).by_group;
+        tables.iter().flat_map(|table| held(&table.blocks).copied()).collect()
+    }
+
     /// Forgets what is cached; the pool has done so.
     pub(crate) fn forget_cache(&mut self) {
-        self.inner_keys.clear();
-        self.partial_ends.clear();
+        self.owned.forget_cache();
+    }
+
+    /// Forgets what one block is known by.
+    pub(crate) fn forget_block(&mut self, pool: &mut KvPool, block: BlockId) {
+        self.owned.forget_block(pool, block);
     }
 }
 

@@ -1,14 +1,13 @@
 //! Offering blocks of groups to the cache (vLLM 0.32 and 0.33, `cache_blocks` and
 //! `reachable_block_mask`).
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::lookup::{content, key};
 use super::{Group, KvCacheKind, KvGroups, NULL_BLOCK, Tables};
 use crate::kv::event::StoredBlocks;
 use crate::kv::hash::BlockHash;
-use crate::kv::pool::{BlockId, KvPool};
+use crate::kv::pool::KvPool;
 use crate::request::RequestId;
 
 /// Request whose blocks are offered.
@@ -76,8 +75,8 @@ impl KvGroups {
                 for place in range.clone() {
                     let block = table.blocks[place as usize];
                     if block != NULL_BLOCK && reachable.has(place) {
-                        if self.partial_ends.remove(&block).is_some() {
-                            forget_keys(pool, &mut self.inner_keys, index, block);
+                        if self.owned.partial_ends.remove(&block).is_some() {
+                            self.owned.forget_keys(pool, index, block);
                         }
                         blocks.push(block);
                         keys.push(key(hash_at((place + 1) * size), index));
@@ -223,34 +222,22 @@ impl KvGroups {
         let units = (end / hash_size) as usize;
         let key = key(hashes[units - 1], index);
         let first = pool.key_of(block);
-        if first == Some(key) || self.inner_keys.get(&block).is_some_and(|keys| keys.contains(&key)) {
+        if first == Some(key) || self.owned.inner_keys.get(&block).is_some_and(|keys| keys.contains(&key)) {
             return;
         }
-        let is_longer = self.partial_ends.get(&block).is_some_and(|&before| before < end);
+        let is_longer = self.owned.partial_ends.get(&block).is_some_and(|&before| before < end);
         if is_longer {
-            forget_keys(pool, &mut self.inner_keys, index, block);
+            self.owned.forget_keys(pool, index, block);
         }
         if first.is_none() || is_longer {
             // It is not full yet: this is all that it is known by.
             pool.insert(&[block], &[key]);
-            self.partial_ends.insert(block, end);
+            self.owned.partial_ends.insert(block, end);
         } else {
-            self.inner_keys.entry(block).or_default().push(key);
+            self.owned.inner_keys.entry(block).or_default().push(key);
         }
         if let Some(events) = pool.events_mut() {
             events.stored_of_group(offered.unit(index, units, hash_size));
-        }
-    }
-}
-
-/// Forgets what a block that is not full is known by, since it has more tokens by now.
-fn forget_keys(pool: &mut KvPool, inner_keys: &mut BTreeMap<BlockId, Vec<BlockHash>>, group: usize, block: BlockId) {
-    let first = pool.key_of(block);
-    let keys = inner_keys.remove(&block).unwrap_or_default();
-    pool.forget(block);
-    if let Some(events) = pool.events_mut() {
-        for key in first.into_iter().chain(keys) {
-            events.removed_of_group(group as u8, content(key, group));
         }
     }
 }
