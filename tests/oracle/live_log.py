@@ -27,6 +27,10 @@ class Logging:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.start_log()
+
+    def start_log(self):
+        """To be called again where settings or the publisher of KV events are replaced before the first request."""
         folder = Path(os.environ["STEP_LOG_DIR"])
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = _Lines(folder / "steps.jsonl")
@@ -35,33 +39,56 @@ class Logging:
         self._num_steps = 0
         self._added = []
         self._aborted = []
+        # When each was, which may be while a step is in flight.
+        self._aborted_at = []
+        # Drafts that requests take into their next step, where the model hands them over after a step.
+        self._drafts = {}
         self._tokens = {}
         self._names = {}
         self._taken = set()
         # Steps that wait for their result, by the identity of their plan.
         self._in_flight = {}
+        self._events = None
         if self.kv_events_config and self.kv_events_config.enable_kv_cache_events:
-            self._log_events(_Lines(folder / "kv_events.jsonl"))
+            self._events = _Lines(folder / "kv_events.jsonl")
+            self._log_events()
         settings = {
             "vllm": vllm.__version__.split("+")[0],
-            "engine_args": {
-                "prefix_caching_hash_algo": self.cache_config.prefix_caching_hash_algo,
-                "long_prefill_token_threshold_adaptive": getattr(
-                    self.scheduler_config, "long_prefill_token_threshold_adaptive", False
-                ),
-            },
+            "engine_args": self._engine_args(),
         }
         (folder / "engine.json").write_text(json.dumps(settings, indent=1))
         self._steps.write(self._settings())
 
+    def _engine_args(self):
+        """What is not said in the first line of steps.jsonl; what is not followed is refused by name."""
+        parallel, transfer = self.vllm_config.parallel_config, self.vllm_config.kv_transfer_config
+        config = self.scheduler_config
+        args = {
+            "prefix_caching_hash_algo": self.cache_config.prefix_caching_hash_algo,
+            "long_prefill_token_threshold_adaptive": getattr(config, "long_prefill_token_threshold_adaptive", False),
+        }
+        for name in ("data_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size"):
+            if getattr(parallel, name, 1) > 1:
+                args[name] = getattr(parallel, name)
+        if getattr(config, "prefill_schedule_interval", 1) > 1:
+            args["prefill_schedule_interval"] = config.prefill_schedule_interval
+        if transfer is not None:
+            args["kv_transfer_config"] = {"kv_connector": transfer.kv_connector}
+        return args
+
     def _settings(self):
         config = self.scheduler_config
+        groups = [_group(group) for group in self.kv_cache_config.kv_cache_groups]
+        # One of full attention is told of as before there were others.
+        self._has_groups = len(groups) > 1 or [group["kind"] for group in groups] != ["full"]
+        self._has_media = self.encoder_cache_manager.cache_size > 0
         return {
             "kind": "engine",
             "num_gpu_blocks": self.cache_config.num_gpu_blocks,
             "block_size": self.block_size,
             "max_num_seqs": self.max_num_running_reqs,
             "max_num_active_reqs": self.max_num_active_reqs,
+            "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_model_len": self.max_model_len,
             "policy": config.policy,
@@ -73,15 +100,45 @@ class Logging:
             "watermark": config.watermark,
             "max_loras": self.lora_config.max_loras if self.lora_config else None,
             "num_spec_tokens": self.num_spec_tokens,
+            "use_v2_model_runner": getattr(self, "use_v2_model_runner", False),
+            **(self._settings_of_groups(groups) if self._has_groups else {}),
+            **(self._settings_of_drafter() if self.num_spec_tokens else {}),
+            **(self._settings_of_encoder() if self._has_media else {}),
         }
 
-    def _log_events(self, lines):
+    def _settings_of_groups(self, groups):
+        retention = getattr(self.kv_cache_config, "prefix_cache_retention_interval", None)
+        if retention is None:
+            # Releases before 0.29 have it as a variable of the environment.
+            retention = getattr(vllm.envs, "VLLM_PREFIX_CACHE_RETENTION_INTERVAL", None)
+        return {"hash_block_size": self.hash_block_size, "groups": groups, "retention": retention}
+
+    def _settings_of_drafter(self):
+        config = self.vllm_config.speculative_config
+        several = config.method == "mtp" and hasattr(config, "use_multi_module_mtp") and config.use_multi_module_mtp()
+        ranges = config.num_speculative_tokens_per_batch_size
+        return {
+            "drafter": "multi_module_mtp" if several else config.method,
+            "disable_lookahead_block_hashes": getattr(config, "disable_lookahead_block_hashes", False),
+            "num_lookahead_tokens": self.num_lookahead_tokens,
+            "num_hash_lookahead_tokens": getattr(self, "num_hash_lookahead_tokens", 0),
+            **({"spec_by_batch": [list(entry) for entry in ranges]} if ranges else {}),
+        }
+
+    def _settings_of_encoder(self):
+        return {
+            "max_num_encoder_input_tokens": self.max_num_encoder_input_tokens,
+            "encoder_cache_size": self.encoder_cache_manager.cache_size,
+            "disable_chunked_mm_input": self.scheduler_config.disable_chunked_mm_input,
+        }
+
+    def _log_events(self):
         publish = self.kv_event_publisher.publish
         num_batches = 0
 
         def publish_and_log(batch):
             nonlocal num_batches
-            lines.write({"seq": num_batches, "batch": msgspec.to_builtins(batch)})
+            self._events.write({"seq": num_batches, "batch": msgspec.to_builtins(batch)})
             num_batches += 1
             publish(batch)
 
@@ -111,6 +168,8 @@ class Logging:
                 "prio": request.priority,
                 "arrival": request.arrival_time,
                 "lora": request.lora_request.lora_int_id if request.lora_request else None,
+                **({"media": [_item(feature) for feature in request.mm_features]} if request.mm_features else {}),
+                **({"resumable": True} if getattr(request, "resumable", False) else {}),
             }
         )
 
@@ -119,6 +178,7 @@ class Logging:
         for request in finished:
             name = self._name(request.request_id)
             self._aborted.append(name)
+            self._aborted_at.append(time.monotonic())
             self._answered(name)
         return finished
 
@@ -126,26 +186,37 @@ class Logging:
         begin = time.monotonic()
         plan = super().schedule(*args, **kwargs)
         end = time.monotonic()
-        if not (plan.num_scheduled_tokens or plan.finished_req_ids or self._added or self._aborted):
+        changed = plan.finished_req_ids or plan.preempted_req_ids or plan.free_encoder_mm_hashes
+        # An empty one has its place among those in flight: what follows is published with its result.
+        if not (plan.num_scheduled_tokens or changed or self._added or self._aborted or self._in_flight):
             return plan
         self._in_flight[id(plan)] = {
             "kind": "step",
             "step": self._num_steps,
             "added": self._added,
             "aborted": self._aborted,
+            **({"aborted_at": self._aborted_at} if self._aborted else {}),
             "finished": self._named(plan.finished_req_ids),
             "preempted": self._named(plan.preempted_req_ids),
             "sched": self._rows(plan),
+            **self._encoder_inputs(plan),
+            **({"drafts": self._drafts} if self._drafts else {}),
             "total": plan.total_num_scheduled_tokens,
             "running": len(self.running),
-            "waiting": len(self.waiting),
+            "waiting": self.get_request_counts()[1],
             "free_blocks": self.kv_cache_manager.block_pool.get_num_free_blocks(),
             "usage": round(self.kv_cache_manager.usage, 6),
             "t": [begin, end],
         }
         self._num_steps += 1
-        self._added, self._aborted = [], []
+        self._added, self._aborted, self._aborted_at, self._drafts = [], [], [], {}
         return plan
+
+    def update_draft_token_ids(self, draft_token_ids):
+        super().update_draft_token_ids(draft_token_ids)
+        for request_id in draft_token_ids.req_ids:
+            if request := self.requests.get(request_id):
+                self._drafts[self._name(request_id)] = len(request.spec_token_ids)
 
     def update_from_output(self, scheduler_output, model_runner_output):
         begin = time.monotonic()
@@ -182,16 +253,68 @@ class Logging:
                 index = index_of[request_id]
                 kind = "p" if request_id in cached.resumed_req_ids else "r"
                 computed, blocks = cached.num_computed_tokens[index], cached.new_block_ids[index]
-            # Of several groups of layers only the first is told; the replay knows one.
-            row = [self._name(request_id), num_tokens, computed, kind, list(blocks[0]) if blocks else []]
+            row = [self._name(request_id), num_tokens, computed, kind, self._block_ids(blocks)]
             drafts = plan.scheduled_spec_decode_tokens.get(request_id)
             rows.append(row + [len(drafts)] if drafts else row)
         return rows
+
+    def _block_ids(self, blocks):
+        """New blocks; a list for each group where there are several."""
+        if not blocks:
+            return []
+        return [list(group) for group in blocks] if self._has_groups else list(blocks[0])
+
+    def _encoder_inputs(self, plan):
+        """Items that the encoder computes, and identifiers of those that left its cache."""
+        if not self._has_media:
+            return {}
+        computed = [[self._name(one), list(items)] for one, items in plan.scheduled_encoder_inputs.items()]
+        freed = list(plan.free_encoder_mm_hashes)
+        return {**({"enc": computed} if computed else {}), **({"encf": freed} if freed else {})}
 
     def _answered(self, name):
         tokens = self._tokens.pop(name, None)
         if tokens is not None:
             self._answers.write({"id": name, "tokens": tokens})
+
+
+def _group(group):
+    """A group of layers, in the words of `config.json` of recordings of the scheduler."""
+    spec = group.kv_cache_spec
+    # Layers of one type that differ in their pages alone.
+    layers = getattr(spec, "kv_cache_specs", None)
+    spec = next(iter(layers.values())) if layers else spec
+    kind, more = type(spec).__name__, {}
+    match kind:
+        case "FullAttentionSpec" | "MLAAttentionSpec":
+            kind = "full"
+        case "SlidingWindowSpec" | "SlidingWindowMLASpec":
+            kind, more = "sliding_window", {"window": spec.sliding_window}
+        case "ChunkedLocalAttentionSpec":
+            kind, more = "chunked_local", {"window": spec.attention_chunk_size}
+        case "MambaSpec":
+            # Releases before 0.29 leave no states within chunks.
+            leaves = getattr(spec, "num_prefill_checkpoint_blocks", 0)
+            more = {"checkpoint": spec.prefill_checkpoint_alignment} if leaves else {}
+            kind = "mamba"
+    drafter = {"drafter": True} if group.is_eagle_group else {}
+    return {"kind": kind, "block_size": spec.block_size, **more, **drafter}
+
+
+def _item(feature):
+    """A multimodal item: [identifier, offset, length], and the runs of embeddings if not all places take one."""
+    place = feature.mm_position
+    item = [feature.identifier, place.offset, place.length]
+    if place.is_embed is None:
+        return item
+    runs, start = [], None
+    for index, is_embed in enumerate([*place.is_embed.tolist(), False]):
+        if is_embed and start is None:
+            start = index
+        elif not is_embed and start is not None:
+            runs.append([start, index])
+            start = None
+    return [*item, runs]
 
 
 class LoggingScheduler(Logging, Scheduler):

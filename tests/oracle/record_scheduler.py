@@ -3,7 +3,7 @@
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
         [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--connector KIND] [--budget] [--interval]
-        [--sessions] [--model-runner-v2]
+        [--sessions] [--model-runner-v2] [--live-log]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -96,19 +97,29 @@ def redrive(case, model):
     return True
 
 
-def record(out, name, seed, number, model, model_runner_v2, kinds):
+def logging_classes(folder):
+    """Scheduler classes that also write what they decide as those of a live engine do."""
+    import live_log
+
+    os.environ["STEP_LOG_DIR"] = str(folder)
+    return {"classes": (live_log.LoggingScheduler, live_log.LoggingAsyncScheduler)}
+
+
+def record(out, name, seed, number, model, model_runner_v2, kinds, live_log=False):
     """Drives one random case; what vLLM itself does not survive goes to refused.jsonl. `kinds` are the further arguments
     of `draw`."""
     config, requests = draw(seed, number, **kinds)
     config = without_newer_settings(config)
     drive = None
+    live = out / "live" / name
+    classes = logging_classes(live) if live_log else {}
     try:
         answers = Hashed(seed, number, config["spec"])
         transfers = None
         if "connector" in config:
             transfers = drawn_transfers(seed, number, config)
             transfers.draw_remotes(config["connector"], requests, random.Random(f"remotes/{seed}/{number}"))
-        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2, transfers)
+        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2, transfers, **classes)
         for _ in drive.run():
             pass
     except Exception as error:
@@ -121,6 +132,7 @@ def record(out, name, seed, number, model, model_runner_v2, kinds):
         }
         with open(out / "refused.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(refused) + "\n")
+        shutil.rmtree(live, ignore_errors=True)
         print(f"{name}: refused: {type(error).__name__}: {error}", flush=True)
         return
     write_case(out / name, name, drive, requests, config)
@@ -168,6 +180,7 @@ def main():
     parser.add_argument("--interval", action="store_true", help="draw cases with steps between those that compute prompts")
     parser.add_argument("--sessions", action="store_true", help="draw cases with resumable requests (streaming inputs)")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
+    parser.add_argument("--live-log", action="store_true", help="also write what live_log.py would, in OUT_DIR/live")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
     if arguments.redrive:
@@ -197,7 +210,14 @@ def main():
         name = f"{prefix}-{arguments.seed}-{number:03}"
         if not arguments.only or name in arguments.only:
             record(
-                arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2, kinds
+                arguments.out,
+                name,
+                arguments.seed,
+                number,
+                arguments.model,
+                arguments.model_runner_v2,
+                kinds,
+                arguments.live_log,
             )
     return 0
 

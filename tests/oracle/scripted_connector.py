@@ -411,3 +411,17 @@ def draw_connector(rng, config, kind):
         config["connector"]["max_tracker_size"] = rng.choice([64_000, 10, 50])
         config["connector"]["offload_prompt_only"] = rng.random() < 0.6
         config["connector"]["blocks_per_chunk"] = rng.choice([1, 1, 1, 2, 3])
+
+
+class OneByOne:
+    """Has the scheduler end and forget in the order of numbers, where it goes through sets otherwise."""
+
+    def __init__(self, scheduler):
+        self._finish = scheduler.finish_requests
+        self._evict = scheduler.kv_cache_manager.evict_blocks
+        scheduler.finish_requests = self._finish_requests
+        scheduler.kv_cache_manager.evict_blocks = lambda blocks: self._evict(sorted(blocks))
+
+    def _finish_requests(self, names, status):
+        names = [names] if isinstance(names, str) else sorted(names, key=int)
+        return [request for name in names for request in self._finish(name, status)]

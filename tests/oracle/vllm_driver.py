@@ -21,7 +21,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from event_numbers import EventNumbers
 from session_parts import SessionParts
-from scripted_connector import connector_output, transfer_params
+from scripted_connector import OneByOne, connector_output, transfer_params
 from vllm_scheduler import effective, hash_block_size, new_scheduler
 
 STOP_TOKEN = 7
@@ -70,27 +70,16 @@ def feature(identity, offset, length, runs=None):
         for start, end in runs:
             is_embed[start:end] = True
     position = PlaceholderRange(offset=offset, length=length, is_embed=is_embed)
-    return MultiModalFeatureSpec(data=None, modality="image", identifier=str(identity), mm_position=position)
+    name = str(identity)
+    # Of one letter there is one object, as in an engine that reads its requests from a socket; pickles tell it.
+    name = chr(ord(name)) if len(name) == 1 else name
+    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=position)
 
 
 def counters_of(cache):
     """The counters of lookups, and those of requests back after a preemption."""
     own = [cache.requests, cache.queries, cache.hits]
     return [*own, cache.preempted_requests, cache.preempted_queries, cache.preempted_hits]
-
-
-class OneByOne:
-    """Has the scheduler end and forget in the order of numbers, where it goes through sets otherwise."""
-
-    def __init__(self, scheduler):
-        self._finish = scheduler.finish_requests
-        self._evict = scheduler.kv_cache_manager.evict_blocks
-        scheduler.finish_requests = self._finish_requests
-        scheduler.kv_cache_manager.evict_blocks = lambda blocks: self._evict(sorted(blocks))
-
-    def _finish_requests(self, names, status):
-        names = [names] if isinstance(names, str) else sorted(names, key=int)
-        return [request for name in names for request in self._finish(name, status)]
 
 
 class Drive:
@@ -108,10 +97,19 @@ class Drive:
     """
 
     def __init__(
-        self, config, requests, model, answers, iterations_max, add_order=None, model_runner_v2=False, transfers=None
+        self,
+        config,
+        requests,
+        model,
+        answers,
+        iterations_max,
+        add_order=None,
+        model_runner_v2=False,
+        transfers=None,
+        **classes,
     ):
         self.config = config
-        self.scheduler = new_scheduler(config, model, model_runner_v2)
+        self.scheduler = new_scheduler(config, model, model_runner_v2, **classes)
         self._has_groups = "groups" in config
         self.effective = effective(self.scheduler, config)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
@@ -121,6 +119,8 @@ class Drive:
         self._iterations_max = iterations_max
         self._events = EventNumbers(self._has_groups)
         self.scheduler.kv_event_publisher = self._events
+        if hasattr(self.scheduler, "start_log"):
+            self.scheduler.start_log()
         self._connector = None
         self._transfers = transfers
         self._pauses = deque(transfers.pauses if transfers else ())

@@ -226,8 +226,9 @@ def groups_of(config):
     return config.get("groups") or [{"kind": "full", "block_size": config["block_size"]}]
 
 
-def new_scheduler(config, model, model_runner_v2):
-    """A scheduler over the groups of layers that the case asks for."""
+def new_scheduler(config, model, model_runner_v2, classes=(Scheduler, AsyncScheduler)):
+    """A scheduler over the groups of layers that the case asks for, of one of two classes: without async scheduling, and
+    with it."""
     built = vllm_config(config, model)
     second_runner = has_second_runner(config, model_runner_v2)
     if config.get("pp", 1) > 1:
@@ -253,8 +254,10 @@ def new_scheduler(config, model, model_runner_v2):
         ],
         prefix_cache_retention_interval=config["retention"] if config.get("groups") else None,
     )
-    scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
-    scheduler = scheduler_class(
+    if "encoder_cache_size" in config:
+        # What a multimodal model's budget comes to; the small model here has none.
+        built.scheduler_config.disable_chunked_mm_input = config["disable_chunked_mm_input"]
+    scheduler = classes[config["async_scheduling"]](
         vllm_config=built,
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(built),
@@ -269,7 +272,6 @@ def new_scheduler(config, model, model_runner_v2):
         # What a multimodal model's budget comes to; the small model here has none.
         scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
         scheduler.encoder_cache_manager = EncoderCacheManager(config["encoder_cache_size"])
-        scheduler.scheduler_config.disable_chunked_mm_input = config["disable_chunked_mm_input"]
     return scheduler
 
 
@@ -325,7 +327,7 @@ def effective(scheduler, config):
         "num_lookahead_tokens": scheduler.num_lookahead_tokens,
         "max_model_len": scheduler.max_model_len,
         "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-        "scheduler": type(scheduler).__name__,
+        "scheduler": (AsyncScheduler if isinstance(scheduler, AsyncScheduler) else Scheduler).__name__,
         "use_v2_model_runner": scheduler.use_v2_model_runner,
         "draft_slots": draft_slots(scheduler.vllm_config),
         **(by_group if has_groups else {}),

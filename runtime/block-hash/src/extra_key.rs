@@ -40,6 +40,17 @@ pub enum ExtraKey<'a> {
     PromptEmbeds(&'a [u8; 32]),
 }
 
+impl<'a> ExtraKey<'a> {
+    /// The key of a multimodal input that has `len` tokens from `offset` on in its prompt, for the tokens from `start` to
+    /// before `end`; none where it has none of these.
+    #[must_use]
+    pub fn of_input(identifier: &'a str, (offset, len): (u32, u32), start: u64, end: u64) -> Option<Self> {
+        let (first, behind) = (u64::from(offset), u64::from(offset) + u64::from(len));
+        let is_inside = len > 0 && first < end && behind > start;
+        is_inside.then(|| Self::MultiModal { identifier, offset: i64::from(offset) - start as i64 })
+    }
+}
+
 impl ExtraKey<'_> {
     /// Place in the order of keys.
     pub(crate) fn rank(&self) -> u8 {

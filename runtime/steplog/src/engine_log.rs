@@ -120,7 +120,7 @@ impl EngineLog {
             wait: Some(load.num_waiting as u64),
             free: Some(load.num_usable_blocks - load.num_active_blocks),
             win: self.window_rows(plan),
-            enc: self.encoder_rows(plan),
+            enc: encoder_rows(plan, |tag| self.id(tag)),
             encf: plan.freed_encoder_items.clone(),
             look: self.lookup_rows(plan),
             sync: plan.has_sync_kv_loads,
@@ -220,13 +220,6 @@ impl EngineLog {
         lookups.map(|one| Lookup(self.id(one.tag), one.local_tokens, one.hit.tokens, one.hit.is_async)).collect()
     }
 
-    fn encoder_rows(&self, plan: &StepPlan) -> Vec<Encoded> {
-        let of_request = plan.encoder_inputs.chunk_by(|one, other| one.tag == other.tag);
-        let row =
-            |inputs: &[EncoderInput]| Encoded(self.id(inputs[0].tag), inputs.iter().map(|one| one.input).collect());
-        of_request.map(row).collect()
-    }
-
     fn event(&mut self, event: KvEvent<'_>, group: Option<u32>) -> StepEvent {
         match event {
             KvEvent::Stored { parent, blocks, .. } => StepEvent::Stored(
@@ -276,6 +269,13 @@ pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<
         drafts: u32::from(entry.num_draft_tokens),
     });
     rows.collect()
+}
+
+/// Items that the encoder computes, with requests named by their tags.
+pub(crate) fn encoder_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<Encoded> {
+    let of_request = plan.encoder_inputs.chunk_by(|one, other| one.tag == other.tag);
+    let row = |inputs: &[EncoderInput]| Encoded(id_of(inputs[0].tag), inputs.iter().map(|one| one.input).collect());
+    of_request.map(row).collect()
 }
 
 fn blocks_of(plan: &StepPlan, entry: &ScheduledRequest) -> Blocks {

@@ -1,5 +1,6 @@
 //! The schema of a live capture, and its lines in terms of [`StepLine`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text};
-use crate::line::{Id, Scheduled, StepLine};
+use crate::line::{Encoded, Id, Scheduled, StepLine};
 
 /// The first line: the scheduler's settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -35,6 +36,26 @@ pub(crate) struct LiveEngine {
     pub(crate) num_spec_tokens: u32,
     #[serde(default)]
     pub(crate) use_v2_model_runner: bool,
+    /// Groups of layers; none for one of full attention.
+    #[serde(default)]
+    pub(crate) groups: Vec<Value>,
+    /// Distance between prefixes whose window is kept.
+    pub(crate) retention: Option<u32>,
+    /// vLLM's `method`, and `multi_module_mtp` for a module for each draft.
+    pub(crate) drafter: Option<String>,
+    #[serde(default)]
+    pub(crate) disable_lookahead_block_hashes: bool,
+    /// Derived from the drafter.
+    pub(crate) num_lookahead_tokens: Option<u32>,
+    pub(crate) num_hash_lookahead_tokens: Option<u32>,
+    /// Drafts by the size of the batch: `[first, last, tokens]`.
+    #[serde(default)]
+    pub(crate) spec_by_batch: Vec<Vec<u32>>,
+    /// The encoder's budget and cache, of models with multimodal inputs.
+    pub(crate) max_num_encoder_input_tokens: Option<u32>,
+    pub(crate) encoder_cache_size: Option<u32>,
+    #[serde(default)]
+    pub(crate) disable_chunked_mm_input: bool,
     pub(crate) free_blocks_at_start: Option<u32>,
     /// Monotonic seconds at which the scheduler was made.
     #[serde(default, rename = "t")]
@@ -55,6 +76,40 @@ pub(crate) struct LiveAdded {
     /// Wall-clock seconds.
     pub(crate) arrival: f64,
     pub(crate) lora: Option<u32>,
+    /// Multimodal items, in the order of their places.
+    #[serde(default)]
+    pub(crate) media: Vec<LiveItem>,
+    /// Its prompt may go on (streaming inputs).
+    #[serde(default)]
+    pub(crate) resumable: bool,
+}
+
+/// A multimodal item: `[identifier, offset, length]`, and behind them runs of places that embeddings replace, each
+/// `[start, end]` within the item, where there are others between them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum LiveItem {
+    Whole(String, u32, u32),
+    Runs(String, u32, u32, Vec<(u32, u32)>),
+}
+
+impl LiveItem {
+    /// Its identifier, its first place and the number of its places.
+    pub(crate) fn place(&self) -> (&str, u32, u32) {
+        match self {
+            Self::Whole(identifier, offset, len) | Self::Runs(identifier, offset, len, _) => {
+                (identifier, *offset, *len)
+            }
+        }
+    }
+
+    /// Runs of embeddings, where not all places take one.
+    pub(crate) fn runs(&self) -> Option<&[(u32, u32)]> {
+        match self {
+            Self::Whole(..) => None,
+            Self::Runs(.., runs) => Some(runs),
+        }
+    }
 }
 
 /// One step.
@@ -63,10 +118,23 @@ pub(crate) struct LiveStep {
     pub(crate) step: u64,
     pub(crate) added: Vec<LiveAdded>,
     pub(crate) aborted: Vec<String>,
+    /// Monotonic seconds at which each was aborted, perhaps while an earlier step was in flight; none where the capture
+    /// does not say it.
+    #[serde(default)]
+    pub(crate) aborted_at: Vec<f64>,
     /// Flushed to the workers.
     pub(crate) finished: Vec<String>,
     pub(crate) preempted: Vec<String>,
     pub(crate) sched: Vec<Scheduled>,
+    /// Items that the encoder computes.
+    #[serde(default)]
+    pub(crate) enc: Vec<Encoded>,
+    /// Identifiers of items that have left the encoder cache since the step before.
+    #[serde(default)]
+    pub(crate) encf: Vec<String>,
+    /// Drafts that requests got since the step before; none where the capture does not say them.
+    #[serde(default)]
+    pub(crate) drafts: Option<BTreeMap<String, u32>>,
     pub(crate) total: u32,
     pub(crate) running: u64,
     pub(crate) waiting: u64,
@@ -147,6 +215,7 @@ fn step_line(step: &LiveStep) -> StepLine {
         abort: step.aborted.iter().map(named).collect(),
         s: Some(step.step),
         sched: Some(step.sched.clone()),
+        enc: step.enc.clone(),
         tot: Some(step.total),
         pre: names(&step.preempted),
         flush: names(&step.finished),

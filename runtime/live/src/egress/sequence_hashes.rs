@@ -108,10 +108,10 @@ impl SequenceHashes {
 pub(super) fn extra_keys(keys: &BlockKeys, start: u64, len: u64) -> Vec<ExtraKey<'_>> {
     let end = start + len;
     let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });
-    let is_inside = |offset: u64, tokens: u32| tokens > 0 && offset < end && offset + u64::from(tokens) > start;
-    let media = keys.media.iter().filter(|medium| is_inside(medium.offset.into(), medium.tokens)).map(|medium| {
-        ExtraKey::MultiModal { identifier: &medium.identifier, offset: i64::from(medium.offset) - start as i64 }
-    });
+    let media = keys
+        .media
+        .iter()
+        .filter_map(|medium| ExtraKey::of_input(&medium.identifier, (medium.offset, medium.tokens), start, end));
     let salt = keys.cache_salt.as_deref().filter(|_| start == 0).map(ExtraKey::CacheSalt);
     lora.into_iter().chain(media).chain(salt).collect()
 }

@@ -5,16 +5,15 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vcr_core::{
-    CapacityPolicy, Drafter, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim,
-};
+use vcr_block_hash::HashRules;
+use vcr_core::{EngineConfig, SchedulerRules};
 
-use super::case::checked;
+use super::capture_settings::engine_config;
 use super::report::CaseReport;
-use super::scope::{check_engine_args, check_live_engine, prefill_schedule_interval, rules_of};
+use super::scope::{check_engine_args, check_live_engine, check_live_request, hash_rules_of, rules_of};
 use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, read_whole, resolved};
-use crate::live::{LiveEngine, LiveLog};
+use crate::live::LiveLog;
 
 /// `engine.json`.
 #[derive(Deserialize)]
@@ -42,6 +41,7 @@ struct LiveTokens {
 pub(super) struct Capture {
     pub(super) config: EngineConfig,
     pub(super) args: Map<String, Value>,
+    pub(super) hash_rules: HashRules,
     pub(super) log: LiveLog,
     /// Prompts and outputs, by id; those that are missing are not known.
     pub(super) prompts: HashMap<String, Vec<u32>>,
@@ -60,19 +60,23 @@ impl Capture {
                 SchedulerRules::V0_32
             }
         };
-        check_engine_args(&file.engine_args).map_err(refuse)?;
         let log = LiveLog::read(&folder.join("steps.jsonl"))?;
+        check_engine_args(&file.engine_args, &log.engine).map_err(refuse)?;
         check_live_engine(&log.engine, &file.engine_args)
             .map_err(|what| LogError::out_of_scope(&log.path, Some(1), what))?;
-        let config = engine_config(&log.engine, &file.engine_args, rules)
-            .map_err(|problem| LogError::line(&log.path, 1, problem))?;
+        for (line, step) in &log.steps {
+            let checked = step.added.iter().try_for_each(check_live_request);
+            checked.map_err(|what| LogError::out_of_scope(&log.path, Some(*line), what))?;
+        }
+        let config = engine_config(&log, &file.engine_args, rules)?;
+        let hash_rules = file.vllm.as_deref().map_or(HashRules::V0_31, hash_rules_of);
         let path = resolved(&folder.join("requests.jsonl"));
         let prompts = read_all::<LiveRequest>(&path)?;
         let prompts = by_id(&path, prompts.into_iter().map(|(line, request)| (line, request.id, request.prompt)))?;
         let path = resolved(&folder.join("tokens.jsonl"));
         let outputs = if is_there(&path) { read_all::<LiveTokens>(&path)? } else { Vec::new() };
         let outputs = by_id(&path, outputs.into_iter().map(|(line, request)| (line, request.id, request.tokens)))?;
-        Ok(Self { config, args: file.engine_args, log, prompts, outputs })
+        Ok(Self { config, args: file.engine_args, hash_rules, log, prompts, outputs })
     }
 
     /// The request that the caller knows: of `n` samples each has its index
@@ -100,54 +104,4 @@ fn by_id(
         known.insert(id, tokens);
     }
     Ok(known)
-}
-
-fn engine_config(
-    engine: &LiveEngine,
-    args: &Map<String, Value>,
-    rules: SchedulerRules,
-) -> Result<EngineConfig, String> {
-    let policy = match engine.policy.as_str() {
-        "fcfs" => Policy::Fcfs,
-        "priority" => Policy::Priority,
-        other => return Err(format!("`policy` must be fcfs or priority, but is \"{other}\"")),
-    };
-    let adaptive = args.get("long_prefill_token_threshold_adaptive").and_then(Value::as_bool);
-    checked(EngineConfigInput {
-        block_size: engine.block_size,
-        num_gpu_blocks: engine.num_gpu_blocks,
-        max_num_seqs: engine.max_num_seqs,
-        max_num_batched_tokens: engine.max_num_batched_tokens,
-        max_num_scheduled_tokens: engine.max_num_scheduled_tokens,
-        prefill_schedule_interval: prefill_schedule_interval(args),
-        max_model_len: Some(engine.max_model_len),
-        policy,
-        enable_prefix_caching: engine.prefix_caching,
-        enable_chunked_prefill: engine.chunked_prefill,
-        long_prefill_token_threshold: engine.long_prefill_token_threshold,
-        adaptive_long_prefill: adaptive.unwrap_or(false),
-        watermark: engine.watermark,
-        scheduler_reserve_full_isl: engine.reserve_full_isl,
-        capacity: CapacityPolicy::Preempt,
-        victim: Victim::Newest,
-        reservations: Reservations::InSteps,
-        max_num_active_seqs: engine.max_num_active_reqs,
-        max_loras: engine.max_loras.unwrap_or(0),
-        max_extra_tokens_per_step: 0,
-        num_speculative_tokens: engine.num_spec_tokens,
-        drafter: Drafter::Ngram,
-        disable_lookahead_block_hashes: false,
-        async_scheduling: engine.async_scheduling,
-        pipeline_parallel_size: 1,
-        decode_context_parallel_size: 1,
-        draft_ranges: Vec::new(),
-        rules,
-        kv_tiers: None,
-        kv_connector: None,
-        kv_cache_groups: Vec::new(),
-        prefix_cache_retention_interval: None,
-        max_num_encoder_input_tokens: None,
-        encoder_cache_size: None,
-        disable_chunked_mm_input: false,
-    })
 }

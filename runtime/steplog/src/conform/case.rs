@@ -7,11 +7,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use vcr_core::{
-    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvConnector,
-    KvRole, LoadFailures, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
+    CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvConnector, KvRole,
+    LoadFailures, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
 };
 
 use super::case_connector::CaseConnector;
+use super::case_group::CaseGroup;
 use super::scope::rules_of;
 use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text, read_whole, unknown_key};
@@ -102,49 +103,6 @@ impl From<PolicyName> for Policy {
 
 fn one() -> u32 {
     1
-}
-
-/// A group of layers.
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-enum CaseGroup {
-    Full {
-        block_size: u32,
-        #[serde(default)]
-        drafter: bool,
-    },
-    SlidingWindow {
-        block_size: u32,
-        window: u32,
-        #[serde(default)]
-        drafter: bool,
-    },
-    ChunkedLocal {
-        block_size: u32,
-        window: u32,
-    },
-    Mamba {
-        block_size: u32,
-        checkpoint: Option<u32>,
-    },
-}
-
-impl From<&CaseGroup> for KvCacheGroup {
-    fn from(group: &CaseGroup) -> Self {
-        let (kind, block_size, has_drafter) = match *group {
-            CaseGroup::Full { block_size, drafter } => (KvCacheKind::FullAttention, block_size, drafter),
-            CaseGroup::SlidingWindow { block_size, window, drafter } => {
-                (KvCacheKind::SlidingWindow { window_tokens: window }, block_size, drafter)
-            }
-            CaseGroup::ChunkedLocal { block_size, window } => {
-                (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size, false)
-            }
-            CaseGroup::Mamba { block_size, checkpoint } => {
-                (KvCacheKind::Mamba { checkpoint_tokens: checkpoint }, block_size, false)
-            }
-        };
-        Self { kind, block_size: Some(block_size), has_drafter }
-    }
 }
 
 /// A line of `requests.jsonl`.
@@ -425,10 +383,7 @@ fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static
 /// Settings that a scheduler derives from the lengths of blocks and the steps in flight.
 fn expected_of_blocks(config: &EngineConfig) -> [(&'static str, Value, &'static str); 3] {
     let in_flight = u64::from(config.max_num_batched_tokens) * config.max_steps_in_flight() as u64;
-    // Without prefix caching a state is one of a whole sequence.
-    let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching;
-    let longest = if has_long_blocks { config.max_model_len().into() } else { 1 };
-    let scheduled = least_common_multiple(config.aligned_tokens().into(), longest);
+    let scheduled = scheduler_block_size(config);
     [
         ("scheduler_block_size", json!(scheduled), "the least common multiple of all block sizes"),
         ("hash_block_size", json!(config.block_size), "`block_size` is the length that is hashed"),
@@ -447,12 +402,20 @@ fn expected_of_drafter(config: &EngineConfig) -> [(&'static str, Value, &'static
     ]
 }
 
-fn least_common_multiple(a: u64, b: u64) -> u64 {
+/// The length that a scheduler rounds to: the least common multiple of all block sizes.
+pub(super) fn scheduler_block_size(config: &EngineConfig) -> u64 {
+    // Without prefix caching a state is one of a whole sequence.
+    let has_long_blocks = config.keeps_states() && !config.enable_prefix_caching;
+    let (aligned, longest) = (config.aligned_tokens().into(), config.max_model_len().into());
+    if has_long_blocks { aligned / greatest_common_divisor(aligned, longest) * longest } else { aligned }
+}
+
+pub(super) fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     let (mut divisor, mut rest) = (a, b);
     while rest > 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    a / divisor * b
+    divisor
 }
 
 fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {

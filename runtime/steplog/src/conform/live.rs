@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 
-use vcr_core::{Engine, Prompt, RequestId, RequestSpec, StopRules};
+use vcr_core::{Engine, Prompt, PromptItem, RequestId, RequestSpec, StopRules};
 
 use super::answers::RecordedTokens;
 use super::capture::Capture;
 use super::live_events::EventCheck;
 use super::report::{CaseReport, Difference};
 use super::scope::ADDED_TWICE;
-use crate::engine_log::{reason_word, scheduled_rows, stop_word};
+use crate::engine_log::{encoder_rows, reason_word, scheduled_rows, stop_word};
 use crate::error::LogError;
 use crate::line::{Id, hide_resumed};
-use crate::live::{LiveAdded, LiveStep, sorted};
+use crate::live::{LiveAdded, LiveItem, LiveStep, sorted};
 
 pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     let mut report = CaseReport::new(folder);
@@ -31,6 +31,10 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
         let (index, outcome) = match act {
             Act::Schedule(index) => (index, replay.schedule(&steps, index, &mut report)),
             Act::Update(index) => (index, replay.update(&steps, index, &mut report)),
+            Act::Abort(index, place) => {
+                replay.abort(&steps[index].aborted[place]);
+                continue;
+            }
         };
         if let Err(failure) = outcome {
             let line = capture.log.steps[index].0;
@@ -49,6 +53,8 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
 enum Act {
     Schedule(usize),
     Update(usize),
+    /// Of a step, whose line says when each was aborted.
+    Abort(usize, usize),
 }
 
 /// Schedules and updates in the order of their times, or one after the other
@@ -59,6 +65,9 @@ fn acts(steps: &[&LiveStep]) -> Vec<Act> {
     for (index, step) in steps.iter().enumerate() {
         let begin = step.t.first().copied().unwrap_or(latest).max(latest);
         latest = step.t.get(2).copied().unwrap_or(begin).max(begin);
+        if step.aborted_at.len() == step.aborted.len() {
+            acts.extend((0..).zip(&step.aborted_at).map(|(place, at)| (*at, Act::Abort(index, place))));
+        }
         acts.push((step.t.first().copied().unwrap_or(begin), Act::Schedule(index)));
         acts.push((step.t.get(2).copied().unwrap_or(latest), Act::Update(index)));
     }
@@ -116,12 +125,19 @@ struct Replay<'a> {
     in_flight: VecDeque<usize>,
     answers: RecordedTokens,
     events: EventCheck,
+    /// Identifiers of multimodal items; the core knows each by its place here.
+    identities: Vec<String>,
 }
 
 impl<'a> Replay<'a> {
     fn new(capture: &'a Capture, events: EventCheck) -> Self {
         let mut engine = Engine::new(capture.config.clone());
-        engine.pool_mut().record_events(true);
+        if events.has_places() {
+            let lookahead_tokens = capture.config.drafting().hash_lookahead_tokens;
+            engine.pool_mut().record_events_with_places(lookahead_tokens);
+        } else {
+            engine.pool_mut().record_events(true);
+        }
         Self {
             capture,
             engine,
@@ -132,6 +148,7 @@ impl<'a> Replay<'a> {
             in_flight: VecDeque::new(),
             answers: RecordedTokens::of(capture),
             events,
+            identities: Vec::new(),
         }
     }
 
@@ -143,6 +160,7 @@ impl<'a> Replay<'a> {
         for added in &step.added {
             self.add(added)?;
         }
+        // Those whose time is known have been, unless they came with this step.
         for name in &step.aborted {
             self.abort(name);
         }
@@ -158,6 +176,15 @@ impl<'a> Replay<'a> {
             hide_resumed(&mut rows);
         }
         report.compare("sched", &rows, &step.sched)?;
+        let encoded = encoder_rows(plan, |tag| Id::Name(self.names[tag as usize].clone()));
+        if !(encoded.is_empty() && step.enc.is_empty()) {
+            report.compare("enc", &encoded, &step.enc)?;
+        }
+        let freed: Vec<&String> =
+            plan.freed_encoder_items.iter().map(|&identity| &self.identities[identity as usize]).collect();
+        if !(freed.is_empty() && step.encf.is_empty()) {
+            report.compare("encf", &freed, &step.encf.iter().collect())?;
+        }
         report.compare("total", &plan.total_num_scheduled_tokens, &step.total)?;
         report.compare("preempted", &self.sorted_names(&plan.preempted), &sorted(&step.preempted))?;
         let ended = std::mem::take(&mut self.ended);
@@ -207,10 +234,12 @@ impl<'a> Replay<'a> {
     }
 
     /// An abort that arrives while a step runs is logged with the next one, but
-    /// handled before the outputs of this one.
+    /// handled before the outputs of this one. Where its time is not known, it
+    /// is one of a request without outputs.
     fn abort_before_outputs(&mut self, steps: &[&LiveStep], index: usize) {
         let step = steps[index];
-        for name in steps.get(index + 1).into_iter().flat_map(|next| &next.aborted) {
+        let next = steps.get(index + 1).filter(|next| next.aborted_at.is_empty());
+        for name in next.into_iter().flat_map(|next| &next.aborted) {
             let is = |other: &String| other == name;
             let scheduled = step.sched.iter().any(|entry| matches!(&entry.request, Id::Name(other) if is(other)));
             if scheduled && !step.emitted.iter().any(|(other, _)| is(other)) {
@@ -242,27 +271,49 @@ impl<'a> Replay<'a> {
         self.tags.insert(name.clone(), tag);
         self.names.push(name.clone());
         self.live.insert(tag, id);
-        if added.lora.is_some() {
-            self.events.has_adapter(tag);
-        }
+        self.events.added(tag, added);
         Ok(())
     }
 
-    fn prompt(&self, added: &LiveAdded, tag: u64) -> Result<Prompt, String> {
+    fn prompt(&mut self, added: &LiveAdded, tag: u64) -> Result<Prompt, String> {
         let LiveAdded { id: name, prompt: len, .. } = added;
         let blocks = self.engine.config().hashed_blocks();
         let salt = added.lora.map_or(0, |lora| u64::from(lora) + 1);
+        let items: Vec<PromptItem> = added.media.iter().map(|item| self.item(item)).collect();
+        let is_within = |item: &PromptItem| item.end_tokens() <= *len;
+        if !items.iter().all(is_within) {
+            return Err(format!("`added`: an item of request {name} ends behind its prompt of {len} tokens"));
+        }
         match self.capture.prompts.get(self.capture.caller_id(name)) {
-            Some(tokens) if tokens.len() == *len as usize => Ok(Prompt::of_tokens(tokens.clone(), blocks, salt)),
+            Some(tokens) if tokens.len() == *len as usize => {
+                Ok(Prompt::of_tokens_with_items(tokens.clone(), blocks, salt, items))
+            }
             Some(tokens) => Err(format!(
                 "`added`: request {name} reached the scheduler with {len} prompt tokens, but `requests.jsonl` has {}",
                 tokens.len()
             )),
+            None if !items.is_empty() => {
+                Err(format!("`added`: request {name} has multimodal items, and `requests.jsonl` has no prompt of it"))
+            }
             None => {
                 let mut prompt = Prompt::new(blocks, salt);
                 prompt.push_run(tag, 0, *len);
                 Ok(prompt)
             }
+        }
+    }
+
+    fn item(&mut self, item: &LiveItem) -> PromptItem {
+        let (identifier, offset, len) = item.place();
+        let known = self.identities.iter().position(|known| known == identifier);
+        let identity = known.unwrap_or_else(|| {
+            self.identities.push(identifier.to_owned());
+            self.identities.len() - 1
+        });
+        let placed = PromptItem::new(identity as u64, offset, len);
+        match item.runs() {
+            Some(runs) => placed.with_embed_runs(runs.iter().map(|&(start, end)| start..end)),
+            None => placed,
         }
     }
 
@@ -282,6 +333,9 @@ impl<'a> Replay<'a> {
     fn next_drafts(&self, steps: &[&LiveStep], index: usize) -> HashMap<u64, u32> {
         if self.engine.config().num_speculative_tokens == 0 || self.engine.config().async_scheduling {
             return HashMap::new();
+        }
+        if let Some(drafts) = steps.get(index + 1).and_then(|next| next.drafts.as_ref()) {
+            return drafts.iter().filter_map(|(name, drafts)| Some((*self.tags.get(name)?, *drafts))).collect();
         }
         let mut drafts = BTreeMap::new();
         for step in &steps[index + 1..] {

@@ -11,17 +11,19 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use vcr_block_hash::{BlockHasher, EngineHashes, HashAlgorithm, HashRules, Seed};
+use serde_json::{Value, json};
+use vcr_block_hash::{BlockHasher, HashAlgorithm, Seed};
+use vcr_core::EngineConfig;
 use vcr_core::hash::BlockHash;
-use vcr_core::kv_event::{KvEvent, KvEventLog};
+use vcr_core::kv_event::{KvEvent, KvEventLog, StoredPlaces};
 
-use super::answers::FIRST_UNKNOWN_TOKEN;
+use super::block_names::{BlockNames, Named};
 use super::capture::Capture;
 use super::report::{CaseReport, Difference, EventPlace};
 use super::scope::EventScope;
 use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, resolved};
+use crate::live::LiveAdded;
 
 /// A line of `kv_events.jsonl`.
 #[derive(Deserialize)]
@@ -47,7 +49,7 @@ struct LiveStored {
     medium: Option<String>,
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
-    lookahead_token_ids: Option<Value>,
+    lookahead_token_ids: Option<Vec<Vec<u32>>>,
 }
 
 impl LiveEvent {
@@ -80,6 +82,14 @@ struct Captured {
     events: Vec<LiveEvent>,
 }
 
+/// An event of the core.
+struct OurEvent<'a> {
+    group: u32,
+    event: KvEvent<'a>,
+    places: Option<StoredPlaces<'a>>,
+    named: Option<Named>,
+}
+
 /// Compares an engine's events with a capture.
 pub(super) struct EventCheck {
     /// By number; none where no events were captured.
@@ -87,10 +97,13 @@ pub(super) struct EventCheck {
     /// Number of the next batch.
     next_seq: u64,
     not_captured: u64,
-    theirs_of: HashMap<BlockHash, u64>,
-    ours_of: HashMap<u64, BlockHash>,
+    /// By group.
+    theirs_of: HashMap<(u32, BlockHash), u64>,
+    ours_of: HashMap<(u32, u64), BlockHash>,
     /// None where vLLM's seed is not known.
-    hashes: Option<EngineHashes>,
+    names: Option<BlockNames>,
+    /// Whether events have the places of blocks.
+    has_places: bool,
     /// Requests with an adapter: vLLM hashes its path too, which no event has.
     with_adapter: HashSet<u64>,
 }
@@ -98,30 +111,48 @@ pub(super) struct EventCheck {
 impl EventCheck {
     pub(super) fn read(folder: &Path, capture: &Capture, report: &mut CaseReport) -> Result<Self, LogError> {
         let path = folder.join("kv_events.jsonl");
-        let block_size = capture.config.block_size;
+        let config = &capture.config;
         let captured = if is_there(&path) {
-            Some(captured(&resolved(&path), block_size)?)
+            Some(captured(&resolved(&path), config)?)
         } else {
             report.notes.push("no `kv_events.jsonl`, so KV events are not compared".to_owned());
             None
         };
-        let hasher =
-            hasher(&capture.args, report).map_err(|error| LogError::file(folder.join("engine.json"), error))?;
-        let hashes = NonZeroU32::new(block_size).zip(hasher).map(|(size, hasher)| EngineHashes::new(hasher, size));
+        let hasher = hasher(capture, report).map_err(|error| LogError::file(folder.join("engine.json"), error))?;
+        let lookahead_tokens = config.drafting().hash_lookahead_tokens;
+        let has_places = config.has_kv_cache_groups() || lookahead_tokens > 0;
+        let names = NonZeroU32::new(config.hashed_blocks().size_tokens).zip(hasher).map(|(size, hasher)| {
+            if has_places {
+                BlockNames::of_sequences(hasher, size, lookahead_tokens)
+            } else {
+                BlockNames::chained(hasher, size)
+            }
+        });
         Ok(Self {
             captured,
             next_seq: 0,
             not_captured: 0,
             theirs_of: HashMap::new(),
             ours_of: HashMap::new(),
-            hashes,
+            names,
+            has_places,
             with_adapter: HashSet::new(),
         })
     }
 
-    /// A request names an adapter.
-    pub(super) fn has_adapter(&mut self, tag: u64) {
-        self.with_adapter.insert(tag);
+    /// Whether the core is to record the places of blocks.
+    pub(super) fn has_places(&self) -> bool {
+        self.has_places
+    }
+
+    /// A request with these items, and perhaps an adapter.
+    pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
+        if added.lora.is_some() {
+            self.with_adapter.insert(tag);
+        }
+        if let Some(names) = self.names.as_mut().filter(|_| !added.media.is_empty()) {
+            names.has_items(tag, &added.media);
+        }
     }
 
     /// Compares what a step published.
@@ -137,13 +168,14 @@ impl EventCheck {
         if theirs.is_none() {
             self.not_captured += 1;
         }
-        for (index, event) in log.iter().enumerate() {
-            let known = self.vllm_hashes(event);
+        let with_places = self.has_places.then(|| log.iter_with_places()).into_iter().flatten();
+        let alone = (!self.has_places).then(|| log.iter()).into_iter().flatten().map(|event| (0, event, None));
+        for (index, (group, event, places)) in with_places.chain(alone).enumerate() {
+            let ours = OurEvent { group, named: self.vllm_names(group, event, places.as_ref()), event, places };
             let Some(Captured { line, events }) = &theirs else { continue };
             let place = EventPlace { line: *line, event: index };
             let Some(theirs) = events.get(index) else { break };
-            self.event(event, theirs, known.as_deref(), report)
-                .map_err(|difference| Difference { event: Some(place), ..difference })?;
+            self.event(&ours, theirs, report).map_err(|difference| Difference { event: Some(place), ..difference })?;
         }
         if let Some(Captured { line, events }) = &theirs {
             let place = EventPlace { line: *line, event: events.len().min(log.len()) };
@@ -154,46 +186,34 @@ impl EventCheck {
         Ok(())
     }
 
-    /// Our event's blocks as vLLM hashes them, where all tokens are known.
-    fn vllm_hashes(&mut self, event: KvEvent<'_>) -> Option<Vec<u64>> {
-        let hashes = self.hashes.as_mut()?;
-        match event {
-            KvEvent::Stored { tag, parent, blocks, tokens } => {
-                let unknown = tokens.is_empty() || tokens.iter().any(|&token| token >= FIRST_UNKNOWN_TOKEN);
-                if unknown || self.with_adapter.contains(&tag) {
-                    return None;
-                }
-                let mut digests = Vec::new();
-                // Unknown if a block before this one has unknown tokens.
-                hashes.stored(parent, blocks, tokens, |_| &[], &mut digests).ok()?;
-                Some(digests.iter().map(|digest| digest.low_u64()).collect())
-            }
-            KvEvent::Removed(block) => Some(vec![hashes.removed(block).ok()?.low_u64()]),
-            KvEvent::Cleared => {
-                hashes.cleared();
-                None
-            }
-        }
+    /// Our event's blocks as vLLM names them, where all tokens are known.
+    fn vllm_names(&mut self, group: u32, event: KvEvent<'_>, places: Option<&StoredPlaces<'_>>) -> Option<Named> {
+        let has_adapter = matches!(event, KvEvent::Stored { tag, .. } if self.with_adapter.contains(&tag));
+        self.names.as_mut().filter(|_| !has_adapter)?.of_event(group, event, places)
     }
 
-    fn event(
-        &mut self,
-        ours: KvEvent<'_>,
-        theirs: &LiveEvent,
-        known: Option<&[u64]>,
-        report: &mut CaseReport,
-    ) -> Result<(), Difference> {
+    fn event(&mut self, ours: &OurEvent<'_>, theirs: &LiveEvent, report: &mut CaseReport) -> Result<(), Difference> {
         report.events += 1;
-        let their_blocks = match (ours, theirs) {
+        let (group, known) = (ours.group, ours.named.as_ref());
+        if self.has_places && !matches!(ours.event, KvEvent::Cleared) {
+            report.compare("group of a KV event", &group, &theirs.scope().group.unwrap_or(0))?;
+        }
+        let their_blocks = match (ours.event, theirs) {
             (KvEvent::Stored { parent, blocks, tokens, .. }, LiveEvent::BlockStored(theirs)) => {
                 report.compare("blocks of a stored event", &blocks.len(), &theirs.block_hashes.len())?;
                 let has_parent = theirs.parent_block_hash.is_some();
                 report.compare("whether a stored event has a parent", &parent.is_some(), &has_parent)?;
                 if let Some((ours, theirs)) = parent.zip(theirs.parent_block_hash) {
-                    self.same_block("parent of a stored event", ours, theirs, report)?;
+                    self.same_block("parent of a stored event", (group, ours), theirs, report)?;
                 }
                 if known.is_some() {
                     report.compare("tokens of a stored event", &tokens, &theirs.token_ids.as_slice())?;
+                }
+                if let Some((places, size)) = ours.places.as_ref().zip(theirs.block_size) {
+                    report.compare("block size of a stored event", &places.block_tokens, &size)?;
+                }
+                if let Some((known, behind)) = known.zip(theirs.lookahead_token_ids.as_ref()) {
+                    report.compare("tokens behind the blocks of a stored event", &known.behind, behind)?;
                 }
                 &theirs.block_hashes
             }
@@ -202,21 +222,21 @@ impl EventCheck {
                 block_hashes
             }
             (KvEvent::Cleared, LiveEvent::AllBlocksCleared) => return Ok(()),
-            _ => return report.compare("kind of a KV event", &kind_of(ours), &their_kind(theirs)),
+            (ours, _) => return report.compare("kind of a KV event", &kind_of(ours), &their_kind(theirs)),
         };
         if let Some(known) = known {
-            report.compare("block hashes", &known, &their_blocks.as_slice())?;
-            report.hashes += known.len() as u64;
+            report.compare("block hashes", &known.blocks, their_blocks)?;
+            report.hashes += known.blocks.len() as u64;
         }
-        match ours {
+        match ours.event {
             KvEvent::Stored { blocks, .. } => {
                 for (&ours, &theirs) in blocks.iter().zip(their_blocks) {
-                    self.same_block("blocks of a stored event", ours, theirs, report)?;
+                    self.same_block("blocks of a stored event", (group, ours), theirs, report)?;
                 }
             }
             KvEvent::Removed(ours) => {
                 for &theirs in their_blocks {
-                    self.same_block("block of a removed event", ours, theirs, report)?;
+                    self.same_block("block of a removed event", (group, ours), theirs, report)?;
                 }
             }
             KvEvent::Cleared => {}
@@ -227,12 +247,12 @@ impl EventCheck {
     fn same_block(
         &mut self,
         field: &'static str,
-        ours: BlockHash,
+        (group, ours): (u32, BlockHash),
         theirs: u64,
         report: &mut CaseReport,
     ) -> Result<(), Difference> {
-        let known_theirs = *self.theirs_of.entry(ours).or_insert(theirs);
-        let known_ours = *self.ours_of.entry(theirs).or_insert(ours);
+        let known_theirs = *self.theirs_of.entry((group, ours)).or_insert(theirs);
+        let known_ours = *self.ours_of.entry((group, theirs)).or_insert(ours);
         if known_theirs != theirs || known_ours != ours {
             return Err(Difference { field, ours: json!(known_theirs), theirs: json!(theirs), event: None });
         }
@@ -252,7 +272,7 @@ impl EventCheck {
             let why = "published before the capture's subscriber had joined, or lost";
             report.notes.push(format!("batches of KV events missing from the capture: {} ({why})", self.not_captured));
         }
-        if !self.with_adapter.is_empty() && self.hashes.is_some() {
+        if !self.with_adapter.is_empty() && self.names.is_some() {
             let why = "an adapter's path is hashed too, and the capture does not have it";
             report.notes.push(format!("hashes of requests with adapters are not compared: {why}"));
         }
@@ -260,11 +280,11 @@ impl EventCheck {
     }
 }
 
-fn captured(path: &Path, block_size: u32) -> Result<HashMap<u64, Captured>, LogError> {
+fn captured(path: &Path, config: &EngineConfig) -> Result<HashMap<u64, Captured>, LogError> {
     let mut captured = HashMap::new();
     for (line, LiveBatch { seq, batch: (_, events, _) }) in read_all::<LiveBatch>(path)? {
         for event in &events {
-            event.scope().check(block_size).map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
+            event.scope().check(config).map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
         }
         if captured.insert(seq, Captured { line, events }).is_some() {
             return Err(LogError::line(path, line, format_args!("`seq`: batch {seq} is there twice")));
@@ -274,17 +294,16 @@ fn captured(path: &Path, block_size: u32) -> Result<HashMap<u64, Captured>, LogE
 }
 
 /// None where vLLM's seed is not known.
-fn hasher(engine_args: &Map<String, Value>, report: &mut CaseReport) -> Result<Option<BlockHasher>, String> {
-    let named = engine_args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
+fn hasher(capture: &Capture, report: &mut CaseReport) -> Result<Option<BlockHasher>, String> {
+    let named = capture.args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
     let algorithm: HashAlgorithm =
         named.parse().map_err(|error| format!("`engine_args.prefix_caching_hash_algo`: {error}"))?;
-    // The lines replayed here hash alike.
-    let line = HashRules::V0_31;
-    if BlockHasher::draws_seed(algorithm, line) {
+    let rules = capture.hash_rules;
+    if BlockHasher::draws_seed(algorithm, rules) {
         report.notes.push(format!("{named} hashes start from a seed that is drawn at start-up: not compared"));
         return Ok(None);
     }
-    Ok(Some(BlockHasher::new(algorithm, line, Seed::Unset { random: [0; 32] })))
+    Ok(Some(BlockHasher::new(algorithm, rules, Seed::Unset { random: [0; 32] })))
 }
 
 fn kind_of(event: KvEvent<'_>) -> &'static str {

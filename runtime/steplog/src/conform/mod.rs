@@ -10,9 +10,12 @@
 //! of nearly the same thing would prove nothing.
 
 mod answers;
+mod block_names;
 mod capture;
+mod capture_settings;
 mod case;
 mod case_connector;
+mod case_group;
 mod live;
 mod live_events;
 mod report;

@@ -1,9 +1,10 @@
 //! Features that the core lacks, and how a recording shows them.
 
 use serde_json::{Map, Value};
-use vcr_core::{NamedValue, SchedulerRules};
+use vcr_block_hash::HashRules;
+use vcr_core::{Drafter, EngineConfig, KvCacheKind, NamedValue, SchedulerRules};
 
-use crate::live::LiveEngine;
+use crate::live::{LiveAdded, LiveEngine};
 
 /// vLLM's words are "duplicate request id".
 pub(super) const ADDED_TWICE: &str =
@@ -16,6 +17,13 @@ pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
         let [first, .., last] = SchedulerRules::NAMES else { return String::new() };
         format!("recorded with vLLM \"{version}\"; the rules known here are those of {} to {}", first.0, last.0)
     })
+}
+
+/// The rules of block hashes of a release.
+pub(super) fn hash_rules_of(version: &str) -> HashRules {
+    let mut parts = version.split(['.', '+']).map_while(|part| part.parse().ok());
+    let release = parts.next().zip(parts.next());
+    release.and_then(|(major, minor)| HashRules::of_release(major, minor)).unwrap_or(HashRules::V0_31)
 }
 
 /// Engine arguments that must be absent, null or off, and what they ask for.
@@ -39,12 +47,13 @@ const MUST_BE_ONE: &[(&str, &str)] = &[
 /// how many drafts there are.
 const DRAFTERS: &[&str] = &["ngram", "suffix"];
 
-/// Checks the arguments of a live engine.
-pub(super) fn check_engine_args(args: &Map<String, Value>) -> Result<(), String> {
+/// Checks the arguments of a live engine, whose first line may name its drafter.
+pub(super) fn check_engine_args(args: &Map<String, Value>, engine: &LiveEngine) -> Result<(), String> {
     for (key, value) in args {
         let name = key.trim_start_matches('-').replace('-', "_");
         let is = |(known, _): &&(&str, &str)| *known == name;
-        if let Some((_, what)) = MUST_BE_OFF.iter().find(is).filter(|_| !is_off(value)) {
+        let is_named = name == "spec_model" && engine.drafter.is_some();
+        if let Some((_, what)) = MUST_BE_OFF.iter().find(is).filter(|_| !is_off(value) && !is_named) {
             return Err(format!("`engine_args.{key}` is {value}: {what}"));
         }
         if let Some((_, what)) = MUST_BE_ONE.iter().find(is).filter(|_| !is_at_most_one(value)) {
@@ -54,7 +63,7 @@ pub(super) fn check_engine_args(args: &Map<String, Value>) -> Result<(), String>
     if prefill_schedule_interval(args) > 1 && !argument(args, "data_parallel_size").is_none_or(is_at_most_one) {
         return Err("`engine_args.prefill_schedule_interval`: steps that ranks count together".to_owned());
     }
-    drafter(args).map(drop)
+    if engine.drafter.is_some() { Ok(()) } else { drafter(args).map(drop) }
 }
 
 fn argument<'a>(args: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
@@ -86,8 +95,8 @@ fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
         None => Err("`engine_args.speculative_config` names no `method`".to_owned()),
         Some(method) => match method.as_str().filter(|name| DRAFTERS.contains(name)) {
             None => Err(format!(
-                "`engine_args.speculative_config.method` is {method}: drafters with KV of their own look ahead; \
-                 known here are {}",
+                "`engine_args.speculative_config.method` is {method}: drafters with KV of their own look ahead, and \
+                 the first line of `steps.jsonl` has no `drafter`; without it those known are {}",
                 DRAFTERS.join(" and ")
             )),
             Some(_) if !is_off(config.get("num_speculative_tokens_per_batch_size").unwrap_or(&Value::Null)) => {
@@ -100,16 +109,29 @@ fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     }
 }
 
+/// The drafter by vLLM's name; none of one that is not simulated. Without a name it is one without KV of its own, and
+/// so are those that look up the tokens of prompts and outputs.
+pub(super) fn drafter_of(name: Option<&str>) -> Option<Drafter> {
+    match name {
+        None | Some("suffix") => Some(Drafter::Ngram),
+        Some(name) => Drafter::of_name(name),
+    }
+}
+
 /// Checks the settings of a live engine's scheduler.
 pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) -> Result<(), String> {
     if let Some((key, value)) = engine.rest.iter().find(|(_, value)| !is_off(value)) {
         return Err(format!("`{key}` is {value}: a setting not known here"));
     }
     let block_size = engine.block_size;
-    if let Some(hashed) = engine.hash_block_size.filter(|hashed| *hashed != block_size) {
+    let has_groups = !engine.groups.is_empty();
+    if let Some(hashed) = engine.hash_block_size.filter(|hashed| *hashed != block_size && !has_groups) {
         return Err(format!("`hash_block_size` is {hashed} and `block_size` {block_size}: hashes of parts of blocks"));
     }
-    if engine.num_spec_tokens > 0 && drafter(args)?.is_none() {
+    if let Some(name) = engine.drafter.as_deref().filter(|name| drafter_of(Some(name)).is_none()) {
+        return Err(format!("`drafter` is \"{name}\": not known here"));
+    }
+    if engine.num_spec_tokens > 0 && engine.drafter.is_none() && drafter(args)?.is_none() {
         return Err(format!(
             "`num_spec_tokens` is {}, but `engine_args` of `engine.json` does not say whose drafts these are \
              (`speculative_config`)",
@@ -126,6 +148,14 @@ pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) 
     Ok(())
 }
 
+/// Checks a request of a live engine.
+pub(super) fn check_live_request(added: &LiveAdded) -> Result<(), String> {
+    if added.resumable {
+        return Err(format!("`resumable` of request {}: streaming inputs of a live engine", added.id));
+    }
+    Ok(())
+}
+
 /// Layers that a live engine's events are about.
 pub(super) struct EventScope<'a> {
     pub(super) kind: Option<&'a str>,
@@ -136,24 +166,42 @@ pub(super) struct EventScope<'a> {
 }
 
 impl EventScope<'_> {
-    /// Checks that they are full-attention layers of one group on the GPU.
-    pub(super) fn check(&self, block_size: u32) -> Result<(), String> {
-        if let Some(kind) = self.kind.filter(|kind| *kind != "full_attention") {
-            return Err(format!("`kv_cache_spec_kind` is \"{kind}\": layers other than full attention"));
+    /// Checks that they are layers of the engine, on the GPU.
+    pub(super) fn check(&self, config: &EngineConfig) -> Result<(), String> {
+        let groups = &config.kv_cache_groups;
+        let index = self.group.unwrap_or(0);
+        if index as usize >= groups.len().max(1) {
+            let number = groups.len().max(1);
+            return Err(format!("`group_idx` is {index}, where the engine has {number} of the groups of layers"));
         }
-        if let Some(group) = self.group.filter(|group| *group > 0) {
-            return Err(format!("`group_idx` is {group}: more than one group of layers"));
+        let group = groups.get(index as usize);
+        let names = kind_names(group.map(|group| group.kind));
+        if let Some(kind) = self.kind.filter(|kind| !names.contains(kind)) {
+            return Err(format!("`kv_cache_spec_kind` is \"{kind}\": layers other than {}", names.join(" or ")));
         }
         if let Some(medium) = self.medium.filter(|medium| *medium != "GPU") {
             return Err(format!("`medium` is \"{medium}\": blocks elsewhere than on the GPU"));
         }
-        if let Some(size) = self.block_size.filter(|size| *size != block_size) {
+        // Those of groups are compared.
+        let block_size = config.block_size;
+        if let Some(size) = self.block_size.filter(|size| group.is_none() && *size != block_size) {
             return Err(format!("`block_size` is {size} and the engine's {block_size}: blocks of several sizes"));
         }
-        if self.looks_ahead {
+        if self.looks_ahead && config.drafting().hash_lookahead_tokens == 0 {
             return Err("`lookahead_token_ids`: hashes that cover tokens after the block".to_owned());
         }
         Ok(())
+    }
+}
+
+/// vLLM's names of layers of a kind; of full attention without groups.
+fn kind_names(kind: Option<KvCacheKind>) -> &'static [&'static str] {
+    match kind {
+        // MLA has the rules of full attention.
+        None | Some(KvCacheKind::FullAttention) => &["full_attention", "mla_attention"],
+        Some(KvCacheKind::SlidingWindow { .. }) => &["sliding_window", "sliding_window_mla"],
+        Some(KvCacheKind::ChunkedLocal { .. }) => &["chunked_local_attention"],
+        Some(KvCacheKind::Mamba { .. }) => &["mamba"],
     }
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod can_fail;
 mod connectors;
 mod lines;
+mod live;
 mod media;
 mod parallel;
 mod recordings;

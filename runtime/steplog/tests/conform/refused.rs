@@ -106,9 +106,25 @@ fn refused_head(key: &str, value: &str, words: &[&str]) {
 #[test]
 fn a_live_scheduler_that_does_more() {
     refused_head("hash_block_size", "16", &["`block_size` 32"]);
-    refused_head("num_lookahead_tokens", "3", &["not known here"]);
+    refused_head("sparse_cache", "3", &["not known here"]);
     refused_head("num_spec_tokens", "3", &["`speculative_config`"]);
+    refused_head("num_lookahead_tokens", "3", &["is 3, where 0 is expected", "the drafter"]);
+    refused_head("num_hash_lookahead_tokens", "1", &["is 1, where 0 is expected", "the drafter"]);
+    refused_head("drafter", "\"dflash\"", &["`drafter` is \"dflash\"", "not known here"]);
+    refused_head("groups", "[{\"kind\":\"CrossAttentionSpec\",\"block_size\":32}]", &["CrossAttentionSpec"]);
+    refused_head(
+        "groups",
+        "[{\"kind\":\"sliding_window\",\"block_size\":64,\"window\":9},{\"kind\":\"full\",\"block_size\":32}]",
+        &["`block_size` is 32, where 64 is expected"],
+    );
     refused_head("free_blocks_at_start", "1000", &["1023"]);
+}
+
+#[test]
+fn a_live_request_whose_prompt_goes_on() {
+    let copy = CaseCopy::of(LIVE);
+    copy.edit_line("steps.jsonl", 2, |line| line.replacen("\"prompt\":", "\"resumable\":true,\"prompt\":", 1));
+    refused(&copy, &["steps.jsonl, line 2: `resumable` of request ", "streaming inputs"]);
 }
 
 #[track_caller]
@@ -181,9 +197,13 @@ fn refused_event(key: &str, value: Value, words: &[&str]) {
 
 #[test]
 fn layers_of_other_kinds() {
-    refused_event("kv_cache_spec_kind", json!("sliding_window"), &["layers other than full attention"]);
-    refused_event("kv_cache_spec_kind", json!("mamba"), &["layers other than full attention"]);
-    refused_event("group_idx", json!(1), &["more than one group"]);
+    refused_event(
+        "kv_cache_spec_kind",
+        json!("sliding_window"),
+        &["layers other than full_attention or mla_attention"],
+    );
+    refused_event("kv_cache_spec_kind", json!("mamba"), &["layers other than full_attention"]);
+    refused_event("group_idx", json!(1), &["the engine has 1 of the groups"]);
     refused_event("medium", json!("CPU"), &["elsewhere than on the GPU"]);
     refused_event("block_size", json!(16), &["blocks of several sizes"]);
     refused_event("lookahead_token_ids", json!([[5]]), &["tokens after the block"]);

@@ -246,7 +246,7 @@ fn the_cases_of_the_second_model_runner() {
 #[test]
 fn the_live_captures() {
     let reports = all_reproduced(&group("vllm-cpu"));
-    assert_eq!(reports.len(), 5);
+    assert_eq!(reports.len(), 9);
     for report in &reports {
         assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
         // The subscriber to KV events may miss the first one; all else is compared.
