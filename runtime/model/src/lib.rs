@@ -7,8 +7,10 @@
 //! `vllm/v1/kv_cache_interface.py` and `vllm/platforms/interface.py`. Attention in 0.32 chooses its
 //! blocks by backend; those of a Hopper GPU are used here.
 //!
-//! Not counted: weights of encoders of images and sound, drafters, and what a backend pads.
+//! Not counted: weights of encoders of images and sound, and what a backend pads.
 
+mod draft;
+mod drafter;
 mod error;
 mod fields;
 mod kv;
@@ -18,8 +20,10 @@ mod quantisation;
 mod serving;
 mod table;
 mod weights;
+mod with_drafter;
 mod work;
 
+pub use drafter::DraftMethod;
 pub use error::ModelError;
 pub use kv::{KvGroup, KvKind, KvPlan};
 pub use layers::{Attention, Experts, FeedForward, Layer, Mixer, Reach};

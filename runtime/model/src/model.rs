@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::draft::{Draft, HeadSizes, Target};
 use crate::error::{ModelError, gib};
 use crate::fields::Fields;
 use crate::kv::KvPlan;
@@ -37,6 +38,8 @@ pub struct Model {
     pub(crate) sizes: Sizes,
     pub(crate) formats: Formats,
     pub(crate) plain_bytes: u64,
+    pub(crate) head_sizes: HeadSizes,
+    pub(crate) draft: Option<Draft>,
 }
 
 impl Model {
@@ -121,15 +124,17 @@ impl Model {
             max_model_len: longest(fields)?,
             hidden_size,
             vocab_size,
-            mtp_modules: fields.count(&["num_nextn_predict_layers"])?,
+            mtp_modules: fields.count(&["num_nextn_predict_layers", "mtp_num_hidden_layers"])?,
             sizes: Sizes::new(hidden_size, vocab_size, is_tied, architecture),
             formats: Formats::read(fields, config, separate, plain_bytes)?,
             plain_bytes,
+            head_sizes: HeadSizes::read(fields)?,
+            draft: None,
         })
     }
 
-    /// Bytes of the weights on each GPU, or each of the largest stage, without norms, biases and encoders of
-    /// images.
+    /// Bytes of the weights on each GPU, or each of the largest stage, with those of its drafter, without norms, biases
+    /// and encoders of images.
     ///
     /// # Errors
     /// If it cannot be served so.
@@ -143,7 +148,14 @@ impl Model {
     /// If it cannot be served so.
     pub fn stage_weight_bytes(&self, serving: &Serving) -> Result<Vec<f64>, ModelError> {
         serving.check(self.shape())?;
-        Ok(weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving))
+        let mut stages = weights::bytes(self.sizes, &self.layers, self.formats(serving)?, serving);
+        // The drafter is on the last stage.
+        if let Some((draft, last)) = self.draft.as_ref().zip(stages.last_mut()) {
+            let splits_projection = self.architecture.starts_with("Qwen3");
+            let target = Target { sizes: self.sizes, formats: self.formats(serving)?, splits_projection };
+            *last += draft.bytes(target, serving);
+        }
+        Ok(stages)
     }
 
     /// Format of the largest part of the weights: experts, where there are some.
@@ -160,6 +172,7 @@ impl Model {
         Shape {
             name: &self.name,
             layers: &self.layers,
+            draft: self.draft.as_ref().map(Draft::shape),
             max_model_len: self.max_model_len,
             plain_bytes: self.plain_bytes,
             has_fp8_kv_cache: self.formats.has_fp8_kv_cache,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::drafter::DraftShape;
 use crate::error::{ModelError, nearest};
 use crate::layers::{Attention, Layer, Mixer, Reach};
 
@@ -10,11 +11,19 @@ use crate::layers::{Attention, Layer, Mixer, Reach};
 pub(crate) struct Shape<'a> {
     pub(crate) name: &'a str,
     pub(crate) layers: &'a [Layer],
+    pub(crate) draft: Option<DraftShape<'a>>,
     pub(crate) max_model_len: u64,
     /// Bytes of a number that is not quantised.
     pub(crate) plain_bytes: u64,
     /// Whether the checkpoint wants its KV in eight-bit floats.
     pub(crate) has_fp8_kv_cache: bool,
+}
+
+impl Shape<'_> {
+    /// The layers of the model, and behind them those of its drafter.
+    pub(crate) fn all_layers(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().chain(self.draft.into_iter().flat_map(|draft| draft.layers))
+    }
 }
 
 /// Settings of an engine for which a model's memory is planned.
@@ -104,8 +113,12 @@ impl Serving {
             let reason = format!("{}: expected at most {MAX_DRAFTS}", self.num_speculative_tokens);
             return Err(serving("num_speculative_tokens", reason));
         }
+        if model.draft.is_some() && self.num_speculative_tokens == 0 {
+            let reason = "0: expected the number of drafts of a step, as there is a drafter".to_owned();
+            return Err(serving("num_speculative_tokens", reason));
+        }
         let tensor = self.tensor_parallel;
-        for layer in model.layers {
+        for layer in model.all_layers() {
             let (heads, kv_heads) = match layer.mixer {
                 Mixer::Attention(attention) => (attention.heads, attention.kv_heads),
                 Mixer::Latent(latent) => (latent.heads, tensor),

@@ -52,6 +52,18 @@ pub(crate) fn bytes(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &
     stages.iter().enumerate().map(of_stage).collect()
 }
 
+/// Bytes of the matrices of layers on each GPU.
+pub(crate) fn of_layers(sizes: Sizes, layers: &[Layer], formats: Formats, serving: &Serving) -> f64 {
+    let tensor = serving.tensor_parallel as f64;
+    let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts: ExpertsCounted::All };
+    layers.iter().map(|layer| count.layer(layer)).sum()
+}
+
+/// Numbers of a table with a row for each of so many tokens.
+pub(crate) fn table(tokens: u64, hidden: u64) -> f64 {
+    product(tokens.next_multiple_of(VOCABULARY_MULTIPLE), hidden)
+}
+
 /// Weights of a step on one GPU, as numbers and as bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepWeights {

@@ -1,5 +1,5 @@
 //! Every model of the table, as vLLM 0.32 itself serves it on an H100: `recorded.jsonl`, written by
-//! `tests/oracle/model_memory.py` from the published `config.json` of each.
+//! `tests/oracle/memory/model_memory.py` from the published `config.json` of each.
 
 use serde_json::Value;
 use vcr_model::{Model, ModelError, Serving};

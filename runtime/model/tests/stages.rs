@@ -1,5 +1,5 @@
 //! Models over several stages, and sequences over several GPUs, as vLLM 0.32 itself serves them on H100s:
-//! `stages.jsonl`, written by `tests/oracle/model_memory.py --split`.
+//! `stages.jsonl`, written by `tests/oracle/memory/model_memory.py --split`.
 
 use serde_json::Value;
 use vcr_model::{Model, ModelError, Serving};

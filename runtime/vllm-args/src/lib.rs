@@ -23,6 +23,7 @@ pub use model::ServedModel;
 use std::path::{Path, PathBuf};
 
 use vcr_core::EngineConfigInput;
+use vcr_model::DraftMethod;
 
 /// Where the command would run.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +118,8 @@ pub struct VllmArgs {
     /// The model's layers and memory, if it is a folder with a `config.json` or in the table of
     /// models; [`input`](Self::input) has its lengths and groups.
     pub served: Option<ServedModel>,
+    /// The drafter that it names, if that has layers: vLLM's method, and the model of a head or a draft model.
+    pub drafter: Option<(DraftMethod, Option<String>)>,
     /// Files that were read, as they are named and where they are.
     pub files: Vec<(String, PathBuf)>,
     /// Result of each argument, in their order, and then the defaults.
@@ -142,6 +145,7 @@ impl VllmArgs {
         let model = model::find(&given, deployment.folder, &mut files, &mut errors);
         let mut read = settings::apply(&given, model.as_ref(), minor, gpu, &mut errors);
         if let Some(model) = model {
+            let model = model::with_drafter(&mut read, model, deployment.folder, &mut files, &mut errors);
             read.served = model::serve(&mut read, model, gpu, &mut errors);
         }
         read.files = files;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use vcr_model::{KvPlan, Model, ModelError, Serving};
+use vcr_model::{DraftMethod, KvPlan, Model, ModelError, Serving};
 
 use crate::error::ArgumentError;
 use crate::gpu::Gpu;
@@ -67,19 +67,54 @@ pub(crate) fn find(
     errors: &mut Vec<ArgumentError>,
 ) -> Option<Model> {
     let text = words.iter().rfind(|word| word.argument.name == "--model")?.text();
+    read(text, folder, files).unwrap_or_else(|error| {
+        errors.push(ArgumentError::Model(error.to_string()));
+        None
+    })
+}
+
+/// The model of a folder with a `config.json`, or of a name in the table; none of any other text.
+fn read(text: String, folder: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<Option<Model>, ModelError> {
     let path = folder.join(&text);
-    let is_file = path.join("config.json").is_file();
-    let found = if is_file { Model::find_any(&path.display().to_string()) } else { Model::find_named(&text) };
-    match found {
-        Ok(model) => {
-            if is_file {
-                files.push((text, path.join("config.json")));
-            }
-            model
-        }
+    if !path.join("config.json").is_file() {
+        return Model::find_named(&text);
+    }
+    let found = Model::find_any(&path.display().to_string())?;
+    files.push((text, path.join("config.json")));
+    Ok(found)
+}
+
+/// The model with its drafter, if that is known; a row says it if not.
+pub(crate) fn with_drafter(
+    args: &mut VllmArgs,
+    model: Model,
+    folder: &Path,
+    files: &mut Vec<(String, PathBuf)>,
+    errors: &mut Vec<ArgumentError>,
+) -> Model {
+    let Some((method, name)) = args.drafter.clone() else { return model };
+    let own = match name.clone().map(|name| read(name, folder, files)).transpose() {
+        Ok(own) => own.flatten(),
         Err(error) => {
             errors.push(ArgumentError::Model(error.to_string()));
-            None
+            return model;
+        }
+    };
+    if method != DraftMethod::Mtp && own.is_none() {
+        let name = name.unwrap_or_else(|| "without a model".to_owned());
+        let result = format!(
+            "layers and weights of the drafter are not counted: {name} is neither a folder with a config.json nor in the \
+             table of models"
+        );
+        let argument = "--speculative-config".to_owned();
+        args.rows.push(Row { argument, value: name, effect: Effect::Default, result });
+        return model;
+    }
+    match model.clone().with_drafter(method, own) {
+        Ok(with_drafter) => with_drafter,
+        Err(error) => {
+            errors.push(ArgumentError::Model(error.to_string()));
+            model
         }
     }
 }
@@ -154,7 +189,7 @@ fn served(args: &mut VllmArgs, model: Model, gpu: Gpu) -> Result<ServedModel, Mo
             row.result = format!("max_model_len: {longest}, the longest that fits");
         }
     }
-    let groups = kv.engine_groups();
+    let groups = kv.engine_groups(args.input.rules);
     let block_size = u32::try_from(kv.block_size).unwrap_or(u32::MAX);
     let mut row = |argument: &str, value: String, result: String| {
         args.rows.push(Row { argument: argument.to_owned(), value, effect: Effect::Default, result });

@@ -60,6 +60,7 @@ pub(crate) fn apply(
             quantization: None,
             disable_hybrid_kv_cache_manager: false,
             served: None,
+            drafter: None,
             files: Vec::new(),
             rows: Vec::new(),
         },
@@ -89,6 +90,7 @@ pub(crate) fn apply(
         });
     }
     late.speculation.apply(&mut args.input, model, minor, errors);
+    args.drafter = late.speculation.layers(args.input.drafter);
     if args.data_parallel_size > 1 {
         // Ranks would have different numbers of drafts: vLLM has the same for all.
         args.input.draft_ranges.clear();

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde_json::{Value, json};
-use vcr_model::{FeedForward, KvPlan, Mixer, Model, ModelError, Serving};
+use vcr_core::SchedulerRules;
+use vcr_model::{DraftMethod, FeedForward, KvPlan, Mixer, Model, ModelError, Serving};
 use vcr_vllm_args::{GPUS, Gpu};
 
 use crate::exit::{Exit, print_error, printed};
@@ -94,6 +95,18 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "METHOD")]
     quantization: Option<String>,
 
+    /// Drafter whose layers and weights count, too: mtp, eagle, eagle3 or draft_model.
+    #[arg(long, value_name = "METHOD")]
+    drafter: Option<String>,
+
+    /// Model of the drafter, as MODEL: a head of EAGLE or a draft model.
+    #[arg(long, value_name = "MODEL", requires = "drafter")]
+    draft_model: Option<String>,
+
+    /// Drafts of a request's step.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    num_speculative_tokens: u64,
+
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -154,9 +167,15 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
         // As under async scheduling.
         in_flight_tokens: (args.pipeline_parallel_size.min(1 << 16) + 1) * u64::from(args.max_num_batched_tokens),
         quantization: args.quantization.clone(),
+        num_speculative_tokens: args.num_speculative_tokens,
         ..Serving::default()
     };
-    let model = Model::find(name)?;
+    let mut model = Model::find(name)?;
+    if let Some(method) = &args.drafter {
+        let expected = || invalid("drafter", format!("unknown `{method}`: expected {}", DraftMethod::expected()));
+        let own = args.draft_model.as_deref().map(Model::find).transpose()?;
+        model = model.with_drafter(DraftMethod::of_name(method).ok_or_else(expected)?, own)?;
+    }
     let kv = model.kv_plan(&serving)?;
     let pool = match (args.kv_cache_memory_bytes, gpu) {
         (Some(bytes), _) => Some((bytes, kv.blocks_in(bytes)?)),
@@ -190,7 +209,7 @@ fn write_tables(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     if let Some((bytes, blocks)) = found.pool {
         row("KV blocks", format!("{blocks} in {}", gib(bytes as f64)));
     }
-    let groups = kv.engine_groups();
+    let groups = kv.engine_groups(SchedulerRules::V0_33);
     let texts: Vec<String> = groups.iter().map(|group| format!("\"{group}\"")).collect();
     row(
         "kv_cache_groups",
@@ -232,7 +251,7 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
             })
         })
         .collect();
-    let engine_groups: Vec<String> = kv.engine_groups().iter().map(ToString::to_string).collect();
+    let engine_groups: Vec<String> = kv.engine_groups(SchedulerRules::V0_33).iter().map(ToString::to_string).collect();
     let document = json!({
         "name": model.name,
         "architecture": model.architecture,

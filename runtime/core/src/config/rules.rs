@@ -43,6 +43,13 @@ impl SchedulerRules {
         self.minor >= 32
     }
 
+    /// Whether vLLM finds the groups of layers that have those of any drafter; before, those of modules for multi-token
+    /// prediction alone.
+    #[must_use]
+    pub fn finds_groups_of_drafters(self) -> bool {
+        self.minor >= 33
+    }
+
     /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A
     /// recording proves a rule only if it notices that.) None if there is no such rule.
     #[must_use]

@@ -4,11 +4,19 @@ use super::spec::Spec;
 use super::{KvGroup, KvKind};
 use crate::error::ModelError;
 
-/// The groups of these caches, of which each stage has those up to its entry of `stage_ends`.
+/// Caches by the part of the engine that they are of.
+pub(super) struct Parts {
+    /// Behind the last cache of the model in each stage; those of the drafter are in the last one.
+    pub(super) stage_ends: Vec<usize>,
+    /// The first cache of the drafter.
+    pub(super) first_of_drafter: usize,
+}
+
+/// The groups of these caches.
 pub(super) fn of(
     model: &str,
     mut specs: Vec<Spec>,
-    stage_ends: &[usize],
+    parts: &Parts,
     is_hybrid_off: bool,
 ) -> Result<Vec<KvGroup>, ModelError> {
     let has_full = specs.iter().any(|spec| spec.kind == KvKind::Full);
@@ -26,14 +34,15 @@ pub(super) fn of(
     };
     if specs.iter().all(|spec| spec.block_size == first.block_size && is_one_type(first.kind, spec.kind)) {
         let members: Vec<usize> = (0..specs.len()).collect();
-        return Ok(vec![group(&specs, &members, stage_ends)]);
+        return Ok(vec![group(&specs, &members, parts)]);
     }
     unify_pages(model, &mut specs)?;
-    Ok(of_equal_pages(&specs, stage_ends))
+    Ok(of_equal_pages(&specs, parts))
 }
 
 /// The group of caches of one kind, which are numbered in the order of their layers.
-fn group(specs: &[Spec], members: &[usize], stage_ends: &[usize]) -> KvGroup {
+fn group(specs: &[Spec], members: &[usize], parts: &Parts) -> KvGroup {
+    let stage_ends = &parts.stage_ends;
     let mut stage_page_bytes = vec![0; stage_ends.len()];
     for &member in members {
         let stage = stage_ends.partition_point(|end| *end <= member).min(stage_ends.len() - 1);
@@ -41,7 +50,8 @@ fn group(specs: &[Spec], members: &[usize], stage_ends: &[usize]) -> KvGroup {
     }
     let Spec { kind, block_size, .. } = specs[members[0]];
     let page_bytes = stage_page_bytes.iter().sum();
-    KvGroup { kind, layers: members.len(), block_size, page_bytes, stage_page_bytes }
+    let has_drafter = members.iter().any(|&member| member >= parts.first_of_drafter);
+    KvGroup { kind, layers: members.len(), block_size, page_bytes, stage_page_bytes, has_drafter }
 }
 
 /// Whether layers of these kinds always need the same blocks.
@@ -70,7 +80,7 @@ fn unify_pages(model: &str, specs: &mut [Spec]) -> Result<(), ModelError> {
 
 /// Groups of as many layers as the rarest kind has, or the most frequent one if that is not much more
 /// (`_get_kv_cache_groups_uniform_page_size`).
-fn of_equal_pages(specs: &[Spec], stage_ends: &[usize]) -> Vec<KvGroup> {
+fn of_equal_pages(specs: &[Spec], parts: &Parts) -> Vec<KvGroup> {
     let mut kinds: Vec<(Spec, Vec<usize>)> = Vec::new();
     for (number, spec) in specs.iter().enumerate() {
         match kinds.iter_mut().find(|(known, _)| known == spec) {
@@ -83,11 +93,11 @@ fn of_equal_pages(specs: &[Spec], stage_ends: &[usize]) -> Vec<KvGroup> {
     let size = if 2 * most < 3 * fewest { most } else { fewest };
     let mut groups = Vec::new();
     for (_, members) in kinds {
-        let parts = members.len().div_ceil(size);
+        let count = members.len().div_ceil(size);
         // In turns, so that each stage has as many layers of each group.
-        for part in 0..parts {
-            let own: Vec<usize> = members.iter().copied().skip(part).step_by(parts).collect();
-            groups.push(group(specs, &own, stage_ends));
+        for number in 0..count {
+            let own: Vec<usize> = members.iter().copied().skip(number).step_by(count).collect();
+            groups.push(group(specs, &own, parts));
         }
     }
     groups

@@ -3,10 +3,12 @@
 mod groups;
 pub(crate) mod spec;
 
-use vcr_core::{KvCacheGroup, KvCacheKind};
+use vcr_core::{Drafter, KvCacheGroup, KvCacheKind, SchedulerRules};
 
+use self::groups::Parts;
+use crate::drafter::DraftMethod;
 use crate::error::{ModelError, gib};
-use crate::layers::Layer;
+use crate::layers::{Attention, Layer, Mixer, Reach};
 use crate::serving::{Serving, Shape};
 
 /// Part of a sequence whose KV a group of layers keeps.
@@ -66,14 +68,18 @@ pub struct KvGroup {
     pub page_bytes: u64,
     /// The same of the layers of each stage.
     pub(crate) stage_page_bytes: Vec<u64>,
+    /// Whether it has layers of the drafter.
+    pub has_drafter: bool,
 }
 
 impl KvGroup {
     /// Maximum number of blocks that a sequence of `tokens` tokens holds at once.
-    fn blocks(&self, tokens: u64, in_flight_tokens: u64, ranks: u64) -> u64 {
+    fn blocks(&self, tokens: u64, in_flight_tokens: u64, unsettled_tokens: u64, ranks: u64) -> u64 {
         match self.kind {
             KvKind::Full | KvKind::Latent => tokens.div_ceil(ranks).div_ceil(self.block_size),
-            KvKind::Window(window) => (window - 1 + in_flight_tokens).min(tokens).div_ceil(self.block_size) + 1,
+            KvKind::Window(window) => {
+                (window - 1 + unsettled_tokens + in_flight_tokens).min(tokens).div_ceil(self.block_size) + 1
+            }
             KvKind::Chunk(chunk) => (chunk + in_flight_tokens).min(tokens).div_ceil(self.block_size),
             KvKind::State { blocks, .. } => blocks,
         }
@@ -104,6 +110,10 @@ pub struct KvPlan {
     /// Longest sequence.
     pub max_model_len: u64,
     in_flight_tokens: u64,
+    /// How drafts come about, if there are some.
+    method: Option<DraftMethod>,
+    /// Tokens that windows keep besides, for modules that compute them again (`extra_retained_tokens`).
+    unsettled_tokens: u64,
 }
 
 impl KvPlan {
@@ -112,9 +122,16 @@ impl KvPlan {
         let stages = serving.stages(model.layers.len());
         let caches = |layers: &[Layer]| layers.iter().map(spec::caches).sum::<usize>();
         let ends: Vec<usize> = stages.iter().map(|stage| caches(&model.layers[..stage.end])).collect();
-        let groups = groups::of(model.name, specs, &ends, serving.disable_hybrid_kv_cache_manager)?;
+        let is_chunked =
+            |layer: &Layer| matches!(layer.mixer, Mixer::Attention(Attention { reach: Reach::Chunk(_), .. }));
+        // vLLM keeps no chunks apart beside a drafter that reads the state of the model (`VllmConfig`).
+        let keeps_all =
+            model.draft.is_some_and(|draft| draft.kind(1).is_eagle_like()) && model.layers.iter().any(is_chunked);
+        let stage_count = ends.len();
+        let parts = Parts { first_of_drafter: caches(model.layers), stage_ends: ends };
+        let groups = groups::of(model.name, specs, &parts, serving.disable_hybrid_kv_cache_manager || keeps_all)?;
         let of_stage = |stage: usize| groups.iter().map(|group| group.stage_page_bytes[stage]).max().unwrap_or(0);
-        let stage_block_bytes: Vec<u64> = (0..ends.len()).map(of_stage).collect();
+        let stage_block_bytes: Vec<u64> = (0..stage_count).map(of_stage).collect();
         let block_size = groups.iter().map(|group| group.block_size).min().unwrap_or(1);
         Ok(Self {
             model: model.name.to_owned(),
@@ -123,6 +140,11 @@ impl KvPlan {
             stage_block_bytes,
             context_ranks: serving.decode_context_parallel,
             groups,
+            method: model.draft.map(|draft| draft.method),
+            unsettled_tokens: model.draft.map_or(0, |draft| match draft.kind(serving.num_speculative_tokens) {
+                Drafter::MultiModuleMtp => serving.num_speculative_tokens - 1,
+                _ => 0,
+            }),
             max_model_len: serving.max_model_len.unwrap_or(model.max_model_len),
             in_flight_tokens: serving.in_flight_tokens,
         })
@@ -141,7 +163,8 @@ impl KvPlan {
     }
 
     fn blocks_of_sequence(&self, tokens: u64) -> u64 {
-        self.groups.iter().map(|group| group.blocks(tokens, self.in_flight_tokens, self.context_ranks)).sum()
+        let Self { in_flight_tokens, unsettled_tokens, context_ranks, .. } = *self;
+        self.groups.iter().map(|group| group.blocks(tokens, in_flight_tokens, unsettled_tokens, context_ranks)).sum()
     }
 
     /// Longest sequence that fits in so much memory for blocks on each GPU; 0 if none does.
@@ -219,9 +242,15 @@ impl KvPlan {
         Ok(u32::try_from(bytes / bytes_per_block).unwrap_or(u32::MAX))
     }
 
-    /// The groups as an engine takes them; none for one group of full attention.
+    /// The groups as an engine of this release takes them; none for one group of full attention. Up to 0.32 vLLM finds
+    /// the group of modules for multi-token prediction alone.
     #[must_use]
-    pub fn engine_groups(&self) -> Vec<KvCacheGroup> {
+    pub fn engine_groups(&self, rules: SchedulerRules) -> Vec<KvCacheGroup> {
+        let is_found = match self.method {
+            Some(DraftMethod::Mtp) => true,
+            Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
+            Some(DraftMethod::DraftModel) | None => false,
+        };
         let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
             let kind = match group.kind {
@@ -231,7 +260,7 @@ impl KvPlan {
                 KvKind::State { checkpoint_tokens, .. } => KvCacheKind::Mamba { checkpoint_tokens },
             };
             let block_size = (group.block_size != self.block_size).then(|| tokens(group.block_size));
-            KvCacheGroup { kind, block_size, has_drafter: false }
+            KvCacheGroup { kind, block_size, has_drafter: is_found && group.has_drafter }
         };
         let groups: Vec<KvCacheGroup> = self.groups.iter().map(group_of).collect();
         let is_plain = matches!(groups[..], [KvCacheGroup { kind: KvCacheKind::FullAttention, .. }]);

@@ -60,7 +60,7 @@ pub(super) fn of(model: Shape<'_>, served: &Serving) -> Result<Vec<Spec>, ModelE
         state_page = block_size * token_bytes;
     }
     let mut specs = Vec::new();
-    for layer in model.layers {
+    for layer in model.all_layers() {
         match layer.mixer {
             Mixer::Attention(attention) => {
                 let kind = match attention.reach {

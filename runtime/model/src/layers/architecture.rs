@@ -58,6 +58,14 @@ const KNOWN: &[Architecture] = &[
     of("Qwen3_5MoeForConditionalGeneration", hybrid::read_qwen),
 ];
 
+/// Heads of EAGLE.
+const HEADS: &[Architecture] = &[
+    of("EagleLlamaForCausalLM", grouped::read),
+    of("LlamaForCausalLMEagle", grouped::read),
+    of("LlamaForCausalLMEagle3", grouped::read),
+    of("Eagle3LlamaForCausalLM", grouped::read),
+];
+
 /// Architectures that vLLM has and that are not followed, with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("DeciLMForCausalLM", "is not read: its layers have shapes of their own in `block_configs`"),
@@ -74,7 +82,7 @@ impl Architecture {
     /// # Errors
     /// Why there is none.
     pub(crate) fn named(place: &str, name: &str) -> Result<&'static Self, ModelError> {
-        if let Some(known) = KNOWN.iter().find(|known| known.name == name) {
+        if let Some(known) = KNOWN.iter().chain(HEADS).find(|known| known.name == name) {
             return Ok(known);
         }
         let reason = match REFUSED.iter().find(|(refused, _)| *refused == name) {

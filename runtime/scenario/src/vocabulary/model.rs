@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
-use vcr_core::EngineConfigInput;
-use vcr_model::{KvPlan, Model, ModelError, ModelWork, Serving};
+use vcr_core::{EngineConfigInput, SchedulerRules};
+use vcr_model::{DraftMethod, KvPlan, Model, ModelError, ModelWork, Serving};
 use vcr_vllm_args::{GPUS, Gpu};
 
 use crate::script::context::Context;
@@ -50,12 +50,16 @@ impl ModelSpec {
 
     /// Gives an engine what follows from its model.
     pub(crate) fn apply(&self, options: &mut Options<'_>, input: &mut EngineConfigInput, is_auto: bool) {
-        input.kv_cache_groups = self.kv.engine_groups();
+        input.kv_cache_groups = self.kv.engine_groups(input.rules);
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         input.block_size = number(self.kv.block_size);
         input.max_model_len = Some(number(self.kv.max_model_len));
         input.pipeline_parallel_size = number(self.serving.pipeline_parallel);
         input.decode_context_parallel_size = number(self.serving.decode_context_parallel);
+        if let Some(drafter) = self.model.drafter(self.serving.num_speculative_tokens) {
+            input.drafter = drafter;
+            input.num_speculative_tokens = number(self.serving.num_speculative_tokens);
+        }
         match self.num_gpu_blocks {
             Some(_) if is_auto => {
                 options.problem("num_gpu_blocks", "the number follows from `model`: leave `num_gpu_blocks` out");
@@ -87,7 +91,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         spec.num_gpu_blocks.map_or(Dynamic::UNIT, |blocks| i64::from(blocks).into())
     });
     engine.register_get("kv_cache_groups", |spec: &mut ModelSpec| -> Array {
-        let groups = spec.kv.engine_groups();
+        let groups = spec.kv.engine_groups(SchedulerRules::V0_33);
         groups.iter().map(|group| group.to_string().into()).collect()
     });
 }
@@ -113,7 +117,12 @@ fn make(context: &Context, name: &str, mut options: Options<'_>) -> Scripted<Mod
     };
     let (gpu, gpu_memory) = gpu(&mut options);
     let plan = MemoryPlan::default().with_options(&mut options);
+    let drafter = drafter(context, &mut options);
     let found = find(context, name).and_then(|model| {
+        let model = match drafter {
+            Some((method, own)) => model.with_drafter(method, own?).map_err(|error| error.to_string())?,
+            None => model,
+        };
         let kv = model.kv_plan(&serving).map_err(|error| error.to_string())?;
         let weight_bytes = model.weight_bytes(&serving).map_err(|error| error.to_string())?;
         let blocks = match (plan.kv_cache_bytes, gpu_memory) {
@@ -152,6 +161,23 @@ fn find(context: &Context, name: &str) -> Result<Model, String> {
         Model::find(name)
     };
     found.map_err(|error| error.to_string())
+}
+
+/// The options `drafter` and `draft_model`: vLLM's method, and the model of a head or a draft model.
+fn drafter(context: &Context, options: &mut Options<'_>) -> Option<(DraftMethod, Result<Option<Model>, String>)> {
+    let (name, own) = (options.string("drafter"), options.string("draft_model"));
+    let Some(name) = name else {
+        if own.is_some() {
+            let expected = format!("`draft_model` needs `drafter`: expected {}", DraftMethod::expected());
+            options.problem("draft_model", expected);
+        }
+        return None;
+    };
+    let method = DraftMethod::of_name(&name);
+    if method.is_none() {
+        options.problem("drafter", format!("invalid `drafter` \"{name}\": expected {}", DraftMethod::expected()));
+    }
+    Some((method?, own.map(|own| find(context, &own)).transpose()))
 }
 
 /// The options `gpu` and `gpu_memory`: the name of a known GPU, and the memory.

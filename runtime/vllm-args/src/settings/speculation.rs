@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use vcr_core::{DraftRange, Drafter, EngineConfigInput};
-use vcr_model::Model;
+use vcr_model::{DraftMethod, Model};
 
 use super::object;
 use crate::error::ArgumentError;
@@ -84,6 +84,22 @@ impl Speculation {
             _ if method == "draft_model" || self.model.as_deref() == Some(method) => Drafter::DraftModel,
             _ => return None,
         })
+    }
+
+    /// The drafter's method and model, if it has layers.
+    pub(super) fn layers(&self, drafter: Drafter) -> Option<(DraftMethod, Option<String>)> {
+        let model = self.model.clone();
+        match drafter {
+            Drafter::Ngram => None,
+            Drafter::Mtp | Drafter::MultiModuleMtp => Some((DraftMethod::Mtp, None)),
+            Drafter::DraftModel => Some((DraftMethod::DraftModel, model)),
+            Drafter::Eagle => {
+                let is_third =
+                    |text: &Option<String>| text.as_ref().is_some_and(|text| text.to_lowercase().contains("eagle3"));
+                let is_third = is_third(&self.method) || self.method.as_deref() != Some("eagle") && is_third(&model);
+                Some((if is_third { DraftMethod::Eagle3 } else { DraftMethod::Eagle }, model))
+            }
+        }
     }
 
     /// Sets the drafter and its drafts.

