@@ -4,6 +4,8 @@
 //!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
 //!   blocks and 30,000 requests waiting for a running slot.
 //! * `decode_step_with_groups`: the same of one to three KV-cache groups, with 100,000 blocks.
+//! * `decode_step_with_images`: the same with 40,000 blocks, of requests whose prompts had an image: the encoder and its
+//!   cache are idle.
 //! * `skip`: the same 256 requests, 64 steps at a time.
 //! * `skip_with_groups`: the same with a window.
 //!
@@ -47,13 +49,28 @@ fn groups(count: usize) -> Vec<KvCacheGroup> {
     kinds[..count].iter().map(|kind| kind.parse().expect("a group of layers")).collect()
 }
 
+/// The same request with an image of 64 placeholders.
+fn request_with_image(tag: u64) -> RequestSpec {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(tag, 0, 200);
+    prompt.push_item(tag, 64);
+    prompt.push_run(tag, 264, 248);
+    RequestSpec::new(tag, prompt, 1_000)
+}
+
 fn decoding_engine(num_gpu_blocks: u32, kv_cache_groups: Vec<KvCacheGroup>, waiting: u64) -> Engine {
     let input = EngineConfigInput { num_gpu_blocks, kv_cache_groups, ..EngineConfigInput::default() };
     let config = EngineConfig::new(input);
-    let mut engine = Engine::new(config.expect("a valid configuration"));
+    let engine = Engine::new(config.expect("a valid configuration"));
     let prompt_tokens = if num_gpu_blocks < 10_000 { 4 } else { 512 };
-    for tag in 0..RUNNING {
-        engine.submit(request(tag, prompt_tokens)).expect("it fits");
+    let requests = (0..RUNNING).map(|tag| request(tag, prompt_tokens));
+    warmed_up(engine, requests, waiting)
+}
+
+/// The engine once it decodes these requests, with others that wait.
+fn warmed_up(mut engine: Engine, requests: impl Iterator<Item = RequestSpec>, waiting: u64) -> Engine {
+    for request in requests {
+        engine.submit(request).expect("it fits");
     }
     while engine.outstanding_prefill_tokens() > 0 {
         engine.schedule();
@@ -98,6 +115,17 @@ fn decode_step(criterion: &mut Criterion) {
             bencher.iter_batched(setup, |engine| step(engine, STEPS), BatchSize::PerIteration);
         });
     }
+    group.finish();
+    let mut group = criterion.benchmark_group("decode_step_with_images");
+    group.throughput(Throughput::Elements(RUNNING * STEPS as u64));
+    group.bench_function("an idle encoder cache", |bencher| {
+        let setup = || {
+            let input = EngineConfigInput { num_gpu_blocks: 40_000, ..EngineConfigInput::default() };
+            let engine = Engine::new(EngineConfig::new(input).expect("a valid configuration"));
+            warmed_up(engine, (0..RUNNING).map(request_with_image), 0)
+        };
+        bencher.iter_batched(setup, |engine| step(engine, STEPS), BatchSize::PerIteration);
+    });
     group.finish();
 }
 

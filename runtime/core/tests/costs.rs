@@ -7,8 +7,8 @@ use vcr_core::latency::DecodeSteps;
 use vcr_core::policy::{PolicyBatch, PolicyError, Preference, SchedulingPolicy};
 use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, Repetition, RequestSpec, ServingEngine,
-    StopRules, TokenSource,
+    Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, PromptItem, Repetition, RequestSpec,
+    ServingEngine, StopRules, TokenSource,
 };
 
 thread_local! {
@@ -65,6 +65,13 @@ fn prompt(tag: u64) -> Prompt {
     Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
 }
 
+/// The same with three images of 64 placeholders, of which requests share some.
+fn prompt_with_images(tag: u64) -> Prompt {
+    let items = (0..3).map(|place| PromptItem::new(tag % 50 * 3 + place, place as u32 * 100 + 20, 64)).collect();
+    let tokens = (0..512).map(|index| tag as u32 * 4096 + index).collect();
+    Prompt::of_tokens_with_items(tokens, 16, 0, items)
+}
+
 fn run(content: u64) -> Prompt {
     let mut prompt = Prompt::new(16, 0);
     prompt.push_run(content, 0, 512);
@@ -84,7 +91,11 @@ fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engin
             let lora = (engine.config().max_loras > 0).then_some(tag as u32 % 3);
             let stops = stops.map(|stops| Box::new(stops.clone()));
             // Of some the engine knows no tokens but those it is asked to look at.
-            let prompt = if stops.is_some() && tag % 2 == 0 { run(tag) } else { prompt(tag) };
+            let prompt = match tag % 2 {
+                0 if stops.is_some() => run(tag),
+                _ if engine.config().encoder_cache_size.is_some() => prompt_with_images(tag),
+                _ => prompt(tag),
+            };
             engine.submit(RequestSpec { lora, stops, ..RequestSpec::new(tag, prompt, max_tokens) }).expect("it fits");
         }
         for _ in 0..400 {
@@ -115,7 +126,9 @@ fn a_token_allocates_nothing() {
         ("stops", plain.clone(), Some(&stops)),
         ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }, None),
         ("adapters", EngineConfigInput { max_loras: 3, ..plain.clone() }, None),
-        ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain }, None),
+        ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain.clone() }, None),
+        // Images that were computed with their prompts: the encoder and its cache are idle.
+        ("images", EngineConfigInput { encoder_cache_size: Some(4_096), ..plain }, None),
     ];
     for (name, input, stops) in modes {
         let mut engine = decoding_engine(input, stops);
@@ -276,4 +289,21 @@ fn a_waiting_request_costs_its_tokens_and_little_more() {
     let bytes_each = (BYTES.get() - before) as u64 / REQUESTS;
     println!("{bytes_each} bytes for each request of 512 prompt tokens that waits");
     assert!(bytes_each <= 2_300, "a waiting request costs {bytes_each} bytes");
+}
+
+#[test]
+fn a_waiting_request_with_images_costs_at_most_three_kilobytes() {
+    const REQUESTS: u64 = 10_000;
+    let config = EngineConfigInput { max_num_seqs: 1, max_model_len: Some(4_096), ..EngineConfigInput::default() };
+    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
+    let before = BYTES.get();
+    for tag in 0..REQUESTS {
+        engine.submit(RequestSpec::new(tag, prompt_with_images(tag), 100)).expect("it fits");
+    }
+    engine.schedule();
+    assert_eq!(engine.num_waiting() as u64, REQUESTS - 1);
+    assert!(!engine.plan().encoder_inputs.is_empty(), "the first one's images are computed");
+    let bytes_each = (BYTES.get() - before) as u64 / REQUESTS;
+    println!("{bytes_each} bytes for each request of 512 prompt tokens and three images that waits");
+    assert!(bytes_each <= 3_000, "a waiting request with images costs {bytes_each} bytes");
 }

@@ -90,4 +90,30 @@ mod tests {
         assert_eq!(events[0]["token_ids"], json!([1, 2]));
         assert!(kv_events(b"\x93", true).is_err());
     }
+
+    #[test]
+    fn events_of_groups_keep_their_group_and_its_layers() {
+        let stored = |group: u64, kind: &str, window: Option<u64>| {
+            KvEvent::BlockStored(Box::new(BlockStored {
+                block_hashes: vec![BlockHash::Int(7)],
+                token_ids: vec![1, 2],
+                block_size: 2,
+                group_idx: Some(group),
+                kv_cache_spec_kind: Some(kind.to_owned()),
+                kv_cache_spec_sliding_window: window,
+                lookahead_token_ids: Some(vec![vec![3]]),
+                ..BlockStored::default()
+            }))
+        };
+        let events = vec![stored(0, "full_attention", None), stored(1, "sliding_window", Some(64))];
+        let mut payload = Vec::new();
+        KvEventBatch { ts: 1.0, events, data_parallel_rank: None }.encode(&mut payload);
+        let (_, events) = kv_events(&payload, false).expect("a batch");
+        let told = |event: &Value| {
+            let keys = ["group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "lookahead_token_ids"];
+            keys.map(|key| event.get(key).cloned().unwrap_or_default())
+        };
+        assert_eq!(told(&events[0]), [json!(0), json!("full_attention"), Value::Null, Value::Null]);
+        assert_eq!(told(&events[1]), [json!(1), json!("sliding_window"), json!(64), Value::Null]);
+    }
 }

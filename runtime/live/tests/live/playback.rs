@@ -1,5 +1,6 @@
 //! Answers from a capture.
 
+use vcr_core::Drafter;
 use vcr_playback::{CaptureIndex, MatchBy, Playback, Unmatched};
 use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
 
@@ -54,6 +55,44 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(ended[1].tokens, [700, 701, 702, 703]);
     assert_eq!(playback.report().counts.exact, 2);
     assert_eq!(playback.report().unused, 0);
+}
+
+/// Groups of layers, and drafters with KV: the tokens and the ends are those of the capture, and the prefix hits those of
+/// the engine that plays it back.
+#[test]
+fn recorded_tokens_come_back_from_engines_with_groups_and_drafters() {
+    let groups = || ["full", "sliding_window:64"].map(|kind| kind.parse().expect("a group of layers")).to_vec();
+    let plain = || EngineConfigInput { max_model_len: Some(4096), ..EngineConfigInput::default() };
+    let drafting = |drafter| EngineConfigInput { drafter, num_speculative_tokens: 3, ..plain() };
+    let engines = [
+        EngineConfigInput { kv_cache_groups: groups(), ..plain() },
+        drafting(Drafter::DraftModel),
+        EngineConfigInput { kv_cache_groups: groups(), ..drafting(Drafter::Eagle) },
+    ];
+    for engine in engines {
+        let prompts = [prompt(200), prompt(200), vec![7; 90]];
+        let lengths = [12, 9, 30];
+        let records =
+            prompts.iter().zip(lengths).map(|(prompt, tokens)| record(prompt, &[(0, tokens)], "stop")).collect();
+        let captures = CaptureIndex::of_records(CaptureMeta::default(), records);
+        let playback = Playback::new(captures, MatchBy::Content, Unmatched::Error).expect("records have hashes");
+        let playback = Arc::new(playback);
+        let settings = PlaybackSettings { playback: Arc::clone(&playback), tokens: true, times: false };
+        let described = format!("{:?}, {:?}", engine.kv_cache_groups, engine.drafter);
+        let bench = Bench::new(LiveConfig { engine: engine_config(engine), playback: Some(settings), ..config() });
+        let mut hits = Vec::new();
+        for (index, (prompt, tokens)) in prompts.iter().zip(lengths).enumerate() {
+            let id = format!("r{index}");
+            bench.add(&id, prompt, 50);
+            let ended = bench.collect(&[&id]).remove(0);
+            let expected: Vec<u32> = (0..tokens).map(|token| prompt[0] * 100 + token).collect();
+            assert_eq!((ended.tokens, ended.finish), (expected, Some(FinishReason::Stop)), "{described}");
+            let stats = ended.outputs.iter().find_map(|output| output.prefill_stats.as_ref()).expect("a first output");
+            hits.push(stats.num_local_cached_tokens);
+        }
+        assert!(hits[0] == 0 && hits[1] >= 176 && hits[2] == 0, "{described}: {hits:?}");
+        assert_eq!((playback.report().counts.exact, playback.report().unused), (3, 0), "{described}");
+    }
 }
 
 #[test]
