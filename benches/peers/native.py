@@ -14,12 +14,15 @@ from replay import MEANS, TOLERANCE, differences, enlarge
 class Row:
     """A cluster and a trace, as each program reads them."""
 
-    def __init__(self, name, workers=1, apart=None, router="round_robin", ranks=1, engine=None, size=1, trace="given"):
+    def __init__(self, name, workers=1, apart=None, router="round_robin", ranks=1, engine=None, size=1, trace="given",
+                 exact=False):
         self.name, self.workers, self.apart, self.router, self.ranks = name, workers, apart, router, ranks
-        self.engine, self.size, self.trace = engine or {}, size, trace
+        # The peer's router always hears of KV when the pass is over.
+        self.engine, self.size, self.trace, self.exact = engine or {}, size, trace, exact
 
     def vcr(self, binary, trace, out):
         command = [binary, "replay", trace, "--quiet", "--force", "--report-json", out, "--router-mode", self.router]
+        command += ["--exact-kv-events"] if self.exact else []
         if self.apart is not None:
             for role, workers in zip(("prefill", "decode"), self.apart):
                 engine = {"engine": {**self.engine, "worker_type": role}, "dp_size": self.ranks}
@@ -43,6 +46,8 @@ def all_rows():
         Row("2+2", apart=(2, 2)),
         *(Row(f"kv-{workers}", workers=workers, router="kv_router") for workers in (1, 4, 16)),
         Row("kv-2+2", apart=(2, 2), router="kv_router"),
+        *(Row(f"exact-{workers}", workers=workers, router="kv_router", exact=True) for workers in (1, 4, 16)),
+        Row("exact-2+2", apart=(2, 2), router="kv_router", exact=True),
         Row("six-times", workers=8, engine={"block_size": 512}, size=6),
         Row("ranks-4x4", workers=4, ranks=4),
         Row("mtp", workers=4, engine={"aic_nextn": 3}),
