@@ -7,6 +7,7 @@
 //! arrives during a step is taken over at its end. All of that precedes the steps that
 //! start at the same instant, so a prompt whose KV takes no time is part of one.
 
+use vcr_core::ServingEngine;
 use vcr_core::plan::{RemoteLoad, RequestOutput};
 
 use super::Simulation;
@@ -83,10 +84,33 @@ impl<O: Observer> Simulation<'_, O> {
         Ok(())
     }
 
-    fn try_reservation(&mut self, index: u32) -> Result<(), SimError> {
+    /// A worker has decided on nothing. Where prefill workers compute a first token alone (Dynamo 1.6's replay) that is a pass
+    /// as any other, after which it takes blocks for the next prompt from elsewhere. Gives whether it has.
+    pub(super) fn reserve_after_empty_pass(&mut self, index: u32) -> Result<bool, SimError> {
+        let worker = self.fleet.worker(index);
+        let is_asked = worker.reserves_between_steps()
+            && self.retries_when_freed(index)
+            && worker.may_reserve()
+            && !worker.engine().step_in_flight()
+            && !self.fleet.has_barrier(index);
+        if is_asked { self.try_reservation(index) } else { Ok(false) }
+    }
+
+    /// Whether a prompt for which a worker had no blocks is tried again when a request has given some back, and not before:
+    /// Dynamo 1.6's mocker of vLLM and TensorRT-LLM.
+    fn retries_when_freed(&self, index: u32) -> bool {
+        self.handoffs.source_output() == Some(SourceOutput::FirstToken)
+            && self.fleet.worker(index).engine().as_vllm().is_some()
+    }
+
+    /// Has a worker take blocks for a prompt from elsewhere. Gives whether it has.
+    fn try_reservation(&mut self, index: u32) -> Result<bool, SimError> {
+        if self.retries_when_freed(index) && !self.fleet.worker(index).may_reserve() {
+            return Ok(false);
+        }
         match self.fleet.worker_mut(index).reserve_remote() {
-            Some(load) => self.start_transfer(index, load),
-            None => Ok(()),
+            Some(load) => self.start_transfer(index, load).map(|()| true),
+            None => Ok(false),
         }
     }
 

@@ -48,7 +48,12 @@ impl<O: Observer> Simulation<'_, O> {
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a fast-forward of steps that could be predicted.
         for &worker in &changed {
-            while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
+            while self.fleet.may_decide(worker) {
+                // A pass that comes to nothing is one after which blocks are taken, too.
+                if !self.schedule_step(worker)? && !self.reserve_after_empty_pass(worker)? {
+                    break;
+                }
+            }
             self.fleet.worker_mut(worker).drop_empty_batches();
         }
         changed.retain(|&worker| self.fleet.may_start(worker));

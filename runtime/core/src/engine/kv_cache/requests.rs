@@ -107,6 +107,7 @@ impl Engine {
     pub(in crate::engine) fn release_blocks(&mut self, id: RequestId) {
         let after_step = (!self.may_free_after(id, 0)).then_some(self.stats.steps);
         self.kv_cache.release(id, &self.requests[id], after_step);
+        self.queues.set_destination_blocked(false);
     }
 
     /// Whether the blocks of a request may be others' at once if this number of its tokens in flight is taken back.
