@@ -374,13 +374,18 @@ impl EngineConfig {
         (is_consumer || self.offloads_tiers()) && self.max_steps_in_flight() > 1
     }
 
-    /// Whether vLLM's connector for offloading answers lookups: that of the tiers, or a driver's.
+    /// Whether a connector for offloading answers lookups: that of the tiers, or a driver's.
     pub(crate) fn has_offloading(&self) -> bool {
         self.offloads_tiers() || self.input.kv_connector.is_some_and(|connector| connector.offloading.is_some())
     }
 
     fn offloads_tiers(&self) -> bool {
-        self.input.kv_tiers.is_some_and(|tiers| tiers.rules == HostRules::Vllm)
+        self.host_rules().is_connector()
+    }
+
+    /// Rules of the host below the device; those of Dynamo's KV block manager where there is none.
+    pub(crate) fn host_rules(&self) -> HostRules {
+        self.input.kv_tiers.map_or(HostRules::Dynamo, |tiers| tiers.rules)
     }
 
     /// Whether there are groups of layers other than one of full attention.

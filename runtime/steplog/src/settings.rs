@@ -120,8 +120,10 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
         "disk_to_host_bytes_per_s": tiers.disk_to_host_bytes_per_s,
         "disk_latency_ns": tiers.disk_latency_ns,
     });
-    if tiers.rules == HostRules::Vllm {
+    if tiers.rules.is_connector() {
         settings["rules"] = tiers.rules.name().into();
+    }
+    if tiers.rules == HostRules::Vllm {
         settings["eviction_policy"] = tiers.eviction_policy.name().into();
         settings["store_threshold"] = tiers.store_threshold.into();
         settings["offload_prompt_only"] = tiers.offload_prompt_only.into();

@@ -13,6 +13,7 @@ mod results;
 mod router;
 mod scaling;
 mod sweeps;
+mod tiers;
 mod whole_runs;
 
 use vcr_tests::{Folder, Said};

@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// The indices of its workers, with the ranks of an engine next to each other.
-    fn workers(&self) -> Range<usize> {
+    pub(crate) fn workers(&self) -> Range<usize> {
         let first = self.first_worker as usize;
         first..first + self.config.most_ranks() as usize
     }
@@ -193,6 +193,11 @@ impl Fleet {
             self.hand_tiers(index);
         }
         &mut self.workers[index as usize]
+    }
+
+    /// Whether workers of a pool share tiers.
+    pub(crate) fn shares_tiers(&self) -> bool {
+        self.shares_tiers
     }
 
     /// Hands a worker the tiers that it shares with others of its pool.

@@ -110,6 +110,7 @@ impl<O: Observer> Simulation<'_, O> {
             worker.crash(self.clock.now_ns(), then);
             self.routing.crashed(worker);
             self.ledger.forget_steady_decode(rank);
+            self.expect_loads_of_others(rank);
         }
         tags.sort_unstable();
         if let Some(after_ns) = restart_after_ns {

@@ -116,6 +116,12 @@ fn any_run_with_tiers_of_the_connector_is_conserved() {
 }
 
 #[test]
+fn any_run_with_tiers_of_dynamos_mocker_is_conserved() {
+    let drawn = (arb_case(), schedulers::arb_mocked_tiers());
+    assert_runs_conserved(24, drawn.prop_map(|(case, tiers)| case.with_connected(tiers, false)));
+}
+
+#[test]
 fn any_run_of_ranks_that_reserve_between_steps_is_conserved() {
     let orders = proptest::sample::select(vec![PassOrder::PrefillFirst, PassOrder::Mixed]);
     assert_runs_conserved(64, (arb_case(), orders).prop_map(|(case, order)| case.with_barrier(order)));

@@ -20,7 +20,8 @@ impl HostRules {
 }
 
 impl NamedValue for HostRules {
-    const NAMES: &'static [(&'static str, Self)] = &[("dynamo", Self::Dynamo), ("vllm", Self::Vllm)];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("dynamo", Self::Dynamo), ("dynamo-1.6", Self::Dynamo16), ("vllm", Self::Vllm)];
 }
 
 impl NamedValue for EvictionPolicy {

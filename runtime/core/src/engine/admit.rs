@@ -23,6 +23,8 @@ enum Admission {
     Loading,
     /// Only it is blocked; those behind may pass.
     SteppedOver,
+    /// The same, because of a transfer.
+    Deferred,
     /// Nothing behind it may pass.
     Blocked(AdmissionStop),
 }
@@ -53,13 +55,16 @@ impl Engine {
             if kind == QueueKind::Waiting && self.queues.num_destinations() > 0 {
                 return AdmissionStop::Blocks;
             }
-            if kind == QueueKind::Waiting {
+            if kind == QueueKind::Waiting || self.queues.is_skipped_first(&self.requests) {
                 kind = self.queues.next_without_kv(&self.requests);
             }
             if kind == QueueKind::Waiting && self.refuse_first(plan) {
                 continue;
             }
-            let is_free = kind == QueueKind::KvReady && self.config.quirks().admits_arrived_kv_free();
+            // With a connector for offloading nothing is admitted without budget.
+            let is_free = kind == QueueKind::KvReady
+                && self.config.quirks().admits_arrived_kv_free()
+                && !self.kv_loads.offloads();
             if scan.budget() == 0 && !is_free {
                 return AdmissionStop::Budget;
             }
@@ -81,7 +86,14 @@ impl Engine {
             match admission {
                 Admission::Admitted { .. } => self.queues.set_deferred(id, false, &mut self.requests),
                 Admission::Loading => self.queues.set_deferred(id, true, &mut self.requests),
-                Admission::SteppedOver => {
+                Admission::Deferred if self.queues.sleep_until_transfers() => {
+                    if !self.queues.keeps_place(kind) {
+                        self.requests[id].load_order = self.kv_loads.next_order();
+                    }
+                    self.queues.sleep(id, &self.requests);
+                    self.queues.set_deferred(id, true, &mut self.requests);
+                }
+                Admission::SteppedOver | Admission::Deferred => {
                     if self.requests[id].flags.has(Flags::LOST_LOAD) {
                         self.forget_load(id);
                         kind = QueueKind::Waiting;
@@ -120,6 +132,7 @@ impl Engine {
     /// whose KV has arrived.
     fn is_preempted_first(&mut self) -> bool {
         self.config.quirks().resumes_preempted_first()
+            && !self.queues.sleep_until_transfers()
             && self.queues.num_destinations() == 0
             && self.pause_state == PauseState::Unpaused
             && self
@@ -178,10 +191,13 @@ impl Engine {
         };
         let is_asked = !(ready || remote && self.kv_loads.offloads());
         let external = match is_asked {
-            true => self.kv_loads.lookup_external(request, computed, block_size, plan),
+            true => {
+                let whole_tokens = self.kv_cache.whole_tokens(request, computed, &self.config);
+                self.kv_loads.lookup_external(request, whole_tokens.unwrap_or(computed), block_size, plan)
+            }
             false => Some(External::default()),
         };
-        let Some(external) = external else { return Admission::SteppedOver };
+        let Some(external) = external else { return Admission::Deferred };
         if external.tokens == 0 && !ready {
             // States that are missing would have come with the rest.
             local_tokens = self.kv_cache.agreed_prefix(&self.requests[id], computed);
@@ -281,7 +297,7 @@ impl Engine {
                 let loads = &mut self.kv_loads;
                 loads.begin_offloaded_load(id, request, local_tokens, external.tokens, block_size, plan);
             }
-            self.begin_load(id, kind == QueueKind::KvReady);
+            self.begin_load(id, self.queues.keeps_place(kind));
             return Admission::Loading;
         }
         if remote {

@@ -26,7 +26,11 @@ pub(super) struct WaitingQueues {
     /// Requests that wait for blocks for their remote KV, where these are taken
     /// between steps.
     destinations: WaitingQueue,
-    /// Whether the latest attempt to take such blocks came to nothing.
+    /// Requests that wait for a transfer of the tiers and are not tried before one is over, where the rules of the host have
+    /// it so: in the order in which they began to wait for one.
+    asleep: Vec<RequestId>,
+    sleep_until_transfers: bool,
+    /// Whether the latest attempt to take such blocks came to nothing, and no request has given blocks back since.
     is_destination_blocked: bool,
     reserves_between_steps: bool,
     is_fcfs: bool,
@@ -48,6 +52,8 @@ impl WaitingQueues {
             skipped: queue(),
             kv_ready: queue(),
             destinations: queue(),
+            asleep: Vec::new(),
+            sleep_until_transfers: config.host_rules().sleeps_until_transfers(),
             is_destination_blocked: false,
             reserves_between_steps: config.quirks().reserves_between_steps(),
             is_fcfs: config.policy == Policy::Fcfs,
@@ -61,7 +67,7 @@ impl WaitingQueues {
     /// All of them.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.num_queued() + self.destinations.len() + self.num_loading
+        self.num_queued() + self.destinations.len() + self.num_loading + self.asleep.len()
     }
 
     /// Those that could be admitted if there were room and no pause.
@@ -104,6 +110,40 @@ impl WaitingQueues {
             PauseState::PausedNew => None,
             PauseState::Unpaused => Some(QueueKind::Waiting),
         }
+    }
+
+    /// Whether requests that were skipped because of a transfer sleep until one is over.
+    pub(super) fn sleep_until_transfers(&self) -> bool {
+        self.sleep_until_transfers
+    }
+
+    /// Whether a request that comes from a queue keeps its place among those that load KV.
+    pub(super) fn keeps_place(&self, kind: QueueKind) -> bool {
+        kind == QueueKind::KvReady || self.sleep_until_transfers && kind == QueueKind::Skipped
+    }
+
+    /// A request waits for a transfer.
+    pub(super) fn sleep(&mut self, id: RequestId, requests: &RequestTable) {
+        let order = requests[id].load_order;
+        let place = self.asleep.partition_point(|&other| requests[other].load_order < order);
+        self.asleep.insert(place, id);
+    }
+
+    /// A transfer is over: those that wait for one may be tried again.
+    pub(super) fn wake(&mut self, requests: &mut RequestTable) {
+        for id in self.asleep.drain(..) {
+            self.skipped.push_in_order(id, requests);
+        }
+    }
+
+    /// Whether a request that waited for a transfer goes before the first of those whose KV has arrived: both are in one
+    /// order.
+    pub(super) fn is_skipped_first(&mut self, requests: &RequestTable) -> bool {
+        let Some(skipped) = self.skipped.peek(requests).filter(|_| self.sleep_until_transfers) else { return false };
+        // What another engine has computed goes before all that waits for the host.
+        self.kv_ready.peek(requests).is_none_or(|ready| {
+            requests[ready].kv_role != KvRole::Destination && requests[skipped].load_order < requests[ready].load_order
+        })
     }
 
     /// Of the requests that hold no KV, the queue whose turn it is: that of skipped ones first, or the one whose head ranks
@@ -159,13 +199,18 @@ impl WaitingQueues {
 
     /// Takes a request out of the queue that it waits in.
     pub(super) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
-        if let Some(queue) = self.queue_of(id, requests) {
+        if let Some(place) = self.asleep.iter().position(|&other| other == id) {
+            self.asleep.remove(place);
+        } else if let Some(queue) = self.queue_of(id, requests) {
             queue.leave(id, requests);
         }
     }
 
     /// Puts a request where its rank is, if it waits in a queue.
     pub(super) fn reorder(&mut self, id: RequestId, requests: &mut RequestTable) {
+        if self.asleep.contains(&id) {
+            return;
+        }
         if let Some(queue) = self.queue_of(id, requests) {
             queue.leave(id, requests);
             queue.push_back(id, requests);
@@ -180,7 +225,7 @@ impl WaitingQueues {
     /// Queues the requests that this step has stepped over, where the rules keep them.
     pub(super) fn return_stepped_over(&mut self, requests: &mut RequestTable) {
         while let Some((from, id)) = self.stepped_over.pop() {
-            let is_moved = from == QueueKind::Waiting && self.rules.queues_skipped_apart();
+            let is_moved = from == QueueKind::Waiting && self.queues_skipped_apart();
             self.push_front(if is_moved { QueueKind::Skipped } else { from }, id, requests);
         }
     }
@@ -217,7 +262,7 @@ impl WaitingQueues {
         self.destinations.len() > 0 && !self.is_destination_blocked
     }
 
-    /// Says whether the latest attempt to give blocks to a request that waits for them came to nothing.
+    /// Says whether the latest attempt to give blocks to a request that waits for them came to nothing, and would again.
     pub(super) fn set_destination_blocked(&mut self, is_blocked: bool) {
         self.is_destination_blocked = is_blocked;
     }
@@ -265,6 +310,10 @@ impl WaitingQueues {
 
     /// Whether a request that holds no KV waits among those that were skipped.
     fn is_skipped(&self, id: RequestId, requests: &RequestTable) -> bool {
-        requests[id].deferred && self.rules.queues_skipped_apart()
+        requests[id].deferred && self.queues_skipped_apart()
+    }
+
+    fn queues_skipped_apart(&self) -> bool {
+        self.sleep_until_transfers || self.rules.queues_skipped_apart()
     }
 }

@@ -76,6 +76,7 @@ impl Engine {
         self.running.take_preempted(&mut plan.preempted);
         plan.num_groups = self.kv_cache.begin_step();
         self.prefills.clean_in_flight(&mut self.requests);
+        self.see_transfers();
         self.kv_loads.begin_step();
         let mut scan = Scan {
             scheduled_budget: self.step_budget(),
@@ -114,7 +115,8 @@ impl Engine {
         self.note_prefills(&scan);
         self.running.put_loras(scan.loras);
         if self.kv_loads.offloads() {
-            self.kv_loads.store_step(&plan, &self.requests, self.stats.steps);
+            self.kv_loads.store_step(&plan, &self.requests, self.stats.steps, self.config.block_size);
+            self.hold_copied_blocks();
         }
         self.steps.put_next(plan);
         self.plan()

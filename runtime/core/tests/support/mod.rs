@@ -144,7 +144,8 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 disable_chunked_mm_input: encoder.2,
             };
             let fitting = HostRules::of(&input);
-            if let Some(tiers) = input.kv_tiers.as_mut().filter(|_| fitting == HostRules::Dynamo) {
+            let needs_vllm = |tiers: &KvTiersConfig| tiers.rules == HostRules::Vllm && fitting != HostRules::Vllm;
+            if let Some(tiers) = input.kv_tiers.as_mut().filter(|tiers| needs_vllm(tiers)) {
                 tiers.rules = fitting;
             }
             EngineConfig::new(input).expect("drawn to be valid")
@@ -206,18 +207,19 @@ pub(crate) fn arb_groups(block_size: u32) -> impl Strategy<Value = Vec<KvCacheGr
 
 /// Tiers in which a block takes some nanoseconds, or no time.
 fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
-    let vllm = (any::<bool>(), any::<bool>(), 0..3u32, any::<bool>());
-    let drawn = (1..40u32, 0..20u32, any::<bool>(), vllm);
-    proptest::option::of(drawn.prop_map(|(host_blocks, disk_blocks, is_instant, vllm)| {
-        let (is_vllm, is_adaptive, store_threshold, offload_prompt_only) = vllm;
+    let rules = proptest::sample::select(HostRules::NAMES).prop_map(|(_, rules)| rules);
+    let connector = (rules, any::<bool>(), 0..3u32, any::<bool>());
+    let drawn = (1..40u32, 0..20u32, any::<bool>(), connector);
+    proptest::option::of(drawn.prop_map(|(host_blocks, disk_blocks, is_instant, connector)| {
+        let (rules, is_adaptive, store_threshold, offload_prompt_only) = connector;
         let bytes_per_s = (!is_instant).then_some(1_000_000_000);
         KvTiersConfig {
-            rules: if is_vllm { HostRules::Vllm } else { HostRules::Dynamo },
+            rules,
             eviction_policy: if is_adaptive { EvictionPolicy::Arc } else { EvictionPolicy::Lru },
             store_threshold,
             offload_prompt_only,
             host_blocks,
-            disk_blocks,
+            disk_blocks: if rules == HostRules::Dynamo16 { 0 } else { disk_blocks },
             kv_bytes_per_token: 1,
             offload_batch_size: 3,
             device_to_host_bytes_per_s: bytes_per_s,

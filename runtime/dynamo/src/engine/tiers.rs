@@ -3,7 +3,7 @@
 //! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
 //! (`native_host_offload`, `g3_offload`). Defaults are those of each version.
 
-use vcr_core::{KvTiersConfig, SharedTier};
+use vcr_core::{HostRules, KvTiersConfig, SharedTier};
 
 use super::raw::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
@@ -113,6 +113,8 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
         let bandwidths = ["shared_write_bandwidth_gbps", "shared_read_bandwidth_gbps"];
         tiers.shared_disk = shared_tier(&mut keys, is_shared == Some(true), bandwidths);
         keys.finish(|_| None);
+    } else {
+        tiers.rules = HostRules::Dynamo16;
     }
     Some(tiers)
 }

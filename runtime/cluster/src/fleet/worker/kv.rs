@@ -80,6 +80,12 @@ impl Worker {
         self.engine.as_vllm().is_some_and(Engine::has_deferred_lookups)
     }
 
+    /// Whether requests of others that share its tiers wait for a transfer.
+    pub(crate) fn others_await_stores(&self) -> bool {
+        let tiers = self.engine.as_vllm().and_then(Engine::kv_tiers);
+        tiers.is_some_and(KvTiers::others_await_stores)
+    }
+
     /// When a load from its tiers advances next, unless that is known.
     pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.kv_tiers()?.next_load_ns()?;

@@ -18,6 +18,7 @@ impl<O: Observer> Simulation<'_, O> {
         refused.clear();
         refused.extend_from_slice(&worker.plan().refused);
         let start_ns = self.apply_step(index)?;
+        self.expect_loads_of_others(index);
         self.go_on_between_steps(index)?;
         let worker = self.fleet.worker_mut(index);
         self.observation.applied(index, [start_ns, now_ns], worker.engine());

@@ -110,14 +110,28 @@ impl<O: Observer> Simulation<'_, O> {
             return;
         }
         self.buffers.loaded.clear();
+        let is_awaited = worker.has_deferred_lookups();
         worker.advance_loads(self.clock.now_ns(), &mut self.buffers.loaded);
         for &tag in &self.buffers.loaded {
             self.ledger.end_load(tag, self.clock.now_ns());
         }
-        if !self.buffers.loaded.is_empty() || self.fleet.worker(index).has_deferred_lookups() {
+        if !self.buffers.loaded.is_empty() || is_awaited || self.fleet.worker(index).has_deferred_lookups() {
             self.fleet.note_change(index);
         }
         self.expect_loads(index);
+    }
+
+    /// A worker has sent, or will not send, what others that share its tiers may wait for.
+    pub(in crate::simulation) fn expect_loads_of_others(&mut self, index: u32) {
+        if !self.fleet.shares_tiers() || !self.fleet.worker_mut(index).others_await_stores() {
+            return;
+        }
+        for other in self.fleet.pool_of(index).workers().filter(|&other| other != index as usize) {
+            let other = other as u32;
+            if self.fleet.worker_mut(other).has_deferred_lookups() {
+                self.expect_loads(other);
+            }
+        }
     }
 
     /// Schedules the instant at which loads from a worker's tiers advance.

@@ -135,6 +135,11 @@ pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
     )
 }
 
+/// The same without a disk, by the rules of Dynamo 1.6's mocker.
+pub(crate) fn arb_mocked_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    arb_tiers().prop_map(|tiers| KvTiersConfig { rules: HostRules::Dynamo16, disk_blocks: 0, ..tiers })
+}
+
 /// The same by the rules of vLLM's connector for offloading.
 pub(crate) fn arb_connected_tiers() -> impl Strategy<Value = KvTiersConfig> {
     (arb_tiers(), any::<bool>(), 0..3u32, any::<bool>()).prop_map(
@@ -155,7 +160,10 @@ pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
         (speed(), speed())
             .prop_map(|(write_bytes_per_s, read_bytes_per_s)| SharedTier { write_bytes_per_s, read_bytes_per_s })
     };
-    (arb_tiers(), proptest::option::of(shared()), shared(), 0..2 * MS).prop_map(
+    let mocked = (arb_mocked_tiers(), shared(), 0..2 * MS).prop_map(|(tiers, shared_host, host_latency_ns)| {
+        KvTiersConfig { shared_host: Some(shared_host), host_latency_ns, ..tiers }
+    });
+    let blocks = (arb_tiers(), proptest::option::of(shared()), shared(), 0..2 * MS).prop_map(
         |(tiers, shared_host, shared_disk, host_latency_ns)| KvTiersConfig {
             disk_blocks: if shared_host.is_some() { tiers.disk_blocks } else { tiers.disk_blocks.max(1) },
             shared_disk: (shared_host.is_none() || tiers.disk_blocks > 0).then_some(shared_disk),
@@ -163,7 +171,8 @@ pub(crate) fn arb_shared_tiers() -> impl Strategy<Value = KvTiersConfig> {
             host_latency_ns,
             ..tiers
         },
-    )
+    );
+    prop_oneof![blocks, mocked]
 }
 
 pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {

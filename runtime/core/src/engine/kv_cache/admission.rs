@@ -62,6 +62,21 @@ impl KvCacheManager {
         (self.hit.len() as u32 * config.block_size).min(request.num_tokens - 1)
     }
 
+    /// All tokens of a request whose whole prompt the device has, of which the last block is computed again behind
+    /// `computed` tokens: nothing is to be looked up elsewhere.
+    pub(in crate::engine) fn whole_tokens(
+        &self,
+        request: &Request,
+        computed: u32,
+        config: &EngineConfig,
+    ) -> Option<u32> {
+        let is_whole = config.host_rules().looks_nothing_up_for_whole_prompts()
+            && computed + config.block_size == request.num_tokens
+            && request.num_tokens == request.prompt_tokens
+            && request.block_hashes.last().is_some_and(|&hash| self.pool.find(hash).is_some());
+        is_whole.then_some(request.num_tokens)
+    }
+
     /// Gives a request the hit and new blocks, or nothing.
     pub(in crate::engine) fn allocate(
         &mut self,
@@ -82,12 +97,14 @@ impl KvCacheManager {
         let cost = |tokens: u32| blocks_for(config, tokens).saturating_sub(held + reused) + revived;
         let needed = cost(slots_tokens);
         let must_fit = if config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
+        let reserves_beside_all = config.host_rules().reserves_beside_whole_prompts();
+        let with_reserved = reserved_blocks + if reserves_beside_all { must_fit } else { needed };
         let fits = if config.quirks().reserves_whole_output() {
             // A request with a reservation has been admitted to the pool before.
             request.flags.has(Flags::RESERVES)
                 || cost(request.end_tokens) + watermark_blocks + self.reserved_blocks <= self.pool.num_free()
         } else {
-            must_fit.max(needed + reserved_blocks) + watermark_blocks <= self.pool.num_free()
+            must_fit.max(with_reserved) + watermark_blocks <= self.pool.num_free()
         };
         if !fits {
             return false;

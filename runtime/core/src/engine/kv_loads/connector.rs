@@ -10,7 +10,7 @@ use super::KvLoads;
 use crate::config::{EngineConfig, LoadFailures, Policy};
 use crate::engine::Engine;
 use crate::kv::pool::BlockId;
-use crate::kv::tiers::offloading::Offloading;
+use crate::kv::tiers::offloading::{ConnectorRules, Offloading};
 use crate::plan::{ExternalHit, ExternalLookup, RequestOutput, StepOutputs, StepPlan};
 use crate::request::{FinishReason, Flags, KvRole, Request, RequestId, RequestStatus};
 
@@ -62,7 +62,8 @@ impl ConnectorState {
     /// The connector of an engine with these settings, if it has one. That of its tiers is theirs, but for its frees.
     pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let options = config.kv_connector?.offloading;
-        let (rules, block_size, has_cache) = (config.rules, config.block_size, config.enable_prefix_caching);
+        let rules = ConnectorRules::Vllm(config.rules);
+        let (block_size, has_cache) = (config.block_size, config.enable_prefix_caching);
         let offloading = options.map(|options| Box::new(Offloading::new(options, rules, block_size, has_cache)));
         Some(Box::new(Self { offloading, ..Self::default() }))
     }
@@ -195,6 +196,9 @@ impl Engine {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
         let by_arrival = self.config.quirks().admits_in_order_of_arrival();
         self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
+        if self.config.host_rules().takes_over_on_arrival() {
+            self.take_over_load(id);
+        }
     }
 
     /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has
@@ -213,7 +217,8 @@ impl Engine {
         self.store_full_blocks(id, computed);
         // The last token is computed again, to get logits to sample from.
         if computed == self.requests[id].num_tokens {
-            self.move_computed(id, computed - 1);
+            let again = if self.config.host_rules().recomputes_last_block() { self.config.block_size } else { 1 };
+            self.move_computed(id, computed - again);
         }
         // One without computed tokens is looked up again by a connector, though it has its block.
         let request = &self.requests[id];

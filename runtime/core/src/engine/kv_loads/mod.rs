@@ -66,7 +66,7 @@ impl KvLoads {
     }
 
     /// The order of a load that begins now.
-    fn next_order(&mut self) -> u32 {
+    pub(super) fn next_order(&mut self) -> u32 {
         self.latest_order = self.latest_order.wrapping_add(1);
         self.latest_order
     }

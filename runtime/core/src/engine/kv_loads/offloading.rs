@@ -3,8 +3,8 @@
 use super::{External, KvLoads};
 use crate::OffloadingMoves;
 use crate::engine::Engine;
-use crate::kv::tiers::TierRun;
 use crate::kv::tiers::offloading::{EndedLoad, Known, Offloading, Storing};
+use crate::kv::tiers::{KvTiers, TierRun};
 use crate::plan::{ExternalHit, ExternalLookup, ScheduledKind, StepPlan, TierLoad};
 use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
@@ -26,10 +26,11 @@ impl Engine {
         tags
     }
 
-    /// Whether a lookup waits for a transfer of the tiers, and nothing else may wake it.
+    /// Whether a lookup waits for a transfer of the tiers, or a request for blocks that are being copied, and nothing else may
+    /// wake it.
     #[must_use]
     pub fn has_deferred_lookups(&self) -> bool {
-        self.kv_tiers().is_some_and(|tiers| tiers.has_deferred())
+        self.kv_tiers().is_some_and(KvTiers::awaits_stores)
     }
 
     /// The time in nanoseconds for which the oldest step in flight, which begins at `start_ns`, waits for copies of blocks that
@@ -52,7 +53,30 @@ impl Engine {
         if !is_idle || !offloading.is_some_and(Offloading::has_ended_requests) {
             return;
         }
-        self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps);
+        let block_size = self.config.block_size;
+        self.kv_loads.store_step(&StepPlan::default(), &self.requests, self.stats.steps, block_size);
+    }
+
+    /// Requests that wait for a transfer of the tiers may go on where one is over, and blocks that were held until they are
+    /// copied are free.
+    pub(in crate::engine) fn see_transfers(&mut self) {
+        let Some(tiers) = &mut self.kv_loads.tiers else { return };
+        if !tiers.take_progress() {
+            return;
+        }
+        for blocks in tiers.take_copied() {
+            self.kv_cache.pool_mut().release(&blocks);
+            self.queues.set_destination_blocked(false);
+        }
+        self.queues.wake(&mut self.requests);
+    }
+
+    /// Blocks that the latest step has copied to a host that engines share are held until that is over.
+    pub(in crate::engine) fn hold_copied_blocks(&mut self) {
+        let Some(tiers) = &self.kv_loads.tiers else { return };
+        for blocks in tiers.blocks_to_hold() {
+            self.kv_cache.pool_mut().touch(blocks);
+        }
     }
 
     /// A load is over.
@@ -117,8 +141,10 @@ impl KvLoads {
         if let Some(tiers) = &mut self.tiers {
             let TierRun { disk_blocks, .. } =
                 tiers.begin_load(known(request), id, blocks, local_tokens, external_tokens);
-            // Of a whole prompt the last token is computed again.
-            let loaded_tokens = external_tokens.min(request.num_tokens - local_tokens - 1);
+            // Of a whole prompt the last token is computed again, or the last block.
+            let again = if tiers.recomputes_last_block() { block_size_tokens } else { 1 };
+            let usable_tokens = (request.num_tokens - 1) / again * again;
+            let loaded_tokens = external_tokens.min(usable_tokens - local_tokens);
             let disk_tokens = (disk_blocks * block_size_tokens).min(loaded_tokens);
             plan.tier_loads.push(TierLoad {
                 request: id,
@@ -155,13 +181,20 @@ impl KvLoads {
     }
 
     /// Has the connector store what the step of this number computes, whose plan is complete.
-    pub(in crate::engine) fn store_step(&mut self, plan: &StepPlan, requests: &RequestTable, step: u64) {
+    pub(in crate::engine) fn store_step(
+        &mut self,
+        plan: &StepPlan,
+        requests: &RequestTable,
+        step: u64,
+        block_size_tokens: u32,
+    ) {
         let Some(offloading) = self.offloading_mut() else { return };
         for entry in &plan.scheduled {
             let is_new = entry.kind != ScheduledKind::Running;
             if is_new || !entry.blocks.is_empty() {
                 let blocks = &plan.block_ids[entry.blocks.start as usize..entry.blocks.end as usize];
-                offloading.give(requests[entry.request].sequence, is_new, blocks);
+                let known = if is_new { entry.num_computed_tokens / block_size_tokens } else { 0 };
+                offloading.give(requests[entry.request].sequence, is_new, blocks, known as usize);
             }
         }
         for &tag in &plan.preempted {
@@ -197,5 +230,6 @@ impl KvLoads {
 }
 
 fn known(request: &Request) -> Known<'_> {
-    Known { sequence: request.sequence, hashes: &request.block_hashes, num_tokens: request.num_tokens }
+    let (num_tokens, prompt_tokens) = (request.num_tokens, request.prompt_tokens);
+    Known { sequence: request.sequence, hashes: &request.block_hashes, num_tokens, prompt_tokens }
 }

@@ -68,6 +68,10 @@ impl Engine {
         if let Some(tiers) = self.kv_tiers_mut() {
             *tiers.complete_mut() = complete;
         }
+        // While a step is in flight nothing is decided, and what it frees is free before what was copied meanwhile.
+        if self.steps_in_flight() == 0 {
+            self.see_transfers();
+        }
     }
 
     fn tier_load_complete(&mut self, id: RequestId, end_tokens: u32) {

@@ -1,8 +1,12 @@
 //! Engines that share tiers, and what each of them has to itself.
 
+use std::collections::VecDeque;
+
 use super::blocks::TierBlocks;
+use super::connected::UnsentStore;
 use super::{KvTier, KvTierChange, KvTierStats, KvTiers, Way};
 use crate::kv::hash::BlockHash;
+use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 
 /// An engine, or one that has crashed.
@@ -14,6 +18,18 @@ pub(super) struct Client {
     pub(super) num_loads: u32,
     pub(super) stats: KvTierStats,
     changes: Option<Vec<KvTierChange>>,
+    /// Of a connector, stores of steps that are not over, in order.
+    pub(super) unsent: VecDeque<UnsentStore>,
+    /// Stores that steps wait for before they begin, by the number of the step.
+    pub(super) flushes: VecDeque<(u64, Vec<u64>)>,
+    /// A request was stepped over because of a transfer.
+    pub(super) has_deferred: bool,
+    /// A transfer that a request may wait for is over, of which the engine does not know yet.
+    pub(super) has_progress: bool,
+    /// Blocks on the device that were copied, by transfer, and are still held for that.
+    pub(super) copied: Vec<Vec<BlockId>>,
+    /// Copies under way whose blocks are held.
+    pub(super) num_held_copies: u32,
 }
 
 impl KvTiers {
@@ -26,13 +42,20 @@ impl KvTiers {
             self.disks.push(TierBlocks::new(self.config.disk_blocks));
         }
         self.roads.iter_mut().for_each(super::Road::add_client);
+        let another = self.offloading.first().map(super::Offloading::empty_like);
+        self.offloading.extend(another);
         self.clients.push(Client::default());
         self.clients.len() as u32 - 1
     }
 
     /// Has this engine do all that follows.
     pub fn enter(&mut self, client: u32) {
-        self.at = client;
+        let at = std::mem::replace(&mut self.at, client);
+        if self.config.shared_host.is_some()
+            && let Ok([before, after]) = self.offloading.get_disjoint_mut([at as usize, client as usize])
+        {
+            before.swap_hosts(after);
+        }
     }
 
     /// The engine at work is gone, with all its requests. Its transfers go on.
@@ -44,6 +67,11 @@ impl KvTiers {
         let client = self.client_mut();
         client.complete.clear();
         client.changes = None;
+        client.copied.clear();
+        (client.has_deferred, client.num_held_copies) = (false, 0);
+        let unsent = std::mem::take(&mut client.unsent);
+        unsent.iter().for_each(|store| self.cancel_store(store));
+        self.note_progress();
     }
 
     /// Starts or stops recording changes that the engine at work can see; to be started before its
@@ -52,7 +80,8 @@ impl KvTiers {
         let at_ns = self.now_ns;
         let stored = |tier, hash| KvTierChange { at_ns, tier, hash, stored: true };
         let changes = on.then(|| {
-            let host = self.host().ready().map(|hash| stored(KvTier::Host, hash));
+            let connected = self.offloading().into_iter().flat_map(super::Offloading::ready);
+            let host = self.host().ready().chain(connected).map(|hash| stored(KvTier::Host, hash));
             host.chain(self.disk().ready().map(|hash| stored(KvTier::Disk, hash))).collect()
         });
         self.client_mut().changes = changes;

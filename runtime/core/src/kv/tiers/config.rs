@@ -16,11 +16,50 @@ pub struct SharedTier {
 /// Rules by which the host stores, finds and evicts blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostRules {
-    /// Dynamo's KV block manager, as its mocker models it.
+    /// Dynamo's KV block manager, as the mocker of 1.4 models it.
     #[default]
     Dynamo,
+    /// The host of Dynamo 1.6's mocker, which follows vLLM's connector of 0.24.
+    Dynamo16,
     /// vLLM's `OffloadingConnector` of the engine's release.
     Vllm,
+}
+
+impl HostRules {
+    /// Whether a connector decides what is stored, found and loaded.
+    #[must_use]
+    pub fn is_connector(self) -> bool {
+        self != Self::Dynamo
+    }
+
+    /// Whether a request that waits for a transfer is not tried again before one is over, and keeps its place among those
+    /// that load, before all others. Source: Dynamo 1.6's mocker.
+    pub(crate) fn sleeps_until_transfers(self) -> bool {
+        self == Self::Dynamo16
+    }
+
+    /// Whether others may hit KV as soon as it is loaded, not from the turn of its request on. Source: Dynamo 1.6's mocker.
+    pub(crate) fn takes_over_on_arrival(self) -> bool {
+        self == Self::Dynamo16
+    }
+
+    /// Whether of a prompt that was loaded as a whole the last block is computed again, not the last token. Source: Dynamo
+    /// 1.6's mocker.
+    pub(crate) fn recomputes_last_block(self) -> bool {
+        self == Self::Dynamo16
+    }
+
+    /// Whether the blocks that a load leaves free for others are free beside its whole prompt, not beside what it loads.
+    /// Source: Dynamo 1.6's mocker.
+    pub(crate) fn reserves_beside_whole_prompts(self) -> bool {
+        self == Self::Dynamo16
+    }
+
+    /// Whether nothing is looked up for a prompt that the device has as a whole, though its last block is computed again.
+    /// Source: Dynamo 1.6's mocker.
+    pub(crate) fn looks_nothing_up_for_whole_prompts(self) -> bool {
+        self == Self::Dynamo16
+    }
 }
 
 /// Settings of the tiers of one engine. A bandwidth of none takes no time.
@@ -109,6 +148,10 @@ impl KvTiersConfig {
         if self.shared_disk.is_some() && self.disk_blocks == 0 {
             let reason = "there is no disk to share";
             errors.push(ConfigError::Needs { field: "disk_scope", needed: "disk_blocks", reason });
+        }
+        if self.rules == HostRules::Dynamo16 && self.disk_blocks > 0 {
+            let reason = "the disk of Dynamo 1.6's mocker is not known: `rules: \"dynamo\"` has one";
+            errors.push(ConfigError::Exclusive { field: "rules", other_field: "disk_blocks", reason });
         }
         if self.shared_host.is_some() && self.disk_blocks > 0 && self.shared_disk.is_none() {
             let reason = "what leaves memory that engines share belongs to none of them";

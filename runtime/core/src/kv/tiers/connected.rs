@@ -1,4 +1,5 @@
-//! Tiers whose host is vLLM's connector for offloading, with our disk below it. They belong to one engine.
+//! Tiers whose host is a connector for offloading: vLLM's, with our disk below it, of one engine; or that of Dynamo's mocker,
+//! which engines may share.
 
 use super::blocks::Slot;
 use super::offloading::{BegunLoad, Known, Offloading};
@@ -18,19 +19,19 @@ pub(super) struct UnsentStore {
 impl KvTiers {
     /// The connector, if the host is kept by its rules.
     pub(crate) fn offloading(&self) -> Option<&Offloading> {
-        self.offloading.as_deref()
+        self.offloading.get(self.at as usize)
     }
 
     pub(crate) fn offloading_mut(&mut self) -> Option<&mut Offloading> {
-        self.offloading.as_deref_mut()
+        self.offloading.get_mut(self.at as usize)
     }
 
     /// Tokens that host and disk have of a request behind the first `local_tokens`; none if that is not known yet.
     pub(crate) fn lookup(&mut self, known: Known<'_>, local_tokens: u32, is_skipped: bool) -> Option<u32> {
-        let disk = &self.disks[0];
-        let offloading = self.offloading.as_mut()?;
+        let disk = &self.disks[self.disk_of(self.at)];
+        let offloading = self.offloading.get_mut(self.at as usize)?;
         let found = offloading.lookup(known, local_tokens, is_skipped, |key| disk.find_ready(key).is_some());
-        self.has_deferred |= found.is_none();
+        self.client_mut().has_deferred |= found.is_none();
         found
     }
 
@@ -43,12 +44,20 @@ impl KvTiers {
         local_tokens: u32,
         external_tokens: u32,
     ) -> TierRun {
-        let Some(offloading) = &mut self.offloading else { return TierRun::default() };
+        let Some(offloading) = self.offloading.get_mut(self.at as usize) else { return TierRun::default() };
+        let mut start_ns = self.now_ns;
+        if offloading.rules().loads_after_copies() {
+            let written = &blocks[(local_tokens / offloading.block_tokens()) as usize..];
+            let road = &self.roads[Way::DeviceToHost as usize];
+            let ends = offloading.copies_of(written).filter_map(|job| road.arrival_ns(self.at, job as u32));
+            start_ns = ends.fold(start_ns, u64::max);
+        }
         let begun = offloading.begin_load(known, request, blocks, local_tokens, external_tokens);
         let BegunLoad { job, host_chunks, below } = begun;
         let run = TierRun { host_blocks: host_chunks, disk_blocks: below.len() as u32 };
         if host_chunks > 0 {
-            self.send(Way::HostToDevice, self.at, Some(job as u32), host_chunks, &[]);
+            let size = (host_chunks, self.block_bytes);
+            self.roads[Way::HostToDevice as usize].send(start_ns, self.at, Some(job as u32), size, &[]);
         }
         if !below.is_empty() {
             let slots: Vec<Slot> = below.iter().filter_map(|&key| self.disk().find_ready(key)).collect();
@@ -58,13 +67,15 @@ impl KvTiers {
             }
             let mut places = Vec::with_capacity(2 * slots.len());
             for (&slot, &key) in slots.iter().zip(&below) {
-                let has_place = self.offloading.as_mut().is_some_and(|offloading| offloading.begin_fill(key));
+                let has_place = self.offloading_mut().is_some_and(|offloading| offloading.begin_fill(key));
                 places.extend([slot, Slot::from(has_place)]);
             }
             self.send(Way::DiskToHost, self.at, Some(job as u32), run.disk_blocks, &places);
             self.spill_evicted();
         }
-        let stats = &mut self.client_mut().stats;
+        let client = self.client_mut();
+        client.num_loads += 1;
+        let stats = &mut client.stats;
         stats.loads += 1;
         stats.host_hit_blocks += u64::from(run.host_blocks);
         stats.disk_hit_blocks += u64::from(run.disk_blocks);
@@ -73,29 +84,33 @@ impl KvTiers {
 
     /// The stores of a step are known. They are sent when it is over, or at once if it computes nothing.
     pub(crate) fn queue_stores(&mut self, step: Option<u64>) {
-        let Some(offloading) = &self.offloading else { return };
+        let Some(offloading) = self.offloading.get(self.at as usize) else { return };
         let stores = offloading.latest().stores.iter();
         let unsent = stores.map(|store| UnsentStore {
             step: step.unwrap_or(0),
             job: store.job,
             num_blocks: store.places.len() as u32,
         });
-        self.unsent.extend(unsent);
+        let client = &mut self.clients[self.at as usize];
+        client.unsent.extend(unsent);
         let flushed: Vec<u64> = offloading.latest().flushed.iter().copied().collect();
-        self.flushes.extend(step.filter(|_| !flushed.is_empty()).map(|step| (step, flushed)));
+        client.flushes.extend(step.filter(|_| !flushed.is_empty()).map(|step| (step, flushed)));
+        if offloading.rules().holds_copied_blocks() {
+            client.num_held_copies += offloading.latest().stores.len() as u32;
+        }
         self.spill_evicted();
         if step.is_none() {
             // Those of steps in flight stay behind them.
-            let (now, later): (Vec<UnsentStore>, Vec<UnsentStore>) =
-                self.unsent.drain(..).partition(|one| one.step == 0);
-            self.unsent.extend(later);
+            let unsent = &mut self.client_mut().unsent;
+            let (now, later): (Vec<UnsentStore>, Vec<UnsentStore>) = unsent.drain(..).partition(|one| one.step == 0);
+            unsent.extend(later);
             now.iter().for_each(|store| self.send_store(store));
         }
     }
 
     /// Sends the stores of steps up to this one, which is over.
     pub(crate) fn send_stores(&mut self, step: u64) {
-        while let Some(store) = self.unsent.pop_front_if(|store| store.step <= step) {
+        while let Some(store) = self.client_mut().unsent.pop_front_if(|store| store.step <= step) {
             self.send_store(&store);
         }
     }
@@ -103,10 +118,11 @@ impl KvTiers {
     /// A step is about to begin at `start_ns`. Gives how long it waits for copies of blocks that it takes again.
     pub(crate) fn flush_stores(&mut self, step: u64, start_ns: u64) -> u64 {
         let mut until_ns = start_ns;
-        while let Some((_, jobs)) = self.flushes.pop_front_if(|(other, _)| *other <= step) {
+        while let Some((_, jobs)) = self.client_mut().flushes.pop_front_if(|(other, _)| *other <= step) {
             for job in jobs {
-                if let Some(index) = self.unsent.iter().position(|store| store.job == job)
-                    && let Some(store) = self.unsent.remove(index)
+                let unsent = &mut self.client_mut().unsent;
+                if let Some(index) = unsent.iter().position(|store| store.job == job)
+                    && let Some(store) = unsent.remove(index)
                 {
                     let start_ns = start_ns.max(self.now_ns);
                     let (client, size) = (self.at, (store.num_blocks, self.block_bytes));
@@ -123,18 +139,71 @@ impl KvTiers {
     pub(crate) fn has_pending_stores(&self) -> bool {
         let is_pending = |offloading: &Offloading| offloading.has_pending_work() || offloading.stores_outputs();
         // One that was stepped over may be admitted when a copy is over.
-        !self.unsent.is_empty() || self.has_deferred || self.offloading().is_some_and(is_pending)
+        let client = self.client();
+        !client.unsent.is_empty() || client.has_deferred || self.offloading().is_some_and(is_pending)
     }
 
     /// Whether a request was stepped over because of a transfer, since the step began.
     #[must_use]
     pub fn has_deferred(&self) -> bool {
-        self.has_deferred
+        self.client().has_deferred
+    }
+
+    /// Whether the engine at work may go on when a copy to the host is over: a request was stepped over because of a
+    /// transfer, or blocks are held until they are copied.
+    #[must_use]
+    pub fn awaits_stores(&self) -> bool {
+        let client = self.client();
+        client.has_deferred || client.num_held_copies > 0 || !client.copied.is_empty()
+    }
+
+    /// Whether of a prompt that is loaded as a whole the last block is computed again.
+    pub(crate) fn recomputes_last_block(&self) -> bool {
+        self.config.rules.recomputes_last_block()
+    }
+
+    /// Whether a transfer is over that a request may wait for, since the last call.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        let has_progress = std::mem::take(&mut self.client_mut().has_progress);
+        if has_progress && self.config.rules.sleeps_until_transfers() {
+            self.client_mut().has_deferred = false;
+        }
+        has_progress
+    }
+
+    /// Blocks that were copied and held for that, by transfer, since the last call.
+    pub(crate) fn take_copied(&mut self) -> Vec<Vec<BlockId>> {
+        std::mem::take(&mut self.client_mut().copied)
+    }
+
+    /// The blocks that the latest step copies, by transfer, which are held until that is over.
+    pub(crate) fn blocks_to_hold(&self) -> impl Iterator<Item = &[BlockId]> {
+        let offloading = self.offloading().filter(|offloading| offloading.rules().holds_copied_blocks());
+        offloading
+            .into_iter()
+            .flat_map(|offloading| offloading.latest().stores.iter().map(|store| offloading.blocks_of(store.job)))
+    }
+
+    /// Copies that have not begun when their engine is gone never do.
+    pub(super) fn cancel_store(&mut self, store: &UnsentStore) {
+        if let Some(offloading) = self.offloading_mut() {
+            offloading.cancel_store(store.job);
+        }
     }
 
     /// A step is about to be decided.
     pub(crate) fn begin_step(&mut self) {
-        self.has_deferred = false;
+        // Those that sleep are not looked up again, and wait all the same.
+        if !self.config.rules.sleeps_until_transfers() {
+            self.client_mut().has_deferred = false;
+        }
+    }
+
+    /// Whether another engine than the one at work may go on when a transfer is over.
+    #[must_use]
+    pub fn others_await_stores(&self) -> bool {
+        let others = self.clients.iter().enumerate().filter(|&(client, _)| client as u32 != self.at);
+        others.into_iter().any(|(_, client)| client.has_deferred || client.num_held_copies > 0)
     }
 
     fn send_store(&mut self, store: &UnsentStore) {
@@ -143,37 +212,53 @@ impl KvTiers {
 
     /// A transfer of the connector has arrived.
     pub(super) fn arrive_connected(&mut self, way: Way, job: u64, num_blocks: u32, places: &[Slot]) {
-        let Some(mut offloading) = self.offloading.take() else { return };
+        let at = self.at as usize;
         match way {
             Way::DeviceToHost => {
-                for &key in offloading.keys_of(job) {
-                    self.note(self.at, KvTier::Host, key, true);
+                let offloading = &mut self.offloading[at];
+                let keys = offloading.keys_of(job).to_vec();
+                if offloading.rules().holds_copied_blocks() {
+                    let client = &mut self.clients[at];
+                    client.num_held_copies = client.num_held_copies.saturating_sub(1);
+                    client.copied.push(offloading.blocks_of(job).to_vec());
                 }
                 offloading.end_job(job);
+                for key in keys {
+                    self.note(self.at, KvTier::Host, key, true);
+                }
             }
             Way::DiskToHost => {
                 for pair in places.chunks_exact(2) {
                     self.disks[0].unpin(pair[0]);
                     if pair[1] != 0 {
                         let key = self.disk().hash(pair[0]);
-                        offloading.end_fill(job, key);
+                        self.offloading[at].end_fill(job, key);
                         self.note(self.at, KvTier::Host, key, true);
                     }
                 }
                 self.send(Way::HostToDevice, self.at, Some(job as u32), num_blocks, &[]);
             }
             Way::HostToDevice => {
-                let load = offloading.end_part(job);
-                self.complete_mut().extend(load.map(|load| (load.request, load.end_tokens)));
+                let load = self.offloading[at].end_part(job);
+                let client = self.client_mut();
+                client.num_loads -= u32::from(load.is_some());
+                client.complete.extend(load.map(|load| (load.request, load.end_tokens)));
             }
             Way::HostToDisk => {}
         }
-        self.offloading = Some(offloading);
+        self.note_progress();
+    }
+
+    /// Requests that wait for a transfer of the engine at work, or of one that shares its host, may go on.
+    pub(super) fn note_progress(&mut self) {
+        let at = self.at as usize;
+        let seen = if self.config.shared_host.is_some() { &mut self.clients[..] } else { &mut self.clients[at..=at] };
+        seen.iter_mut().for_each(|client| client.has_progress = true);
     }
 
     /// Chunks that have left the host go to the disk.
     fn spill_evicted(&mut self) {
-        let evicted = self.offloading.as_mut().map(|offloading| offloading.take_evicted()).unwrap_or_default();
+        let evicted = self.offloading_mut().map(Offloading::take_evicted).unwrap_or_default();
         for key in evicted {
             self.note(self.at, KvTier::Host, key, false);
             self.spill(self.at, key);

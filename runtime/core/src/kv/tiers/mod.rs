@@ -33,8 +33,6 @@ mod lane;
 pub(crate) mod offloading;
 mod road;
 
-use std::collections::VecDeque;
-
 use crate::config::rules::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::request::RequestId;
@@ -42,10 +40,9 @@ use blocks::{NIL, Slot, TierBlocks};
 pub use change::{KvTier, KvTierChange, KvTierStats, TierRun};
 use clients::Client;
 pub use config::{HostRules, KvTiersConfig, SharedTier};
-use connected::UnsentStore;
 use fair::{Arrived, FairLane};
 use lane::Lane;
-use offloading::Offloading;
+use offloading::{ConnectorRules, Offloading};
 use road::Road;
 
 /// The ways between tiers, in the order in which what arrives at one instant is
@@ -92,21 +89,20 @@ pub struct KvTiers {
     slots: Vec<Slot>,
     /// Scratch: places on the disk that a load reads.
     disk_slots: Vec<Slot>,
-    /// The host by vLLM's rules, of one engine; `hosts` and `loads` are empty then.
-    offloading: Option<Box<Offloading>>,
-    /// Its stores of steps that are not over, in order.
-    unsent: VecDeque<UnsentStore>,
-    /// Stores that steps wait for before they begin, by the number of the step.
-    flushes: VecDeque<(u64, Vec<u64>)>,
-    /// A request was stepped over because of a transfer.
-    has_deferred: bool,
+    /// By client, the connector that decides what its host has; none by the rules of Dynamo's KV block manager. `hosts` and
+    /// `loads` are empty then. What engines share has the connector of the one at work.
+    offloading: Vec<Offloading>,
 }
 
 impl KvTiers {
     /// Empty tiers of an engine with blocks of this size in tokens.
     #[must_use]
     pub fn new(config: KvTiersConfig, block_size_tokens: u32, rules: SchedulerRules) -> Self {
-        let by_connector = config.rules == HostRules::Vllm;
+        let by_connector = config.rules.is_connector();
+        let rules = match config.rules {
+            HostRules::Dynamo16 => ConnectorRules::Dynamo { is_shared: config.shared_host.is_some() },
+            HostRules::Dynamo | HostRules::Vllm => ConnectorRules::Vllm(rules),
+        };
         let offloading = by_connector.then(|| Offloading::new(config.offloading(), rules, block_size_tokens, true));
         let own = |way: Way| match way {
             Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, config.host_latency_ns, 0),
@@ -140,10 +136,7 @@ impl KvTiers {
             at: 0,
             slots: Vec::new(),
             disk_slots: Vec::new(),
-            offloading: offloading.map(Box::new),
-            unsent: VecDeque::new(),
-            flushes: VecDeque::new(),
-            has_deferred: false,
+            offloading: offloading.into_iter().collect(),
             config,
         }
     }
@@ -162,17 +155,18 @@ impl KvTiers {
     /// because of a transfer, the next one of any kind.
     #[must_use]
     pub fn next_load_ns(&self) -> Option<u64> {
+        let awaits_stores = self.awaits_stores();
         if self.config.is_shared() {
             let client = self.client();
             if !client.complete.is_empty() {
                 return Some(self.now_ns);
             }
             // What others load may be all that a shared way has.
-            if client.num_loads == 0 {
+            if client.num_loads == 0 && !awaits_stores {
                 return None;
             }
         }
-        let stores = self.has_deferred.then_some(Way::DeviceToHost);
+        let stores = awaits_stores.then_some(Way::DeviceToHost);
         let ways = [Way::DiskToHost, Way::HostToDevice].into_iter().chain(stores);
         ways.filter_map(|way| self.roads[way as usize].next_of(self.at)).min()
     }
@@ -194,7 +188,7 @@ impl KvTiers {
     }
 
     fn is_in_host(&self, hash: BlockHash) -> bool {
-        match &self.offloading {
+        match self.offloading() {
             Some(offloading) => offloading.is_ready(hash),
             None => self.host().find_ready(hash).is_some(),
         }
@@ -315,9 +309,7 @@ impl KvTiers {
     /// When anything disagrees.
     pub fn assert_consistent(&self) {
         self.hosts.iter().chain(&self.disks).for_each(TierBlocks::assert_consistent);
-        if let Some(offloading) = self.offloading() {
-            offloading.assert_consistent();
-        }
+        self.offloading.iter().for_each(Offloading::assert_consistent);
     }
 
     fn next_arrival(&self) -> Option<(u64, u32, Way)> {
@@ -333,8 +325,11 @@ impl KvTiers {
         let mut slots = std::mem::take(&mut self.slots);
         if let Some(transfer) = self.roads[way as usize].pop(self.now_ns, client, &mut slots) {
             match transfer.load {
-                Some(job) if self.offloading.is_some() => {
+                Some(job) if !self.offloading.is_empty() => {
+                    let at = self.at;
+                    self.enter(transfer.client);
                     self.arrive_connected(way, u64::from(job), transfer.num_blocks, &slots);
+                    self.enter(at);
                 }
                 _ => self.end_transfer(way, transfer, &mut slots),
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::arc::AdaptiveOrder;
 use super::options::{EvictionPolicy, OffloadingOptions};
 use super::recency::Recency;
-use crate::config::rules::SchedulerRules;
+use super::rules::ConnectorRules;
 use crate::kv::hash::BlockHash;
 
 /// The place of a chunk in the order of its uses: the number of the use, and in it later tokens first.
@@ -114,7 +114,7 @@ impl Offers {
 #[derive(Debug)]
 pub(super) struct HostCache {
     options: OffloadingOptions,
-    rules: SchedulerRules,
+    rules: ConnectorRules,
     chunks: BTreeMap<BlockHash, Chunk>,
     /// Those that nothing reads or writes, by rank; of the policy `lru` alone.
     idle: BTreeMap<Rank, BlockHash>,
@@ -129,7 +129,7 @@ pub(super) struct HostCache {
 }
 
 impl HostCache {
-    pub(super) fn new(options: OffloadingOptions, rules: SchedulerRules) -> Self {
+    pub(super) fn new(options: OffloadingOptions, rules: ConnectorRules) -> Self {
         let is_adaptive = options.eviction_policy == EvictionPolicy::Arc;
         Self {
             rules,
@@ -178,14 +178,46 @@ impl HostCache {
     }
 
     pub(super) fn end_load(&mut self, keys: &[BlockHash]) {
-        for &key in keys {
+        let rank = self.rank_of_transfer();
+        for (place, &key) in keys.iter().enumerate() {
             let chunk = self.chunks.get_mut(&key).expect("a chunk stays while it is read");
             let readers = chunk.readers.as_mut().expect("a chunk is read when it has arrived");
             *readers -= 1;
             if *readers == 0 {
+                chunk.rank = rank.map_or(chunk.rank, |number| (number, -1 - place as i64));
                 self.set_idle(key);
             }
         }
+    }
+
+    /// All of `keys` that are there, and that nothing reads, are used, the last one first.
+    pub(super) fn use_again(&mut self, keys: impl DoubleEndedIterator<Item = BlockHash>) {
+        for key in keys.rev() {
+            if self.chunks.get(&key).is_some_and(|chunk| chunk.readers == Some(0)) {
+                self.next_rank += 1;
+                self.set_rank(key, (self.next_rank, 0));
+            }
+        }
+    }
+
+    /// The number of the use that the end of a transfer is, if it is one.
+    fn rank_of_transfer(&mut self) -> Option<u64> {
+        self.rules.uses_blocks_at_lookups().then(|| {
+            self.next_rank += 1;
+            self.next_rank
+        })
+    }
+
+    /// A chunk that is on its way here will not come.
+    pub(super) fn forget_pending(&mut self, key: BlockHash) {
+        if let Some(chunk) = self.chunks.remove(&key) {
+            self.free_places.push(chunk.place);
+        }
+    }
+
+    /// The chunks that have arrived.
+    pub(super) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.chunks.iter().filter(|(_, chunk)| chunk.readers.is_some()).map(|(&key, _)| key)
     }
 
     /// Gives places to those chunks of a request that are not there, in order, for which others may be `evicted`. None if
@@ -225,9 +257,11 @@ impl HostCache {
     }
 
     pub(super) fn end_store(&mut self, keys: &[BlockHash]) {
-        for &key in keys {
+        let rank = self.rank_of_transfer();
+        for (place, &key) in keys.iter().enumerate() {
             let chunk = self.chunks.get_mut(&key).expect("a chunk stays while it is written");
             chunk.readers = Some(0);
+            chunk.rank = rank.map_or(chunk.rank, |number| (number, -1 - place as i64));
             self.set_idle(key);
         }
     }

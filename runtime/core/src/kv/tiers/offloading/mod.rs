@@ -8,18 +8,19 @@ mod arc;
 mod host;
 mod options;
 mod recency;
+mod rules;
 mod step;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::rules::SchedulerRules;
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
 use crate::request::RequestId;
 use host::{Found, HostCache, Offer, Uses};
 pub use options::{EvictionPolicy, OffloadingOptions};
+pub(crate) use rules::ConnectorRules;
 pub(crate) use step::Storing;
 pub use step::{OffloadingJob, OffloadingMoves};
 
@@ -30,6 +31,8 @@ pub(crate) struct Known<'a> {
     pub(crate) sequence: u64,
     pub(crate) hashes: &'a [BlockHash],
     pub(crate) num_tokens: u32,
+    /// Of these those of the prompt.
+    pub(crate) prompt_tokens: u32,
 }
 
 /// A load that begins.
@@ -65,6 +68,7 @@ struct RequestState {
     /// Chunks before this one need not be offered.
     next_chunk: u32,
     jobs: Vec<u64>,
+    latest_store: Option<u64>,
     ended: Option<Ended>,
     /// The step after its end has been made.
     is_settled: bool,
@@ -88,7 +92,7 @@ struct Job {
 #[derive(Debug)]
 pub(crate) struct Offloading {
     options: OffloadingOptions,
-    rules: SchedulerRules,
+    rules: ConnectorRules,
     block_size: u32,
     host: HostCache,
     requests: BTreeMap<u64, RequestState>,
@@ -111,7 +115,7 @@ pub(crate) struct Offloading {
 }
 
 impl Offloading {
-    pub(crate) fn new(options: OffloadingOptions, rules: SchedulerRules, block_size: u32, has_cache: bool) -> Self {
+    pub(crate) fn new(options: OffloadingOptions, rules: ConnectorRules, block_size: u32, has_cache: bool) -> Self {
         Self {
             host: HostCache::new(options, rules),
             requests: BTreeMap::new(),
@@ -145,6 +149,24 @@ impl Offloading {
         !self.ended.is_empty()
     }
 
+    /// The same connector of another engine, with nothing yet.
+    pub(crate) fn empty_like(&self) -> Self {
+        Self::new(self.options, self.rules, self.block_size, self.loading.is_some())
+    }
+
+    /// Exchanges the hosts of two connectors.
+    pub(crate) fn swap_hosts(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.host, &mut other.host);
+    }
+
+    pub(crate) fn block_tokens(&self) -> u32 {
+        self.block_size
+    }
+
+    pub(crate) fn rules(&self) -> ConnectorRules {
+        self.rules
+    }
+
     /// The jobs that the latest step began, and those that it waited for.
     pub(crate) fn latest(&self) -> &OffloadingMoves {
         &self.latest
@@ -161,6 +183,11 @@ impl Offloading {
 
     pub(crate) fn is_ready(&self, key: BlockHash) -> bool {
         self.host.find(key) == Found::Ready
+    }
+
+    /// The chunks that have arrived.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.host.ready()
     }
 
     /// The chunks that may go, the next one first.
@@ -200,11 +227,30 @@ impl Offloading {
         if self.rules.offers_blocks_again() {
             state.next_chunk = 0;
         }
-        if !state.jobs.is_empty() && self.rules.waits_for_own_copies() {
-            return None;
+        if self.rules.waits_for_own_copies() {
+            let latest = state.latest_store.is_some_and(|job| self.jobs.contains_key(&job));
+            let is_under_way = if self.rules.waits_for_latest_copy() { latest } else { !state.jobs.is_empty() };
+            if is_under_way {
+                return None;
+            }
         }
+        let found = self.find(known, local_tokens, is_skipped, below);
+        if self.rules.uses_blocks_at_lookups() {
+            let keys = known.hashes[..self.num_keys(known) as usize].iter();
+            self.host.use_again(keys.copied());
+        }
+        found
+    }
+
+    fn find(
+        &self,
+        known: Known<'_>,
+        local_tokens: u32,
+        is_skipped: bool,
+        below: impl Fn(BlockHash) -> bool,
+    ) -> Option<u32> {
         let chunk_tokens = self.chunk_tokens();
-        let num_keys = self.num_keys(known.hashes);
+        let num_keys = self.num_keys(known);
         let most_tokens = known.num_tokens.min(num_keys * chunk_tokens);
         if is_skipped || most_tokens < local_tokens + chunk_tokens {
             return Some(0);
@@ -244,7 +290,9 @@ impl Offloading {
         local_tokens: u32,
         external_tokens: u32,
     ) -> BegunLoad {
-        self.given.extend_from_slice(blocks);
+        if !self.rules.loads_after_copies() {
+            self.given.extend_from_slice(blocks);
+        }
         let end_tokens = local_tokens + external_tokens;
         let first = local_tokens.div_ceil(self.block_size) / self.options.blocks_per_chunk;
         let end = end_tokens.div_ceil(self.chunk_tokens());
@@ -342,6 +390,9 @@ impl Offloading {
         let Some(state) = self.requests.get_mut(&known.sequence).filter(|state| state.ended.is_none()) else { return };
         state.ended = Some(Ended { hashes: known.hashes.to_vec(), tokens });
         self.ended.insert((state.tag, known.sequence));
+        if self.rules.holds_copied_blocks() {
+            return;
+        }
         for number in &state.jobs {
             for &block in &self.jobs[number].blocks {
                 self.fences.entry(block).or_default().push(*number);
@@ -349,12 +400,31 @@ impl Offloading {
         }
     }
 
+    /// The copies that read these blocks, of requests that have ended.
+    pub(crate) fn copies_of(&self, blocks: &[BlockId]) -> impl Iterator<Item = u64> {
+        blocks.iter().filter_map(|block| self.fences.get(block)).flatten().copied()
+    }
+
+    /// The blocks that a copy reads.
+    pub(crate) fn blocks_of(&self, job: u64) -> &[BlockId] {
+        self.jobs.get(&job).map_or(&[], |job| &job.blocks)
+    }
+
+    /// The engine is gone before a copy has begun.
+    pub(crate) fn cancel_store(&mut self, number: u64) {
+        if let Some(job) = self.jobs.remove(&number) {
+            job.keys.iter().for_each(|&key| self.host.forget_pending(key));
+        }
+    }
+
     fn chunk_tokens(&self) -> u32 {
         self.block_size * self.options.blocks_per_chunk
     }
 
-    fn num_keys(&self, hashes: &[BlockHash]) -> u32 {
-        hashes.len() as u32 / self.options.blocks_per_chunk
+    /// Chunks of a request that can be found.
+    fn num_keys(&self, known: Known<'_>) -> u32 {
+        let keyed = known.hashes.len() as u32 / self.options.blocks_per_chunk;
+        if self.rules.finds_prompts_alone() { keyed.min(known.prompt_tokens / self.chunk_tokens()) } else { keyed }
     }
 
     /// The key of a chunk is that of its last block.

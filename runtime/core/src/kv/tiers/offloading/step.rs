@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::host::{Offer, Stored};
+use super::host::{Found, Offer, Stored};
 use super::{Job, Offloading};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::BlockId;
@@ -50,21 +50,33 @@ impl OffloadingMoves {
 /// A step: requests are given blocks, then preempted ones are named, then what blocks that were taken again waited for is
 /// flushed, then requests store, then the step ends.
 impl Offloading {
-    /// A request is scheduled and gets blocks: all that it has, or those that are new.
-    pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId]) {
+    /// A request is scheduled and gets blocks: all that it has, of which it has found or loaded `known`, or those that are new.
+    pub(crate) fn give(&mut self, sequence: u64, are_all: bool, blocks: &[BlockId], known: usize) {
         let state = self.requests.get_mut(&sequence).expect("a request that has come");
         if are_all {
             state.blocks.clear();
         }
         state.blocks.extend_from_slice(blocks);
-        self.given.extend_from_slice(blocks);
+        // What has found blocks does not write them.
+        let first = if self.rules.loads_after_copies() { known.min(blocks.len()) } else { 0 };
+        self.given.extend_from_slice(&blocks[first..]);
     }
 
     /// A request is preempted.
     pub(crate) fn preempt(&mut self, sequence: u64) {
         let Some(state) = self.requests.get(&sequence).filter(|_| self.rules.flushes_copies()) else { return };
         let loads = &self.coming.loads;
-        let under_way = state.jobs.iter().filter(|job| loads.iter().all(|load| load.job != **job));
+        if self.rules.puts_stores_off() {
+            for number in &state.jobs {
+                for &block in &self.jobs[number].blocks {
+                    self.fences.entry(block).or_default().push(*number);
+                }
+            }
+        }
+        let latest_alone = self.rules.waits_for_latest_copy();
+        let under_way = state.jobs.iter().filter(|job| {
+            loads.iter().all(|load| load.job != **job) && (!latest_alone || state.latest_store == Some(**job))
+        });
         self.coming.flushed.extend(under_way);
     }
 
@@ -141,6 +153,18 @@ impl Offloading {
             return None;
         }
         let key = |index: u32| hashes[((index + 1) * per_chunk - 1) as usize];
+        let is_being_copied = |index: u32| {
+            let first = (index * per_chunk) as usize;
+            state.blocks[first..first + per_chunk as usize].iter().any(|block| self.fences.contains_key(block))
+        };
+        if self.rules.puts_stores_off()
+            && !self.fences.is_empty()
+            && (state.next_chunk..end)
+                .any(|index| self.host.find(key(index)) == Found::Missing && is_being_copied(index))
+        {
+            self.refused.insert(sequence);
+            return None;
+        }
         let offers: Vec<Offer> = (state.next_chunk..end).map(|index| Offer { index, key: key(index) }).collect();
         let Some(stored) = self.host.begin_store(&mut state.uses, &offers, &mut self.evicted) else {
             self.refused.insert(sequence);
@@ -159,10 +183,15 @@ impl Offloading {
         let number = self.next_job;
         self.next_job += 1;
         state.jobs.push(number);
+        state.latest_store = Some(number);
         let places = stored.iter().map(|one| one.place).collect();
         self.coming.stores.push(OffloadingJob { job: number, tag: state.tag, places });
         let keys = stored.iter().map(|one| one.offer.key).collect();
         self.jobs.insert(number, Job { sequence, keys, load: None, below: Vec::new(), blocks, parts: 1 });
+        if self.rules.uses_blocks_at_lookups() {
+            let prompt = (tokens.prompt / self.block_size) as usize;
+            self.host.use_again(hashes[..prompt.min(hashes.len())].iter().copied());
+        }
         Some(number)
     }
 }

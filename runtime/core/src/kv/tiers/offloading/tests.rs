@@ -1,11 +1,12 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::rules::SchedulerRules;
 
 const BLOCK_TOKENS: u32 = 4;
 
 fn connector(options: OffloadingOptions, rules: SchedulerRules) -> Offloading {
-    Offloading::new(options, rules, BLOCK_TOKENS, true)
+    Offloading::new(options, ConnectorRules::Vllm(rules), BLOCK_TOKENS, true)
 }
 
 fn lru(chunks: u32, rules: SchedulerRules) -> Offloading {
@@ -18,7 +19,8 @@ fn prompt(content: u64, blocks: u32) -> Vec<BlockHash> {
 }
 
 fn known(sequence: u64, hashes: &[BlockHash]) -> Known<'_> {
-    Known { sequence, hashes, num_tokens: hashes.len() as u32 * BLOCK_TOKENS + 1 }
+    let tokens = hashes.len() as u32 * BLOCK_TOKENS;
+    Known { sequence, hashes, num_tokens: tokens + 1, prompt_tokens: tokens }
 }
 
 fn lookup(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash]) -> Option<u32> {
@@ -30,7 +32,7 @@ fn compute(offloading: &mut Offloading, sequence: u64, hashes: &[BlockHash], fir
     offloading.begin(sequence, sequence);
     lookup(offloading, sequence, hashes);
     let blocks: Vec<BlockId> = (first_block..first_block + hashes.len() as u32).collect();
-    offloading.give(sequence, true, &blocks);
+    offloading.give(sequence, true, &blocks, 0);
     offloading.flush_given();
     offloading.store(sequence, hashes, whole(hashes));
     offloading.end_step();
@@ -133,7 +135,7 @@ fn a_preempted_request_offers_its_blocks_again_since_0_33() {
         compute(&mut host, 1, &prompt(1, 2), 1);
         assert!(host.latest().stores.is_empty(), "offered once");
         lookup(&mut host, 1, &prompt(1, 2));
-        host.give(1, true, &[5, 6]);
+        host.give(1, true, &[5, 6], 0);
         host.store(1, &prompt(1, 2), whole(&prompt(1, 2)));
         host.end_step();
         assert_eq!(host.latest().stores.len(), count, "{rules:?}");
@@ -194,6 +196,53 @@ fn arb_act() -> impl Strategy<Value = Act> {
         2 => (0..100usize).prop_map(|which| Act::Finish { which }),
         3 => (0..100usize).prop_map(|which| Act::EndJob { which }),
     ]
+}
+
+/// A host of Dynamo's mocker for one engine.
+fn mocked(chunks: u32) -> Offloading {
+    let options = OffloadingOptions { chunks, ..OffloadingOptions::default() };
+    Offloading::new(options, ConnectorRules::Dynamo { is_shared: false }, BLOCK_TOKENS, true)
+}
+
+#[test]
+fn dynamos_mocker_uses_blocks_when_they_are_looked_up_and_when_transfers_end() {
+    let mut host = mocked(8);
+    let (one, other) = (prompt(1, 2), prompt(2, 2));
+    compute(&mut host, 1, &one, 0);
+    compute(&mut host, 2, &other, 4);
+    end_jobs(&mut host);
+    assert_eq!(evictable(&host), [101, 100, 201, 200], "in the order of the copies, later tokens first");
+    host.begin(3, 3);
+    assert_eq!(lookup(&mut host, 3, &one), Some(8));
+    assert_eq!(evictable(&host), [201, 200, 101, 100]);
+    // A load keeps them, and its end is a use, too.
+    host.begin_load(known(3, &one), RequestId(3), &[8, 9], 0, 8);
+    assert_eq!(evictable(&host), [201, 200]);
+    end_jobs(&mut host);
+    assert_eq!(evictable(&host), [201, 200, 101, 100]);
+}
+
+#[test]
+fn dynamos_mocker_offers_no_block_that_is_still_copied_for_another_request() {
+    let mut host = mocked(8);
+    let (one, other) = (prompt(1, 2), prompt(2, 2));
+    compute(&mut host, 1, &one, 4);
+    end(&mut host, 1, &one);
+    // Its blocks are taken again: the step waits, and stores nothing yet.
+    compute(&mut host, 2, &other, 4);
+    assert_eq!((host.latest().flushed.len(), host.latest().stores.len()), (1, 0));
+    assert!(host.may_store(2));
+    end_jobs(&mut host);
+    host.store(2, &other, whole(&other));
+    host.end_step();
+    assert_eq!(host.latest().stores.len(), 1);
+    // A request that finds blocks does not write them.
+    end(&mut host, 2, &other);
+    host.begin(3, 3);
+    host.give(3, true, &[4, 5], 2);
+    host.flush_given();
+    host.end_step();
+    assert!(host.latest().flushed.is_empty());
 }
 
 proptest! {
