@@ -144,9 +144,14 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 disable_chunked_mm_input: encoder.2,
             };
             let fitting = HostRules::of(&input);
-            let needs_vllm = |tiers: &KvTiersConfig| tiers.rules == HostRules::Vllm && fitting != HostRules::Vllm;
-            if let Some(tiers) = input.kv_tiers.as_mut().filter(|tiers| needs_vllm(tiers)) {
-                tiers.rules = fitting;
+            let has_drafts = input.num_speculative_tokens > 0;
+            let fits = |rules| match rules {
+                HostRules::Vllm => fitting == HostRules::Vllm,
+                HostRules::Dynamo16 => !has_drafts,
+                HostRules::Dynamo => true,
+            };
+            if let Some(tiers) = input.kv_tiers.as_mut().filter(|tiers| !fits(tiers.rules)) {
+                tiers.rules = HostRules::Dynamo;
             }
             EngineConfig::new(input).expect("drawn to be valid")
         },

@@ -196,9 +196,6 @@ impl Engine {
         self.end_remote_load(id, RequestStatus::RemoteKvReady);
         let by_arrival = self.config.quirks().admits_in_order_of_arrival();
         self.queues.push_kv_ready(id, by_arrival, &mut self.requests);
-        if self.config.host_rules().takes_over_on_arrival() {
-            self.take_over_load(id);
-        }
     }
 
     /// A request whose load is over comes to its turn: its blocks are offered to the cache. If nothing has arrived it has
@@ -217,7 +214,9 @@ impl Engine {
         self.store_full_blocks(id, computed);
         // The last token is computed again, to get logits to sample from.
         if computed == self.requests[id].num_tokens {
-            let again = if self.config.host_rules().recomputes_last_block() { self.config.block_size } else { 1 };
+            let is_from_host = self.requests[id].kv_role != KvRole::Destination;
+            let whole_block = is_from_host && self.config.host_rules().recomputes_last_block();
+            let again = if whole_block { self.config.block_size } else { 1 };
             self.move_computed(id, computed - again);
         }
         // One without computed tokens is looked up again by a connector, though it has its block.

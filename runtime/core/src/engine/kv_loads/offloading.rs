@@ -82,7 +82,12 @@ impl Engine {
     /// A load is over.
     pub(super) fn end_offloaded_load(&mut self, id: RequestId) {
         match self.requests[id].status {
-            RequestStatus::WaitingForRemoteKv => self.end_load(id),
+            RequestStatus::WaitingForRemoteKv => {
+                self.end_load(id);
+                if self.config.host_rules().takes_over_on_arrival() {
+                    self.take_over_load(id);
+                }
+            }
             // It was aborted while its blocks were written.
             RequestStatus::HoldingKv => self.release_held_kv(id),
             _ => {}
