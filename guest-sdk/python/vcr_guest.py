@@ -87,7 +87,7 @@ def number(config: dict[str, Any], field: str, default: float | None = None) -> 
     if value is None:
         raise GuestError(f"`{field}` has no value; set it to a number")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise GuestError(f"`{field}` is {value!r}, but must be a number")
+        raise GuestError(f"invalid `{field}`: expected a number, got {value!r}")
     return value
 
 
@@ -106,7 +106,7 @@ def read_config(config: str) -> dict[str, Any]:
     except ValueError as error:
         raise GuestError(f"the config cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise GuestError(f"the config is {value!r}, but must be a JSON object")
+        raise GuestError(f"invalid config: expected a JSON object, got {value!r}")
     return value
 
 

@@ -8,7 +8,7 @@ class PerToken(LatencyModel):
         known_fields(config, ["ns_per_token"])
         self.ns_per_token = number(config, "ns_per_token")
         if not 0 < self.ns_per_token <= 1e12:
-            raise GuestError(f"`ns_per_token` is {self.ns_per_token}, but must be above 0 and at most 1e12")
+            raise GuestError(f"invalid `ns_per_token`: expected above 0 and at most 1e12, got {self.ns_per_token}")
 
     def price(self, step: Step) -> float:
         return self.ns_per_token * step.tokens()

@@ -73,7 +73,7 @@ def test_sweeps_of_seeds_and_searches(small, binary, tmp_path, options, words):
         ({"rate": []}, "`rate` has no values"),
         ({"rate": [object()]}, "expected a text, a number, true or false, got object"),
         ({"rate": ["1,2"]}, "must have neither"),
-        ({"rate": 3}, "must be a list of values"),
+        ({"rate": 3}, "expected a list of values"),
         ({"rat": [1]}, "has no parameter `rat`"),
         ({"rate": [1, 1]}, "is given twice"),
         ([1], "expected a mapping"),
@@ -86,7 +86,7 @@ def test_bad_grids_are_refused(small, grid, text):
 
 
 def test_a_bad_point_is_named(small):
-    with pytest.raises(vcr.InputError, match="--sweep, rate=x: .*`rate` must be a whole number"):
+    with pytest.raises(vcr.InputError, match="--sweep, rate=x: .*invalid `rate`: expected a whole number"):
         vcr.sweep(small, {"rate": [1, "x"]})
 
 

@@ -54,7 +54,7 @@ def sweeps(grid: Mapping[str, object]) -> list[str]:
             words += ["--sweep", f"{name}={values}"]
             continue
         if not isinstance(values, Iterable):
-            raise InputError(f"invalid grid: `{name}` must be a list of values, or a range such as \"1..16\"")
+            raise InputError(f"invalid grid: invalid `{name}`: expected a list of values, or a range such as \"1..16\"")
         texts = [value(name, of, "grid: value of") for of in values]
         if not texts:
             raise InputError(f"invalid grid: `{name}` has no values")

@@ -44,7 +44,7 @@ fn a_check_reads_everything_and_runs_nothing() {
     refused(&ENDLESS.replace("\"p99 < 1s\"", "\"p99 < 1 potato\""), &["bad.rhai:5:1", "potato"]);
     refused(&ENDLESS.replace("\"ttft\"", "\"ttft{workload:chat}\""), &["has no workload `chat`"]);
     refused(&ENDLESS.replace("prompt_tokens", "promt_tokens"), &["did you mean `prompt_tokens`"]);
-    refused(&ENDLESS.replace("\"50000h\"", "50000"), &["`duration` must be a duration"]);
+    refused(&ENDLESS.replace("\"50000h\"", "50000"), &["invalid `duration`: expected a duration"]);
     refused(
         &ENDLESS.replace("let r = run", "if 1 > 2 { print(misspelled); }\nlet r = run"),
         &["bad.rhai:4:18", "misspelled"],

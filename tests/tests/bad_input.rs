@@ -92,7 +92,7 @@ fn unknown_options_are_named_with_their_place_and_the_nearest() {
 #[test]
 fn all_problems_of_a_call_are_reported_at_once() {
     let script = "let e = engine(#{\n  block_size: \"big\",\n  num_gpu_block: 100,\n});";
-    let first = "error: test.rhai:2:3: `block_size` must be a whole number";
+    let first = "error: test.rhai:2:3: invalid `block_size`: expected a whole number";
     refused(script, &[first, "\n  3:3: `engine` has no option `num_gpu_block` (did you mean `num_gpu_blocks`?)"]);
 }
 
@@ -101,21 +101,21 @@ fn values_of_a_wrong_type_or_range() {
     let pool = |option: &str| format!("pool(#{{ latency: fixed(#{{ step: \"1ms\" }}), {option} }});");
     refused(
         &pool("engines: \"two\""),
-        &["error: test.rhai:1:43: `engines` must be a whole number", "the text \"two\""],
+        &["error: test.rhai:1:43: invalid `engines`: expected a whole number", "the text \"two\""],
     );
-    refused(&pool("engines: -1"), &["`engines` must be a whole number of at least 0", "the number -1"]);
+    refused(&pool("engines: -1"), &["invalid `engines`: expected a whole number of at least 0", "the number -1"]);
     refused(&pool("engines: 5_000_000_000"), &["below 2^32", "the number 5000000000"]);
-    refused(&pool("engines: 0"), &["`engines` must be at least 1"]);
+    refused(&pool("engines: 0"), &["invalid `engines`: expected at least 1"]);
     refused(&pool("router: \"kv-awake\""), &["`router` must be", "did you mean `kv-aware`?"]);
     refused(
         &pool("engine: fixed(#{ step: \"1ms\" })"),
-        &["`engine` must be made by engine(#{ ... }) or vllm_args(\"vllm serve ...\"), but is a latency model"],
+        &["invalid `engine`: expected engine(#{ ... }) or vllm_args(\"vllm serve ...\"), got a latency model"],
     );
     refused("pool(#{ engines: 2 });", &["error: test.rhai:1:1: `pool` needs the option `latency`"]);
-    refused("engine(#{ enable_prefix_caching: 1 });", &["`enable_prefix_caching` must be true or false"]);
+    refused("engine(#{ enable_prefix_caching: 1 });", &["invalid `enable_prefix_caching`: expected true or false"]);
     refused(
         "engine(#{ policy: \"fcsf\" });",
-        &["`policy` must be one of \"fcfs\", \"priority\"", "did you mean `fcfs`?"],
+        &["invalid `policy`: expected one of \"fcfs\", \"priority\"", "did you mean `fcfs`?"],
     );
     refused(
         "engine(#{ sliding_window: 4096 });",
@@ -139,10 +139,10 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",
         &["`max_num_batched_tokens` (3)", "`num_speculative_tokens` (3)"],
     );
-    refused("engine(#{ vllm_minor: \"0.31.1\" });", &["`vllm_minor` must be one of"]);
+    refused("engine(#{ vllm_minor: \"0.31.1\" });", &["invalid `vllm_minor`: expected one of"]);
     line_refused(
         "run(#{ cluster: c, workloads: w });",
-        &["error: test.rhai:2:20: `workloads` must be an array, but is a workload"],
+        &["error: test.rhai:2:20: invalid `workloads`: expected an array, got a workload"],
     );
     line_refused(
         "run(#{ cluster: c, workloads: [ w, 3 ] });",
@@ -150,24 +150,24 @@ fn values_of_a_wrong_type_or_range() {
     );
     line_refused(
         "run(#{ cluster: 3, workloads: [ w ] });",
-        &["error: test.rhai:2:8: `cluster` must be made by cluster(#{ ... })"],
+        &["error: test.rhai:2:8: invalid `cluster`: expected cluster(#{ ... })"],
     );
     line_refused("run_all([ 3 ]);", &["`run_all` takes an array of maps", "the number 3"]);
     line_refused("run_all([]);", &["`run_all` needs at least one run"]);
     line_refused(
         "burst(#{ count: 1, prompt_tokens: -1, output_tokens: 1 });",
-        &["`prompt_tokens`", "at least 0, but is -1"],
+        &["`prompt_tokens`", "at least 0, got -1"],
     );
     line_refused("burst(#{ count: 1, prompt_tokens: 1, output_tokens: 0.0/0.0 });", &["`output_tokens`", "NaN"]);
     line_refused(
         "burst(#{ count: 1, prompt_tokens: normal(\"1s\", \"1s\"), output_tokens: 1 });",
-        &["`prompt_tokens` must be a number"],
+        &["invalid `prompt_tokens`: expected a number"],
     );
 }
 
 #[test]
 fn missing_and_unknown_units() {
-    let no_unit = "error: test.rhai:1:10: `step` must be a duration such as \"250ms\"";
+    let no_unit = "error: test.rhai:1:10: invalid `step`: expected a duration such as \"250ms\"";
     refused("fixed(#{ step: \"10\" });", &[no_unit, "`10` has no unit; write for example `250ms`"]);
     refused("fixed(#{ step: 10 });", &[no_unit, "but is the number 10"]);
     refused("fixed(#{ step: \"10 parsecs\" });", &[no_unit, "unknown unit of time `parsecs` in `10 parsecs`", "ms"]);
@@ -176,7 +176,7 @@ fn missing_and_unknown_units() {
     refused("link(#{ bandwidth: \"64GB\" });", &["unknown unit of bandwidth `GB` in `64GB`", "GB/s"]);
     line_refused(
         "constant(#{ rate: \"5\", count: 1, prompt_tokens: 1, output_tokens: 1 });",
-        &["`rate` must be a rate", "`5` has no unit"],
+        &["invalid `rate`: expected a rate", "`5` has no unit"],
     );
 }
 
@@ -223,11 +223,11 @@ fn workloads_that_cannot_be() {
     let endless = "[ closed_loop(#{ concurrency: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
     line_refused(&run(endless), &["workload `closed_loop`: needs an end: give `count`, `duration`, or both"]);
     let zero = "[ closed_loop(#{ concurrency: 2, duration: \"0s\", prompt_tokens: 1, output_tokens: 1 }) ]";
-    line_refused(&run(zero), &["workload `closed_loop`: `count` and `duration` must be positive"]);
+    line_refused(&run(zero), &["workload `closed_loop`: invalid `count` or `duration`: expected above 0"]);
     let nobody = "[ closed_loop(#{ concurrency: 0, count: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
-    line_refused(&run(nobody), &["workload `closed_loop`: `concurrency` must be at least 1"]);
+    line_refused(&run(nobody), &["workload `closed_loop`: invalid `concurrency`: expected at least 1"]);
     let never = "[ poisson(#{ rate: 0, count: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
-    line_refused(&run(never), &["workload `poisson`: `rate` must be positive and finite"]);
+    line_refused(&run(never), &["workload `poisson`: invalid `rate`: expected a finite number above 0"]);
 }
 
 /// A closed loop of instant requests would go on for ever at one point in time.
@@ -258,7 +258,7 @@ run(#{ cluster: c, workloads: [ closed_loop(#{ concurrency: 2, duration: "1s", p
 fn engines_that_can_hold_no_request() {
     refused(
         "engine(#{ num_gpu_blocks: 1 });",
-        &["error: test.rhai:1:11: `num_gpu_blocks` must be at least 2, but is 1", "cannot hold any request"],
+        &["error: test.rhai:1:11: invalid `num_gpu_blocks`: expected at least 2, got 1", "cannot hold any request"],
     );
     let script = r#"let e = engine(#{ num_gpu_blocks: 8 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fixed(#{ step: "10ms" }) }) });
@@ -306,7 +306,10 @@ fn faults_on_what_does_not_exist() {
         &["fault 1: names engine 2 of pool `engines`, which has engines 0 to 1"],
     );
     line_refused(&run("crash(#{})"), &["`crash` needs the option `at`"]);
-    line_refused(&run("slow_down(#{ at: \"1s\", factor: 0 })"), &["`factor` must be positive and finite, but is 0"]);
+    line_refused(
+        &run("slow_down(#{ at: \"1s\", factor: 0 })"),
+        &["invalid `factor`: expected a finite number above 0, got 0"],
+    );
     line_refused(&run("w"), &["`faults` must hold faults", "element 1 is a workload"]);
 }
 
@@ -317,7 +320,7 @@ fn parameters_from_the_command_line() {
     folder.run(&["-e", "cuont=4"]).failed(2, &["the scenario has no parameter `cuont`", "hint: did you mean `count`?"]);
     folder
         .run(&["-e", "count=many"])
-        .failed(2, &["error: test.rhai:2:9: parameter `count` must be a whole number, but is `many`"]);
+        .failed(2, &["error: test.rhai:2:9: invalid parameter `count`: expected a whole number, got `many`"]);
     folder.run(&["-e", "count=1", "-e", "count=2"]).failed(2, &["the parameter `count` is given twice"]);
     folder.run(&["-e", "count"]).failed(2, &["write it as KEY=VALUE"]);
     folder.run(&["-e", "=1"]).failed(2, &["write it as KEY=VALUE"]);

@@ -91,7 +91,7 @@ fn wrong_models_are_explained() {
     let nested = "(".repeat(20_000);
     for (model, error) in [
         ("knobs(#{ ttf: \"200ms\" })", "model:1:"),
-        ("7", "it must be a latency model"),
+        ("7", "expected a latency model"),
         ("", "model"),
         ("no-such.wasm", "no-such.wasm"),
         ("loop {}", "model:1:"),

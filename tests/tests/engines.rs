@@ -75,7 +75,7 @@ fn options_of_another_engine_are_refused_by_name() {
         (r#"engine_type: "trtllm", vllm_minor: "0.33""#, "vllm_minor"),
         (
             r#"engine_type: "sglang", page_size: 64, chunked_prefill_size: 100"#,
-            "must be a multiple of `page_size` (64)",
+            "expected a multiple of `page_size` (64)",
         ),
         (r#"engine_type: "tgi""#, "tgi"),
     ] {
@@ -106,7 +106,7 @@ run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tai
     let watched = folder.run(&["--json", "--out", "out"]).ended(0).json()["runs"][0].clone();
     assert_eq!(watched["fingerprint"], run["fingerprint"]);
     let wrong = Folder::with(&script.replace("target: 4", "target: 0")).run(&[]).ended(2);
-    assert!(wrong.stderr.contains("`target` must be a finite number above 0"), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("invalid `target`: expected a finite number above 0"), "{}", wrong.stderr);
 }
 
 /// Four ranks in two engines: one breaks with both of its ranks, and where they
@@ -136,6 +136,8 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
     assert_eq!(unwatched["fingerprint"], run["fingerprint"]);
     let free = Folder::with(&script("data_parallel_size: 2")).run(&["--json"]).ended(0).json()["runs"][0].clone();
     assert!(free["engines"][3].get("waiting").is_none() && free["engines"][3]["rank"] == 1);
-    Folder::with(&script("data_parallel_size: 0")).run(&[]).failed(2, &["`data_parallel_size` must be at least 1"]);
+    Folder::with(&script("data_parallel_size: 0"))
+        .run(&[])
+        .failed(2, &["invalid `data_parallel_size`: expected at least 1"]);
     Folder::with(&script("data_parallel_barrier: true")).run(&[]).failed(2, &["needs a `data_parallel_size` above 1"]);
 }

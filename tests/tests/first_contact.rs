@@ -41,9 +41,9 @@ fn values_that_are_too_large_are_reported_with_their_limit() {
 fn absurd_numbers_are_named_in_few_digits() {
     refused(
         "burst(#{ count: 2, prompt_tokens: lognormal(1e308, 1.0), output_tokens: 2 });",
-        &["`mean` must be finite and at most 10000000, but is 1e308"],
+        &["invalid `mean`: expected a finite number of at most 10000000, got 1e308"],
     );
-    refused("guest(#{ path: \"x.wasm\", memory: \"900TiB\" });", &["`memory` must be from 64KiB", "to 4GiB"]);
+    refused("guest(#{ path: \"x.wasm\", memory: \"900TiB\" });", &["invalid `memory`: expected 64KiB", "to 4GiB"]);
 }
 
 #[test]

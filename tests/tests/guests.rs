@@ -75,9 +75,9 @@ fn files_that_are_no_guests_are_refused_with_the_way_out() {
 #[test]
 fn limits_that_no_guest_can_keep_are_the_scripts_own_fault() {
     let folder = Folder::with(r#"guest(#{ path: "any.wasm", memory: 0 });"#);
-    folder.run(&[]).failed(2, &["test.rhai:1:28: `memory` must be from 64KiB"]);
+    folder.run(&[]).failed(2, &["test.rhai:1:28: invalid `memory`: expected 64KiB"]);
     folder.write("test.rhai", r#"guest(#{ path: "any.wasm", fuel: 0 });"#);
-    folder.run(&[]).failed(2, &["test.rhai:1:28: `fuel` must be at least 1"]);
+    folder.run(&[]).failed(2, &["test.rhai:1:28: invalid `fuel`: expected at least 1"]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
     ] {
         let Some(path) = shipped_guest(name) else { return };
         let folder = Folder::with(&priced_by(&guest_at(&path, config)));
-        let wanted = "`latency` must be a latency model (world `latency-model`), but";
+        let wanted = "invalid `latency`: expected a latency model (world `latency-model`), but";
         folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
 }
@@ -123,7 +123,7 @@ fn the_world_of_a_guest_is_looked_at_before_its_config() {
     ] {
         let Some(path) = shipped_guest(name) else { return };
         let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
-        let wanted = "`latency` must be a latency model (world `latency-model`), but";
+        let wanted = "invalid `latency`: expected a latency model (world `latency-model`), but";
         folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
     // A guest of the right world tells what is wrong with its config, where it was made.
@@ -314,9 +314,10 @@ fn a_fallback_goes_on_where_the_guest_failed() {
 fn a_fallback_that_is_none_is_refused() {
     let Some(path) = hostile_guest() else { return };
     let folder = Folder::with(&with_fallback(&path, "none", 0, "7"));
-    folder
-        .run(&[])
-        .failed(2, &["`latency` must be a guest whose `fallback` is a latency model such as", "but is the number 7"]);
+    folder.run(&[]).failed(
+        2,
+        &["invalid `latency`: expected a guest whose `fallback` is a latency model such as", "but is the number 7"],
+    );
 }
 
 /// A run beside one whose guest fails is the run that it is alone.

@@ -154,19 +154,19 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         (r#"constant(#{ rate: stages([["10s"]]), SIZES })"#, "invalid `stages`: element 1: expected a stage"),
         (r#"constant(#{ rate: stages([["10s", 0]]), SIZES })"#, "the rate is 0 all the time"),
         (r#"constant(#{ rate: on_off(#{ on: 1, on_for: "1s", off_for: "1s" }), SIZES })"#, "needs an end"),
-        (r#"burst(#{ count: 1, timeout: "0s", SIZES })"#, "`timeout` must be above 0"),
+        (r#"burst(#{ count: 1, timeout: "0s", SIZES })"#, "invalid `timeout`: expected above 0"),
         (r#"burst(#{ count: 1, retry: #{ backoff: "1s" }, SIZES })"#, "`retry` needs the option `max_attempts`"),
         (
             r#"burst(#{ count: 1, cancel: #{ share: 2.0, after: "1s" }, SIZES })"#,
-            "`share` of `cancel` must be from 0 to 1",
+            "invalid `share` of `cancel`: expected 0 to 1",
         ),
         (r#"closed_loop(#{ concurrency: 1, count: 1, max_in_flight: 1, SIZES })"#, "`max_in_flight` limits open loops"),
         (r#"burst(#{ count: 1, classes: [] })"#, "`classes` needs at least one class"),
         (r#"burst(#{ count: 1, classes: [#{ wieght: 1, SIZES }] })"#, "has no option `wieght`"),
         (r#"burst(#{ count: 1, slo: #{ class: "a" }, SIZES })"#, "`slo` needs at least one of"),
         (r#"burst(#{ count: 1, dataset: dataset(#{ path: "none" }) })"#, "cannot be read"),
-        (r#"burst(#{ count: 1, adapters: #{ count: 0 }, SIZES })"#, "`count` must be from 1 to"),
-        (r#"bursty(#{ rate: 1, count: 1, burstiness: 0.0, SIZES })"#, "`burstiness` must be from 0.01"),
+        (r#"burst(#{ count: 1, adapters: #{ count: 0 }, SIZES })"#, "invalid `count`: expected 1 to"),
+        (r#"bursty(#{ rate: 1, count: 1, burstiness: 0.0, SIZES })"#, "invalid `burstiness`: expected 0.01"),
         (r#"burst(#{ count: 1, prompt_tokens: histogram([[5, 1], [0, 1]]), output_tokens: 1 })"#, "invalid length 0"),
     ] {
         let said = refused(&format!("[{}]", workload.replace("SIZES", sizes)));

@@ -118,7 +118,7 @@ fn a_model_larger_than_its_gpus_is_refused_with_the_numbers() {
         2,
         &["the weights of llama-3.1-8b take 15.0 GiB", "22.0 GiB x 0.6 of `gpu_memory_utilization` = 13.2 GiB"],
     );
-    on(tight, "gpu_memory_utilization: 1.5").run(&[]).failed(2, &["must be above 0 and at most 1, but is 1.5"]);
+    on(tight, "gpu_memory_utilization: 1.5").run(&[]).failed(2, &["expected above 0 and at most 1, got 1.5"]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn blocks_are_worked_out_from_the_memory() {
     assert_eq!(less, half - 1_024);
     let usual = blocks(r#"num_gpu_blocks: "auto""#);
     assert!((30_000..30_100).contains(&usual), "{usual}");
-    on(model, r#"num_gpu_blocks: "many""#).run(&[]).failed(2, &["`num_gpu_blocks` must be a whole number"]);
+    on(model, r#"num_gpu_blocks: "many""#).run(&[]).failed(2, &["invalid `num_gpu_blocks`: expected a whole number"]);
     let fixed = r#"let e = engine(#{ num_gpu_blocks: "auto" });
 pool(#{ engine: e, latency: fixed(#{ step: "1ms" }) });"#;
     Folder::with(fixed).run(&[]).failed(2, &["needs a latency model with the model and the memory of the GPU"]);

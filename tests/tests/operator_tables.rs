@@ -62,7 +62,7 @@ fn scenarios_know_the_options_and_refuse_others() {
     folder.run(&[]).failed(2, &needles);
     let scales = "tables(#{ data: \".\", system: \"gpu\", model: \"us/dense\", scale: 0, prompt_scale: -1.5 });";
     folder.write("test.rhai", scales);
-    let needles = ["`scale` must be above 0, but is 0", "`prompt_scale` must be above 0, but is -1.5"];
+    let needles = ["invalid `scale`: expected above 0, got 0", "invalid `prompt_scale`: expected above 0, got -1.5"];
     folder.run(&[]).failed(2, &needles);
     folder.write("test.rhai", "tables(#{ data: \".\", system: \"gpo\", model: \"us/dense\" });");
     folder.run(&[]).failed(2, &["invalid system `gpo`: expected one of gpu"]);

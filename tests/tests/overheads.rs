@@ -55,9 +55,9 @@ fn what_is_no_overhead_is_refused_with_its_place() {
     for (overheads, words) in [
         (
             "overheads: 5",
-            "`overheads` must be a map such as #{ arrival: \"8ms\", output: \"1ms\" }, but is the number 5",
+            "invalid `overheads`: expected a map such as #{ arrival: \"8ms\", output: \"1ms\" }, got the number 5",
         ),
-        ("overheads: #{ arrival: 5 }", "test.rhai:1:49: `arrival` must be a duration such as \"250ms\""),
+        ("overheads: #{ arrival: 5 }", "test.rhai:1:49: invalid `arrival`: expected a duration such as \"250ms\""),
         ("overheads: #{ output: \"-1ms\" }", "`-1ms` is negative or too large"),
         ("overheads: #{ arival: \"5ms\" }", "`overheads` has no option `arival`"),
     ] {

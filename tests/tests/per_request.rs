@@ -51,7 +51,7 @@ fn another_scheduler_and_wrong_options_are_refused() {
         (
             "per_request(#{ ttft: \"1s\", itl: \"1ms\", full_load_factor: 0.5 })",
             "",
-            "`full_load_factor` must be at least 1",
+            "invalid `full_load_factor`: expected at least 1",
         ),
     ] {
         let said_so = Folder::with(&two(latency, engine)).run(&[]);

@@ -125,17 +125,23 @@ fn what_is_no_policy_is_refused_with_its_place() {
     let refused = |policy: &str, needles: &[&str]| {
         Folder::with(&under(policy, MIXED)).run(&["--json"]).failed(2, needles);
     };
-    refused("\"fair-shares\"", &["test.rhai:4:", "`policy` must be one of \"fcfs\", ", "did you mean `fair-share`"]);
+    refused(
+        "\"fair-shares\"",
+        &["test.rhai:4:", "invalid `policy`: expected one of \"fcfs\", ", "did you mean `fair-share`"],
+    );
     refused("7", &["test.rhai:4:", "but is the number 7"]);
-    refused("fixed(#{ step: \"1ms\" })", &["`policy` must be one of", "but is a latency model"]);
+    refused("fixed(#{ step: \"1ms\" })", &["invalid `policy`: expected one of", "but is a latency model"]);
     refused("fair_share(#{ weights: #{ \"a\": 1.0 } })", &["test.rhai:1:", "by tenant, a whole number, not `a`"]);
     refused("fair_share(#{ weights: #{ \"1\": 0.0 } })", &["test.rhai:1:", "the weight of tenant 1"]);
     refused("shortest_prompt_first(#{ aging_token_per_s: 3 })", &["test.rhai:1:", "did you mean `aging_tokens_per_s`"]);
-    refused("shortest_prompt_first(#{ max_chunk_tokens: 0 })", &["test.rhai:1:", "must be at least 1, but is 0"]);
+    refused("shortest_prompt_first(#{ max_chunk_tokens: 0 })", &["test.rhai:1:", "expected at least 1, got 0"]);
     let Some(path) = shipped_guest("roofline") else { return };
     let config = r#"config: #{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#;
     let latency = format!("guest(#{{ path: \"{}\", {config} }})", path.display());
-    refused(&latency, &["`policy` must be a scheduler policy (world `scheduler-policy`), but the guest `roofline` is"]);
+    refused(
+        &latency,
+        &["invalid `policy`: expected a scheduler policy (world `scheduler-policy`), but the guest `roofline` is"],
+    );
 }
 
 /// A policy that answers two words, which is no preference.

@@ -86,7 +86,10 @@ fn bad_searches_are_refused_where_they_are_written() {
     refused("find_max(\"rate\", 1.0, 64.0, |rate| true, #{ tolerence: 0.5 });", &["did you mean `tolerance`"]);
     refused("find_max(\"rate\", 1, 64, 3);", &["call it as `find_max("]);
     // An error within the function has its own place.
-    refused("find_max(\"rate\", 1, 64, |rate|\n  load.call(-rate));", &["test.rhai:5:19", "`rate` must be positive"]);
+    refused(
+        "find_max(\"rate\", 1, 64, |rate|\n  load.call(-rate));",
+        &["test.rhai:5:19", "invalid `rate`: expected above 0"],
+    );
 }
 
 /// The script engine counts operations for each function that a search calls; the limit

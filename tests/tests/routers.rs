@@ -357,15 +357,23 @@ fn what_is_no_router_no_injector_and_no_source_is_refused_by_name() {
         folder.write("test.rhai", script);
         folder.run(&[]).failed(2, needles);
     };
-    refused("router: 5", &["`router` must be \"round-robin\"", "prefix_affinity(#{ ... }) or a guest, but is"]);
+    refused(
+        "router: 5",
+        &["invalid `router`: expected \"round-robin\"", "prefix_affinity(#{ ... }) or a guest, but is"],
+    );
     refused("router: \"prefix-afinity\"", &["did you mean `prefix-affinity`"]);
     refused(&format!("latency_: {router}"), &["has no option `latency_`"]);
     refused(
         &format!("failures: {router}"),
-        &["`failures` must be a failure injector (world `failure-injector`), but the guest `router` is a router"],
+        &[
+            "invalid `failures`: expected a failure injector (world `failure-injector`), but the guest `router` is a router",
+        ],
     );
-    refused("tokens: \"words\"", &["`tokens` must be a token source such as guest(#{ path: \"guest.wasm\" })"]);
+    refused(
+        "tokens: \"words\"",
+        &["invalid `tokens`: expected a token source such as guest(#{ path: \"guest.wasm\" })"],
+    );
     refused("eos_token: 3", &["`eos_token` needs `tokens`"]);
-    refused("router: prefix_affinity(#{ load_factor: 0.5 })", &["`load_factor` must be 1 to 1e6, but is 0.5"]);
+    refused("router: prefix_affinity(#{ load_factor: 0.5 })", &["invalid `load_factor`: expected 1 to 1e6, got 0.5"]);
     refused("router: prefix_affinity(#{ max_queue: \"1s\" })", &["needs `prefill_tokens_per_s`"]);
 }

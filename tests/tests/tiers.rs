@@ -170,14 +170,14 @@ fn what_a_pool_shares_has_dynamos_rules() {
 fn a_scenario_reports_what_tiers_need() {
     for (options, needles) in [
         ("kv_tiers: kv_tiers(#{ host_blocks: 1 })", ["`kv_tiers` needs the option `kv_bytes_per_token`", "1:"]),
-        ("kv_tiers: 20", ["`kv_tiers` must be made by kv_tiers(#{ ... })", "20"]),
+        ("kv_tiers: 20", ["invalid `kv_tiers`: expected kv_tiers(#{ ... })", "20"]),
         (
             "enable_prefix_caching: false, kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1 })",
             ["`kv_tiers` needs `enable_prefix_caching`", "hashes"],
         ),
         (
             "kv_tiers: kv_tiers(#{ host_blocks: 0, kv_bytes_per_token: 1 })",
-            ["`host_blocks` must be at least 1, but is 0", "1:"],
+            ["invalid `host_blocks`: expected at least 1, got 0", "1:"],
         ),
         (
             "kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1, sync_load_budget_bytes: 5 })",

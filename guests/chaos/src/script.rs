@@ -121,16 +121,16 @@ impl Script {
 impl RuleScript {
     fn check(self, rng: Rng) -> Result<Rule, String> {
         if self.every == 0 {
-            return Err("`every` is 0, but must be at least 1".into());
+            return Err("invalid `every`: expected at least 1, got 0".into());
         }
         if !(0.0..=1.0).contains(&self.probability) {
-            return Err(format!("`probability` is {}, but must be 0 to 1", self.probability));
+            return Err(format!("invalid `probability`: expected 0 to 1, got {}", self.probability));
         }
         let from_ns = self.at_ms.map(|ms| nanoseconds("at_ms", ms)).transpose()?;
         let until_ns = self.until_ms.map(|ms| nanoseconds("until_ms", ms)).transpose()?;
         let window_ns = from_ns.unwrap_or(0)..until_ns.unwrap_or(u64::MAX);
         if window_ns.is_empty() {
-            return Err("`until_ms` must be later than `at_ms`".into());
+            return Err("invalid `until_ms`: expected later than `at_ms`".into());
         }
         let trigger = match (self.matches, self.after_tokens, self.utility) {
             (None, None, None) if from_ns.is_none() => {
@@ -191,7 +191,7 @@ impl ActionScript {
 /// Whole nanoseconds of a time in milliseconds.
 fn nanoseconds(field: &str, ms: f64) -> Result<u64, String> {
     if !(0.0..=MS_MAX).contains(&ms) {
-        return Err(format!("`{field}` is {ms}, but must be 0 to 1e12"));
+        return Err(format!("invalid `{field}`: expected 0 to 1e12, got {ms}"));
     }
     Ok((ms * 1e6 + 0.5) as u64)
 }

@@ -50,6 +50,6 @@ mod tests {
     fn a_bad_target_is_named() {
         let config = TargetPolicy { metric: TargetMetric::Requests, target: 0.0, scale_down_delay_ticks: 0 };
         let error = TargetLoad::configure(config, 1).err().expect("it is bad");
-        assert_eq!(error, "`target` must be a finite number above 0, but is 0");
+        assert_eq!(error, "invalid `target`: expected a finite number above 0, got 0");
     }
 }

@@ -83,7 +83,7 @@ impl Thermal {
             ("throttle_spread_celsius", config.throttle_spread_celsius, 0.0, 100.0),
         ] {
             if !(low..=high).contains(&value) {
-                return Err(format!("`thermal.{field}` is {value}, but must be {low} to {high}"));
+                return Err(format!("invalid `thermal.{field}`: expected {low} to {high}, got {value}"));
             }
         }
         let spread = config.throttle_spread_celsius;
@@ -192,6 +192,6 @@ mod tests {
     fn problems_name_the_field() {
         let config = ThermalConfig { slowdown_max: 0.5, ..Default::default() };
         let error = Thermal::new(&config, &mut Rng::new(1, 0)).expect_err("below 1");
-        assert_eq!(error, "`thermal.slowdown_max` is 0.5, but must be 1 to 1000");
+        assert_eq!(error, "invalid `thermal.slowdown_max`: expected 1 to 1000, got 0.5");
     }
 }

@@ -57,7 +57,7 @@ impl TypedValueParser for InputPath {
 /// A time to wait, more than none.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match vcr_units::duration_ns(text) {
-        Ok(0) => Err("must be more than 0".to_owned()),
+        Ok(0) => Err("expected more than 0".to_owned()),
         Ok(ns) => Ok(Duration::from_nanos(ns)),
         Err(error) => Err(error.to_string()),
     }

@@ -183,5 +183,5 @@ fn a_callback_that_panics_ends_that_run_by_name() {
 #[test]
 fn an_invalid_cluster_is_refused_by_name() {
     let error = Cluster::new(empty(0, RouterConfig::RoundRobin)).err().expect("no engines").to_string();
-    assert!(error.starts_with("run `test`: ") && error.contains("`engines` must be at least 1"), "{error}");
+    assert!(error.starts_with("run `test`: ") && error.contains("invalid `engines`: expected at least 1"), "{error}");
 }

@@ -188,7 +188,10 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
     };
     let wrong = ProfileConfig { grace_ns: 1, ..ProfileConfig::new(0) };
     let text = refused(wrong, &trace(1));
-    assert!(text.contains("`lanes` must be at least 1") && text.contains("`grace` is for a `duration`"), "{text}");
+    assert!(
+        text.contains("invalid `lanes`: expected at least 1") && text.contains("`grace` is for a `duration`"),
+        "{text}"
+    );
     let rows = "{\"request_id\":\"a\",\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n\
                 {\"request_id\":\"b\",\"wait_for\":[\"a\"],\"output_length\":1,\"hash_ids\":[1]}\n";
     let first_version = Arc::new(

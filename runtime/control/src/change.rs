@@ -78,7 +78,7 @@ pub(crate) async fn time_scale(
     let factor = change.factor;
     // JSON has no infinity, so nothing else can be wrong with a number.
     if factor <= 0.0 {
-        return Err(Refusal::bad("`factor` must be more than 0").hint("2.0 makes everything twice as fast"));
+        return Err(Refusal::bad("invalid `factor`: expected more than 0").hint("2.0 makes everything twice as fast"));
     }
     context.send_command(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
 }

@@ -50,13 +50,13 @@ fn settings_with_which_vllm_does_not_start_or_that_are_undefined() {
     let between = EngineConfigInput { reservations: Reservations::BetweenSteps, ..input(Drafter::Mtp, 2) };
     refused(between, "`drafter` cannot be combined with `reservations`");
     let short = |drafter| EngineConfigInput { rules: SchedulerRules::V0_32, block_size: 4, ..input(drafter, 5) };
-    refused(short(Drafter::MultiModuleMtp), "`block_size` must be at least 5, but is 4");
+    refused(short(Drafter::MultiModuleMtp), "invalid `block_size`: expected at least 5, got 4");
     assert!(EngineConfig::new(short(Drafter::Mtp)).is_ok());
     let budget = |drafter| EngineConfigInput { max_num_seqs: 1, max_num_batched_tokens: 4, ..input(drafter, 3) };
     assert!(EngineConfig::new(budget(Drafter::Eagle)).and_then(|config| config.check_start_up()).is_ok());
     refused(budget(Drafter::DraftModel), "`max_num_batched_tokens` (4) must exceed");
     let cap = EngineConfigInput { long_prefill_token_threshold: 3, ..input(Drafter::MultiModuleMtp, 4) };
-    refused(cap, "`long_prefill_token_threshold` must be at least 4, but is 3");
+    refused(cap, "invalid `long_prefill_token_threshold`: expected at least 4, got 3");
 }
 
 /// A prompt that another engine computes takes the blocks of its tokens; drafts, and the drafter's slots, come with the

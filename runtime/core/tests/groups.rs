@@ -434,7 +434,7 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
     assert_eq!(
         problems(&["full", "sliding_window:64"], interval),
         [
-            "`prefix_cache_retention_interval` (40) must be a multiple of the length that prefix hits are multiples of (16)"
+            "invalid `prefix_cache_retention_interval` (40): expected a multiple of the length that prefix hits are multiples of (16)"
         ]
     );
     assert_eq!(

@@ -169,7 +169,7 @@ fn the_budget_of_a_step_may_be_below_the_room_of_the_models_input() {
     assert_eq!(EngineConfig::new(drafts(64)).expect("valid").longest_chunk(), 63);
     let short = EngineConfig::new(drafts(3)).expect("the scheduler alone starts");
     let errors = short.check_start_up().expect_err("a request is admitted with its drafts");
-    assert_eq!(errors[0].to_string(), "`max_num_scheduled_tokens` must be at least 4, but is 3");
+    assert_eq!(errors[0].to_string(), "invalid `max_num_scheduled_tokens`: expected at least 4, got 3");
     let old = EngineConfigInput { rules: SchedulerRules::V0_27, max_num_seqs: 4, ..drafts(61) };
     let errors = EngineConfig::new(old).expect_err("0.27 withholds the slots of all requests");
     assert!(errors[0].to_string().contains("must not exceed `max_num_batched_tokens` (60)"), "{errors:?}");

@@ -146,9 +146,9 @@ mod tests {
         assert!(missing.contains("--autoscale, `max`: is required"), "{missing}");
         let wrong = error_text(r#"{"policy": "best", "target": 0, "interval_s": 0, "min": 0, "max": 3, "maxx": 4}"#);
         assert_eq!(wrong.lines().count(), 5, "{wrong}");
-        for part in ["\"target_requests\"", "`target`: must be a finite number above 0", "did you mean `max`?"] {
+        for part in ["\"target_requests\"", "`target`: expected a finite number above 0", "did you mean `max`?"] {
             assert!(wrong.contains(part), "{part} in {wrong}");
         }
-        assert!(error_text("[]").starts_with("--autoscale: must be a JSON object"));
+        assert!(error_text("[]").starts_with("--autoscale: expected a JSON object"));
     }
 }

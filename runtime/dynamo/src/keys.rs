@@ -20,7 +20,7 @@ pub(crate) struct Keys<'f> {
 pub(crate) fn parse(place: &str, text: &str, findings: &mut Findings) -> Map<String, Value> {
     let (key, text) = match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(map)) => return map,
-        Ok(other) => (String::new(), format!("must be a JSON object such as {{\"block_size\": 64}}, but is {other}")),
+        Ok(other) => (String::new(), format!("expected a JSON object such as {{\"block_size\": 64}}, got {other}")),
         Err(error) => (String::new(), format!("invalid JSON: {error}")),
     };
     findings.problems.push(Problem { place: place.to_owned(), key, text });
@@ -69,7 +69,7 @@ impl<'f> Keys<'f> {
         let value = self.value(key)?;
         let read = read(&value);
         if read.is_none() {
-            self.problem(key, format!("must be {what}, but is {value}"));
+            self.problem(key, format!("expected {what}, got {value}"));
         }
         read
     }
@@ -93,7 +93,7 @@ impl<'f> Keys<'f> {
         }
         let count = count_in_range(option, &value);
         if count.is_none() {
-            self.problem(option.name, format!("must be {}, or null for no bound, but is {value}", range_text(option)));
+            self.problem(option.name, format!("expected {}, or null for no bound, got {value}", range_text(option)));
         }
         count.map(Some)
     }

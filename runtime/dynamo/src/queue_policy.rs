@@ -153,9 +153,9 @@ models:
             .replace("cache_bucket: all", "cache_bucket: every");
         let error = wrong(&text);
         for needle in [
-            "queue.yaml: `uncached_isl_buckets`: `min_tokens` of `long` must be above that of `short`",
-            "queue.yaml: class `chat_short`: `queue_policy` must be \"fcfs\" or \"wspt\", but is \"lcfs\"",
-            "queue.yaml: class `urgent`: `quantum` must be at least 1, but is 0",
+            "queue.yaml: `uncached_isl_buckets`: invalid `min_tokens` of `long`: expected above that of `short`",
+            "queue.yaml: class `chat_short`: invalid `queue_policy`: expected \"fcfs\" or \"wspt\", got \"lcfs\"",
+            "queue.yaml: class `urgent`: invalid `quantum`: expected at least 1, got 0",
             "queue.yaml: class `chat_short` is there twice",
             "queue.yaml: family `chat` has two classes for bucket `short`",
             "queue.yaml: family `chat` has no class for bucket `long`",

@@ -255,8 +255,8 @@ mod tests {
         let error = read(text).expect_err("it is wrong").to_string();
         for needle in [
             "--router-config, `overlap_score_credt`: is unknown; did you mean `overlap_score_credit`?",
-            "`router_temperature`: must be a number of at least 0, but is -1",
-            r#"`router_queue_policy`: must be one of "fcfs", "lcfs", "wspt", but is "best""#,
+            "`router_temperature`: expected a number of at least 0, got -1",
+            r#"`router_queue_policy`: expected one of "fcfs", "lcfs", "wspt", got "best""#,
         ] {
             assert!(error.contains(needle), "{needle} is not in:\n{error}");
         }
@@ -274,9 +274,9 @@ mod tests {
             assert_eq!((&args, found.len()), (&plain, remarks), "{text}");
         }
         for (text, needle) in [
-            (r#"{"shared_cache_multiplier": 2}"#, "`shared_cache_multiplier`: must be a number"),
-            (r#"{"shared_cache_type": "disk"}"#, r#"must be one of "none", "hicache""#),
-            (r#"{"router_predicted_ttl_secs": -1}"#, "must be a number of at least 0"),
+            (r#"{"shared_cache_multiplier": 2}"#, "`shared_cache_multiplier`: expected a number"),
+            (r#"{"shared_cache_type": "disk"}"#, r#"expected one of "none", "hicache""#),
+            (r#"{"router_predicted_ttl_secs": -1}"#, "expected a number of at least 0"),
             (
                 r#"{"router_predicted_ttl_secs": 5, "use_kv_events": false}"#,
                 "`router_predicted_ttl_secs`: needs `use_kv_events`",

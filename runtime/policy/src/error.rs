@@ -30,7 +30,7 @@ pub(crate) fn checked_chunk(max_chunk_tokens: Option<u32>) -> Result<Option<u32>
     match max_chunk_tokens {
         Some(0) => Err(InvalidConfig {
             field: "max_chunk_tokens",
-            text: "`max_chunk_tokens` must be at least 1, but is 0; leave it out for no cap".into(),
+            text: "invalid `max_chunk_tokens`: expected at least 1, got 0; leave it out for no cap".into(),
         }),
         other => Ok(other),
     }

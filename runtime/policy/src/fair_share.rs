@@ -72,10 +72,10 @@ fn virtual_of(weight: f64, field: &'static str, tenant: Option<u64>) -> Result<i
     let (least, greatest) = WEIGHTS;
     if !(least..=greatest).contains(&weight) {
         let subject = match tenant {
-            Some(tenant) => format!("the weight of tenant {tenant} in `{field}`"),
+            Some(tenant) => format!("weight of tenant {tenant} in `{field}`"),
             None => format!("`{field}`"),
         };
-        let text = format!("{subject} must be from {least} to {greatest}, but is {weight}");
+        let text = format!("invalid {subject}: expected {least} to {greatest}, got {weight}");
         return Err(InvalidConfig { field, text });
     }
     Ok((VIRTUAL_PER_TOKEN / weight + 0.5) as i64)

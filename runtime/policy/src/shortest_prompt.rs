@@ -35,7 +35,7 @@ impl ShortestPromptFirstConfig {
         if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {
             return Err(InvalidConfig {
                 field: "aging_tokens_per_s",
-                text: format!("`aging_tokens_per_s` must be from 0 to 1e6, but is {aging}"),
+                text: format!("invalid `aging_tokens_per_s`: expected 0 to 1e6, got {aging}"),
             });
         }
         Ok(ShortestPromptFirst {
@@ -161,8 +161,8 @@ mod tests {
             let config = ShortestPromptFirstConfig { aging_tokens_per_s, max_chunk_tokens };
             alloc::string::ToString::to_string(&config.build().expect_err("it makes no sense"))
         };
-        assert!(error(-1.0, None).contains("`aging_tokens_per_s` must be from 0 to 1e6, but is -1"));
+        assert!(error(-1.0, None).contains("invalid `aging_tokens_per_s`: expected 0 to 1e6, got -1"));
         assert!(error(f64::NAN, None).contains("NaN"));
-        assert!(error(0.0, Some(0)).contains("`max_chunk_tokens` must be at least 1"));
+        assert!(error(0.0, Some(0)).contains("invalid `max_chunk_tokens`: expected at least 1"));
     }
 }

@@ -51,7 +51,7 @@ pub enum Distribution {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistributionProblem {
     /// A parameter is not a finite number in range.
-    #[error("`{parameter}` must be finite and {range}, but is {}", short(*value))]
+    #[error("invalid `{parameter}`: expected a finite number {range}, got {}", short(*value))]
     OutOfRange {
         /// Name of the parameter.
         parameter: &'static str,
@@ -93,9 +93,9 @@ impl Distribution {
             let fits = value.is_finite() && value <= most && if positive { value > 0.0 } else { value >= 0.0 };
             if !fits {
                 let range = match (positive, value > most) {
-                    (_, true) => format!("at most {}", short(most)),
+                    (_, true) => format!("of at most {}", short(most)),
                     (true, _) => "above 0".to_owned(),
-                    (false, _) => "at least 0".to_owned(),
+                    (false, _) => "of at least 0".to_owned(),
                 };
                 problems.push(DistributionProblem::OutOfRange { parameter, value, range });
             }
@@ -229,12 +229,15 @@ mod tests {
         let texts = |d: Distribution| d.problems(1e9).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
             texts(Distribution::LogNormal { mean: 0.0, std: f64::NAN }),
-            ["`mean` must be finite and above 0, but is 0", "`std` must be finite and at least 0, but is NaN"]
+            [
+                "invalid `mean`: expected a finite number above 0, got 0",
+                "invalid `std`: expected a finite number of at least 0, got NaN"
+            ]
         );
         assert_eq!(texts(Distribution::Uniform { min: 3.0, max: 2.0 }), ["`min` (3) must not exceed `max` (2)"]);
         assert_eq!(
             texts(Distribution::Exponential { mean: 1e308 }),
-            ["`mean` must be finite and at most 1000000000, but is 1e308"]
+            ["invalid `mean`: expected a finite number of at most 1000000000, got 1e308"]
         );
         assert!(texts(Distribution::Exponential { mean: 4.0 }).is_empty());
     }

@@ -16,7 +16,7 @@ pub enum WeightsProblem {
     #[error("there is nothing to draw from")]
     Empty,
     /// One is negative or not a number.
-    #[error("weight {0} must be finite and at least 0")]
+    #[error("invalid weight {0}: expected a finite number of at least 0")]
     OutOfRange(usize),
     /// Nothing would ever be drawn.
     #[error("the weights are all 0")]

@@ -182,7 +182,7 @@ mod tests {
         config.compute_efficiency = Some(1.5);
         assert_eq!(
             config.build().expect_err("over 1").to_string(),
-            "`compute_efficiency` is 1.5, but must be above 0 and at most 1"
+            "invalid `compute_efficiency`: expected above 0 and at most 1, got 1.5"
         );
 
         config.compute_efficiency = None;

@@ -66,7 +66,7 @@ impl fmt::Display for RooflineError {
                 write!(f, "`{field}` is set, but no layer has experts: set `moe_layers`")
             }
             Self::OutOfRange { field, value, expected } => {
-                write!(f, "`{field}` is {value}, but must be {expected}")
+                write!(f, "invalid `{field}`: expected {expected}, got {value}")
             }
             Self::UnevenSplit { field, heads, tensor_parallel } => {
                 write!(f, "`{field}` ({heads}) cannot be split evenly over `tensor_parallel` ({tensor_parallel}) GPUs")

@@ -397,7 +397,7 @@ mod tests {
         };
         assert_eq!(
             error_text(only(|c| c.weights = f64::NAN), tiny()),
-            "`weights` is NaN, but must be a number from -1e9 to 1e9"
+            "invalid `weights`: expected a number from -1e9 to 1e9, got NaN"
         );
         let error = error_text(only(|_| ()), PhysicsConfig { layers: None, ..tiny() });
         assert_eq!(error, "`layers` has no value; set it, or name a preset in `model`");

@@ -331,11 +331,14 @@ mod tests {
     fn mistakes_are_named() {
         let good = AffinityConfig::default();
         for (config, expected) in [
-            (AffinityConfig { load_factor: 0.5, ..good }, "`load_factor` must be 1 to 1e6, but is 0.5"),
-            (AffinityConfig { overlap_weight: f64::NAN, ..good }, "`overlap_weight` must be 0 to 1e6, but is NaN"),
-            (AffinityConfig { prefix_blocks: 0, ..good }, "`prefix_blocks` must be at least 1, but is 0"),
+            (AffinityConfig { load_factor: 0.5, ..good }, "invalid `load_factor`: expected 1 to 1e6, got 0.5"),
+            (
+                AffinityConfig { overlap_weight: f64::NAN, ..good },
+                "invalid `overlap_weight`: expected 0 to 1e6, got NaN",
+            ),
+            (AffinityConfig { prefix_blocks: 0, ..good }, "invalid `prefix_blocks`: expected at least 1, got 0"),
             (AffinityConfig { max_queue_ms: Some(1.0), ..good }, "a limit of the queue in time needs `prefill_"),
-            (AffinityConfig { priority_factor: 0.0, ..good }, "`priority_factor` must be above 0"),
+            (AffinityConfig { priority_factor: 0.0, ..good }, "invalid `priority_factor`: expected above 0"),
         ] {
             let error = PrefixAffinity::new(config, 1).expect_err(expected).to_string();
             assert!(error.starts_with(expected), "{error}");

@@ -75,7 +75,7 @@ impl fmt::Display for AffinityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfRange { field, value, expected } => {
-                write!(f, "`{field}` must be {expected}, but is {value}")
+                write!(f, "invalid `{field}`: expected {expected}, got {value}")
             }
             Self::NoSpeed => f.write_str(
                 "a limit of the queue in time needs `prefill_tokens_per_s`, the prompt tokens that an engine computes in \

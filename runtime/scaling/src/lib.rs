@@ -89,10 +89,10 @@ impl TargetPolicy {
     /// The name of the one that is wrong, and what it must be.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if !(self.target.is_finite() && self.target > 0.0) {
-            return Err(("target", format!("must be a finite number above 0, but is {}", self.target)));
+            return Err(("target", format!("expected a finite number above 0, got {}", self.target)));
         }
         if self.scale_down_delay_ticks > MAX_DELAY_TICKS {
-            let text = format!("is {}, but at most {MAX_DELAY_TICKS} is possible", self.scale_down_delay_ticks);
+            let text = format!("expected at most {MAX_DELAY_TICKS}, got {}", self.scale_down_delay_ticks);
             return Err(("scale_down_delay_ticks", text));
         }
         Ok(())
@@ -113,7 +113,7 @@ impl TargetScaler {
     /// # Errors
     /// Which number of the policy is wrong, and what it must be.
     pub fn new(policy: TargetPolicy) -> Result<Self, String> {
-        policy.check().map_err(|(name, text)| format!("`{name}` {text}"))?;
+        policy.check().map_err(|(name, text)| format!("invalid `{name}`: {text}"))?;
         Ok(Self { policy, wanted: VecDeque::new() })
     }
 
@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(policy(target, 0).check().expect_err("it is bad").0, "target");
         }
         assert_eq!(policy(1.0, u32::MAX).check().expect_err("it is bad").0, "scale_down_delay_ticks");
-        let text = "`target` must be a finite number above 0, but is 0";
+        let text = "invalid `target`: expected a finite number above 0, got 0";
         assert_eq!(TargetScaler::new(policy(0.0, 0)).expect_err("it is bad"), text);
     }
 }

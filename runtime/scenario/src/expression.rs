@@ -38,7 +38,7 @@ pub fn latency(
     let value = evaluate(name, source, folder, guest_wall_time)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
         let hint = "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })";
-        wrong(name, &format!("it must be {what}"), hint)
+        wrong(name, &format!("expected {what}"), hint)
     })?;
     Ok(spec.factory)
 }
@@ -52,7 +52,7 @@ pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overh
     let value = evaluate(name, source, folder, None)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
         let hint = "write one as in scenarios: fitted(#{ path: \"model.json\" })";
-        wrong(name, &format!("it must be {what}"), hint)
+        wrong(name, &format!("expected {what}"), hint)
     })?;
     Ok(spec.overheads)
 }
@@ -118,7 +118,7 @@ pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
         blame: Blame::Input,
         file: name.to_owned(),
         at: None,
-        message: format!("it {problem}"),
+        message: problem,
         hint,
     })
 }
@@ -137,7 +137,7 @@ pub fn policy(
 ) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
     let spec = PolicySpec::of(&named(name, source, folder, Some(guest_wall_time))?).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
-        wrong(name, &format!("it must be {what}"), hint)
+        wrong(name, &format!("expected {what}"), hint)
     })?;
     Ok((spec.policy, spec.factory))
 }
@@ -170,7 +170,7 @@ pub fn router(
 ) -> Result<RouterConfig, ScenarioError> {
     router::of(&named(name, source, folder, guest_wall_time)?).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: prefix_affinity(#{ max_waiting: 64 })";
-        wrong(name, &format!("it must be {what}"), hint)
+        wrong(name, &format!("expected {what}"), hint)
     })
 }
 
@@ -180,9 +180,8 @@ pub fn router(
 /// # Errors
 /// When it cannot be loaded, or is of another world.
 pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, ScenarioError> {
-    let spec = LatencySpec::of(&guest(name, reference, "{}")?).map_err(|what| {
-        wrong(name, &format!("it must be {what}"), "give the path of a guest that is a latency model")
-    })?;
+    let spec = LatencySpec::of(&guest(name, reference, "{}")?)
+        .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a latency model"))?;
     Ok(spec.factory)
 }
 
@@ -192,7 +191,7 @@ pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, Scen
 /// As there.
 pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, ScenarioError> {
     router::of(&guest(name, reference, "{}")?)
-        .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is a router"))
+        .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is a router"))
 }
 
 /// The autoscaler that a guest is, with its configuration as JSON; otherwise like
@@ -202,7 +201,7 @@ pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, Scenari
 /// As there, or when it refuses its configuration.
 pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Result<ScalerFactory, ScenarioError> {
     autoscale::of_guest(&guest(name, reference, config_json)?)
-        .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is an autoscaler"))
+        .map_err(|what| wrong(name, &format!("expected {what}"), "give the path of a guest that is an autoscaler"))
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.
@@ -216,9 +215,7 @@ pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, Scen
     }
     match value.try_cast::<ScriptDistribution>() {
         Some(made) if !made.is_time => Ok(made.distribution),
-        _ => {
-            Err(wrong(name, "it must be a distribution of counts", "write a number, or for example lognormal(200, 80)"))
-        }
+        _ => Err(wrong(name, "expected a distribution of counts", "write a number, or for example lognormal(200, 80)")),
     }
 }
 
@@ -325,7 +322,7 @@ mod tests {
     fn anything_else_is_refused_with_its_place() {
         let made = |source| latency("--latency", source, Path::new(""), None);
         let error = |source| made(source).err().expect("it is wrong").to_string();
-        assert!(error("7").starts_with("--latency: it must be a latency model"));
+        assert!(error("7").starts_with("--latency: expected a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
         let error_of =
             |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();

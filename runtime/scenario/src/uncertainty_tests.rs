@@ -130,7 +130,7 @@ fn draws_that_are_not_there_are_refused_with_the_way_to_get_them() {
         (
             format!("{RUN}expect(r, \"ttft\", \"p50 < 1s\", #{{ confidence: 90 }});"),
             5,
-            "must be a share from 0 to 1, but is 90",
+            "expected a share from 0 to 1, got 90",
             "",
         ),
         (
@@ -139,7 +139,12 @@ fn draws_that_are_not_there_are_refused_with_the_way_to_get_them() {
             "`expect` needs the option `confidence`",
             "",
         ),
-        (format!("{RUN}value(r, \"ttft\", \"p50\", #{{ quantile: \"x\" }});"), 5, "`quantile` must be a number", ""),
+        (
+            format!("{RUN}value(r, \"ttft\", \"p50\", #{{ quantile: \"x\" }});"),
+            5,
+            "invalid `quantile`: expected a number",
+            "",
+        ),
         (
             format!("{RUN}let p = \"p98\"; value(r, \"ttft\", p, #{{ quantile: 0.5 }});"),
             5,

@@ -199,13 +199,13 @@ mod tests {
         .expect_err("nothing is right");
         let text = error.to_string();
         for part in [
-            "`ttft`: `mean` must be finite and at least 0, but is -1",
-            "`ttft`: `std` must be finite and at least 0, but is NaN",
+            "`ttft`: invalid `mean`: expected a finite number of at least 0, got -1",
+            "`ttft`: invalid `std`: expected a finite number of at least 0, got NaN",
             "`itl`: `min` (2) must not exceed `max` (1)",
             "`prefill_ms_per_token` is ",
             "`encoder_ms_per_token` ",
-            "`full_load_factor` must be at least 1, but is 0.5",
-            "`max_num_seqs` must be at least 1, but is 0",
+            "invalid `full_load_factor`: expected at least 1, got 0.5",
+            "invalid `max_num_seqs`: expected at least 1, got 0",
         ] {
             assert!(text.contains(part), "{text}\nlacks {part}");
         }

@@ -8,7 +8,7 @@ use vcr_random::{Distribution, DistributionProblem};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigProblem {
     /// Not a number, or infinite.
-    #[error("`{field}` must be a finite number, but is {value}")]
+    #[error("invalid `{field}`: expected a finite number, got {value}")]
     NotFinite {
         /// The field.
         field: String,
@@ -16,7 +16,7 @@ pub enum ConfigProblem {
         value: f64,
     },
     /// Below zero.
-    #[error("`{field}` must be at least 0, but is {value}")]
+    #[error("invalid `{field}`: expected at least 0, got {value}")]
     Negative {
         /// The field.
         field: String,
@@ -24,7 +24,7 @@ pub enum ConfigProblem {
         value: f64,
     },
     /// Zero or below.
-    #[error("`{field}` must be above 0, but is {value}")]
+    #[error("invalid `{field}`: expected above 0, got {value}")]
     NotPositive {
         /// The field.
         field: String,
@@ -32,7 +32,7 @@ pub enum ConfigProblem {
         value: f64,
     },
     /// Below the least value that means anything.
-    #[error("`{field}` must be at least {min}, but is {value}")]
+    #[error("invalid `{field}`: expected at least {min}, got {value}")]
     TooSmall {
         /// The field.
         field: String,

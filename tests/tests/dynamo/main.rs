@@ -286,12 +286,12 @@ fn what_cannot_be_is_refused_with_its_name() {
             &["--strict", "--router-mode", "kv_router", "--router-config", r#"{"conditional_disagg_enabled": true}"#],
             &["is for prefill and decode workers"],
         ),
-        (&["--num-workers", "0"], &["--num-workers must be at least 1"]),
+        (&["--num-workers", "0"], &["invalid --num-workers: expected at least 1"]),
         (&["--num-decode-workers", "2"], &["otherwise use --num-workers"]),
         (&["--prefill-engine-args", "{}"], &["must be given together"]),
         (
             &["--prefill-engine-args", "{}", "--decode-engine-args", r#"{"worker_type": "decode", "block_size": 32}"#],
-            &["--prefill-engine-args, `worker_type`: must be \"prefill\"", "`block_size`: is 32", "is 64"],
+            &["--prefill-engine-args, `worker_type`: expected \"prefill\"", "`block_size`: is 32", "is 64"],
         ),
         (&["--input-tokens", "5"], &["give either a trace, or"]),
         (&["--request-rate", "5"], &["--request-rate is for synthetic workloads"]),
@@ -305,7 +305,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--sweep", "num_workers"], &["NAME=VALUES"]),
         (&["--sweep", "nonsense=1"], &["unknown name `nonsense`"]),
         (&["--sweep", "json=1"], &["--json is the same for all runs"]),
-        (&["--sweep", "num_workers=0..2"], &["--sweep, num_workers=0: --num-workers must be at least 1"]),
+        (&["--sweep", "num_workers=0..2"], &["--sweep, num_workers=0: invalid --num-workers: expected at least 1"]),
         (&["--sweep", "block_size=16,x"], &["--sweep, block_size=x: --extra-engine-args, `block_size`"]),
         (&["--sweep", "num_workers=1..2", "--sweep-out", "sweep.txt"], &["must end in .csv, .json or .parquet"]),
         (

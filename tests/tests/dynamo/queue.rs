@@ -124,7 +124,9 @@ run(#{{ name: "classes", cluster: cluster(#{{ engines: two }}), workloads: [trac
     folder.write("classes.rhai", scenario("1"));
     let _ = folder.vcr(&["run", "classes.rhai"]).ended(0);
     folder.write("classes.rhai", scenario("0"));
-    folder.vcr(&["run", "classes.rhai"]).failed(2, &["`queue_policies`: class `batch`: `quantum` must be at least 1"]);
+    folder
+        .vcr(&["run", "classes.rhai"])
+        .failed(2, &["`queue_policies`: class `batch`: invalid `quantum`: expected at least 1"]);
     folder.write("classes.rhai", scenario("1, weight: 2"));
     folder.vcr(&["run", "classes.rhai"]).failed(2, &["`queue_policies`", "weight"]);
 }

@@ -38,7 +38,7 @@ fn a_guest_decides_how_many_workers_there_are() {
         assert_eq!(twin[key], native[key], "{key}");
     }
     run(&json!({"policy": guest, "config": {"target": 0}, "interval_s": 1, "max": 2}))
-        .failed(2, &["--autoscale", "`target` must be a finite number above 0"]);
+        .failed(2, &["--autoscale", "invalid `target`: expected a finite number above 0"]);
     run(&json!({"policy": guest, "target": 4, "interval_s": 1, "max": 2}))
         .failed(2, &["`target`: is for a built-in policy"]);
     run(&json!({"policy": other, "interval_s": 1, "max": 2}))
@@ -64,7 +64,7 @@ fn workers_follow_the_load() {
     assert!(all < seconds && seconds < workers * all, "{seconds} of {workers} times {all}");
     assert_eq!(report["completed_requests"], 48);
     let wrong = replay(&folder, &["--autoscale", r#"{"policy": "target_requests", "target": 0, "maxx": 3}"#]).ended(2);
-    for part in ["`target`: must be a finite number above 0", "did you mean `max`?", "`interval_s`: is required"] {
+    for part in ["`target`: expected a finite number above 0", "did you mean `max`?", "`interval_s`: is required"] {
         assert!(wrong.stderr.contains(part), "{part} in {}", wrong.stderr);
     }
 }

@@ -145,8 +145,8 @@ fn what_cannot_move_is_told_before_anything_starts() {
         (r#"kv_transfer: "tcp""#, "`kv_bytes_per_token`"),
         (r#"kv_layers: 3"#, "`kv_layers` needs `kv_transfer: \"tcp\"`"),
         (r#"kv_transfer_time: "real""#, "`kv_transfer_time` needs `kv_transfer: \"tcp\"`"),
-        (r#"kv_transfer: "tpc", kv_bytes_per_token: 1"#, "must be one of \"none\", \"tcp\""),
-        (r#"kv_transfer: "tcp", kv_layers: 0, kv_bytes_per_token: 1"#, "`kv_layers` must be at least 1"),
+        (r#"kv_transfer: "tpc", kv_bytes_per_token: 1"#, "expected one of \"none\", \"tcp\""),
+        (r#"kv_transfer: "tcp", kv_layers: 0, kv_bytes_per_token: 1"#, "invalid `kv_layers`: expected at least 1"),
         (r#"kv_transfer: "tcp", kv_layers: 3, kv_bytes_per_token: "4KiB""#, "invalid KV block of 65536 bytes"),
     ] {
         scenario(link).run(&["--target", "live"]).failed(2, &[wanted]);

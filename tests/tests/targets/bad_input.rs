@@ -19,18 +19,18 @@ expect(r, "completed", "count == 3");
 fn unknown_targets_are_named() {
     let folder = Folder::with(SMALL);
     let said = |target: &str| folder.run(&["--target", target]);
-    said("lives").failed(2, &["--target: it names the unknown target `lives`", "did you mean `live`"]);
-    said("http").failed(2, &["--target: it needs the address of a server", "http(\"http://localhost:8000\""]);
+    said("lives").failed(2, &["--target: expected \"virtual\", ", "got \"lives\"", "did you mean `live`"]);
+    said("http").failed(2, &["--target: \"http\" needs the address of a server", "http(\"http://localhost:8000\""]);
     said("frontend").failed(2, &["needs the program and the model"]);
     said("http://").failed(2, &["invalid server address `http://`"]);
     said("http(\"ftp://x\")").failed(2, &["invalid server address `ftp://x`"]);
     said("http(\"http://x\", #{ modell: \"a\" })")
         .failed(2, &["`http` has no option `modell`", "did you mean `model`"]);
-    said("http(\"http://x\", #{ headers: 7 })").failed(2, &["`headers` must be a map"]);
+    said("http(\"http://x\", #{ headers: 7 })").failed(2, &["invalid `headers`: expected a map"]);
     said("http(\"http://x\", #{ prompts: \"tokens\" })").failed(2, &["prompts"]);
     said("frontend(#{ binary: \"no-such-program\" })").failed(2, &["model"]);
     let other = Folder::with(&SMALL.replace("cluster: c,", "cluster: c, target: \"liv\","));
-    other.run(&[]).failed(2, &["test.rhai:3", "`target` names the unknown target `liv`"]);
+    other.run(&[]).failed(2, &["test.rhai:3", "invalid `target`: expected \"virtual\", ", "got \"liv\""]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn adapters_of_a_server_are_models_by_name() {
     let run = |options: &str| folder.run(&["--target", &format!("http(\"http://{}\"{options})", server.address())]);
     run("").failed(2, &["has no LoRA adapter `adapter-1`, which a workload uses", "adapters: [\"sql\", \"chat\"]"]);
     run(", #{ adapters: [\"en\", \"fr\"] }").failed(2, &["has no name for the LoRA adapter 2"]);
-    run(", #{ adapters: \"en\" }").failed(2, &["`adapters` must be a list of names, or a text with {}"]);
+    run(", #{ adapters: \"en\" }").failed(2, &["invalid `adapters`: expected a list of names, or a text with {}"]);
     let _ = run(", #{ adapters: [\"en\", \"fr\", \"es\", \"de\", \"it\"] }").ended(0);
 }
 

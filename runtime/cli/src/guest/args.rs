@@ -158,5 +158,5 @@ fn language(text: &str) -> Result<Language, String> {
     Language::ALL
         .into_iter()
         .find(|language| language.name() == text)
-        .ok_or_else(|| "it must be rust or python".to_owned())
+        .ok_or_else(|| "expected rust or python".to_owned())
 }

@@ -108,7 +108,7 @@ pub(crate) fn live_config(
     let (latency, latency_name) = latency(args, guests)?;
     let (ranking, policy) = policy(args, side.identity.version, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
-        return Err(Unusable::new("--time-scale must be more than 0"));
+        return Err(Unusable::new("invalid --time-scale: expected more than 0"));
     }
     let process = &args.process;
     let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
@@ -358,7 +358,7 @@ fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     let mut rules = args.faults.clone();
     let rate = args.failure_injection_rate;
     if !(0.0..=1.0).contains(&rate) {
-        return Err(Unusable::new(format!("--failure-injection-rate must be from 0 to 1, but is {rate}")));
+        return Err(Unusable::new(format!("invalid --failure-injection-rate: expected 0 to 1, got {rate}")));
     }
     if rate > 0.0 {
         let share = rate / args.failure_types.len() as f64;

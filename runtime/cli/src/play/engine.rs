@@ -339,9 +339,9 @@ mod tests {
     #[test]
     fn values_out_of_range_and_options_of_later_versions_are_refused() {
         let refused = |args: &[&str], minor| config(args, minor).expect_err("it is wrong");
-        assert!(refused(&["--block-size", "0"], None).contains("`block_size` must be at least 1, but is 0"));
-        assert!(refused(&["--num-gpu-blocks", "1"], None).contains("`num_gpu_blocks` must be at least 2"));
-        assert!(refused(&["--watermark", "1"], None).contains("`watermark` must be at least 0 and below 1"));
+        assert!(refused(&["--block-size", "0"], None).contains("invalid `block_size`: expected at least 1, got 0"));
+        assert!(refused(&["--num-gpu-blocks", "1"], None).contains("invalid `num_gpu_blocks`: expected at least 2"));
+        assert!(refused(&["--watermark", "1"], None).contains("invalid `watermark`: expected at least 0 and below 1"));
         let old = refused(&["--max-num-active-seqs", "4"], Some(VllmMinor::V0_30));
         assert_eq!(old, "--max-num-active-seqs: vLLM 0.30 does not have this option");
         assert!(config(&["--max-num-active-seqs", "4"], Some(VllmMinor::V0_31)).is_ok());

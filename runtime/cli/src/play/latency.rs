@@ -168,6 +168,10 @@ mod tests {
     #[test]
     fn times_that_no_model_has_are_refused() {
         let error = made("--inter-token-latency 10ms --time-factor-under-load 0.5").err().expect("it is wrong");
-        assert!(error.message.contains("`full_load_factor` must be at least 1, but is 0.5"), "{}", error.message);
+        assert!(
+            error.message.contains("invalid `full_load_factor`: expected at least 1, got 0.5"),
+            "{}",
+            error.message
+        );
     }
 }

@@ -93,7 +93,7 @@ fn workers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
         (cluster.num_decode_workers, "--num-decode-workers"),
     ] {
         if count == 0 {
-            problem(&format!("{name} must be at least 1, but is 0"));
+            problem(&format!("invalid {name}: expected at least 1, got 0"));
         }
     }
     let (prefill, decode) = (cluster.prefill_engine_args.is_some(), cluster.decode_engine_args.is_some());

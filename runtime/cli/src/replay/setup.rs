@@ -278,7 +278,7 @@ fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> 
         [(prefill, "--prefill-engine-args", PoolRole::Prefill), (decode, "--decode-engine-args", PoolRole::Decode)]
     {
         if args.worker_type != Some(role) {
-            lines.push(format!("{place}, `worker_type`: must be \"{}\"", role.name()));
+            lines.push(format!("{place}, `worker_type`: expected \"{}\"", role.name()));
         }
     }
     if prefill.block_size != decode.block_size {

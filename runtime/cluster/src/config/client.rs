@@ -61,11 +61,11 @@ impl ClientConfig {
             ("max_in_flight", self.max_in_flight),
         ];
         for (name, _) in times.iter().filter(|(_, value)| *value == Some(0)) {
-            problem(&format!("`{name}` must be above 0; leave it out for none"));
+            problem(&format!("invalid `{name}`: expected above 0; leave it out for none"));
         }
         if let Some(cancel) = &self.cancel {
             if !(0.0..=1.0).contains(&cancel.share) {
-                problem("`share` of `cancel` must be from 0 to 1");
+                problem("invalid `share` of `cancel`: expected 0 to 1");
             }
             if cancel.after_ms.is_none() && cancel.after_tokens.is_none() {
                 problem("`cancel` needs `after`, `after_tokens`, or both");
@@ -73,13 +73,13 @@ impl ClientConfig {
         }
         if let Some(retry) = &self.retry {
             if retry.max_attempts == 0 {
-                problem("`max_attempts` of `retry` must be at least 1");
+                problem("invalid `max_attempts` of `retry`: expected at least 1");
             }
             if !(retry.factor.is_finite() && retry.factor >= 1.0) {
-                problem("`factor` of `retry` must be finite and at least 1");
+                problem("invalid `factor` of `retry`: expected a finite number of at least 1");
             }
             if !(0.0..=1.0).contains(&retry.jitter) {
-                problem("`jitter` of `retry` must be from 0 to 1");
+                problem("invalid `jitter` of `retry`: expected 0 to 1");
             }
         }
     }

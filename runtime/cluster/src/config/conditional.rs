@@ -61,7 +61,7 @@ impl ConditionalConfig {
             if let Some(value) = value
                 && !(value.is_finite() && value >= 0.0)
             {
-                return Err(format!("`{name}` must be finite and at least 0, but is {value}"));
+                return Err(format!("invalid `{name}`: expected a finite number of at least 0, got {value}"));
             }
         }
         if self.policy == ConditionalPolicy::PrefillLoad && self.prefill_busy_threshold.is_none() {

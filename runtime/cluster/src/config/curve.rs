@@ -151,7 +151,7 @@ impl Curve {
         }
         let is_level = |level: f64| level.is_finite() && level >= 0.0;
         if !self.pieces.iter().all(|piece| is_level(piece.from) && is_level(piece.to)) {
-            problem(&format!("every {name} must be finite and at least 0"));
+            problem(&format!("invalid {name}: expected finite numbers of at least 0"));
         } else if self.pieces.iter().map(Piece::area).sum::<f64>() <= 0.0 {
             problem(&format!("the {name} is 0 all the time; nothing would start"));
         }
@@ -296,7 +296,7 @@ mod tests {
             curve.check("rate", &mut |text| found.push(text.to_owned()));
             found
         };
-        assert_eq!(problems(Curve::stages(0.0, &[(S, -1.0)])), ["every rate must be finite and at least 0"]);
+        assert_eq!(problems(Curve::stages(0.0, &[(S, -1.0)])), ["invalid rate: expected finite numbers of at least 0"]);
         assert_eq!(problems(Curve::stages(0.0, &[(S, 0.0)])), ["the rate is 0 all the time; nothing would start"]);
         assert_eq!(problems(Curve::constant(1.0)), [""; 0]);
     }

@@ -118,11 +118,11 @@ impl KvRouterConfig {
         ];
         for (name, value) in numbers {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(format!("`{name}` must be finite and at least 0, but is {value}"));
+                return Err(format!("invalid `{name}`: expected a finite number of at least 0, got {value}"));
             }
         }
         if !(1..=MAX_REPLICAS).contains(&self.replicas.count) {
-            return Err(format!("`replicas` must be 1 to {MAX_REPLICAS}, but is {}", self.replicas.count));
+            return Err(format!("invalid `replicas`: expected 1 to {MAX_REPLICAS}, got {}", self.replicas.count));
         }
         Ok(())
     }

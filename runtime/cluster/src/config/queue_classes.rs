@@ -102,15 +102,17 @@ impl QueueClass {
         check_name(&self.name, "a class", &mut problems);
         let mut problem = |text: String| problems.push(format!("class `{}`: {text}", self.name));
         if self.quantum == 0 {
-            problem("`quantum` must be at least 1, but is 0".to_owned());
+            problem("invalid `quantum`: expected at least 1, got 0".to_owned());
         }
         if self.queue_policy == QueueOrder::Lcfs {
-            problem("`queue_policy` must be \"fcfs\" or \"wspt\", but is \"lcfs\"".to_owned());
+            problem("invalid `queue_policy`: expected \"fcfs\" or \"wspt\", got \"lcfs\"".to_owned());
         }
         if let Some(share) = self.prefill_busy_threshold_frac
             && !(share.is_finite() && share >= 0.0)
         {
-            problem(format!("`prefill_busy_threshold_frac` must be finite and at least 0, but is {share}"));
+            problem(format!(
+                "invalid `prefill_busy_threshold_frac`: expected a finite number of at least 0, got {share}"
+            ));
         }
         match (&self.policy_family, &self.cache_bucket) {
             (Some(_), Some(bucket)) if !buckets.iter().any(|known| known.bucket == *bucket) => {
@@ -128,7 +130,7 @@ impl QueueClass {
 fn check_name(name: &str, what: &str, problems: &mut Vec<String>) {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     if name.is_empty() || !name.bytes().all(allowed) {
-        problems.push(format!("the name of {what} must be letters, digits, `_`, `.` and `-`, but is \"{name}\""));
+        problems.push(format!("invalid name of {what} \"{name}\": expected letters, digits, `_`, `.` and `-`"));
     }
 }
 
@@ -241,7 +243,9 @@ fn bucket_problems(buckets: &[IslBucket]) -> Vec<String> {
     for pair in buckets.windows(2) {
         if pair[1].min_tokens <= pair[0].min_tokens {
             let (one, other) = (&pair[0].bucket, &pair[1].bucket);
-            problems.push(format!("`uncached_isl_buckets`: `min_tokens` of `{other}` must be above that of `{one}`"));
+            problems.push(format!(
+                "`uncached_isl_buckets`: invalid `min_tokens` of `{other}`: expected above that of `{one}`"
+            ));
         }
     }
     for (index, IslBucket { bucket, .. }) in buckets.iter().enumerate() {

@@ -67,7 +67,7 @@ impl Default for SyntheticInput {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SyntheticProblem {
     /// A number that must not be 0.
-    #[error("`{field}` must be at least 1")]
+    #[error("invalid `{field}`: expected at least 1")]
     Zero {
         /// Its name.
         field: &'static str,
@@ -90,7 +90,7 @@ pub enum SyntheticProblem {
         given: usize,
     },
     /// A number out of its range.
-    #[error("`{field}` is {value}; it must be {range}")]
+    #[error("invalid `{field}`: expected {range}, got {value}")]
     OutOfRange {
         /// Its name.
         field: &'static str,

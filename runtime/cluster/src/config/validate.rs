@@ -79,7 +79,7 @@ impl RunConfig {
         let pools = self.topology.pools();
         for pool in &pools {
             if pool.engines == 0 {
-                problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
+                problem(format!("pool `{}`", pool.name), "invalid `engines`: expected at least 1");
             }
             if pool.data_parallel.size == 0 {
                 problem(format!("pool `{}`", pool.name), "engines must have at least 1 data-parallel rank");
@@ -95,7 +95,7 @@ impl RunConfig {
             if pool.prefill_schedule_interval != 1 {
                 let is_possible = matches!(&pool.engine, EngineKind::Vllm(engine) if !engine.async_scheduling);
                 if pool.prefill_schedule_interval == 0 || !is_possible {
-                    let text = "`prefill_schedule_interval` must be at least 1, and 1 but with vLLM's scheduler and \
+                    let text = "invalid `prefill_schedule_interval`: expected at least 1, and 1 but with vLLM's scheduler and \
                                 without `async_scheduling`";
                     problem(format!("pool `{}`", pool.name), text);
                 }
@@ -170,7 +170,7 @@ impl RunConfig {
         if let Topology::Disaggregated { link, .. } = &self.topology
             && link.bandwidth_bytes_per_s == Some(0)
         {
-            problem("link".to_owned(), "`bandwidth` must be positive; leave it out for instant transfers");
+            problem("link".to_owned(), "invalid `bandwidth`: expected above 0; leave it out for instant transfers");
         }
         if let Some(config) = self.topology.conditional()
             && let Err(text) = config.check()
@@ -210,7 +210,7 @@ impl RunConfig {
                     if let FaultKind::SlowDown { factor, .. } = fault.kind
                         && !(factor.is_finite() && factor > 0.0)
                     {
-                        problem(place, "`factor` must be positive and finite");
+                        problem(place, "invalid `factor`: expected a finite number above 0");
                     }
                 }
             }
@@ -223,10 +223,10 @@ impl ScalingConfig {
     fn check(&self, engines: u32, problem: &mut dyn FnMut(&str)) {
         let Self { min_engines, max_engines, .. } = *self;
         if self.interval_ns < SHORTEST_INTERVAL_NS {
-            problem("`interval` must be at least 1 ms");
+            problem("invalid `interval`: expected at least 1 ms");
         }
         if min_engines == 0 {
-            problem("`min` must be at least 1");
+            problem("invalid `min`: expected at least 1");
         }
         if min_engines > max_engines {
             problem(&format!("`min` is {min_engines}, but must not exceed `max`, which is {max_engines}"));
@@ -282,7 +282,7 @@ impl WorkloadConfig {
                     problem("the trace was read without the times of its answers");
                 }
                 if *copies == 0 {
-                    problem("`copies` must be at least 1");
+                    problem("invalid `copies`: expected at least 1");
                 }
                 check_most("copies", u64::from(*copies), MAX_STARTS / trace.requests.len().max(1) as u64, problem);
                 if let TracePacing::ClosedLoop { concurrency, .. } = pacing {
@@ -292,10 +292,10 @@ impl WorkloadConfig {
                     profile.check(trace, *copies, *answers, problem);
                 }
                 if !positive(pacing.speedup()) {
-                    problem("`speedup` must be positive and finite");
+                    problem("invalid `speedup`: expected a finite number above 0");
                 }
                 if matches!(pacing, TracePacing::ClosedLoop { concurrency: 0, .. }) {
-                    problem("`concurrency` must be at least 1");
+                    problem("invalid `concurrency`: expected at least 1");
                 }
             }
         }
@@ -305,7 +305,7 @@ impl WorkloadConfig {
 impl ProfileConfig {
     fn check(&self, trace: &Trace, copies: u32, answers: Answers, problem: &mut dyn FnMut(&str)) {
         if self.lanes == 0 {
-            problem("`lanes` must be at least 1");
+            problem("invalid `lanes`: expected at least 1");
         }
         check_most("lanes", u64::from(self.lanes), MAX_IN_FLIGHT, problem);
         check_most("warmup_requests", u64::from(self.warmup_requests), 1_000_000, problem);
@@ -319,7 +319,7 @@ impl ProfileConfig {
             problem("turns of the trace give only what is new in them, which lanes cannot take up; give whole prompts");
         }
         if self.duration_ns == Some(0) {
-            problem("`duration` must be above 0");
+            problem("invalid `duration`: expected above 0");
         }
         if self.duration_ns.is_none() && self.grace_ns > 0 {
             problem("`grace` is for a `duration`");
@@ -336,11 +336,11 @@ impl Arrivals {
     fn check(&self, problem: &mut dyn FnMut(&str)) {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
-            Self::Burst { count: 0, .. } => problem("`count` must be at least 1"),
+            Self::Burst { count: 0, .. } => problem("invalid `count`: expected at least 1"),
             Self::Burst { count, .. } => check_most("count", *count, MAX_STARTS, problem),
             Self::Constant { rate_per_s, limit } | Self::Poisson { rate_per_s, limit } => {
                 if !positive(*rate_per_s) {
-                    problem("`rate` must be positive and finite");
+                    problem("invalid `rate`: expected a finite number above 0");
                 }
                 limit.check(problem);
             }
@@ -349,13 +349,13 @@ impl Arrivals {
                 if let Gaps::Gamma { shape } | Gaps::Weibull { shape } = gaps
                     && !(0.01..=1e6).contains(shape)
                 {
-                    problem("`burstiness` must be from 0.01 to 1000000");
+                    problem("invalid `burstiness`: expected 0.01 to 1000000");
                 }
                 limit.check_beside(rate.duration_ns().is_some(), problem);
             }
             Self::ClosedLoop { concurrency, limit } => {
                 if *concurrency == 0 {
-                    problem("`concurrency` must be at least 1");
+                    problem("invalid `concurrency`: expected at least 1");
                 }
                 check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
                 limit.check(problem);
@@ -372,10 +372,10 @@ impl Arrivals {
 impl RequestClass {
     fn check(&self, problem: &mut dyn FnMut(&str)) {
         if !(self.weight.is_finite() && self.weight >= 0.0) {
-            problem("`weight` of a class must be finite and at least 0");
+            problem("invalid `weight` of a class: expected a finite number of at least 0");
         }
         if self.mix.shared_prefix_tokens > 0 && self.mix.prefix_groups == 0 {
-            problem("`prefix_groups` must be at least 1 with a shared prefix");
+            problem("invalid `prefix_groups`: expected at least 1 with a shared prefix");
         }
         if let Some(conversations) = &self.mix.conversations
             && (conversations.turns.is_empty() || conversations.turns.iter().any(Vec::is_empty))
@@ -385,7 +385,7 @@ impl RequestClass {
         if let Some(media) = &self.mix.media {
             check_most("tokens_per_item", u64::from(media.tokens_per_item), 10_000_000, problem);
             if media.distinct == Some(0) {
-                problem("`distinct` must be at least 1");
+                problem("invalid `distinct`: expected at least 1");
             }
         }
     }
@@ -409,7 +409,7 @@ impl Limit {
         }
         check_most("count", self.count.unwrap_or(0), MAX_STARTS, problem);
         if self.count == Some(0) || self.duration_ns == Some(0) {
-            problem("`count` and `duration` must be positive");
+            problem("invalid `count` or `duration`: expected above 0");
         }
     }
 }

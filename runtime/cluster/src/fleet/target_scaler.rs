@@ -59,7 +59,7 @@ mod tests {
     fn a_bad_target_is_named() {
         let policy = TargetPolicy { metric: TargetMetric::Requests, target: 0.0, scale_down_delay_ticks: 0 };
         let error = target_autoscaler(policy)(&PluginContext::of_seed(1)).err().expect("it is bad");
-        let text = "autoscaler `target_requests` failed: `target` must be a finite number above 0, but is 0";
+        let text = "autoscaler `target_requests` failed: invalid `target`: expected a finite number above 0, got 0";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -220,6 +220,6 @@ mod tests {
     fn a_bad_config_is_an_error_that_names_the_router() {
         let affine = RouterConfig::PrefixAffinity(AffinityConfig { load_factor: 0.0, ..AffinityConfig::default() });
         let error = affine.build(&PluginContext::of_seed(1)).err().expect("it is bad").to_string();
-        assert_eq!(error, "router `prefix_affinity` failed: `load_factor` must be 1 to 1e6, but is 0");
+        assert_eq!(error, "router `prefix_affinity` failed: invalid `load_factor`: expected 1 to 1e6, got 0");
     }
 }

@@ -70,19 +70,19 @@ impl AgentsInput {
 
     fn check(&self) -> Result<(), String> {
         if self.count == 0 {
-            return Err("`count` must be at least 1".to_owned());
+            return Err("invalid `count`: expected at least 1".to_owned());
         }
         if self.rate_per_s.is_some() == self.concurrency.is_some() {
             return Err("exactly one of `rate` and `concurrency` is needed".to_owned());
         }
         if self.rate_per_s.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
-            return Err("`rate` must be positive and finite".to_owned());
+            return Err("invalid `rate`: expected a finite number above 0".to_owned());
         }
         if !(0.0..=1.0).contains(&self.agent_share) {
-            return Err("`agent_share` must be from 0 to 1".to_owned());
+            return Err("invalid `agent_share`: expected 0 to 1".to_owned());
         }
         if !(1..=16).contains(&self.depth) {
-            return Err("`depth` must be from 1 to 16".to_owned());
+            return Err("invalid `depth`: expected 1 to 16".to_owned());
         }
         Ok(())
     }
@@ -290,8 +290,8 @@ mod tests {
     fn what_cannot_be_planned_is_refused() {
         let refused = |input: AgentsInput| input.source().err().unwrap();
         assert!(refused(AgentsInput { rate_per_s: Some(1.0), ..input() }).starts_with("exactly one of"));
-        assert_eq!(refused(AgentsInput { agent_share: 2.0, ..input() }), "`agent_share` must be from 0 to 1");
-        assert_eq!(refused(AgentsInput { depth: 0, ..input() }), "`depth` must be from 1 to 16");
+        assert_eq!(refused(AgentsInput { agent_share: 2.0, ..input() }), "invalid `agent_share`: expected 0 to 1");
+        assert_eq!(refused(AgentsInput { depth: 0, ..input() }), "invalid `depth`: expected 1 to 16");
         let many = Distribution::Constant { value: 1000.0 };
         let vast = AgentsInput { count: u32::MAX, rounds: many, ..input() };
         assert!(refused(vast).contains("requests or"));

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// Less than an engine can run with.
-    #[error("`{field}` must be at least {least}, but is {value}")]
+    #[error("invalid `{field}`: expected at least {least}, got {value}")]
     TooSmall {
         /// Name of the setting.
         field: &'static str,
@@ -15,7 +15,7 @@ pub enum ConfigError {
     },
     /// Only the null block, which no request may use.
     #[error(
-        "`num_gpu_blocks` must be at least 2, but is {num_gpu_blocks}: one block is reserved as \
+        "invalid `num_gpu_blocks`: expected at least 2, got {num_gpu_blocks}: one block is reserved as \
          the null block, so this engine cannot hold any request"
     )]
     NoUsableBlocks {
@@ -82,7 +82,7 @@ pub enum ConfigError {
         limit: u32,
     },
     /// More than any engine runs with.
-    #[error("`{field}` must be at most {most}, but is {value}")]
+    #[error("invalid `{field}`: expected at most {most}, got {value}")]
     TooLarge {
         /// Name of the setting.
         field: &'static str,
@@ -125,7 +125,7 @@ pub enum ConfigError {
     },
     /// A distance between kept prefixes at which no prefix can be hit.
     #[error(
-        "`prefix_cache_retention_interval` ({tokens}) must be a multiple of the length that prefix hits are multiples \
+        "invalid `prefix_cache_retention_interval` ({tokens}): expected a multiple of the length that prefix hits are multiples \
          of ({aligned})"
     )]
     Retention {
@@ -135,7 +135,7 @@ pub enum ConfigError {
         aligned: u32,
     },
     /// A number of tokens that must be whole pages.
-    #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
+    #[error("invalid `{field}` ({tokens}): expected a multiple of `page_size` ({page_size})")]
     NotPages {
         /// Name of the setting.
         field: &'static str,
@@ -145,7 +145,7 @@ pub enum ConfigError {
         page_size: u32,
     },
     /// A number of tokens that must hold a page.
-    #[error("`{field}` ({tokens}) must be at least `page_size` ({page_size})")]
+    #[error("invalid `{field}` ({tokens}): expected at least `page_size` ({page_size})")]
     BelowPage {
         /// Name of the setting.
         field: &'static str,
@@ -155,7 +155,7 @@ pub enum ConfigError {
         page_size: u32,
     },
     /// A factor that must be positive.
-    #[error("`{field}` must be positive and finite, but is {value}")]
+    #[error("invalid `{field}`: expected a finite number above 0, got {value}")]
     NotPositive {
         /// Name of the setting.
         field: &'static str,
@@ -163,7 +163,7 @@ pub enum ConfigError {
         value: f64,
     },
     /// A share that is not from 0 to below 1.
-    #[error("`{field}` must be at least 0 and below 1, but is {value}")]
+    #[error("invalid `{field}`: expected at least 0 and below 1, got {value}")]
     NoShare {
         /// Name of the setting.
         field: &'static str,

@@ -251,7 +251,7 @@ impl RatesOption {
     #[must_use]
     pub fn problem(&self, rates: &[f64]) -> Option<String> {
         let wrong = rates.iter().find(|rate| !(0.0..=1.0).contains(*rate))?;
-        Some(format!("`{}` must be from 0 to 1, but one is {wrong}", self.name))
+        Some(format!("invalid `{}`: expected 0 to 1, got {wrong}", self.name))
     }
 }
 
@@ -457,10 +457,10 @@ mod tests {
         assert_eq!(
             text,
             [
-                "`num_gpu_blocks` must be at least 2, but is 1: one block is reserved as the null block, so this engine \
+                "invalid `num_gpu_blocks`: expected at least 2, got 1: one block is reserved as the null block, so this engine \
                  cannot hold any request",
-                "`watermark` must be at least 0 and below 1, but is 1",
-                "`max_num_active_seqs` must be at least 1, but is 0",
+                "invalid `watermark`: expected at least 0 and below 1, got 1",
+                "invalid `max_num_active_seqs`: expected at least 1, got 0",
             ]
         );
     }

@@ -17,14 +17,14 @@ fn every_problem_is_reported_at_once() {
     })
     .unwrap_err();
     assert_eq!(errors.len(), 3, "{errors:?}");
-    assert_eq!(errors[0].to_string(), "`block_size` must be at least 1, but is 0");
+    assert_eq!(errors[0].to_string(), "invalid `block_size`: expected at least 1, got 0");
 }
 
 #[test]
 fn a_pool_beyond_any_accelerator_is_refused() {
     let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
     let errors = of((1 << 30) + 1).unwrap_err();
-    assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
+    assert_eq!(errors[0].to_string(), "invalid `num_gpu_blocks`: expected at most 1073741824, got 1073741825");
     assert!(of(1 << 30).is_ok());
 }
 

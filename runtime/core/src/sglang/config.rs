@@ -215,7 +215,7 @@ mod tests {
         };
         let problems = problems(input);
         assert_eq!(problems.len(), 3, "{problems:?}");
-        assert_eq!(problems[0], "`schedule_conservativeness` must be positive and finite, but is NaN");
-        assert!(problems[1].starts_with("`chunked_prefill_size` (100) must be a multiple"), "{problems:?}");
+        assert_eq!(problems[0], "invalid `schedule_conservativeness`: expected a finite number above 0, got NaN");
+        assert!(problems[1].starts_with("invalid `chunked_prefill_size` (100): expected a multiple"), "{problems:?}");
     }
 }

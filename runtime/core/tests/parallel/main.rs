@@ -48,9 +48,9 @@ fn tags(plan: &StepPlan) -> Vec<u64> {
 
 #[test]
 fn settings_that_vllm_refuses_or_that_are_undefined() {
-    refused(split(0, false), "`pipeline_parallel_size` must be at least 1");
+    refused(split(0, false), "invalid `pipeline_parallel_size`: expected at least 1");
     refused(split(65, false), "`pipeline_parallel_size`");
-    refused(shared(0, 16), "`decode_context_parallel_size` must be at least 1");
+    refused(shared(0, 16), "invalid `decode_context_parallel_size`: expected at least 1");
     refused(shared(1025, 16), "`decode_context_parallel_size`");
     let drafts = |async_scheduling| EngineConfigInput { num_speculative_tokens: 2, ..split(2, async_scheduling) };
     refused(drafts(false), "`pipeline_parallel_size` cannot be combined with `num_speculative_tokens`");

@@ -241,7 +241,7 @@ fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {
         }
         Some("external") => external(keys),
         _ => {
-            keys.problem("type", "must be \"polynomial\", \"fixed\" or \"external\"");
+            keys.problem("type", "expected \"polynomial\", \"fixed\" or \"external\"");
             None
         }
     }
@@ -260,7 +260,7 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
             None => keys.problem("path", "is missing; expected the file or folder of the \"dynamo_profile\""),
         },
         Some("ais" | "aic") => keys.problem("provider", format!("is not read; {ABOUT_AIC}")),
-        _ => keys.problem("provider", "must be \"dynamo_profile\""),
+        _ => keys.problem("provider", "expected \"dynamo_profile\""),
     }
     None
 }
@@ -307,7 +307,7 @@ fn rates(keys: &mut Keys<'_>, key: &'static str) -> Option<Vec<f64>> {
     };
     let rates = rates.filter(|rates| rates.iter().all(|rate| (0.0..=1.0).contains(rate)));
     if rates.is_none() {
-        keys.problem(key, format!("must be probabilities from 0 to 1 such as \"0.85,0.3\", but is {value}"));
+        keys.problem(key, format!("expected probabilities from 0 to 1 such as \"0.85,0.3\", got {value}"));
     }
     rates
 }

@@ -31,7 +31,7 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         if !chunk.is_multiple_of(block) {
             problem(
                 "sglang.chunked_prefill_size",
-                format!("is {chunk}, but must be a multiple of `block_size` ({block})"),
+                format!("expected a multiple of `block_size` ({block}), got {chunk}"),
             );
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     }
     match raw.nextn {
         Some(nextn) if nextn > MAX_EXTRA_TOKENS => {
-            problem("aic_nextn", format!("must be 1 to {MAX_EXTRA_TOKENS}, but is {nextn}"));
+            problem("aic_nextn", format!("expected 1 to {MAX_EXTRA_TOKENS}, got {nextn}"));
         }
         Some(_) if raw.decode_speedup_ratio.is_some_and(|ratio| ratio != 1.0) => problem(
             "aic_nextn",

@@ -76,14 +76,14 @@ fn unknown_keys_are_refused_with_the_right_name() {
     refused(json!({"engine": {}, "aic_tp_size": 4}), &["in the nested one it is `tensor_parallel_size`"]);
     refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs beside `engine`"]);
     refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
-    refused(json!([]), &["must be a JSON object"]);
+    refused(json!([]), &["expected a JSON object"]);
     assert!(read("{").expect_err("cut off").to_string().contains("invalid JSON"));
 }
 
 #[test]
 fn arguments_must_fit_together() {
     refused(json!({"engine_type": "sglang", "block_size": 4, "sglang": {"page_size": 8}}), &["they must be equal"]);
-    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "must be a multiple"]);
+    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "expected a multiple"]);
     refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
     refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
     refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);
@@ -97,7 +97,7 @@ fn arguments_must_fit_together() {
     refused(with_host(json!({"engine_type": "sglang"})), &["`num_g2_blocks`", "\"vllm\" only"]);
     refused(with_host(json!({"enable_prefix_caching": false})), &["needs `enable_prefix_caching`"]);
     refused(with_host(json!({"aic_nextn": 1})), &["together with `aic_nextn`"]);
-    refused(with_host(json!({"bandwidth_g1_to_g2_gbps": -1})), &["at least 0, but is -1"]);
+    refused(with_host(json!({"bandwidth_g1_to_g2_gbps": -1})), &["at least 0, got -1"]);
     refused(json!({"engine": {"g3_offload": {}}}), &["`engine.g3_offload`: needs `native_host_offload`"]);
     refused(
         json!({"engine": {"native_host_offload": {}}}),
@@ -108,16 +108,16 @@ fn arguments_must_fit_together() {
     let shared_host = json!({"engine": {"kv_cache_bytes_per_token": 1,
         "native_host_offload": {"num_host_blocks": 1, "scope": "cluster_shared"},
         "g3_offload": {"num_g3_blocks": 1, "scope": "worker_local"}}});
-    refused(shared_host, &["`engine.g3_offload.scope`: must be \"cluster_shared\"", "belongs to no worker"]);
+    refused(shared_host, &["`engine.g3_offload.scope`: expected \"cluster_shared\"", "belongs to no worker"]);
     refused(json!({"engine": {"num_g2_blocks": 1}}), &["`engine.native_host_offload.num_host_blocks`"]);
     refused(json!({"aic_nextn": 2, "decode_speedup_ratio": 2}), &["needs `decode_speedup_ratio` 1"]);
-    refused(json!({"aic_nextn": 6}), &["must be 1 to 5, but is 6"]);
+    refused(json!({"aic_nextn": 6}), &["expected 1 to 5, got 6"]);
     refused(json!({"aic_nextn_accept_rates": "1"}), &["needs `aic_nextn`"]);
     refused(json!({"aic_nextn": 1, "aic_nextn_accept_rates": "1.5"}), &["probabilities from 0 to 1"]);
-    refused(json!({"speedup_ratio": -1}), &["at least 0, but is -1"]);
+    refused(json!({"speedup_ratio": -1}), &["at least 0, got -1"]);
     refused(json!({"aic_moe_tp_size": 4, "aic_tp_size": 2}), &["make 4 GPUs", "2; they must be equal"]);
     refused(json!({"is_prefill": true, "worker_type": "decode"}), &["contradicts"]);
-    refused(json!({"num_gpu_blocks": 0}), &["1 to 4294967295, but is 0"]);
+    refused(json!({"num_gpu_blocks": 0}), &["1 to 4294967295, got 0"]);
     refused(json!({"block_size": -5}), &["`block_size`", "but is -5"]);
     refused(json!({"engine": {"timing_model": {"type": "fixed"}}}), &["needs `prefill_ms` and `decode_ms`"]);
     refused(json!({"kv_bytes_per_token": 1, "kv_transfer_bytes_per_token": 2}), &["is given twice"]);
@@ -148,7 +148,7 @@ fn a_key_can_be_set_in_either_layout() {
 #[test]
 fn a_number_beyond_all_bounds_is_refused_without_room_for_it() {
     let error = read(r#"{"aic_nextn": 18446744073709551615}"#).expect_err("it is too large").to_string();
-    assert!(error.contains("`aic_nextn`: must be 1 to 5"), "{error}");
+    assert!(error.contains("`aic_nextn`: expected 1 to 5"), "{error}");
 }
 
 #[test]

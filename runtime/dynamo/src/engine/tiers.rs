@@ -102,7 +102,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
             keys.problem("scope", "is missing; expected \"worker_local\" or \"cluster_shared\"");
         }
         if is_shared == Some(false) && tiers.shared_host.is_some() {
-            let text = "must be \"cluster_shared\" with a host that is: what leaves its memory belongs to no worker";
+            let text = "expected \"cluster_shared\" with a host that is: what leaves its memory belongs to no worker";
             keys.problem("scope", text);
         }
         tiers.disk_blocks = required_blocks(&mut keys, "num_g3_blocks");

@@ -115,7 +115,7 @@ impl Keys {
 
     pub(super) fn positive(&self, key: &str) -> Result<Option<u64>, ClientFaultError> {
         match self.get(key, str::parse::<u64>)? {
-            Some(0) => Err(self.error(format!("`{key}` must be at least 1"))),
+            Some(0) => Err(self.error(format!("invalid `{key}`: expected at least 1"))),
             value => Ok(value),
         }
     }

@@ -180,16 +180,16 @@ fn span(text: &str) -> Result<Option<u64>, units::UnitError> {
 
 pub(super) fn period(text: &str) -> Result<u64, String> {
     match units::duration_ns(text).map_err(|error| error.to_string())? {
-        0 => Err("must be more than 0".to_owned()),
+        0 => Err("expected more than 0".to_owned()),
         ns => Ok(ns),
     }
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|bytes| *bytes > 0).ok_or_else(|| "must be a number of bytes from 1".to_owned())
+    text.parse().ok().filter(|bytes| *bytes > 0).ok_or_else(|| "expected a number of bytes from 1".to_owned())
 }
 
 fn error_status(text: &str) -> Result<u16, String> {
     let code = text.parse().ok().filter(|code| (400..=599).contains(code));
-    code.ok_or_else(|| "must be a status from 400 to 599".to_owned())
+    code.ok_or_else(|| "expected a status from 400 to 599".to_owned())
 }

@@ -75,7 +75,7 @@ impl CountedPer {
             None if text == "tenant" => Ok(Self::Tenant),
             None if text == "model" => Ok(Self::Model),
             Some(("header", name)) if !name.trim().is_empty() => Ok(Self::Header(name.trim().to_ascii_lowercase())),
-            _ => Err("must be api-key, tenant, model or header:NAME"),
+            _ => Err("expected api-key, tenant, model or header:NAME"),
         }
     }
 }
@@ -175,11 +175,11 @@ impl FaultConditions {
 
 fn probability(text: &str) -> Result<f64, String> {
     let rate = units::ratio(text).map_err(|error| error.to_string())?;
-    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("must be from 0 to 1".to_owned()) }
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
 }
 
 fn calls(text: &str) -> Result<RangeInclusive<u64>, &'static str> {
-    const WRITE: &str = "must be the number of a call from 1, or a range such as 3..5 or 3..";
+    const WRITE: &str = "expected the number of a call from 1, or a range such as 3..5 or 3..";
     let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0).ok_or(WRITE);
     match text.split_once("..") {
         Some((first, "")) => Ok(number(first)?..=u64::MAX),
@@ -262,23 +262,23 @@ mod tests {
             ("{", "EOF while parsing an object"),
             ("statsu", "expected one of status, rate_limit"),
             ("status", "`status` needs `code`"),
-            ("status:code=42", "must be a status from 400 to 599"),
+            ("status:code=42", "expected a status from 400 to 599"),
             ("status:code=500,body=a,message=b", "give one of them"),
             ("stall:for=5", "`for=5`: `5` has no unit"),
             ("reset:for=5s", "`reset` has no `for`; it has after, rate"),
-            ("reset:rate=2", "must be from 0 to 1"),
-            ("reset:call=0", "must be the number of a call from 1"),
-            ("reset:nth=0", "`nth` must be at least 1"),
+            ("reset:rate=2", "expected 0 to 1"),
+            ("reset:call=0", "expected the number of a call from 1"),
+            ("reset:nth=0", "invalid `nth`: expected at least 1"),
             ("reset:nth", "expected KEY=VALUE, got `nth`"),
             ("reset:nth=1,nth=2", "`nth` is given twice"),
             ("refuse:model=m", "use `reset`"),
             ("refuse:per=tenant", "use `reset`"),
-            ("reset:per=user", "must be api-key, tenant, model or header:NAME"),
-            ("reset:cycle=0", "`cycle` must be at least 1"),
-            ("reset:period=0s", "must be more than 0"),
+            ("reset:per=user", "expected api-key, tenant, model or header:NAME"),
+            ("reset:cycle=0", "invalid `cycle`: expected at least 1"),
+            ("reset:period=0s", "expected more than 0"),
             ("reset:at=1s,period=9s", "`at` means once"),
             ("reset:until=10s,period=9s", "must lie within `period`"),
-            ("slow:every=0ms", "must be more than 0"),
+            ("slow:every=0ms", "expected more than 0"),
         ] {
             let error = text.parse::<ClientFault>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");

@@ -154,5 +154,5 @@ fn the_shipped_autoscaler_passes_its_check_and_names_a_bad_target() {
     let report = vcr_guest::check(&module, config, 3, &|| 0).expect("it takes the config");
     assert!(report.checks.iter().all(|check| check.outcome == Outcome::Passed), "{report:?}");
     let text = module.autoscaler(r#"{"target": 0}"#, 1).err().expect("no engine has a share of 0").to_string();
-    assert!(text.contains("`target` must be a finite number above 0, but is 0"), "{text}");
+    assert!(text.contains("invalid `target`: expected a finite number above 0, got 0"), "{text}");
 }

@@ -203,7 +203,7 @@ impl<'a> Keys<'a> {
             let (key, value) = match pair.split_once('=') {
                 Some(pair) => pair,
                 None if own.contains(&MODE) && keys.pairs.is_empty() => (MODE, pair),
-                None => return Err(keys.error(format!("`{}` must be written KEY=VALUE", pair.trim()))),
+                None => return Err(keys.error(format!("invalid `{}`: expected KEY=VALUE", pair.trim()))),
             };
             let key = key.trim();
             if !own.contains(&key) && !COMMON_KEYS.contains(&key) {
@@ -261,7 +261,7 @@ impl<'a> Keys<'a> {
                 let bandwidth = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
                 let bytes_per_s = self.needed("bandwidth", bandwidth)?;
                 if bytes_per_s == 0 {
-                    return Err(self.error("`bandwidth` must be more than 0; `drop` loses everything"));
+                    return Err(self.error("invalid `bandwidth`: expected more than 0; `drop` loses everything"));
                 }
                 FaultKind::SlowSocket { bytes_per_s }
             }
@@ -286,7 +286,9 @@ impl Keys<'_> {
                 return Err(self.error("`kv-transfer:slow` needs `by` or `bandwidth`"));
             }
             Some("slow") if bytes_per_s == Some(0) => {
-                return Err(self.error("`bandwidth` must be more than 0; `kv-transfer:drop` loses everything"));
+                return Err(
+                    self.error("invalid `bandwidth`: expected more than 0; `kv-transfer:drop` loses everything")
+                );
             }
             Some("slow") => return Ok(TransferFault::Slow { by_ns: by_ns.unwrap_or(0), bytes_per_s }),
             other => {
@@ -304,11 +306,11 @@ impl Keys<'_> {
 }
 
 fn finish_reason(text: &str) -> Result<FinishReason, String> {
-    FinishReason::parse(text).ok_or_else(|| format!("must be {}", FinishReason::EXPECTED))
+    FinishReason::parse(text).ok_or_else(|| format!("expected {}", FinishReason::EXPECTED))
 }
 
 fn token_range(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
-    const WRITE: &str = "must be a number of tokens, or a range such as 100..200, ..200 or 100..";
+    const WRITE: &str = "expected a number of tokens, or a range such as 100..200, ..200 or 100..";
     let number = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse().map_err(|_| WRITE) };
     match text.split_once("..") {
         Some((least, most)) => Ok(number(least, 0)?..=number(most, u32::MAX)?),
@@ -318,7 +320,7 @@ fn token_range(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
 
 fn probability(text: &str) -> Result<f64, String> {
     let rate = units::ratio(text).map_err(|error| error.to_string())?;
-    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("must be from 0 to 1".to_owned()) }
+    if (0.0..=1.0).contains(&rate) { Ok(rate) } else { Err("expected 0 to 1".to_owned()) }
 }
 
 impl FromStr for FaultRule {
@@ -334,7 +336,7 @@ impl FromStr for FaultRule {
             return Err(keys.error("`at` means once, `from` means from then on; give one of them"));
         }
         let positive = |key: &str| match keys.get(key, str::parse::<u64>)? {
-            Some(0) => Err(keys.error(format!("`{key}` must be at least 1"))),
+            Some(0) => Err(keys.error(format!("invalid `{key}`: expected at least 1"))),
             value => Ok(value),
         };
         let count = positive("count")?;
@@ -395,19 +397,19 @@ mod tests {
             ("late:by=5", "`by=5`: `5` has no unit"),
             ("reorder", "`reorder` needs `by`"),
             ("drop:after=5", "`drop` has no `after`; it has rate, nth"),
-            ("drop:rate=1.5", "`rate=1.5`: must be from 0 to 1"),
-            ("drop:nth=0", "`nth` must be at least 1"),
-            ("drop:rate", "`rate` must be written KEY=VALUE"),
+            ("drop:rate=1.5", "`rate=1.5`: expected 0 to 1"),
+            ("drop:nth=0", "invalid `nth`: expected at least 1"),
+            ("drop:rate", "invalid `rate`: expected KEY=VALUE"),
             ("drop:rate=1,rate=1", "`rate` is given twice"),
             ("stall:for=1s,at=1s,from=2s", "give one of them"),
-            ("error:prompt=a..b", "must be a number of tokens"),
-            ("slow-socket:bandwidth=0MB/s", "must be more than 0"),
+            ("error:prompt=a..b", "expected a number of tokens"),
+            ("slow-socket:bandwidth=0MB/s", "expected more than 0"),
             ("kv-transfer", "is followed by nothing: expected drop, slow, corrupt or refuse"),
             ("kv-transfer:lose", "is followed by `lose`: expected drop, slow, corrupt or refuse"),
             ("kv-transfer:slow", "`kv-transfer:slow` needs `by` or `bandwidth`"),
-            ("kv-transfer:slow,bandwidth=0MB/s", "must be more than 0"),
+            ("kv-transfer:slow,bandwidth=0MB/s", "expected more than 0"),
             ("kv-transfer:drop,by=1ms", "are for `kv-transfer:slow`"),
-            ("kv-transfer:rate=1,drop", "`drop` must be written KEY=VALUE"),
+            ("kv-transfer:rate=1,drop", "invalid `drop`: expected KEY=VALUE"),
         ] {
             let error = text.parse::<FaultRule>().expect_err(text).to_string();
             assert!(error.contains(wanted), "{text}: {error}");

@@ -364,7 +364,10 @@ impl Intake {
         if let Some(lora) = &request.lora_request {
             let int_id = u32::try_from(lora.int_id).unwrap_or(0);
             if int_id == 0 {
-                return Err(Refusal::invalid(format!("the adapter's number must be from 1, but is {}", lora.int_id)));
+                return Err(Refusal::invalid(format!(
+                    "invalid number {} of an adapter: expected 1 to 4294967295",
+                    lora.int_id
+                )));
             }
             admin
                 .load_adapter(lora.int_id)

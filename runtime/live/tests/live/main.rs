@@ -208,7 +208,7 @@ impl Bench {
         match (answer.result, answer.failure_message) {
             (Some(result), None) => Ok(result.value),
             (None, Some(message)) => Err(message),
-            other => panic!("it must be one of both: {other:?}"),
+            other => panic!("expected one of both: {other:?}"),
         }
     }
 

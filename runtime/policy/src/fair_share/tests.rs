@@ -179,7 +179,7 @@ fn weights_that_make_no_sense_are_named() {
     };
     let weights = BTreeMap::from([(3, 0.0)]);
     let (field, text) = error(FairShareConfig { weights, ..FairShareConfig::default() });
-    assert_eq!(text, "the weight of tenant 3 in `weights` must be from 0.01 to 100, but is 0");
+    assert_eq!(text, "invalid weight of tenant 3 in `weights`: expected 0.01 to 100, got 0");
     assert_eq!(field, "weights");
     let (field, text) = error(FairShareConfig { default_weight: f64::INFINITY, ..FairShareConfig::default() });
     assert!(text.starts_with("`default_weight` must be"), "{text}");

@@ -324,7 +324,7 @@ impl<'s> Options<'s> {
             return Some(*value);
         }
         let names: Vec<String> = choices.iter().map(|(choice, _)| format!("\"{choice}\"")).collect();
-        let mut message = format!("`{name}` must be one of {}, but is \"{text}\"", names.join(", "));
+        let mut message = format!("invalid `{name}`: expected one of {}, got \"{text}\"", names.join(", "));
         if let Some(known) = nearest(&text, choices.iter().map(|(choice, _)| *choice)) {
             message.push_str(&format!("; {}", did_you_mean(known)));
         }
@@ -364,7 +364,7 @@ impl<'s> Options<'s> {
         match parse(&text) {
             Ok(parsed) => Some(parsed),
             Err(error) => {
-                self.problem(name, format!("`{name}` must be {wanted}: {error}"));
+                self.problem(name, format!("invalid `{name}`: expected {wanted}: {error}"));
                 None
             }
         }
@@ -372,7 +372,7 @@ impl<'s> Options<'s> {
 
     fn check<T>(&mut self, name: &'static str, value: Option<T>, wanted: &str, given: &Dynamic) -> Option<T> {
         if value.is_none() {
-            self.problem(name, format!("`{name}` must be {wanted}, but is {}", describe(given)));
+            self.problem(name, format!("invalid `{name}`: expected {wanted}, got {}", describe(given)));
         }
         value
     }

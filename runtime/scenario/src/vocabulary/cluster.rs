@@ -68,16 +68,16 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.name("name");
     let engines = options.u32("engines").unwrap_or(1);
-    let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... }) or vllm_args(\"vllm serve ...\")");
+    let engine = options.made::<EngineSpec>("engine", "engine(#{ ... }) or vllm_args(\"vllm serve ...\")");
     let ranks = engine.as_ref().and_then(|engine| engine.served.as_ref()).map_or(1, |args| args.data_parallel_size);
     let data_parallel = data_parallel(&mut options, ranks);
     let latency = latency::option(&mut options);
     let router = router::option(&mut options).unwrap_or_default();
     let failures = pool_guest::failures(&mut options);
     let tokens = pool_guest::tokens(&mut options);
-    let scaling = options.made::<ScalingConfig>("autoscale", "made by autoscale(#{ ... })");
+    let scaling = options.made::<ScalingConfig>("autoscale", "autoscale(#{ ... })");
     if engines == 0 {
-        options.problem("engines", "`engines` must be at least 1");
+        options.problem("engines", "invalid `engines`: expected at least 1");
     }
     if latency.is_none() {
         options.required::<()>("latency", None);
@@ -157,7 +157,7 @@ fn data_parallel(options: &mut Options<'_>, ranks: u32) -> DataParallel {
     let size = options.u32("data_parallel_size").unwrap_or(ranks);
     let barrier = options.boolean("data_parallel_barrier").unwrap_or(false);
     if size == 0 {
-        options.problem("data_parallel_size", "`data_parallel_size` must be at least 1");
+        options.problem("data_parallel_size", "invalid `data_parallel_size`: expected at least 1");
     }
     if barrier && size == 1 {
         let text =
@@ -176,7 +176,7 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
     let scopes = [("missing", TransferScope::Missing), ("full-prompt", TransferScope::FullPrompt)];
     let bandwidth_bytes_per_s = options.bandwidth("bandwidth");
     if bandwidth_bytes_per_s == Some(0) {
-        options.problem("bandwidth", "`bandwidth` must be positive; leave it out for instant transfers");
+        options.problem("bandwidth", "invalid `bandwidth`: expected above 0; leave it out for instant transfers");
     }
     let kv_bytes_per_token = options.bytes("kv_bytes_per_token");
     let plane = live_plane(&mut options);
@@ -209,18 +209,18 @@ fn live_plane(options: &mut Options<'_>) -> Option<KvPlane> {
         options.problem(given, format!("`{given}` needs `kv_transfer: \"tcp\"`: without it no bytes move"));
     }
     if layers == Some(0) {
-        options.problem("kv_layers", "`kv_layers` must be at least 1");
+        options.problem("kv_layers", "invalid `kv_layers`: expected at least 1");
     }
     moves.then(|| KvPlane { time: time.unwrap_or_default(), layers: layers.unwrap_or(32) })
 }
 
 fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
-    let by_pool = "made by pool(#{ ... })";
+    let by_pool = "pool(#{ ... })";
     let engines = options.made::<PoolSpec>("engines", by_pool);
     let prefill = options.made::<PoolSpec>("prefill", by_pool);
     let decode = options.made::<PoolSpec>("decode", by_pool);
-    let link = options.made::<LinkSpec>("link", "made by link(#{ ... })");
-    let conditional = options.made::<ConditionalConfig>("conditional", "made by conditional(#{ ... })");
+    let link = options.made::<LinkSpec>("link", "link(#{ ... })");
+    let conditional = options.made::<ConditionalConfig>("conditional", "conditional(#{ ... })");
     let named =
         |pool: PoolSpec, role: &str| PoolConfig { name: pool.name.unwrap_or_else(|| role.to_owned()), ..pool.config };
     let cluster = match (engines, prefill, decode) {

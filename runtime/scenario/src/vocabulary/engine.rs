@@ -171,7 +171,7 @@ impl Read {
         let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
         let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
         if acceptance_rates.len() < rates.len() {
-            options.problem(ACCEPTANCE_RATES.name, "`acceptance_rates` must be numbers from 0 to 1");
+            options.problem(ACCEPTANCE_RATES.name, "invalid `acceptance_rates`: expected numbers from 0 to 1");
         }
         if let Some(problem) = ACCEPTANCE_RATES.problem(&acceptance_rates) {
             options.problem(ACCEPTANCE_RATES.name, problem);
@@ -195,7 +195,7 @@ impl Read {
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
-    if let Some(model) = options.made::<ModelSpec>("model", "made by model(\"NAME\")") {
+    if let Some(model) = options.made::<ModelSpec>("model", "model(\"NAME\")") {
         model.apply(options, &mut input, is_auto);
     }
     if is_auto {
@@ -212,8 +212,7 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     if options.has(KV_CACHE_GROUPS.name) {
         input.kv_cache_groups = kv_cache_groups(options);
     }
-    input.kv_tiers =
-        options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.beside(&input));
+    input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "kv_tiers(#{ ... })").map(|spec| spec.beside(&input));
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
     Ok(config.into())
@@ -224,7 +223,7 @@ fn draft_ranges(entries: Array) -> Result<Vec<DraftRange>, String> {
     let number = |value: Dynamic| value.as_int().ok().and_then(|number| u32::try_from(number).ok());
     let entry = |entry: Dynamic| -> Option<Vec<u32>> { entry.try_cast::<Array>()?.into_iter().map(number).collect() };
     let entries: Option<Vec<Vec<u32>>> = entries.into_iter().map(entry).collect();
-    let expected = "`num_speculative_tokens_per_batch_size` must be an array such as [[1, 8, 3], [9, 64, 1]]";
+    let expected = "invalid `num_speculative_tokens_per_batch_size`: expected an array such as [[1, 8, 3], [9, 64, 1]]";
     DraftRange::read(&entries.ok_or_else(|| expected.to_owned())?)
 }
 

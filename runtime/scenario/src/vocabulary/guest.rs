@@ -112,12 +112,12 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     };
     // Limits that no guest can keep are an error of the script, not of the guest.
     if limits.fuel_per_call == 0 {
-        options.problem("fuel", "`fuel` must be at least 1");
+        options.problem("fuel", "invalid `fuel`: expected at least 1");
     }
     if !(WASM_PAGE_BYTES..=MAX_MEMORY_BYTES).contains(&limits.memory_bytes) {
         options.problem(
             "memory",
-            "`memory` must be from 64KiB, one page of WebAssembly memory, to 4GiB, all that a guest can address",
+            "invalid `memory`: expected 64KiB, one page of WebAssembly memory, to 4GiB, all that a guest can address",
         );
     }
     let json = match serde_json::to_string(&config) {

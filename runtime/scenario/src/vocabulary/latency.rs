@@ -59,7 +59,7 @@ impl LatencySpec {
             return Ok(spec);
         }
         let Some(guest) = value.clone().try_cast::<GuestSpec>() else {
-            return Err(format!("a latency model such as fixed(#{{ step: \"10ms\" }}), but is {}", describe(value)));
+            return Err(format!("a latency model such as fixed(#{{ step: \"10ms\" }}), got {}", describe(value)));
         };
         guest.must_be(World::LatencyModel)?;
         let fallback = guest.fallback.as_ref().map(Self::of).transpose();
@@ -77,7 +77,9 @@ impl LatencySpec {
 /// The option `latency`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<LatencySpec> {
     let value = options.take("latency")?;
-    LatencySpec::of(&value).map_err(|what| options.problem("latency", format!("`latency` must be {what}"))).ok()
+    LatencySpec::of(&value)
+        .map_err(|what| options.problem("latency", format!("invalid `latency`: expected {what}")))
+        .ok()
 }
 
 const SEMANTICS: &[(&str, PassSemantics)] =

@@ -69,7 +69,7 @@ fn settings_that_are_not_json_or_not_settings() {
     assert_refused(&copy, &["config.json: `config`: missing field `spec`"]);
     let copy = CaseCopy::of(SCHEDULER);
     copy.edit_json("config.json", |file| file["config"]["block_size"] = 0.into());
-    assert_refused(&copy, &["config.json: `block_size` must be at least 1, but is 0"]);
+    assert_refused(&copy, &["config.json: invalid `block_size`: expected at least 1, got 0"]);
 }
 
 #[test]

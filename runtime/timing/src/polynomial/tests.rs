@@ -220,8 +220,8 @@ fn nonsense_is_refused() {
     .expect_err("no speed");
     assert_eq!(
         error.to_string(),
-        "the `polynomial` latency model cannot be set up: `speedup_ratio` must be above 0, but is \
-         0; `decode_speedup_ratio` must be a finite number, but is NaN"
+        "the `polynomial` latency model cannot be set up: invalid `speedup_ratio`: expected above 0, got \
+         0; invalid `decode_speedup_ratio`: expected a finite number, got NaN"
     );
     let no_pool = in_pool(0, &[decode(5)]);
     let error = model(Dynamo1_6).price_one(&no_pool[0]).expect_err("no pool");

@@ -178,7 +178,7 @@ impl Archive {
             [_] => array.iter().copied().collect(),
             [rows, len] if row < rows => array.iter().skip(row * len).take(len).copied().collect(),
             _ => {
-                let expected = "must be a list, or one list per deployment";
+                let expected = "expected a list, or one list per deployment";
                 return Err(self.shape(name, &array, expected));
             }
         };

@@ -235,10 +235,10 @@ fn numbers_out_of_range_are_named() {
     let default = KvRouterConfig::default;
     assert_eq!(
         check(KvRouterConfig { temperature: -1.0, ..default() }),
-        "`temperature` must be finite and at least 0, but is -1"
+        "invalid `temperature`: expected a finite number of at least 0, got -1"
     );
     let replicas = ReplicaConfig { count: 0, sync_ns: None };
-    assert_eq!(check(KvRouterConfig { replicas, ..default() }), "`replicas` must be 1 to 1000, but is 0");
+    assert_eq!(check(KvRouterConfig { replicas, ..default() }), "invalid `replicas`: expected 1 to 1000, got 0");
 }
 
 #[test]

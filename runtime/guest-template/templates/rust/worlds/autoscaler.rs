@@ -36,7 +36,7 @@ impl ScalerGuest for Scaler {
 
     fn configure(config: Config, _seed: u64) -> Result<Self, String> {
         if !(0.0..=1.0).contains(&config.idle_kv_share) {
-            return Err(format!("`idle_kv_share` is {}, but must be 0 to 1", config.idle_kv_share));
+            return Err(format!("invalid `idle_kv_share`: expected 0 to 1, got {}", config.idle_kv_share));
         }
         Ok(Self(config))
     }
@@ -83,6 +83,6 @@ mod tests {
     #[test]
     fn a_share_above_1_is_refused_by_name() {
         let error = Scaler::configure(Config { max_ttft_ms: 1.0, idle_kv_share: 2.0 }, 0).err().expect("it is bad");
-        assert_eq!(error, "`idle_kv_share` is 2, but must be 0 to 1");
+        assert_eq!(error, "invalid `idle_kv_share`: expected 0 to 1, got 2");
     }
 }

@@ -32,10 +32,10 @@ impl FaultGuest for Injector {
 
     fn configure(config: Config, seed: u64) -> Result<Self, String> {
         if !(0.0..=1.0).contains(&config.probability) {
-            return Err(alloc::format!("`probability` is {}, but must be from 0 to 1", config.probability));
+            return Err(alloc::format!("invalid `probability`: expected 0 to 1, got {}", config.probability));
         }
         if config.stall_ns > 1_000_000_000_000_000_000 {
-            return Err(alloc::format!("`stall_ns` is {}, but may be at most 1e18", config.stall_ns));
+            return Err(alloc::format!("invalid `stall_ns`: expected at most 1e18, got {}", config.stall_ns));
         }
         Ok(Self { config, rng: Rng::new(seed, 0) })
     }

@@ -32,7 +32,7 @@ impl LatencyGuest for Model {
             ("ns_per_request", config.ns_per_request),
         ] {
             if !(0.0..=1e12).contains(&value) {
-                return Err(alloc::format!("`{field}` is {value}, but must be from 0 to 1e12 nanoseconds"));
+                return Err(alloc::format!("invalid `{field}`: expected 0 to 1e12 nanoseconds, got {value}"));
             }
         }
         Ok(Self(config))

@@ -34,7 +34,7 @@ impl TokenGuest for Source {
 
     fn configure(config: Config, _seed: u64) -> Result<Self, String> {
         if config.vocabulary == 0 {
-            return Err("`vocabulary` is 0, but must be at least 1".into());
+            return Err("invalid `vocabulary`: expected at least 1, got 0".into());
         }
         Ok(Self(config))
     }

@@ -42,13 +42,14 @@ fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
         options.required::<()>("policy", None);
         return None;
     };
-    let decider =
-        Decider::of(&value).map_err(|what| options.problem("policy", format!("`policy` must be {what}"))).ok()?;
+    let decider = Decider::of(&value)
+        .map_err(|what| options.problem("policy", format!("invalid `policy`: expected {what}")))
+        .ok()?;
     if decider.has_target() {
         let target = options.required("target", target.map(Some)).unwrap_or(1.0);
         let numbers = TargetPolicy { metric: TargetMetric::Requests, target, scale_down_delay_ticks };
         if let Err((name, text)) = numbers.check() {
-            options.problem(name, format!("`{name}` {text}"));
+            options.problem(name, format!("invalid `{name}`: {text}"));
         }
         return Some(decider.factory(numbers));
     }
@@ -70,7 +71,7 @@ const NO_TARGET: TargetPolicy = TargetPolicy { metric: TargetMetric::Requests, t
 pub(crate) fn of_guest(value: &Dynamic) -> Result<ScalerFactory, String> {
     match Decider::of(value)? {
         decider @ Decider::Guest(..) if !decider.has_target() => Ok(decider.factory(NO_TARGET)),
-        _ => Err(format!("a guest whose fallback is not built-in, but is {}", describe(value))),
+        _ => Err(format!("a guest whose fallback is not built-in, got {}", describe(value))),
     }
 }
 
@@ -95,7 +96,7 @@ impl Decider {
             let close = text.as_deref().and_then(|text| nearest(text, names.into_iter()));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = names.map(|name| format!("\"{name}\"")).join(", ");
-            format!("{names} or a guest, but is {}{hint}", describe(value))
+            format!("{names} or a guest, got {}{hint}", describe(value))
         })
     }
 

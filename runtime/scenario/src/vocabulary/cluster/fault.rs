@@ -29,7 +29,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         let factor = options.f64("factor");
         let factor = options.required("factor", factor);
         if !(factor.is_finite() && factor > 0.0) {
-            options.problem("factor", format!("`factor` must be positive and finite, but is {factor}"));
+            options.problem("factor", format!("invalid `factor`: expected a finite number above 0, got {factor}"));
         }
         let kind = FaultKind::SlowDown { factor, duration_ns: options.duration_ns("duration") };
         make(kind, options)

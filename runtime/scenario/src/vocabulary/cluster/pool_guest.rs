@@ -57,7 +57,7 @@ fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec
         return Some(true);
     }
     let found = describe(fallback);
-    options.problem(name, format!("`{name}` must be a guest whose `fallback` is \"{word}\", but is {found}"));
+    options.problem(name, format!("invalid `{name}`: expected a guest whose `fallback` is \"{word}\", got {found}"));
     None
 }
 
@@ -65,8 +65,8 @@ fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec
 fn guest(options: &mut Options<'_>, name: &'static str, world: World) -> Option<GuestSpec> {
     let value = options.take(name)?;
     let found = match value.clone().try_cast::<GuestSpec>() {
-        None => Err(format!("a {world} such as guest(#{{ path: \"guest.wasm\" }}), but is {}", describe(&value))),
+        None => Err(format!("a {world} such as guest(#{{ path: \"guest.wasm\" }}), got {}", describe(&value))),
         Some(guest) => guest.must_be(world).map(|()| guest),
     };
-    found.map_err(|what| options.problem(name, format!("`{name}` must be {what}"))).ok()
+    found.map_err(|what| options.problem(name, format!("invalid `{name}`: expected {what}"))).ok()
 }

@@ -29,7 +29,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 /// The option `router`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
     let value = options.take("router")?;
-    of(&value).map_err(|what| options.problem("router", format!("`router` must be {what}"))).ok()
+    of(&value).map_err(|what| options.problem("router", format!("invalid `router`: expected {what}"))).ok()
 }
 
 /// Reads a router of a script: a name, one with weights, or a guest of that world.
@@ -55,7 +55,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
             let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }) or a guest";
-            Err(format!("{names}, {made}, but is {}{hint}", describe(value)))
+            Err(format!("{names}, {made}, got {}{hint}", describe(value)))
         }
     }
 }
@@ -75,7 +75,7 @@ fn make_kv_aware(mut options: Options<'_>) -> Scripted<RouterConfig> {
     let mut weight = |name: &'static str, default: f64| {
         let value = options.f64(name).unwrap_or(default);
         if !(value.is_finite() && value >= 0.0) {
-            options.problem(name, format!("`{name}` must be finite and at least 0, but is {value}"));
+            options.problem(name, format!("invalid `{name}`: expected a finite number of at least 0, got {value}"));
         }
         value
     };

@@ -72,7 +72,7 @@ pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> Schedul
     let Some(found) = versions.iter().find(|known| known.name == version) else {
         let names: Vec<&str> = versions.iter().map(|known| known.name.as_str()).collect();
         let hint = nearest(version, names.iter().copied()).map(did_you_mean).unwrap_or_default();
-        let message = format!("`vllm_minor` must be one of {}, but is \"{version}\"; {hint}", names.join(", "));
+        let message = format!("invalid `vllm_minor`: expected one of {}, got \"{version}\"; {hint}", names.join(", "));
         options.problem("vllm_minor", message.trim_end_matches("; "));
         return SchedulerRules::default();
     };

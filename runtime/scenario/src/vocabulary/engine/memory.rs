@@ -31,7 +31,7 @@ impl MemoryPlan {
     pub(crate) fn with_options(self, options: &mut Options<'_>) -> Self {
         let utilization = options.f64("gpu_memory_utilization").unwrap_or(self.utilization);
         if !(utilization > 0.0 && utilization <= 1.0) {
-            let text = format!("`gpu_memory_utilization` must be above 0 and at most 1, but is {utilization}");
+            let text = format!("invalid `gpu_memory_utilization`: expected above 0 and at most 1, got {utilization}");
             options.problem("gpu_memory_utilization", text);
         }
         let activation_bytes = options.bytes("activation_bytes").unwrap_or(self.activation_bytes);

@@ -58,7 +58,7 @@ impl PolicySpec {
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names: Vec<String> = NAMES.iter().map(|name| format!("\"{name}\"")).collect();
             let words = "shortest_prompt_first(#{ ... }), fair_share(#{ ... }) or guest(#{ ... })";
-            format!("one of {}, {words}, but is {}{hint}", names.join(", "), describe(value))
+            format!("one of {}, {words}, got {}{hint}", names.join(", "), describe(value))
         })
     }
 
@@ -99,7 +99,7 @@ impl PolicySpec {
 /// The option `policy`.
 pub(crate) fn option(options: &mut Options<'_>) -> Option<PolicySpec> {
     let value = options.take("policy")?;
-    PolicySpec::of(&value).map_err(|what| options.problem("policy", format!("`policy` must be {what}"))).ok()
+    PolicySpec::of(&value).map_err(|what| options.problem("policy", format!("invalid `policy`: expected {what}"))).ok()
 }
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -136,7 +136,7 @@ fn finish(made: Result<PolicySpec, InvalidConfig>, mut options: Options<'_>) -> 
 fn weights(options: &mut Options<'_>) -> BTreeMap<u64, f64> {
     let Some(value) = options.take("weights") else { return BTreeMap::new() };
     let Some(map) = value.clone().try_cast::<Map>() else {
-        let message = format!("`weights` must be a map such as #{{ \"3\": 2.0 }}, but is {}", describe(&value));
+        let message = format!("invalid `weights`: expected a map such as #{{ \"3\": 2.0 }}, got {}", describe(&value));
         options.problem("weights", message);
         return BTreeMap::new();
     };
@@ -148,7 +148,8 @@ fn weights(options: &mut Options<'_>) -> BTreeMap<u64, f64> {
                 options.problem("weights", format!("`weights` is by tenant, a whole number, not `{tenant}`"))
             }
             (_, None) => {
-                let message = format!("`weights` of tenant {tenant} must be a number, but is {}", describe(weight));
+                let message =
+                    format!("invalid `weights` of tenant {tenant}: expected a number, got {}", describe(weight));
                 options.problem("weights", message);
             }
         }

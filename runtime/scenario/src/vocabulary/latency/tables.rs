@@ -55,7 +55,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let scale = Scale { decodes, prompts: options.f64("prompt_scale").unwrap_or(decodes) };
     for (name, scale) in [("scale", scale.decodes), ("prompt_scale", scale.prompts)] {
         if !(scale.is_finite() && scale > 0.0) {
-            options.problem(name, format!("`{name}` must be above 0, but is {scale}"));
+            options.problem(name, format!("invalid `{name}`: expected above 0, got {scale}"));
         }
     }
     let mut spec = None;

@@ -105,7 +105,7 @@ fn share_of_draws(
     let share = options.f64(option);
     let share = options.required(option, share);
     if !(0.0..=1.0).contains(&share) {
-        options.problem(option, format!("`{option}` must be a share from 0 to 1, but is {share}"));
+        options.problem(option, format!("invalid `{option}`: expected a share from 0 to 1, got {share}"));
     }
     options.finish()?;
     if context.is_check {

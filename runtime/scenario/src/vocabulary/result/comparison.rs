@@ -108,7 +108,7 @@ fn compare_sides(
     let resamples = options.u32("resamples").map(|resamples| resamples as usize);
     let seed = options.u64("seed").unwrap_or(CompareOptions::default().seed);
     if resamples > Some(MAX_RESAMPLES) {
-        options.problem("resamples", format!("`resamples` must be at most {MAX_RESAMPLES}"));
+        options.problem("resamples", format!("invalid `resamples`: expected at most {MAX_RESAMPLES}"));
     }
     options.finish()?;
     let at = call.call_position();

@@ -100,7 +100,7 @@ fn unknown(name: &str) -> Thrown {
 /// A value for each interval of the run.
 fn read(report: &Report, asked: &SeriesQuery) -> Result<Vec<f64>, Thrown> {
     if asked.every_ns == 0 {
-        return Err(Thrown::input("`every` must be more than 0"));
+        return Err(Thrown::input("invalid `every`: expected more than 0"));
     }
     let end_ns = (report.duration_ms * 1e6).round() as u64;
     let count = end_ns.div_ceil(asked.every_ns);

@@ -39,7 +39,7 @@ impl PlannedRun {
 pub(super) fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let name = options.name("name");
     let name = probed_name(context, name);
-    let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
+    let cluster = options.made::<ClusterSpec>("cluster", "cluster(#{ ... })");
     options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
     let workloads = workloads(context, &mut options);
     let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");

@@ -76,7 +76,7 @@ fn adapters(options: &mut Options<'_>) -> AdapterNames {
         (None, Some(Some(names))) => AdapterNames::Listed(names),
         _ => {
             let message = format!(
-                "`adapters` must be a list of names, or a text with {{}} for the number, but is {}",
+                "invalid `adapters`: expected a list of names, or a text with {{}} for the number, got {}",
                 describe(&value)
             );
             options.problem("adapters", message);
@@ -88,7 +88,8 @@ fn adapters(options: &mut Options<'_>) -> AdapterNames {
 fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {
     let Some(value) = options.take("headers") else { return Vec::new() };
     let Some(map) = value.clone().try_cast::<Map>() else {
-        let message = format!("`headers` must be a map such as #{{ \"x-team\": \"a\" }}, but is {}", describe(&value));
+        let message =
+            format!("invalid `headers`: expected a map such as #{{ \"x-team\": \"a\" }}, got {}", describe(&value));
         options.problem("headers", message);
         return Vec::new();
     };
@@ -96,9 +97,8 @@ fn headers(options: &mut Options<'_>) -> Vec<(String, String)> {
     for (name, value) in map {
         match as_text(&value) {
             Some(text) => headers.push((name.to_string(), text)),
-            None => {
-                options.problem("headers", format!("the header `{name}` must be a text, but is {}", describe(&value)))
-            }
+            None => options
+                .problem("headers", format!("invalid header `{name}`: expected a text, got {}", describe(&value))),
         }
     }
     headers
@@ -111,18 +111,18 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
     }
     const HOW: &str = "\"virtual\", \"live\", \"serve\", serve(#{ ... }), frontend(#{ ... }) or http(\"http://...\")";
     let Some(name) = as_text(value) else {
-        return Err((format!("must be a target such as {HOW}, but is {}", describe(value)), None));
+        return Err((format!("expected a target such as {HOW}, got {}", describe(value)), None));
     };
     match name.as_str() {
         "virtual" => Ok(Target::Virtual),
         "live" => Ok(Target::Live),
         "serve" => Ok(Target::Serve(ServeTarget::default())),
         "frontend" => Err((
-            "needs the program and the model of a frontend".to_owned(),
+            "\"frontend\" needs the program and the model of a frontend".to_owned(),
             Some("frontend(#{ binary: \"path/of/vllm-rs\", model: \"path/of/the/model\" })".to_owned()),
         )),
         "http" => Err((
-            "needs the address of a server".to_owned(),
+            "\"http\" needs the address of a server".to_owned(),
             Some("http(\"http://localhost:8000\", #{ model: \"...\" })".to_owned()),
         )),
         url if url.starts_with("http://") || url.starts_with("https://") => {
@@ -130,7 +130,7 @@ pub(crate) fn of(value: &Dynamic) -> Result<Target, (String, Option<String>)> {
         }
         other => {
             let hint = nearest(other, Target::NAMES.into_iter()).map(did_you_mean);
-            Err((format!("names the unknown target `{other}`; there are {HOW}"), hint))
+            Err((format!("expected {HOW}, got \"{other}\""), hint))
         }
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn taken(context: &Context, options: &mut Options<'_>) -> Target {
             Ok(target) => target,
             Err((problem, hint)) => {
                 let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
-                options.problem("target", format!("`target` {problem}{hint}"));
+                options.problem("target", format!("invalid `target`: {problem}{hint}"));
                 Target::Virtual
             }
         },

@@ -48,7 +48,7 @@ pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
             options.problem("amplitude", "`amplitude` must not exceed `mean`: nothing is below 0");
         }
         if period_ns == 0 {
-            options.problem("period", "`period` must be above 0");
+            options.problem("period", "invalid `period`: expected above 0");
         }
         options.finish()?;
         Ok(Curve::diurnal(mean, amplitude, period_ns))

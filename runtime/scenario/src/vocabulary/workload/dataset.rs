@@ -87,7 +87,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Arc<
     }
     let characters_per_token = characters.unwrap_or(CHARACTERS_PER_TOKEN);
     if !(characters_per_token.is_finite() && characters_per_token > 0.0) {
-        options.problem("characters_per_token", "`characters_per_token` must be positive and finite");
+        options.problem("characters_per_token", "invalid `characters_per_token`: expected a finite number above 0");
     }
     let call = options.call_position();
     options.finish()?;

@@ -60,7 +60,7 @@ fn class(options: &mut Options<'_>) -> RequestClass {
 
 fn mix(options: &mut Options<'_>) -> RequestMix {
     let one = Distribution::Constant { value: 1.0 };
-    let conversations = options.made::<Arc<Conversations>>("dataset", "made by dataset(#{ ... })");
+    let conversations = options.made::<Arc<Conversations>>("dataset", "dataset(#{ ... })");
     if conversations.is_some() {
         for name in ["prompt_tokens", "output_tokens", "turns"] {
             options.refuse(name, "the data set determines the lengths of prompts and answers, and the number of turns");
@@ -123,11 +123,11 @@ fn popularity(options: &mut Options<'_>) -> Weights {
     let count = options.u32("count");
     let count = options.required("count", count);
     if !(1..=MAX_POPULATION).contains(&count) {
-        options.problem("count", format!("`count` must be from 1 to {MAX_POPULATION}"));
+        options.problem("count", format!("invalid `count`: expected 1 to {MAX_POPULATION}"));
     }
     let skew = options.f64("skew").unwrap_or(0.0);
     if !(0.0..=MAX_SKEW).contains(&skew) {
-        options.problem("skew", format!("`skew` must be from 0 to {MAX_SKEW}"));
+        options.problem("skew", format!("invalid `skew`: expected 0 to {MAX_SKEW}"));
     }
     Weights::zipf(count.min(MAX_POPULATION), skew.clamp(0.0, MAX_SKEW))
 }

@@ -50,7 +50,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     };
     let block_size_tokens = options.u32("block_size").map(|block_size| {
         NonZeroU32::new(block_size).unwrap_or_else(|| {
-            options.problem("block_size", "`block_size` must be at least 1");
+            options.problem("block_size", "invalid `block_size`: expected at least 1");
             NonZeroU32::MIN
         })
     });

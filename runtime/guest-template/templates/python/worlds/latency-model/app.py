@@ -13,7 +13,7 @@ class Model(LatencyModel):
         self.ns_per_request = number(config, "ns_per_request", 0)
         for field in FIELDS:
             if not 0 <= getattr(self, field) <= 1e12:
-                raise GuestError(f"`{field}` is {getattr(self, field)}, but must be from 0 to 1e12 nanoseconds")
+                raise GuestError(f"invalid `{field}`: expected 0 to 1e12 nanoseconds, got {getattr(self, field)}")
 
     def price(self, step: Step) -> float:
         return (

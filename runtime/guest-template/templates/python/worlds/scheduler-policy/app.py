@@ -18,7 +18,7 @@ class ShortestFirst(SchedulerPolicy):
         #: What a second of waiting is worth, in tokens of prompt.
         self.tokens_per_second = number(config, "tokens_per_second", 0)
         if not 0 <= self.tokens_per_second <= 1e9:
-            raise GuestError(f"`tokens_per_second` is {self.tokens_per_second}, but must be from 0 to 1e9")
+            raise GuestError(f"invalid `tokens_per_second`: expected 0 to 1e9, got {self.tokens_per_second}")
 
     def decide(self, decision: Decision, preferences: Preferences) -> None:
         for event in decision.events:
