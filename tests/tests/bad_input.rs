@@ -106,7 +106,7 @@ fn values_of_a_wrong_type_or_range() {
     refused(&pool("engines: -1"), &["invalid `engines`: expected a whole number of at least 0", "the number -1"]);
     refused(&pool("engines: 5_000_000_000"), &["below 2^32", "the number 5000000000"]);
     refused(&pool("engines: 0"), &["invalid `engines`: expected at least 1"]);
-    refused(&pool("router: \"kv-awake\""), &["`router` must be", "did you mean `kv-aware`?"]);
+    refused(&pool("router: \"kv-awake\""), &["invalid `router`: expected", "did you mean `kv-aware`?"]);
     refused(
         &pool("engine: fixed(#{ step: \"1ms\" })"),
         &["invalid `engine`: expected engine(#{ ... }) or vllm_args(\"vllm serve ...\"), got a latency model"],
@@ -133,7 +133,10 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ prefill_context_parallel_size: 2 });",
         &["`prefill_context_parallel_size` is not simulated", "no decision depends on it"],
     );
-    refused("engine(#{ pipeline_parallel_size: 65 });", &["test.rhai:1:11", "`pipeline_parallel_size` must be"]);
+    refused(
+        "engine(#{ pipeline_parallel_size: 65 });",
+        &["test.rhai:1:11", "invalid `pipeline_parallel_size`: expected"],
+    );
     refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
     refused(
         "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",
@@ -169,7 +172,7 @@ fn values_of_a_wrong_type_or_range() {
 fn missing_and_unknown_units() {
     let no_unit = "error: test.rhai:1:10: invalid `step`: expected a duration such as \"250ms\"";
     refused("fixed(#{ step: \"10\" });", &[no_unit, "`10` has no unit; write for example `250ms`"]);
-    refused("fixed(#{ step: 10 });", &[no_unit, "but is the number 10"]);
+    refused("fixed(#{ step: 10 });", &[no_unit, "got the number 10"]);
     refused("fixed(#{ step: \"10 parsecs\" });", &[no_unit, "unknown unit of time `parsecs` in `10 parsecs`", "ms"]);
     refused("fixed(#{ step: \"-1ms\" });", &["`-1ms` is negative or too large"]);
     refused("fixed(#{ step: \"soon\" });", &["`soon` does not start with a number"]);

@@ -316,7 +316,7 @@ fn a_fallback_that_is_none_is_refused() {
     let folder = Folder::with(&with_fallback(&path, "none", 0, "7"));
     folder.run(&[]).failed(
         2,
-        &["invalid `latency`: expected a guest whose `fallback` is a latency model such as", "but is the number 7"],
+        &["invalid `latency`: expected a guest whose `fallback` is a latency model such as", "got the number 7"],
     );
 }
 

@@ -216,7 +216,7 @@ fn settings_must_be_there_and_make_sense() {
     folder.write("all/b/config.json", changed(CONFIG, "\"block_size\": 4, ", ""));
     folder.write("all/live/steps.jsonl", changed(LIVE_STEPS, "\"block_size\":4,", ""));
     let needles = [
-        "a/config.json: `block_size`",
+        "a/config.json: invalid `block_size`",
         "b/config.json: `config`: missing field `block_size`",
         "live/steps.jsonl, line 1: ",
     ];

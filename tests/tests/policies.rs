@@ -129,10 +129,10 @@ fn what_is_no_policy_is_refused_with_its_place() {
         "\"fair-shares\"",
         &["test.rhai:4:", "invalid `policy`: expected one of \"fcfs\", ", "did you mean `fair-share`"],
     );
-    refused("7", &["test.rhai:4:", "but is the number 7"]);
-    refused("fixed(#{ step: \"1ms\" })", &["invalid `policy`: expected one of", "but is a latency model"]);
+    refused("7", &["test.rhai:4:", "got the number 7"]);
+    refused("fixed(#{ step: \"1ms\" })", &["invalid `policy`: expected one of", "got a latency model"]);
     refused("fair_share(#{ weights: #{ \"a\": 1.0 } })", &["test.rhai:1:", "by tenant, a whole number, not `a`"]);
-    refused("fair_share(#{ weights: #{ \"1\": 0.0 } })", &["test.rhai:1:", "the weight of tenant 1"]);
+    refused("fair_share(#{ weights: #{ \"1\": 0.0 } })", &["test.rhai:1:", "invalid weight of tenant 1"]);
     refused("shortest_prompt_first(#{ aging_token_per_s: 3 })", &["test.rhai:1:", "did you mean `aging_tokens_per_s`"]);
     refused("shortest_prompt_first(#{ max_chunk_tokens: 0 })", &["test.rhai:1:", "expected at least 1, got 0"]);
     let Some(path) = shipped_guest("roofline") else { return };

@@ -88,7 +88,7 @@ fn bad_searches_are_refused_where_they_are_written() {
     // An error within the function has its own place.
     refused(
         "find_max(\"rate\", 1, 64, |rate|\n  load.call(-rate));",
-        &["test.rhai:5:19", "invalid `rate`: expected above 0"],
+        &["test.rhai:5:19", "invalid `rate`: expected a finite number above 0"],
     );
 }
 

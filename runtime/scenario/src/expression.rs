@@ -327,7 +327,7 @@ mod tests {
         let error_of =
             |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();
         assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
-        assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
+        assert!(error_of("fixed(#{ step: \"1ms\" })").contains("got a latency model"));
         let router = |source| {
             router("--router", source, Path::new(""), Some(Duration::MAX)).err().map(|error| error.to_string())
         };

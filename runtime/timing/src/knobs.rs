@@ -203,7 +203,7 @@ mod tests {
             "`ttft`: invalid `std`: expected a finite number of at least 0, got NaN",
             "`itl`: `min` (2) must not exceed `max` (1)",
             "`prefill_ms_per_token` is ",
-            "`encoder_ms_per_token` ",
+            "invalid `encoder_ms_per_token`: expected",
             "invalid `full_load_factor`: expected at least 1, got 0.5",
             "invalid `max_num_seqs`: expected at least 1, got 0",
         ] {

@@ -90,7 +90,7 @@ fn a_model_has_policies_of_its_own_and_a_full_queue_refuses() {
 fn what_has_no_effect_or_makes_no_sense_is_reported() {
     let folder = folder(&POLICIES.replace("quantum: 4000", "quantum: 0"));
     let policies = ["--router-policy-config", "queue.yaml"];
-    replay(&folder, &[&TWO[..], &policies].concat()).failed(2, &["queue.yaml: class `batch`", "but is 0"]);
+    replay(&folder, &[&TWO[..], &policies].concat()).failed(2, &["queue.yaml: class `batch`", "got 0"]);
     replay(&folder, &policies).failed(2, &["--router-policy-config is for --router-mode kv_router"]);
     replay(&folder, &[&TWO[..], &["--router-policy-config", "missing.yaml"]].concat())
         .failed(2, &["--router-policy-config: cannot read `missing.yaml`"]);

@@ -118,7 +118,7 @@ fn arguments_must_fit_together() {
     refused(json!({"aic_moe_tp_size": 4, "aic_tp_size": 2}), &["make 4 GPUs", "2; they must be equal"]);
     refused(json!({"is_prefill": true, "worker_type": "decode"}), &["contradicts"]);
     refused(json!({"num_gpu_blocks": 0}), &["1 to 4294967295, got 0"]);
-    refused(json!({"block_size": -5}), &["`block_size`", "but is -5"]);
+    refused(json!({"block_size": -5}), &["`block_size`", "got -5"]);
     refused(json!({"engine": {"timing_model": {"type": "fixed"}}}), &["needs `prefill_ms` and `decode_ms`"]);
     refused(json!({"kv_bytes_per_token": 1, "kv_transfer_bytes_per_token": 2}), &["is given twice"]);
     assert_eq!(args(json!({"aic_attention_dp_size": 4})).dp_size, 4);
@@ -297,7 +297,7 @@ fn operator_tables_are_named_by_their_own_keys() {
     let expected = TablesInput { backend: "sglang".to_owned(), ..TablesInput::new("h200_sxm", "a/b") };
     assert_eq!(least.timing, Timing::Tables(Box::new(expected)));
     refused(json!({"aic_backend": "vllm"}), &["`aic_model_path`: is missing"]);
-    refused(json!({"aic_backend": "vllm", "aic_model_path": 7}), &["`aic_model_path`", "but is 7"]);
+    refused(json!({"aic_backend": "vllm", "aic_model_path": 7}), &["`aic_model_path`", "got 7"]);
     let comm = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "aic_comm_dtype": "fp8"});
     refused(comm, &["`aic_comm_dtype`: is not simulated"]);
     let both = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "planner_profile_data": "p.npz"});

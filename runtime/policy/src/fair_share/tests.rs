@@ -182,6 +182,6 @@ fn weights_that_make_no_sense_are_named() {
     assert_eq!(text, "invalid weight of tenant 3 in `weights`: expected 0.01 to 100, got 0");
     assert_eq!(field, "weights");
     let (field, text) = error(FairShareConfig { default_weight: f64::INFINITY, ..FairShareConfig::default() });
-    assert!(text.starts_with("`default_weight` must be"), "{text}");
+    assert!(text.starts_with("invalid `default_weight`: expected"), "{text}");
     assert_eq!(field, "default_weight");
 }

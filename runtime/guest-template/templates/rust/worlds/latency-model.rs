@@ -66,6 +66,6 @@ mod tests {
     #[test]
     fn a_negative_price_is_refused_by_name() {
         let error = Model::configure(config(-1.0), 0).err().expect("prices are not negative");
-        assert!(error.contains("`ns_per_token` is -1"), "{error}");
+        assert!(error.contains("invalid `ns_per_token`"), "{error}");
     }
 }
