@@ -150,7 +150,9 @@ impl RuleScript {
                 let matches = matches.unwrap_or_default();
                 let [low, high] = matches.prompt_tokens.unwrap_or([0, u32::MAX]);
                 if low > high {
-                    return Err(format!("`match.prompt_tokens` is [{low}, {high}], but the first must be the lesser"));
+                    return Err(format!(
+                        "invalid `match.prompt_tokens`: expected the lesser number first, got [{low}, {high}]"
+                    ));
                 }
                 let after_tokens = after_tokens.unwrap_or(0);
                 Trigger::Request { request_id: matches.request_id, prompt_tokens: low..=high, after_tokens }

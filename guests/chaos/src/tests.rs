@@ -122,16 +122,22 @@ fn rules_happen_in_the_order_of_events_then_of_the_script() {
 fn mistakes_in_the_script_are_named() {
     for (rule, expected) in [
         (r#"{"action": "drop_message"}"#, "it never happens: give `match`, `after_tokens`, `utility` or `at_ms`"),
-        (r#"{"match": {}, "every": 0, "action": "drop_message"}"#, "`every` is 0"),
-        (r#"{"match": {}, "probability": 1.5, "action": "drop_message"}"#, "`probability` is 1.5"),
+        (r#"{"match": {}, "every": 0, "action": "drop_message"}"#, "invalid `every`: expected at least 1, got 0"),
+        (
+            r#"{"match": {}, "probability": 1.5, "action": "drop_message"}"#,
+            "invalid `probability`: expected 0 to 1, got 1.5",
+        ),
         (r#"{"at_ms": -1, "action": "drop_message"}"#, "invalid `at_ms`: expected 0 to 1e12, got -1"),
         (r#"{"at_ms": 5, "until_ms": 5, "action": "drop_message"}"#, "invalid `until_ms`: expected later than `at_ms`"),
         (r#"{"at_ms": 1, "every": 2, "action": "drop_message"}"#, "the rule is about neither"),
         (r#"{"at_ms": 1, "action": "fail_request"}"#, "`fail_request` needs `match` or `after_tokens`"),
         (r#"{"match": {}, "action": "fail_utility"}"#, "`fail_utility` needs `utility`"),
         (r#"{"match": {}, "utility": "x", "action": "drop_message"}"#, "about requests and about utility calls"),
-        (r#"{"match": {"prompt_tokens": [2, 1]}, "action": "drop_message"}"#, "is [2, 1]"),
-        (r#"{"at_ms": 1, "action": {"stall": {"ms": 1e13}}}"#, "`action.stall.ms` is 10000000000000"),
+        (r#"{"match": {"prompt_tokens": [2, 1]}, "action": "drop_message"}"#, "lesser number first, got [2, 1]"),
+        (
+            r#"{"at_ms": 1, "action": {"stall": {"ms": 1e13}}}"#,
+            "invalid `action.stall.ms`: expected 0 to 1e12, got 10000000000000",
+        ),
     ] {
         let script = format!(r#"{{"rules": [{{"match": {{}}, "action": "drop_message"}}, {rule}]}}"#);
         let script = serde_json::from_str(&script).expect("it can be read");

@@ -109,7 +109,7 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 37] {
         Count {
             name: "sent",
             unit: Some(Unit::Bytes),
-            help: "Bytes of those messages.",
+            help: "Bytes of those messages; outputs of steps have none on their way within a process.",
             amount: Amount::Whole(message_bytes),
         },
         whole("faults_injected", "Faults that happened.", faults),

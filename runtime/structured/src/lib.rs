@@ -81,7 +81,7 @@ impl TokenGuest for JsonTokens {
     fn configure(config: Config, _seed: u64) -> Result<Self, String> {
         let [fewest, most] = config.words;
         if fewest > most {
-            return Err(format!("`words` is [{fewest}, {most}], but the first must be the lesser"));
+            return Err(format!("invalid `words`: expected the lesser number first, got [{fewest}, {most}]"));
         }
         let vocabulary = Vocabulary::new(config.vocabulary.0, config.byte_tokens)?;
         Ok(Self { vocabulary, words: config.words, is_strict: config.strict })

@@ -245,7 +245,7 @@ fn mistakes_in_the_config_are_named() {
     for (config, expected) in [
         (r#"{}"#, "the vocabulary has no piece for `{`"),
         (r#"{"byte_tokens": []}"#, "`byte_tokens` has 0 tokens"),
-        (r#"{"byte_tokens": [1], "words": [5, 2]}"#, "`words` is [5, 2]"),
+        (r#"{"byte_tokens": [1], "words": [5, 2]}"#, "expected the lesser number first, got [5, 2]"),
     ] {
         let config = serde_json::from_str(config).expect("it can be read");
         let error = JsonTokens::configure(config, 1).err().expect(expected);

@@ -77,7 +77,7 @@ pub use stats::{
     HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, PrefillStats, PrefixCacheStats,
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
-pub use step_outputs::{StepOutput, StepOutputs};
+pub use step_outputs::{StepKeeper, StepOutput, StepOutputs};
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
 pub use vcr_finish_reason::FinishReason;
 pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};

@@ -1,13 +1,14 @@
-//! Messages of outputs, read without memory for each output.
+//! Outputs of a step as a frontend takes them: read from a message without memory for each
+//! output, or kept as they are on their way within a process.
 
 use crate::codec::Elements;
 use crate::codec::error::{DecodeError, Step};
 use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
-use crate::output::{EngineCoreOutput, EngineCoreOutputs};
+use crate::output::{EngineCoreOutput, EngineCoreOutputs, StepEncoder, StepEnd};
 
-/// A message of an engine with its outputs apart, as a frontend reads it that has
-/// many requests: outputs with nothing but new tokens stay in the frame.
+/// A message of an engine with its outputs apart, as a frontend reads it that has many
+/// requests: those with nothing but new tokens take no memory of their own.
 #[derive(Debug)]
 pub struct StepOutputs<'a> {
     /// The message, without its outputs.
@@ -120,5 +121,132 @@ impl<'a> StepOutputs<'a> {
                 }
             }
         }
+    }
+}
+
+/// Gathers the outputs of one step for a frontend of the same process, which takes them
+/// without a message. Its buffers are kept from step to step.
+#[derive(Debug, Default)]
+pub struct StepKeeper {
+    /// The names of the requests, one behind the other.
+    names: String,
+    kept: Vec<Kept>,
+    tokens: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    name_len: usize,
+    kind: EntryKind,
+}
+
+impl StepKeeper {
+    /// Whether nothing was added since the last step.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Adds new tokens of a request that goes on.
+    pub fn tokens(&mut self, request_id: &str, new_token_ids: &[u32]) {
+        self.tokens.extend_from_slice(new_token_ids);
+        self.keep(request_id, EntryKind::Tokens(new_token_ids.len()));
+    }
+
+    /// Adds an output that carries more.
+    pub fn output(&mut self, output: EngineCoreOutput) {
+        let output = Box::new(output);
+        self.names.push_str(&output.request_id);
+        self.kept.push(Kept { name_len: output.request_id.len(), kind: EntryKind::Whole(output) });
+    }
+
+    fn keep(&mut self, request_id: &str, kind: EntryKind) {
+        self.names.push_str(request_id);
+        self.kept.push(Kept { name_len: request_id.len(), kind });
+    }
+
+    /// Hands over what was added with the rest of a message. [`StepKeeper::clear`] follows.
+    pub fn step(&mut self, end: StepEnd<'_>) -> StepOutputs<'_> {
+        let message = EngineCoreOutputs {
+            engine_index: end.engine_index,
+            scheduler_stats: end.scheduler_stats.cloned(),
+            timestamp: end.timestamp,
+            weight_version: end.weight_version.map(str::to_owned),
+            ..EngineCoreOutputs::default()
+        };
+        let mut names = self.names.as_str();
+        let named = |Kept { name_len, kind }| {
+            let (request_id, rest) = names.split_at(name_len);
+            names = rest;
+            Entry { request_id, kind }
+        };
+        StepOutputs {
+            message,
+            outputs: self.kept.drain(..).map(named).collect(),
+            tokens: std::mem::take(&mut self.tokens),
+        }
+    }
+
+    /// Forgets what was handed over, but not the room for it.
+    pub fn clear(&mut self) {
+        self.names.clear();
+        self.kept.clear();
+        self.tokens.clear();
+    }
+
+    /// Adds everything to a message instead, and forgets it.
+    pub fn encode(&mut self, encoder: &mut StepEncoder) {
+        self.step(StepEnd::default()).for_each(|request_id, output| match output {
+            StepOutput::Tokens(tokens) => encoder.tokens(request_id, tokens, None),
+            StepOutput::Whole(output) => encoder.output(&output),
+        });
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_finish_reason::FinishReason;
+
+    use super::*;
+    use crate::stats::SchedulerStats;
+    use crate::versions::VllmMinor;
+
+    fn filled() -> StepKeeper {
+        let mut keeper = StepKeeper::default();
+        keeper.tokens("a", &[1, 2]);
+        keeper.output(EngineCoreOutput {
+            request_id: "\u{e9}b".to_owned(),
+            new_token_ids: vec![3],
+            finish_reason: Some(FinishReason::Stop),
+            ..EngineCoreOutput::default()
+        });
+        keeper.tokens("", &[]);
+        keeper.tokens("c", &[4]);
+        keeper
+    }
+
+    fn all(step: StepOutputs<'_>) -> Vec<String> {
+        let mut all = vec![format!("{:?}", step.message)];
+        step.for_each(|id, output| all.push(format!("{id}: {output:?}")));
+        all
+    }
+
+    /// A client cannot tell whether there was a message between.
+    #[test]
+    fn kept_outputs_are_those_of_the_message() {
+        let stats = SchedulerStats { num_running_reqs: 3, ..SchedulerStats::default() };
+        let end = StepEnd { engine_index: 2, scheduler_stats: Some(&stats), timestamp: 1.5, weight_version: Some("v") };
+        let mut encoder = StepEncoder::new(VllmMinor::V0_33.rules());
+        filled().encode(&mut encoder);
+        let mut frame = Vec::new();
+        encoder.finish(end, &mut frame);
+        let mut keeper = filled();
+        let kept = all(keeper.step(end));
+        assert_eq!(kept, all(StepOutputs::decode(&frame).expect("it is a message")));
+        assert_eq!(kept.len(), 5);
+        keeper.clear();
+        assert!(keeper.is_empty());
+        assert_eq!(all(keeper.step(StepEnd::default())).len(), 1, "nothing comes twice");
     }
 }

@@ -199,6 +199,7 @@ impl Rank {
                 Ok(step) => self.take(step, observer),
                 Err(error) => tracing::error!(rank = self.number, "an engine's message cannot be decoded: {error}"),
             },
+            LocalEvent::Step(step) => self.take(step, observer),
             LocalEvent::Damaged(frame, damage) => {
                 if let Ok(step) = StepOutputs::decode(frame) {
                     self.take_damaged(step, damage);

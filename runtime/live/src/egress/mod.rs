@@ -5,6 +5,7 @@
 //! changes it.
 
 pub(crate) mod first_tokens;
+pub(crate) mod gather;
 pub(crate) mod kv_events;
 pub(crate) mod outputs;
 mod sequence_hashes;

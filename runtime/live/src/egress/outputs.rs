@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use vcr_wire::{
     EngineCoreOutput, EngineCoreOutputs, EngineOutputs, FinishReason, LinkError, MessageDamage, ProtocolRules,
-    RequestError, SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
+    RequestError, SchedulerStats, StepEncoder, StepEnd, StepKeeper, UtilityOutput,
 };
 
 use crate::egress::first_tokens::FirstTokens;
+use crate::egress::gather::Gather;
 use crate::faults::active::Faults;
 use crate::routing::dispatcher::{Dispatcher, PeerMessage};
 
@@ -40,6 +41,9 @@ pub(crate) struct Outputs {
     rules: &'static ProtocolRules,
     /// By lane.
     encoders: Vec<StepEncoder>,
+    /// In place of the first of them: outputs for a frontend of this process, which leave at once
+    /// and without a frame.
+    keeper: Option<StepKeeper>,
     /// Lost API servers.
     lost: Vec<bool>,
     frame: Vec<u8>,
@@ -73,6 +77,7 @@ impl Outputs {
             first_rank,
             rules,
             encoders: (0..lanes).map(|_| StepEncoder::new(rules)).collect(),
+            keeper: (link.is_local() && delay_ns == 0 && first_token_ns == 0).then(StepKeeper::default),
             lost: vec![false; clients],
             frame: Vec::new(),
             delayed: BinaryHeap::new(),
@@ -161,10 +166,11 @@ impl Outputs {
 
     /// Gathers outputs for a lane; those with a request's first token apart.
     #[inline]
-    pub(crate) fn encoder(&mut self, lane: u32, is_first_token: bool) -> &mut StepEncoder {
-        match &mut self.first_tokens {
-            Some(first_tokens) if is_first_token => first_tokens.encoder(lane),
-            _ => &mut self.encoders[lane as usize],
+    pub(crate) fn gather(&mut self, lane: u32, is_first_token: bool) -> Gather<'_> {
+        match (&mut self.keeper, &mut self.first_tokens) {
+            (Some(keeper), _) if lane == 0 => Gather::Keep(keeper),
+            (_, Some(first_tokens)) if is_first_token => Gather::Encode(first_tokens.encoder(lane)),
+            _ => Gather::Encode(&mut self.encoders[lane as usize]),
         }
     }
 
@@ -186,6 +192,7 @@ impl Outputs {
         faults: &mut Faults,
         fault_now_ns: u64,
     ) -> Result<(), LinkError> {
+        let stats = if self.hand_over(stats, now_ns, faults) { None } else { stats };
         self.hold_first_tokens(now_ns, faults, fault_now_ns)?;
         let first = self.encoders[..self.link.clients()].iter().position(|encoder| !encoder.is_empty());
         let stats_for = stats.map(|_| first.unwrap_or(0));
@@ -206,6 +213,26 @@ impl Outputs {
             sent?;
         }
         Ok(())
+    }
+
+    /// Gives a frontend of this process its outputs, with the statistics. `false` if it gets
+    /// nothing yet: there is nothing, or a fault may meet the message that they become then.
+    fn hand_over(&mut self, stats: Option<&SchedulerStats>, now_ns: u64, faults: &Faults) -> bool {
+        let Some(mut keeper) = self.keeper.take() else { return false };
+        let leaves_now = self.held[0].waiting == 0 && !self.lost[0] && !faults.may_meet_messages();
+        let is_handed_over = leaves_now && !(keeper.is_empty() && stats.is_none());
+        if is_handed_over {
+            let weight_version = self.weight_version.as_deref().filter(|_| self.sends_weight_version);
+            let timestamp = now_ns as f64 / 1e9;
+            let end = StepEnd { engine_index: self.engine_index(0), scheduler_stats: stats, timestamp, weight_version };
+            self.messages += 1;
+            self.link.hand_over(keeper.step(end));
+            keeper.clear();
+        } else {
+            keeper.encode(&mut self.encoders[0]);
+        }
+        self.keeper = Some(keeper);
+        is_handed_over
     }
 
     /// The first tokens of a step are held until their time; those of the step before leave

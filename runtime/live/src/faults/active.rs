@@ -203,6 +203,11 @@ impl Faults {
         timed.map(|active| active.rule.window_ns.0).filter(|at_ns| *at_ns > now_ns).min()
     }
 
+    /// Whether a message that is sent now may meet a fault.
+    pub(crate) fn may_meet_messages(&self) -> bool {
+        !self.active.is_empty() || self.asked != MessageFate::default()
+    }
+
     /// The fate of a message of `bytes` that is sent now.
     pub(crate) fn message(&mut self, bytes: usize, now_ns: u64) -> MessageFate {
         let mut fate = std::mem::take(&mut self.asked);

@@ -138,11 +138,11 @@ impl Serving {
                 self.stepper.release_held_kv(finished.core);
             }
             let reports_end = self.egress.outputs.has_coordinator();
-            let encoder = self.egress.outputs.encoder(lane, is_first);
+            let mut gather = self.egress.outputs.gather(lane, is_first);
             if reports_end {
-                encoder.finished(&finished.id);
+                gather.finished(&finished.id);
             }
-            encoder.output(&message);
+            gather.output(message);
         }
         let since_start_ns = self.context.since_start_ns(now_ns);
         Ok(self.egress.outputs.send_step(None, now_ns, &mut self.faults, since_start_ns)?)

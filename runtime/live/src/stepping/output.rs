@@ -51,14 +51,13 @@ impl OutputParts<'_> {
         // Answers of playback keep their times.
         let is_first = output_tokens as usize == tokens.len() && request.core.is_some();
         if request.is_plain() {
-            let stop = finish.and_then(|finish| stop_reason(finish, tokens, request.eos_token));
-            let with_stop = finish.map(|finish| (finish, stop.as_ref()));
-            let encoder = outputs.encoder(request.client, is_first);
-            encoder.tokens(&request.id, tokens, with_stop);
+            let with_stop = finish.map(|finish| (finish, stop_reason(finish, tokens, request.eos_token)));
+            let mut gather = outputs.gather(request.client, is_first);
+            gather.tokens(&request.id, tokens, with_stop);
             if let Some(reason) = finish {
                 results.ended.push((tag, reason));
                 if reports_end {
-                    encoder.finished(&request.id);
+                    gather.finished(&request.id);
                 }
             }
             return finish;
@@ -101,11 +100,11 @@ impl OutputParts<'_> {
                 }
             }
         }
-        let encoder = self.egress.outputs.encoder(request.client, is_first);
+        let mut gather = self.egress.outputs.gather(request.client, is_first);
         if reports_end && reason.is_some() && !goes_on {
-            encoder.finished(&request.id);
+            gather.finished(&request.id);
         }
-        encoder.output(&message);
+        gather.output(message);
         if goes_on {
             end_turn(request, self.tokens);
         }

@@ -14,6 +14,7 @@ use super::local::{LocalLink, MessageDamage};
 use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResponse};
 use crate::output::ENGINE_CORE_DEAD;
+use crate::step_outputs::StepOutputs;
 
 /// The settings of an engine's link.
 #[derive(Clone, Debug)]
@@ -328,6 +329,20 @@ impl EngineOutputs {
             return Ok(());
         }
         self.send_frames(client, &[frame])
+    }
+
+    /// Whether the frontend is in this process.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Gives a frontend in this process the outputs of a step; to others [`EngineOutputs::send`]
+    /// sends them.
+    pub fn hand_over(&self, step: StepOutputs<'_>) {
+        if let Some(link) = &self.local {
+            link.send_step(step);
+        }
     }
 
     /// Tells a frontend in this process of a message that a fault keeps from it. `false`

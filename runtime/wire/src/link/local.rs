@@ -8,14 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::handshake::ReadyResponse;
 use crate::link::wait::waker::Waker;
 use crate::request::Request;
+use crate::step_outputs::StepOutputs;
 
 /// Event of an engine for the frontend of its process.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum LocalEvent<'a> {
     /// It serves, with these settings. Again after each restart.
     Ready(&'a ReadyResponse),
     /// The frame of a message; [`crate::EngineMessage::decode`] reads it.
     Message(&'a [u8]),
+    /// The outputs of a step, without a frame.
+    Step(StepOutputs<'a>),
     /// The frame of a message that a fault keeps from the frontend. There is no wire that
     /// could lose it, so that the frontend decides what its clients meet in its place.
     Damaged(&'a [u8], MessageDamage),
@@ -188,6 +191,10 @@ impl LocalLink {
         (self.0.sink.0)(self.0.rank, LocalEvent::Message(frame));
     }
 
+    pub(super) fn send_step(&self, step: StepOutputs<'_>) {
+        (self.0.sink.0)(self.0.rank, LocalEvent::Step(step));
+    }
+
     pub(super) fn send_damaged(&self, frame: &[u8], damage: MessageDamage) {
         (self.0.sink.0)(self.0.rank, LocalEvent::Damaged(frame, damage));
     }
@@ -198,7 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{EngineCoreRequest, EngineLink, Received, Source, Waiter, monotonic_ns};
+    use crate::{EngineCoreRequest, EngineLink, Received, Source, StepEnd, StepKeeper, Waiter, monotonic_ns};
 
     fn add(id: &str) -> Request {
         Request::Add(Box::new(EngineCoreRequest { request_id: id.to_owned(), ..EngineCoreRequest::default() }))
@@ -211,6 +218,7 @@ mod tests {
             let text = match event {
                 LocalEvent::Ready(_) => format!("{rank} ready"),
                 LocalEvent::Message(frame) => format!("{rank} {}", String::from_utf8_lossy(frame)),
+                LocalEvent::Step(step) => format!("{rank} step at {}", step.message.timestamp),
                 LocalEvent::Damaged(frame, damage) => format!("{rank} {damage:?} {}", String::from_utf8_lossy(frame)),
                 LocalEvent::Lost => format!("{rank} lost"),
             };
@@ -246,9 +254,14 @@ mod tests {
         engine.outputs.send(0, b"out").expect("there is a client");
         assert!(engine.outputs.damage(b"out", MessageDamage::Lost));
         assert!(engine.outputs.send(1, b"out").is_err());
+        let end = StepEnd { timestamp: 1.5, ..StepEnd::default() };
+        engine.outputs.hand_over(StepKeeper::default().step(end));
         link.close();
         link.close();
-        assert_eq!(*heard.lock().expect("no holder panicked"), ["3 ready", "3 out", "3 Lost out", "3 lost"]);
+        assert_eq!(
+            *heard.lock().expect("no holder panicked"),
+            ["3 ready", "3 out", "3 Lost out", "3 step at 1.5", "3 lost"]
+        );
     }
 
     /// Requests behind the first one cost no wake-up, and none is lost.

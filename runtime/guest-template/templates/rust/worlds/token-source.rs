@@ -72,6 +72,6 @@ mod tests {
     #[test]
     fn an_empty_vocabulary_is_refused_by_name() {
         let error = Source::configure(Config { shift: 0, vocabulary: 0 }, 0).err().expect("there are no tokens");
-        assert!(error.contains("`vocabulary` is 0"), "{error}");
+        assert!(error.contains("invalid `vocabulary`"), "{error}");
     }
 }

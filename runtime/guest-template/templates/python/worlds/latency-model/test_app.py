@@ -18,7 +18,7 @@ class Prices(unittest.TestCase):
         self.assertEqual(Model(CONFIG, 0).price(step), 1000 + 20 + 200)
 
     def test_a_negative_price_is_refused_by_name(self):
-        with self.assertRaisesRegex(GuestError, "`ns_per_token` is -1"):
+        with self.assertRaisesRegex(GuestError, "invalid `ns_per_token`"):
             Model(CONFIG | {"ns_per_token": -1}, 0)
 
     def test_a_misspelt_field_is_named(self):
