@@ -86,7 +86,7 @@ def test_bad_grids_are_refused(small, grid, text):
 
 
 def test_a_bad_point_is_named(small):
-    with pytest.raises(vcr.InputError, match="--sweep, rate=x: .*invalid `rate`: expected a whole number"):
+    with pytest.raises(vcr.InputError, match="--sweep, rate=x: .*invalid parameter `rate`: expected a whole number"):
         vcr.sweep(small, {"rate": [1, "x"]})
 
 
