@@ -61,7 +61,7 @@ fn input_of(
     let policy = match engine.policy.as_str() {
         "fcfs" => Policy::Fcfs,
         "priority" => Policy::Priority,
-        other => return Err(format!("`policy` must be fcfs or priority, but is \"{other}\"")),
+        other => return Err(format!("invalid `policy`: expected fcfs or priority, got \"{other}\"")),
     };
     let adaptive = args.get("long_prefill_token_threshold_adaptive").and_then(Value::as_bool);
     Ok(EngineConfigInput {

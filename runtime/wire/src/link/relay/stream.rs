@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
@@ -11,6 +10,18 @@ use crate::link::handshake::DataAddress;
 
 /// A peer further away than this is not there.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An address that is a name without a file.
+#[cfg(target_os = "linux")]
+fn abstract_address(name: &str) -> io::Result<SocketAddr> {
+    <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)
+}
+
+/// As on Linux, which alone has such addresses.
+#[cfg(not(target_os = "linux"))]
+fn abstract_address(_name: &str) -> io::Result<SocketAddr> {
+    Err(ErrorKind::Unsupported.into())
+}
 
 /// A connection that never blocks.
 pub(in crate::link) enum Stream {
@@ -23,7 +34,7 @@ impl Stream {
     pub(in crate::link) fn connect(address: &str) -> io::Result<Self> {
         if let Some(path) = address.strip_prefix("ipc://") {
             let address = match path.strip_prefix('@') {
-                Some(name) => SocketAddr::from_abstract_name(name)?,
+                Some(name) => abstract_address(name)?,
                 None => SocketAddr::from_pathname(path)?,
             };
             return Self::Unix(UnixStream::connect_addr(&address)?).ready();
