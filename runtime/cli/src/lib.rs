@@ -3,7 +3,7 @@
 //! The binary is [`main`]; the console script of the Python package is [`command`]. What that
 //! package does in process is in [`library`], which prints nothing.
 
-#[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
+#[cfg(not(all(feature = "live", feature = "serve", feature = "fit", feature = "nixl", feature = "rendezvous")))]
 mod absent;
 mod args;
 mod check;

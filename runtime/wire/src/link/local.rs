@@ -12,6 +12,7 @@ use crate::step_outputs::StepOutputs;
 
 /// Event of an engine for the frontend of its process.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and none is kept")]
 pub enum LocalEvent<'a> {
     /// It serves, with these settings. Again after each restart.
     Ready(&'a ReadyResponse),
