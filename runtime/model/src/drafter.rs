@@ -13,7 +13,7 @@ pub enum DraftMethod {
     Eagle,
     /// A head of EAGLE-3, which reads several layers of the model.
     Eagle3,
-    /// A model of its own.
+    /// A separate, smaller model.
     DraftModel,
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn of_layers(sizes: Sizes, layers: &[Layer], formats: Formats, servin
     layers.iter().map(|layer| count.layer(layer)).sum()
 }
 
-/// Numbers of a table with a row for each of so many tokens.
+/// Numbers of a table with a row for each token of a vocabulary of this size.
 pub(crate) fn table(tokens: u64, hidden: u64) -> f64 {
     product(tokens.next_multiple_of(VOCABULARY_MULTIPLE), hidden)
 }

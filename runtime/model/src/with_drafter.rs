@@ -21,7 +21,7 @@ impl Model {
             (DraftMethod::Mtp, Some(_)) => {
                 return Err(serving(
                     field,
-                    "mtp: expected no model of its own: modules are part of the model".to_owned(),
+                    "mtp: expected no draft model: its modules are part of the model".to_owned(),
                 ));
             }
             (_, Some(own)) => own.layers.clone(),
@@ -34,7 +34,7 @@ impl Model {
         Ok(Self { draft: Some(Draft { method, layers, own }), ..self })
     }
 
-    /// The drafter as the engine core knows it, with so many drafts; none without one.
+    /// The drafter as the engine core knows it, for this number of drafts; none without one.
     #[must_use]
     pub fn drafter(&self, drafts: u64) -> Option<Drafter> {
         self.draft.as_ref().map(|draft| draft.shape().kind(drafts))

@@ -82,10 +82,10 @@ fn groups_and_blocks_are_those_of_vllm() {
         assert_eq!(found, wanted, "{at}");
         assert_eq!(plan.bytes_per_block, number(&case["bytes_per_block"]), "{at}");
         // The groups that vLLM says to have layers of the drafter; where there is one, it says nothing.
-        let told = plan.engine_groups(SchedulerRules::V0_32);
+        let engine_groups = plan.engine_groups(SchedulerRules::V0_32);
         let wanted = groups.iter().map(|group| group["drafter"] == true);
-        if !told.is_empty() {
-            assert!(told.iter().map(|group| group.has_drafter).eq(wanted), "{at}");
+        if !engine_groups.is_empty() {
+            assert!(engine_groups.iter().map(|group| group.has_drafter).eq(wanted), "{at}");
         }
         for pool in case["pools"].as_array().expect("a list") {
             let bytes = number(&pool["bytes"]);
@@ -137,7 +137,7 @@ fn drafters_that_do_not_fit() {
         find("Qwen/Qwen3-8B").with_drafter(method, own.map(find)).expect_err("it is refused").to_string()
     };
     assert!(error(DraftMethod::Eagle3, None).contains("expected the model of the drafter"));
-    assert!(error(DraftMethod::Mtp, Some("Qwen/Qwen3-0.6B")).contains("expected no model of its own"));
+    assert!(error(DraftMethod::Mtp, Some("Qwen/Qwen3-0.6B")).contains("expected no draft model"));
     let model = find("Qwen/Qwen3-8B").with_drafter(DraftMethod::DraftModel, Some(find("Qwen/Qwen3-0.6B")));
     let model = model.expect("it is a draft model");
     let error = model.kv_plan(&Serving::default()).expect_err("without drafts").to_string();
