@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use cargo_metadata::Metadata;
 
 use crate::error::Error;
 use crate::tool;
@@ -62,10 +62,9 @@ fn workspace(root: &Path) -> Result<(String, Vec<PathBuf>), Error> {
     let arguments = ["metadata", "--locked", "--no-deps", "--format-version", "1"];
     let output = tool::output(Command::new("cargo").args(arguments).current_dir(root))?;
     let unexpected = || Error::Output { program: "cargo metadata", expected: "packages, `vcr` among them" };
-    let metadata: Value = serde_json::from_slice(&output).map_err(|_| unexpected())?;
-    let packages = metadata["packages"].as_array().ok_or_else(unexpected)?;
-    let manifests = packages.iter().filter_map(|package| package["manifest_path"].as_str());
-    let crates = manifests.filter_map(|path| Path::new(path).parent().map(Path::to_owned)).collect();
-    let vcr = packages.iter().find(|package| package["name"] == "vcr").ok_or_else(unexpected)?;
-    Ok((vcr["version"].as_str().ok_or_else(unexpected)?.to_owned(), crates))
+    let metadata: Metadata = serde_json::from_slice(&output).map_err(|_| unexpected())?;
+    let packages = &metadata.packages;
+    let vcr = packages.iter().find(|package| package.name == "vcr").ok_or_else(unexpected)?;
+    let folders = packages.iter().filter_map(|package| package.manifest_path.parent());
+    Ok((vcr.version.to_string(), folders.map(Into::into).collect()))
 }

@@ -6,11 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cargo_metadata::{Metadata, Package};
+
 use crate::command::{program, stream};
 use crate::error::BuildError;
 use crate::naming;
 use crate::options::Options;
-use crate::packages::{self, Package, Workspace};
+use crate::packages;
 use crate::progress::{BuiltGuest, Progress};
 use crate::python::is_python;
 use crate::toolchain::Toolchain;
@@ -32,13 +34,13 @@ pub fn build(
     let package = workspace
         .packages
         .iter()
-        .find(|package| package.manifest.parent() == Some(dir))
+        .find(|package| package.manifest_path.as_std_path().parent() == Some(dir))
         .ok_or_else(|| BuildError::NotACrate { dir: dir.clone() })?;
-    if !package.is_guest() {
-        return Err(BuildError::NotAGuest { package: package.name.clone() });
+    if !packages::is_guest(package) {
+        return Err(BuildError::NotAGuest { package: package.name.to_string() });
     }
     let mut built = build_packages(&workspace, &[package], out_dir, options, progress)?;
-    built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.clone() })
+    built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.to_string() })
 }
 
 /// Builds every guest of the workspace in `guests_dir`, sorted by name, into
@@ -54,7 +56,7 @@ pub fn build_workspace(
 ) -> Result<Vec<BuiltGuest>, BuildError> {
     let dir = canonical(guests_dir)?;
     let workspace = packages::workspace(&dir)?;
-    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest()).collect();
+    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| packages::is_guest(package)).collect();
     guests.sort_by(|a, b| a.name.cmp(&b.name));
     if guests.is_empty() {
         return Err(BuildError::NoGuests { dir });
@@ -68,7 +70,8 @@ pub fn build_workspace(
 /// # Errors
 /// When `dir` is not a crate.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
-    let root = if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.root };
+    let root =
+        if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.workspace_root.into() };
     Ok(root.join("dist"))
 }
 
@@ -79,7 +82,7 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
 /// A run of cargo for each of `guests`: in one for all of them, what one guest
 /// asks of a shared dependency would change the bytes of the others.
 fn build_packages(
-    workspace: &Workspace,
+    workspace: &Metadata,
     guests: &[&Package],
     out_dir: &Path,
     options: &Options,
@@ -88,31 +91,27 @@ fn build_packages(
     fs::create_dir_all(out_dir).map_err(|source| BuildError::Io { action: "create", path: out_dir.into(), source })?;
     let place = |guest: &Package| out_dir.join(format!("{}.wasm", guest.name));
     guests.iter().try_for_each(|guest| component::check_place(&place(guest)))?;
-    let toolchain = find::toolchain(&workspace.root, options, progress)?;
+    let toolchain = find::toolchain(workspace.workspace_root.as_std_path(), options, progress)?;
 
     let mut built = Vec::with_capacity(guests.len());
     for guest in guests {
         progress(Progress::Compiling { packages: &guest.name });
         let mut cargo = cargo_build(workspace, &guest.name, &toolchain);
-        naming::by_package(&mut cargo, &workspace.target)?;
+        naming::by_package(&mut cargo, workspace.target_directory.as_std_path())?;
         let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
             BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
             other => other,
         })?;
-        let modules = packages::modules(&messages);
-        let module = modules
-            .iter()
-            .find(|(manifest, _)| *manifest == guest.manifest)
-            .map(|(_, module)| module)
-            .ok_or_else(|| BuildError::NotAGuest { package: guest.name.clone() })?;
-        let module =
-            fs::read(module).map_err(|source| BuildError::Io { action: "read", path: module.clone(), source })?;
+        let module = packages::module(&messages, guest.manifest_path.as_std_path())
+            .ok_or_else(|| BuildError::NotAGuest { package: guest.name.to_string() })?;
+        let module = fs::read(&module).map_err(|source| BuildError::Io { action: "read", path: module, source })?;
         let mut bytes = component::encode(&guest.name, &module)?;
-        component::add_example(&mut bytes, guest.manifest.parent().unwrap_or(&workspace.root))?;
+        let folder = guest.manifest_path.parent().unwrap_or(&workspace.workspace_root);
+        component::add_example(&mut bytes, folder.as_std_path())?;
         let path = place(guest);
         component::write(&path, &bytes)?;
         let done = BuiltGuest {
-            name: guest.name.clone(),
+            name: guest.name.to_string(),
             component: path,
             size_bytes: bytes.len() as u64,
             digest: component::digest(&bytes),
@@ -124,8 +123,8 @@ fn build_packages(
     Ok(built)
 }
 
-fn cargo_build(workspace: &Workspace, name: &str, toolchain: &Toolchain) -> Command {
-    let mut cargo = program("cargo", &workspace.root);
+fn cargo_build(workspace: &Metadata, name: &str, toolchain: &Toolchain) -> Command {
+    let mut cargo = program("cargo", workspace.workspace_root.as_std_path());
     cargo
         .args(["build", "--release", "--lib", "--target", TARGET, "--package", name])
         .arg("--message-format=json-render-diagnostics")
@@ -147,10 +146,10 @@ fn cargo_build(workspace: &Workspace, name: &str, toolchain: &Toolchain) -> Comm
 
 /// Flags that replace this machine's paths, which panic messages contain, so
 /// that a guest has the same bytes wherever it is built.
-fn remap_flags(workspace: &Workspace, toolchain: &Toolchain) -> OsString {
+fn remap_flags(workspace: &Metadata, toolchain: &Toolchain) -> OsString {
     let cargo_home =
         env::var_os("CARGO_HOME").or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cargo").into()));
-    let around = workspace.root.parent().unwrap_or(&workspace.root);
+    let around = workspace.workspace_root.parent().unwrap_or(&workspace.workspace_root).as_std_path();
 
     let mut flags = OsString::new();
     let mut remap = |from: &Path, to: &str| {

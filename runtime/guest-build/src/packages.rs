@@ -2,104 +2,62 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use cargo_metadata::{CrateType, Message, Metadata, MetadataCommand, Package};
 
 use crate::command::{output, program, shown};
 use crate::error::BuildError;
 
-/// A package, as in the answer of `cargo metadata`.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Package {
-    pub(crate) name: String,
-    #[serde(rename = "manifest_path")]
-    pub(crate) manifest: PathBuf,
-    targets: Vec<Target>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Target {
-    crate_types: Vec<String>,
-}
-
-impl Package {
-    /// Whether it has a library of the type that components are made of.
-    pub(crate) fn is_guest(&self) -> bool {
-        self.targets.iter().any(|target| target.crate_types.iter().any(|kind| kind == "cdylib"))
-    }
-}
-
-/// A workspace and its packages, as in the answer of `cargo metadata`.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Workspace {
-    #[serde(rename = "workspace_root")]
-    pub(crate) root: PathBuf,
-    /// Cargo's folder for build outputs.
-    #[serde(rename = "target_directory")]
-    pub(crate) target: PathBuf,
-    pub(crate) packages: Vec<Package>,
-}
-
-/// A message of `cargo build`, as far as artifacts have it.
-#[derive(Deserialize)]
-struct Artifact {
-    reason: String,
-    manifest_path: PathBuf,
-    filenames: Vec<PathBuf>,
+/// Whether `package` has a library of the type that components are made of.
+pub(crate) fn is_guest(package: &Package) -> bool {
+    package.targets.iter().any(|target| target.crate_types.contains(&CrateType::CDyLib))
 }
 
 /// The workspace that `dir` is in, or is the root of.
-pub(crate) fn workspace(dir: &Path) -> Result<Workspace, BuildError> {
+pub(crate) fn workspace(dir: &Path) -> Result<Metadata, BuildError> {
     if !dir.join("Cargo.toml").exists() {
         return Err(BuildError::NotACrate { dir: dir.into() });
     }
     let mut command = program("cargo", dir);
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let answer = output(&mut command)?;
-    serde_json::from_str(&answer)
+    MetadataCommand::parse(answer)
         .map_err(|error| BuildError::BadAnswer { command: shown(&command), reason: error.to_string() })
 }
 
-/// The core module that each artifact message of `cargo build` names, as pairs
-/// of manifest and file.
-pub(crate) fn modules(messages: &str) -> Vec<(PathBuf, PathBuf)> {
-    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    let of_compiler = artifacts.filter(|artifact| artifact.reason == "compiler-artifact");
-    of_compiler
-        .filter_map(|artifact| {
-            let is_module = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "wasm");
-            Some((artifact.manifest_path, artifact.filenames.into_iter().find(is_module)?))
-        })
-        .collect()
+/// The core module that `cargo build` made of the package of `manifest`, by the messages that it
+/// printed.
+pub(crate) fn module(messages: &str, manifest: &Path) -> Option<PathBuf> {
+    let artifacts = Message::parse_stream(messages.as_bytes()).filter_map(|message| match message {
+        Ok(Message::CompilerArtifact(artifact)) => Some(artifact),
+        _ => None,
+    });
+    let files = artifacts.filter(|artifact| artifact.manifest_path == manifest).flat_map(|artifact| artifact.filenames);
+    files.into_iter().find(|file| file.extension() == Some("wasm")).map(Into::into)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn guests_are_distinguished_from_libraries() {
-        let metadata = r#"{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
-            {"name": "a", "manifest_path": "/w/a/Cargo.toml",
-             "targets": [{"crate_types": ["cdylib"]}]},
-            {"name": "b", "manifest_path": "/w/b/Cargo.toml",
-             "targets": [{"crate_types": ["lib"]}]}]}"#;
-        let workspace: Workspace = serde_json::from_str(metadata).expect("it is metadata");
-        assert_eq!(workspace.root, Path::new("/w"));
-        let guests: Vec<bool> = workspace.packages.iter().map(Package::is_guest).collect();
-        assert_eq!(guests, [true, false]);
-        let error = serde_json::from_str::<Workspace>("{}").expect_err("it has no field").to_string();
-        assert!(error.contains("missing field `workspace_root`"), "{error}");
+    fn artifact(manifest: &str, file: &str) -> String {
+        let target =
+            r#"{"kind":["cdylib"],"crate_types":["cdylib"],"name":"a","src_path":"/w/lib.rs","edition":"2024"}"#;
+        let profile = r#"{"opt_level":"3","debug_assertions":false,"overflow_checks":false,"test":false}"#;
+        format!(
+            r#"{{"reason":"compiler-artifact","package_id":"a","manifest_path":"{manifest}","target":{target},"profile":{profile},"features":[],"filenames":["/t/a.d","{file}"],"executable":null,"fresh":false}}"#
+        )
     }
 
     #[test]
-    fn modules_are_found_among_the_messages() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","manifest_path":"/w/dep/Cargo.toml","filenames":["/t/libdep.rlib"]}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","filenames":["/t/a.wasm"]}"#,
-            "\nnot json\n",
-            r#"{"reason":"build-finished","success":true}"#,
-        );
-        assert_eq!(modules(messages), [("/w/a/Cargo.toml".into(), "/t/a.wasm".into())]);
+    fn the_module_of_a_package_is_found_among_the_messages() {
+        let messages = [
+            artifact("/w/dep/Cargo.toml", "/t/libdep.rlib"),
+            artifact("/w/a/Cargo.toml", "/t/a.wasm"),
+            "not json".to_owned(),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let messages = messages.join("\n");
+        assert_eq!(module(&messages, Path::new("/w/a/Cargo.toml")), Some("/t/a.wasm".into()));
+        assert_eq!(module(&messages, Path::new("/w/dep/Cargo.toml")), None);
     }
 }
