@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (stop, rest) = rest.split_at(usize::from(stop_len % 8).min(rest.len()));
     let stops: Vec<String> = String::from_utf8_lossy(stop).split(',').map(str::to_owned).collect();
     let tokenizer = tokenizer();
-    // Ids beyond the vocabulary are no text, and no harm.
+    // Ids beyond the vocabulary are not text, and do no harm.
     let tokens: Vec<u32> =
         rest.chunks(2).map(|pair| pair.iter().fold(0, |id, byte| id << 8 | u32::from(*byte))).collect();
 

@@ -264,7 +264,7 @@ class Preferences:
 
 
 class SchedulerPolicy:
-    """Says who is served first, who gives way, and in what chunks."""
+    """Decides the order of requests, preemption victims, and chunk sizes."""
 
     def __init__(self, config: dict[str, Any], seed: int):
         """Makes the policy of one engine; raises a `GuestError` where the config makes no sense."""

@@ -82,7 +82,7 @@ class Cluster:
         return node
 
     def wait(self, cpus: int) -> None:
-        """Until so many cores are there."""
+        """Waits until Ray has `cpus` cores."""
         deadline = time.monotonic() + 60
         while ray.cluster_resources().get("CPU", 0) != cpus:
             assert time.monotonic() < deadline, f"{ray.cluster_resources()}\n{self.logs()}"

@@ -7,7 +7,7 @@
 # VENV is a virtual environment with vLLM (0.32.0 was tried), MODEL a folder
 # with a small config.json and a tokenizer; the weights are random. The frontend
 # is target/frontends/0.32.0/vllm-rs (tests/frontends/fetch.sh all). It takes
-# minutes, since the engine imports all of torch, and is no part of the tests.
+# minutes, since the engine imports all of torch, and is not part of the tests.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -209,7 +209,7 @@ def prompts(rng, count, lengths, answers):
 
 
 def picture(width, height, seed):
-    """An image of so many embeddings in each direction."""
+    """An image of `width` by `height` embeddings."""
     from PIL import Image
 
     rng = random.Random(seed)

@@ -41,7 +41,7 @@ def draw_parts(rng, config, request, eager, pause):
 
 
 def draw_time(rng, eager, pause):
-    """When a part is sent: so many iterations after the one before was sent, or after the outputs to it ended."""
+    """The time of a part: N iterations after the one before was sent, or after the outputs to it ended."""
     if rng.random() < eager:
         return {"after": "sent", "gap": rng.choice([0, 1, 2, rng.randint(0, 20)])}
     return {"after": "ended", "gap": rng.choice([1, 1, 2, rng.randint(1, 3 * pause)])}

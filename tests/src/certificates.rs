@@ -24,7 +24,7 @@ impl Certificate {
     /// Their paths, as options take them.
     ///
     /// # Panics
-    /// When the temporary folder has a path that is no text.
+    /// When the temporary folder has a path that is not text.
     #[must_use]
     pub fn paths(&self) -> [&str; 2] {
         [&self.certificate, &self.key].map(|path| path.to_str().expect("paths of tests are texts"))

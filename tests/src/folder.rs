@@ -79,7 +79,7 @@ impl Folder {
     /// Runs `vcr` in the folder.
     ///
     /// # Panics
-    /// When it panics, is killed, or says something that is no text.
+    /// When it panics, is killed, or says something that is not text.
     #[track_caller]
     #[must_use]
     pub fn vcr(&self, args: &[&str]) -> Said {
@@ -103,7 +103,7 @@ impl Said {
     /// Runs a command to its end.
     ///
     /// # Panics
-    /// When it panics, is killed, or says something that is no text.
+    /// When it panics, is killed, or says something that is not text.
     #[track_caller]
     pub fn of(command: &mut Command) -> Self {
         let output = command.output().expect("the command starts");

@@ -79,7 +79,7 @@ impl Call<'_> {
 /// Reads an answer to the end of its connection.
 ///
 /// # Panics
-/// When it is no answer of HTTP.
+/// When it is not an answer of HTTP.
 #[must_use]
 pub fn read_answer(stream: TcpStream) -> HttpAnswer {
     let mut reader = BufReader::new(stream);

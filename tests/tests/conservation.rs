@@ -27,7 +27,7 @@ run(#{{ name: "replay", cluster: cluster(#{{ engines: p }}), workloads: [ trace(
 }
 
 fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
 fn sum<'a>(rows: impl Iterator<Item = &'a Value>, field: &str) -> u64 {

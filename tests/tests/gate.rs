@@ -232,7 +232,7 @@ fn logs_of_servers_are_observations() {
     assert_eq!(part(&all[0]), ("cmpl-2".into(), "it's".into(), json!([7, 8])));
     assert_eq!(part(&all[1]), ("cmpl-1".into(), "it\n".into(), json!([5, 6])));
     assert_eq!((&all[2]["error"], &all[2]["backend"]), (&"abort".into(), &"vllm".into()));
-    assert_eq!(all[0].get("latency_ns"), None, "whole seconds are no latency");
+    assert_eq!(all[0].get("latency_ns"), None, "whole seconds are not a latency");
 
     let printed = "[2026-01-02 03:04:05] Receive: obj=GenerateReqInput(text='a, out={')\n\
                    [2026-01-02 03:04:06] Finish: obj=GenerateReqInput(text='a, out={'), out={'text': 'b', 'output_ids': [3], \
@@ -352,7 +352,7 @@ fn files_of_other_tools_are_observations() {
         &[],
     );
     assert_eq!((&all[0]["text"], &all[0]["latency_ns"]), (&"answer".into(), &1_000_000_000.into()));
-    // Texts are no part of captures.
+    // Texts are not part of captures.
     let _ = folder.vcr(&["inspect", "convert", "spans.json", "-o", "capture.jsonl"]).ended(0);
     assert!(!fs::read_to_string(folder.path().join("capture.jsonl")).expect("it was written").contains("answer"));
     folder.write("what.bin", "nothing");

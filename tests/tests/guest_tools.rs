@@ -123,7 +123,7 @@ fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
         // For people, and for machines.
         let said = folder.vcr(&["guest", "inspect", name, "--json"]);
         let seen = said.json();
-        // What is no component cannot be a guest of any build.
+        // What is not a component cannot be a guest of any build.
         let code = if seen["kind"] == "component" { 0 } else { 2 };
         let _ = said.ended(code);
         let _ = folder.vcr(&["guest", "inspect", name]).ended(code);

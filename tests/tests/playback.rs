@@ -36,7 +36,7 @@ impl Chain {
     /// engine ended.
     fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
         self.recorder.terminate();
-        assert!(self.recorder.wait().success(), "a signal is no failure");
+        assert!(self.recorder.wait().success(), "a signal is not a failure");
         self.engine.terminate();
         let code = self.engine.wait().code();
         (records(&self.capture), code)

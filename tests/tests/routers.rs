@@ -46,7 +46,7 @@ fn guest_at(path: &Path, config: &str) -> String {
 }
 
 fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
 /// Each request that arrived has ended, in one way.

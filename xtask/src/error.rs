@@ -59,7 +59,7 @@ pub(crate) enum Error {
         /// Expected contents.
         expected: &'static str,
     },
-    /// The binary is no program of 64-bit Linux.
+    /// The binary is not a program of 64-bit Linux.
     #[error("invalid binary `{path}`: expected an ELF file of 64 bits: {source}")]
     NoElf {
         /// The binary.

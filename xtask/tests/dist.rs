@@ -202,7 +202,7 @@ fn a_binary_of_another_machine_or_a_newer_glibc_is_refused() {
     let (symbol, version) = symbol.split_once("` of GLIBC_2.").expect("the version follows");
     let program = fs::read(this).expect("it is readable");
     let name = [b"\0", symbol.as_bytes(), b"\0"].concat();
-    assert!(program.windows(name.len()).any(|part| part == name), "{symbol} is no name in the program: {said}");
+    assert!(program.windows(name.len()).any(|part| part == name), "{symbol} is not a name in the program: {said}");
     let minor: u32 =
         version.split(|char: char| !char.is_ascii_digit()).next().unwrap_or_default().parse().expect(&said);
     assert!(minor > 17, "{said}");

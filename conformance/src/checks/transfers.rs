@@ -55,7 +55,7 @@ pub async fn a_prompt_is_computed_elsewhere(command: &EngineCommand) -> Result<V
     for key in KEYS {
         ensure!(params.get(key).is_some(), "the parameters have no `{key}`: {params}");
     }
-    let groups = params["remote_block_ids"].as_array().context("`remote_block_ids` is no list")?;
+    let groups = params["remote_block_ids"].as_array().context("`remote_block_ids` is not a list")?;
     same("blocks handed over", groups[0].as_array().map(Vec::len), Some(4))?;
 
     let decode = session.ask(on(1, &prompt, 8, params)).await?;

@@ -1,4 +1,4 @@
-//! Calls that are no requests.
+//! Calls that are not requests.
 
 use std::time::Duration;
 

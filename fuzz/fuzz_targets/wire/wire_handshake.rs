@@ -23,7 +23,7 @@ fn check<T>(bytes: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>, encode: f
     if let Ok(value) = decode(bytes) {
         let written = encoded(&value);
         let again = decode(&written).unwrap_or_else(|error| panic!("it was written by us: {error}"));
-        // As bytes: a float that is no number equals nothing, not even itself.
+        // As bytes: a float that is not a number equals nothing, not even itself.
         assert_eq!(encoded(&again), written);
     }
 }

@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(batch) = KvEventBatch::decode(bytes) else { return };
     let written = encoded(&batch);
     let again = KvEventBatch::decode(&written).expect("it was written by us");
-    // As bytes: a float that is no number equals nothing, not even itself.
+    // As bytes: a float that is not a number equals nothing, not even itself.
     assert_eq!(encoded(&again), written);
 });
 

@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     for version in VllmMinor::ALL {
         let written = encoded(&outputs, version);
         let again = EngineCoreOutputs::decode(&written).expect("it was written by us");
-        // As bytes: a float that is no number equals nothing, not even itself.
+        // As bytes: a float that is not a number equals nothing, not even itself.
         assert_eq!(encoded(&again, version), written);
     }
 });

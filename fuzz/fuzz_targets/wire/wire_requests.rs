@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     for version in VllmMinor::ALL {
         let written = encoded(&request, version);
         let again = Request::decode(&[&[request.kind()][..], &written]).expect("it was written by us");
-        // As bytes: a float that is no number equals nothing, not even itself.
+        // As bytes: a float that is not a number equals nothing, not even itself.
         assert_eq!(encoded(&again, version), written);
     }
 });

@@ -16,7 +16,7 @@ const BLOCK_SIZE_TOKENS: NonZeroU32 = NonZeroU32::new(32).expect("not zero");
 /// One message of the publisher.
 #[derive(Deserialize)]
 struct Message {
-    /// Time and events; the rest is no matter.
+    /// Time and events; the rest does not matter.
     batch: (f64, Vec<Event>, u32),
 }
 

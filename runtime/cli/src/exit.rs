@@ -97,7 +97,7 @@ pub(crate) fn eprint_line(line: fmt::Arguments<'_>) {
 /// How a command ends whose results went to standard output.
 pub(crate) fn printed(written: io::Result<()>, otherwise: Exit) -> Exit {
     match written {
-        // A reader that has seen enough, such as `head`, is no failure.
+        // A reader that has seen enough, such as `head`, is not a failure.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             print_error(&format!("cannot print the results: {error}"), None);
             Exit::BadInput

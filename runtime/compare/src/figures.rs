@@ -41,7 +41,7 @@ impl Change {
 }
 
 impl Figures {
-    /// Adds a value; one that is not finite is no figure.
+    /// Adds a value; one that is not finite is not a figure.
     pub fn add(&mut self, metric: &str, statistic: &str, value: f64) {
         if value.is_finite() {
             self.0.entry(metric.to_owned()).or_default().insert(statistic.to_owned(), value);

@@ -91,8 +91,8 @@ fn runs_of_decode_steps_are_predicted_as_the_pause_allows() {
     assert_eq!(predicted(&engine), 8, "no step admits");
 }
 
-/// Tags of the requests in as many steps, of which the first submits `first` and the second `others`: prompts of so many
-/// tokens.
+/// Tags of the requests in each of `count` steps. The first step submits a prompt of `first` tokens, the second
+/// prompts of the lengths in `others`.
 fn steps(input: EngineConfigInput, first: u32, others: &[u32], count: usize) -> Vec<Vec<u64>> {
     let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
     let submit = |engine: &mut Engine, tag: u64, prompt_tokens: u32| {

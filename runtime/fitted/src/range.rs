@@ -84,6 +84,6 @@ mod tests {
         let prefill = StepWork { prefill_requests: 1, prefill_tokens: 64, ..decodes(3) };
         assert!(!range.contains(&prefill), "no prefill was observed");
         range.include(&prefill);
-        assert!(range.contains(&prefill), "few decodes beside a prefill are no small batch");
+        assert!(range.contains(&prefill), "few decodes beside a prefill are not a small batch");
     }
 }

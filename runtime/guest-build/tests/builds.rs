@@ -15,7 +15,7 @@ fn the_guests_of_this_repository_build() {
     let options = Options::from_env().expect("the environment is sane");
     let built = match build_workspace(&guests_dir(), out.path(), &options, &mut |_| {}) {
         Ok(built) => built,
-        // A machine without any compiler for wasm32 is no fault of this crate.
+        // A machine without any compiler for wasm32 is not a fault of this crate.
         Err(error @ BuildError::NoToolchain { .. }) => return vcr_skips::skip(&error.to_string()),
         Err(error) => panic!("{error}"),
     };

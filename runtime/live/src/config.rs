@@ -245,7 +245,7 @@ pub struct Limits {
     /// Prompt tokens of those requests.
     pub max_prompt_tokens: u64,
     /// Messages received and not looked at yet, on each connection; further
-    /// ones wait at their sender. 0 is no limit.
+    /// ones wait at their sender. 0 means no limit.
     pub max_waiting_messages: u32,
     /// Messages larger than this end the connection.
     pub max_frame_bytes: u64,

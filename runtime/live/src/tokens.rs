@@ -2,7 +2,7 @@
 //!
 //! Everything drawn comes from a seed that is made of the request's content:
 //! its prompt, adapter, sampling seed and place among the completions of one
-//! call. Its name is no part of it, so a frontend that makes up names gets the
+//! call. Its name is not part of it, so a frontend that makes up names gets the
 //! same text for the same prompt.
 
 use std::collections::VecDeque;

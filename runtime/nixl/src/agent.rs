@@ -101,7 +101,7 @@ impl NixlAgent {
 
     /// Adds a peer by its metadata; its name.
     pub(crate) fn add_peer(&mut self, metadata: &[u8]) -> Result<String, NixlError> {
-        // The crate takes a name that is no text for impossible.
+        // The crate takes a name that is not text for impossible.
         let loaded = catch_unwind(AssertUnwindSafe(|| self.agent.load_remote_md(metadata)));
         let name = loaded.unwrap_or(Err(NixlError::InvalidParam))?;
         self.peers.insert(name.clone());
@@ -154,7 +154,7 @@ impl NixlAgent {
 
     /// Appends notifications of peers since the last call.
     pub(crate) fn take_notices(&self, taken: &mut Vec<Vec<u8>>) -> Result<(), NixlError> {
-        // A new list each time: the crate's own way to empty one gives up at a notification that is no text.
+        // A new list each time: the crate's own way to empty one gives up at a notification that is not text.
         let mut notices = NotificationMap::new()?;
         self.agent.get_notifications(&mut notices, None)?;
         for peer in notices.agents() {

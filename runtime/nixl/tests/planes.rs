@@ -489,7 +489,7 @@ fn metadata_that_is_no_agent_is_refused() {
             assert_eq!(board.try_receive().expect("it works"), None);
             decode.plane.poll(&mut decode.events);
             if let Some(PlaneEvent::Finished { outcome, .. }) = decode.events.pop() {
-                break outcome.expect_err("it is no agent");
+                break outcome.expect_err("it is not an agent");
             }
             assert!(start.elapsed() < PATIENCE, "nothing came");
             std::thread::yield_now();

@@ -30,10 +30,10 @@ pub enum PackError {
     /// The manifest is wrong.
     #[error("invalid `pack.json`: {0}")]
     Manifest(String),
-    /// A path leaves the folder, or is no path everywhere.
+    /// A path leaves the folder, or is not a path everywhere.
     #[error("invalid path `{0}` in the pack: expected a relative path of plain names, separated by /")]
     Path(String),
-    /// An entry is no plain file.
+    /// An entry is not a plain file.
     #[error("`{0}` in the pack is a link, a folder or a device: expected plain files")]
     NotAFile(String),
     /// The entries are not those of the manifest.

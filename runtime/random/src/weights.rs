@@ -27,7 +27,7 @@ impl Weights {
     /// Things with these weights, which need not add up to 1.
     ///
     /// # Errors
-    /// Without a weight above 0, or with one that is no weight.
+    /// Without a weight above 0, or with one that is not a weight.
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Result<Self, WeightsProblem> {
         let mut sums = Vec::new();
         let mut sum = 0.0;

@@ -78,7 +78,7 @@ impl Registration {
     /// Reads the registration of a rank.
     ///
     /// # Errors
-    /// When it is no registration, or makes no sense.
+    /// When it is not a registration, or makes no sense.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let places = [
@@ -148,7 +148,7 @@ impl RankAddress {
     /// Reads the query of a worker.
     ///
     /// # Errors
-    /// When it is no address.
+    /// When it is not an address.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(body).map_err(|error| error.to_string())
     }

@@ -30,7 +30,7 @@ pub const MAX_BODY_BYTES: u32 = 8 << 20;
 /// Longest name of a room, and of everything else that is named.
 pub const MAX_NAME_BYTES: usize = 512;
 
-/// Why bytes are no message of a room.
+/// Why bytes are not a message of a room.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Another answer than [`READY`] or [`REFUSED`].
@@ -86,7 +86,7 @@ pub fn name_bytes(length: [u8; 2]) -> Result<usize, WireError> {
 /// A room by its name.
 ///
 /// # Errors
-/// When it is no text.
+/// When it is not text.
 pub fn named_room(name: Vec<u8>) -> Result<Room, WireError> {
     let length = name.len();
     String::from_utf8(name).map(Room::Name).map_err(|_| WireError::Room(length))
@@ -102,7 +102,7 @@ pub fn envelope(body: &[u8]) -> Vec<u8> {
 /// The length of the body that follows.
 ///
 /// # Errors
-/// When it is no envelope, of another version, or too long.
+/// When it is not an envelope, of another version, or too long.
 pub fn body_bytes(envelope: [u8; ENVELOPE_BYTES]) -> Result<usize, WireError> {
     let [m0, m1, m2, m3, version, l0, l1, l2, l3] = envelope;
     let magic = [m0, m1, m2, m3];
@@ -165,7 +165,7 @@ pub fn encode_description(description: &Description) -> Vec<u8> {
 /// Reads the description in such a body.
 ///
 /// # Errors
-/// When it is no description.
+/// When it is not a description.
 pub fn decode_description(body: &[u8]) -> Result<Description, WireError> {
     let Body {
         remote_engine_id,

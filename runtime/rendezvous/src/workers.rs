@@ -26,7 +26,7 @@ impl Registration {
     /// Reads the registration of a worker.
     ///
     /// # Errors
-    /// When it is no registration, or makes no sense.
+    /// When it is not a registration, or makes no sense.
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let registration: Self = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let length = registration.engine_id.len();
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn registrations_that_make_no_sense_are_refused() {
         for addr in ["h:1", "tcp://h", "tcp://:1", "tcp://h:70000", "http://h:1", ""] {
-            let error = registration("e", 0, addr).expect_err("it is no address");
+            let error = registration("e", 0, addr).expect_err("it is not an address");
             assert_eq!(error, format!("addr is `{addr}`, expected tcp://HOST:PORT"));
         }
         assert_eq!(registration("", 0, "tcp://h:1"), Err("engine_id has 0 bytes, expected 1 to 512".to_owned()));

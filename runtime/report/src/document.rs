@@ -157,7 +157,7 @@ pub struct Metrics {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Values without those that are null, as JSON writes what is no number.
+/// Values without those that are null, as JSON writes what is not a number.
 fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())

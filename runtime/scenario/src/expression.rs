@@ -47,7 +47,7 @@ pub fn latency(
 /// none.
 ///
 /// # Errors
-/// When it is no latency model.
+/// When it is not a latency model.
 pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overheads>, ScenarioError> {
     let value = evaluate(name, source, folder, None)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
@@ -62,7 +62,7 @@ pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overh
 /// (`--max-num-seqs 256`); or a whole `pool(#{ ... })`.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or makes something else.
 pub fn engines(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     let source = source.trim();
     let options = match source {
@@ -110,7 +110,7 @@ fn options_of_flags(flags: &str) -> String {
 /// `http("http://localhost:8000", #{ model: "..." })`. `name` is its origin for errors.
 ///
 /// # Errors
-/// When it is no target.
+/// When it is not a target.
 pub fn target(name: &str, source: &str) -> Result<Target, ScenarioError> {
     let is_url = source.starts_with("http://") || source.starts_with("https://");
     let value = if is_url { Dynamic::from(source.to_owned()) } else { named(name, source, Path::new(""), None)? };

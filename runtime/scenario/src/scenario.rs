@@ -39,7 +39,7 @@ impl Scenario {
     /// run.
     ///
     /// # Errors
-    /// When it cannot be read, is no script, or has a bad assertion.
+    /// When it cannot be read, is not a script, or has a bad assertion.
     pub fn open(path: &Path) -> Result<Self, ScenarioError> {
         let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES)
             .map_err(|error| input(path, format!("cannot read the scenario: {error}"), None))?;
@@ -50,7 +50,7 @@ impl Scenario {
     /// errors, and the start of relative paths in it; there need not be such a file.
     ///
     /// # Errors
-    /// When it is no script, or has a bad assertion.
+    /// When it is not a script, or has a bad assertion.
     pub fn compile(path: &Path, source: String) -> Result<Self, ScenarioError> {
         // Some editors begin a file with a byte order mark.
         let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);

@@ -27,7 +27,7 @@ pub(crate) struct Room<'a> {
     pub(crate) settings: &'a ArgumentSettings,
 }
 
-/// Settings of documents that are no arguments.
+/// Settings of documents that are not arguments.
 pub(crate) static USUAL: ArgumentSettings = ArgumentSettings {
     integers: None,
     numbers: None,

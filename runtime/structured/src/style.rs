@@ -29,8 +29,8 @@ impl Style {
     /// A document of JSON in this style. In XML texts stand as they are, all else as JSON.
     ///
     /// # Errors
-    /// When it is no object, although the style has keys, or a text has an end in it, or a key
-    /// is no name.
+    /// When it is not an object, although the style has keys, or a text has an end in it, or a key
+    /// is not a name.
     pub(crate) fn styled(self, document: String) -> Result<String, String> {
         if self == Self::Json {
             return Ok(document);

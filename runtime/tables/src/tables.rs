@@ -151,7 +151,7 @@ impl Prompts {
     }
 }
 
-/// A model of its own is no file of the package.
+/// A model of its own is not a file of the package.
 fn source_files(package: &Package, model: &ModelFiles, tables: Vec<PathBuf>) -> SourceFiles {
     let folder = package.root();
     let of_model = [&model.config, &model.quantisation].into_iter().filter(|file| file.is_file()).cloned();

@@ -14,7 +14,7 @@ const CONTEXT_TOKENS: usize = 5;
 /// A piece never ends within a character: bytes of an incomplete one are held back.
 /// All pieces together are what [`Tokenizer::decode`] makes of all tokens. Two
 /// exceptions hold for tokenizers with byte fallback instead of byte-level pieces:
-/// after 16 tokens that are no whole character, replacement characters are emitted,
+/// after 16 tokens that are not a whole character, replacement characters are emitted,
 /// and a run of bytes that is invalid as a whole may be valid in part here.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {

@@ -170,7 +170,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens. Bytes that are no characters become replacement
+    /// The text of tokens. Bytes that are not characters become replacement
     /// characters; ids beyond the vocabulary have no text.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {

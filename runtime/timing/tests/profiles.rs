@@ -119,7 +119,7 @@ fn problems_name_file_and_array() {
 
     let dir = TempDir::new().unwrap();
     let only = |path: &Path| read(path, Deployment::Only).unwrap_err().to_string();
-    assert!(only(dir.path()).contains("is no planner profile"));
+    assert!(only(dir.path()).contains("is not a planner profile"));
     let path = dir.path().join("prefill.npz");
     std::fs::write(&path, b"not a zip").unwrap();
     assert!(only(dir.path()).contains("prefill.npz` as .npz: "));

@@ -110,7 +110,7 @@ fn extending() -> [String; 7] {
         request(12, r#","arrival_ns":40,"end_ns":10,"block_hashes":[1,2,3]"#),
         // What it starts with has been continued already.
         request(12, r#","arrival_ns":50,"end_ns":10,"block_hashes":[1,2,4]"#),
-        // Equal chains are no proper prefixes of each other.
+        // Equal chains are not proper prefixes of each other.
         request(12, r#","arrival_ns":60,"end_ns":10,"block_hashes":[1,2,4]"#),
         request(16, r#","arrival_ns":80,"end_ns":10,"block_hashes":[1,2,4,5]"#),
         // What it starts with was still being answered.

@@ -157,7 +157,7 @@ impl Arena {
     /// # Panics
     /// When there is no such block, or `owner` is 0.
     pub fn claim(&self, block: u32, owner: u64) {
-        assert_ne!(owner, NONE, "0 is no transfer");
+        assert_ne!(owner, NONE, "0 is not a transfer");
         *self.state(block) = BlockState { owner, content: None, wanted: None };
     }
 

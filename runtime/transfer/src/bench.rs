@@ -34,7 +34,7 @@ impl BenchSize {
     /// Sizes of an engine with that many pages: a layer's K and V in each block.
     ///
     /// # Errors
-    /// When the bytes are no even number of pages.
+    /// When the bytes are not an even number of pages.
     pub fn geometry(&self) -> Result<Geometry, TransferError> {
         let of_block = u64::from(self.page_bytes) * 2;
         let blocks = self.total_bytes.checked_div(of_block).unwrap_or(0);

@@ -121,7 +121,7 @@ pub enum GeometryError {
         kv_heads: u32,
         ranks: u32,
     },
-    /// The bytes of a block are no multiple of its slices.
+    /// The bytes of a block are not a multiple of its slices.
     #[error(
         "invalid KV block of {block_bytes} bytes: expected a multiple of {slices} ({layers} layers x {of_head} x \
          {kv_heads} KV heads)"

@@ -48,7 +48,7 @@ impl NixlQuery {
     ///
     /// # Errors
     ///
-    /// When the bytes are no question.
+    /// When the bytes are not a question.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("NIXL query", frame, |reader| {
             let len = reader.array()?;

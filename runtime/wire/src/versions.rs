@@ -161,7 +161,7 @@ impl VersionEvidence {
             tell_tales.len = reader.array()?;
             for index in 0..tell_tales.len {
                 match index {
-                    // Only maps and arrays; anything else is no evidence.
+                    // Only maps and arrays; anything else is not evidence.
                     3 if reader.clone().map().is_ok() => {
                         for _ in 0..reader.map()? {
                             match reader.key()? {

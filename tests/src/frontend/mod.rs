@@ -112,7 +112,7 @@ pub fn free_port() -> u16 {
     free_ports(1)
 }
 
-/// The first of so many ports in a row, likewise.
+/// The first of `count` free ports in a row.
 ///
 /// # Panics
 /// As there.

@@ -45,7 +45,7 @@ impl Record {
     #[track_caller]
     pub fn end(mut self) -> Vec<Value> {
         self.terminate();
-        assert!(self.wait().success(), "a signal is no failure");
+        assert!(self.wait().success(), "a signal is not a failure");
         capture(&self.out)
     }
 }

@@ -136,7 +136,7 @@ impl Serve {
     /// The events of a stream: their JSON, and the texts of those that are none.
     ///
     /// # Panics
-    /// When the answer is no stream.
+    /// When the answer is not a stream.
     #[must_use]
     pub fn stream(&self, path: &str, body: &Value) -> Vec<Result<Value, String>> {
         let answer = read_answer(self.begin(path, body));

@@ -94,7 +94,7 @@ fn a_stop_signal_drains_or_aborts() {
             let reasons: Vec<_> =
                 events.filter_map(|event| event["choices"][0]["finish_reason"].as_str().map(str::to_owned)).collect();
             assert_eq!(reasons, [reason], "vLLM {version}");
-            assert!(play.wait().success(), "a signal is no failure");
+            assert!(play.wait().success(), "a signal is not a failure");
         }
     }
 }

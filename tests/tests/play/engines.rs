@@ -205,5 +205,5 @@ fn a_thousand_engines_start_in_one_process() {
     let frontend = listener.accept(Duration::from_secs(120)).expect("all of them come");
     assert_eq!(frontend.engines.len(), usize::from(engines));
     play.terminate();
-    assert!(play.wait().success(), "a signal is no failure");
+    assert!(play.wait().success(), "a signal is not a failure");
 }

@@ -61,7 +61,7 @@ fn options_that_cannot_be_used_are_reported() {
     }
 }
 
-/// Not being there yet is no error, but nobody should have to guess what is
+/// Not being there yet is not an error, but nobody should have to guess what is
 /// waited for.
 #[test]
 fn waiting_for_the_frontend_is_said() {

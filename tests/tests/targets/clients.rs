@@ -66,7 +66,7 @@ fn clients_decide_alike_in_virtual_and_in_real_time() {
         assert!(received.values().zip(wanted.values()).all(|(received, wanted)| received >= wanted), "{received:?}");
         let run = measured.run();
         assert!(run["target"]["absent"]["wasted_prompt_tokens"].is_string(), "{target}");
-        // Requests that were given up are no load afterwards: half a second of steps, not five.
+        // Requests that were given up are not load afterwards: half a second of steps, not five.
         let steps = run["engines"][0]["steps"].as_u64().expect("engines count their steps");
         assert!((200..700).contains(&steps), "{steps} on {target}");
     }

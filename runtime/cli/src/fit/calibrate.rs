@@ -119,7 +119,7 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed)?)).collect()
 }
 
-/// Inputs, with the files of folders that are no input themselves.
+/// Inputs, with the files of folders that are not input themselves.
 fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
     let mut files = Vec::new();
     for input in inputs {

@@ -198,7 +198,7 @@ impl LiveGuests {
         module.router(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
         Ok(Arc::new(move |plugin_context| {
-            // It serves all engines, and is no trial.
+            // It serves all engines, and is not a trial.
             let made = module
                 .observed_by(guests.plugin_context(&module, plugin_context))
                 .plug_in(&config, plugin_context.seed);

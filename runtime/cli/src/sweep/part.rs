@@ -68,7 +68,7 @@ impl Header {
         Self { vcr_shard: LAYOUT, vcr_version, kind, axes, points, is_repeated: false, grid, shard, inputs }
     }
 
-    /// Adds digests of files. What is no regular file cannot be read twice and has none.
+    /// Adds digests of files. What is not a regular file cannot be read twice and has none.
     pub(crate) fn digest_inputs(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         for path in paths.iter().filter(|path| vcr_input::is_regular(path)) {
             let of_path =

@@ -17,7 +17,7 @@ pub(crate) fn with_line(error: &ScenarioError) -> String {
     }
 }
 
-/// The errors of options given on the command line are no files, and have no line.
+/// The errors of options given on the command line are not files, and have no line.
 fn of_file(path: &Path, (line, column): (usize, usize)) -> Option<String> {
     let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES).ok()?;
     of_source(&source, line, column)

@@ -106,7 +106,7 @@ mod tests {
                 ..Progress::default()
             };
             course.note(&progress, at(step));
-            // So soon after the other it is no point.
+            // So soon after the other it is not a point.
             course.note(&Progress { waiting: 0, ..progress }, at(step));
         }
         // 800 of 1,000 have ended in two seconds.

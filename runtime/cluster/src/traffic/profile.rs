@@ -257,7 +257,7 @@ impl Profile {
 }
 
 fn node(number: u32, index: u32) -> u64 {
-    // Bit 63 is free: no run starts so many plays.
+    // Bit 63 stays free.
     (u64::from(number) << 31) | u64::from(index)
 }
 

@@ -37,7 +37,7 @@ struct Common {
     priority: i32,
     seed: u64,
     blocks: HashedBlocks,
-    /// Whether prompts keep tokens, for engines that are no simulation.
+    /// Whether prompts keep tokens, for engines that are not a simulation.
     keeps_tokens: bool,
     /// Salt of a trace's content: the same for workloads that play the same
     /// trace, since equal ids of different traces mean nothing.

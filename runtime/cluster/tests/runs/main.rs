@@ -337,7 +337,7 @@ fn steps_outside_of_a_fitted_range_are_reported() {
     let text = "33.3 % of the simulated step time is outside the range that the latency model was fitted on";
     assert_eq!(whole.outside_fitted_range_text().as_deref(), Some(text));
     assert_eq!(ranged(vec![crash(PoolRole::Aggregated, 0, 4, Some(1))]).outside_fitted_range, Some(6.0 / 14.0));
-    // It is no part of what happened.
+    // It is not part of what happened.
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     let requests =
         RequestMix { prompt_tokens: constant(100.0).into(), output_tokens: constant(4.0).into(), ..mix(1.0, 1.0) };

@@ -51,7 +51,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
     let site = Site::waiting(1);
     for (path, body, error, hint) in [
         ("/latency", r#"{}"#, "missing field `model`", r#"send {"model": "fixed("#),
-        ("/latency", r#"{"model": "slow"}"#, "`slow` is no model", "write a number of milliseconds"),
+        ("/latency", r#"{"model": "slow"}"#, "`slow` is not a model", "write a number of milliseconds"),
         ("/latency", r#"{"model": "broken"}"#, "latency model `broken` failed: it is broken", ""),
         ("/latency", r#"{"model": "5", "config": "{}"}"#, "expected a map", "send"),
         ("/time-scale", r#"{"factor": 0}"#, "invalid `factor`: expected more than 0", "twice as fast"),

@@ -56,7 +56,7 @@ fn reader() -> LatencyReader {
             }
             (_, Ok(milliseconds)) => Ok((fixed(milliseconds * 1_000_000), format!("{milliseconds} ms"))),
             _ => Err(UnusableModel {
-                message: format!("`{text}` is no model"),
+                message: format!("`{text}` is not a model"),
                 hint: Some("write a number of milliseconds".to_owned()),
             }),
         }

@@ -205,7 +205,7 @@ impl Engine {
         }
         computed += external.tokens;
         let is_loaded = remote || tier_blocks > 0 || external.is_async;
-        // Its last token alone is no prefill, and loads go on.
+        // Its last token alone is not a prefill, and loads go on.
         if scan.defers_prefills && !is_loaded && num_tokens - computed > 1 {
             return Admission::Blocked(AdmissionStop::Interval);
         }

@@ -6,7 +6,7 @@
 //! are in the radix tree, others belong to one request.
 //! The rules are those of Dynamo's mocker, whose numbers it gives under either
 //! [`PassOrder`], with three differences. A prompt that is computed in chunks
-//! is the same request all along, so its own chunks are no reuse (1.4 counts
+//! is the same request all along, so its own chunks are not reuse (1.4 counts
 //! them as such). What can never fit is refused by [`ServingEngine::check`]
 //! instead of waiting for ever. And where nothing else could go on, a request
 //! that was retracted is admitted without a reserve for its output, and of

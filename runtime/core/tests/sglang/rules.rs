@@ -29,7 +29,7 @@ fn a_long_prompt_is_computed_in_chunks_before_anything_else_is_admitted() {
     assert_eq!(pass(&mut engine), [(0, New, 0, 16)]);
     assert_eq!(pass(&mut engine), [(0, Running, 16, 16)]);
     assert_eq!(pass(&mut engine), [(0, Running, 32, 5), (1, New, 0, 4)]);
-    assert_eq!(engine.stats().prefix.hit_tokens, 0, "its own chunks are no reuse");
+    assert_eq!(engine.stats().prefix.hit_tokens, 0, "its own chunks are not reuse");
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) struct MadeUp {
 
 /// More requests of a load than these say the same.
 const MAX_REQUESTS: u32 = 2_000;
-/// Larger files are no reports of a few loads.
+/// Larger files are not reports of a few loads.
 const MAX_BYTES: u64 = 256 << 20;
 
 impl Point {
@@ -247,7 +247,7 @@ fn aiperf(report: &Value) -> Result<Point, String> {
     })
 }
 
-/// A report of guidellm without its requests; none if it is no report, or has them.
+/// A report of guidellm without its requests; none if it is not a report, or has them.
 fn guidellm(report: &Value) -> Option<Vec<Result<Point, String>>> {
     let benchmarks = report.get("benchmarks")?.as_array().filter(|benchmarks| !benchmarks.is_empty())?;
     let is_listed = |benchmark: &Value| {

@@ -95,7 +95,7 @@ pub(crate) mod tests {
         let unknown = RequestRecord { end_ns: None, ..alone };
         assert_eq!(row(unknown).measured.e2e_ns, None, "the first of three tokens is not the last");
         let chunks = RequestRecord { gap_ns: vec![10], gap_tokens: Some(vec![2]), ..record(5) };
-        assert!(row(chunks).measured.gaps_ns.is_empty(), "gaps of two tokens are no gaps between tokens");
+        assert!(row(chunks).measured.gaps_ns.is_empty(), "gaps of two tokens are not gaps between tokens");
     }
 
     #[test]

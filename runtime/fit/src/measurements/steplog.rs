@@ -12,7 +12,7 @@ use vcr_steplog::{Id, StepLog, Steps};
 use crate::error::FitError;
 use crate::measurements::recorded::{RecordedSteps, in_order};
 
-/// Fewer steps than this are no log of a load.
+/// Fewer steps than this are not a log of a load.
 const MIN_STEPS: usize = 20;
 
 /// A row of a table of steps.

@@ -35,7 +35,7 @@ text_request! {
         prompt_embeds: Option<Value>,
         #[serde(default = "super::request::yes")]
         add_special_tokens: bool,
-        // Unknown fields are passed over, and lists are no requests.
+        // Unknown fields are passed over, and lists are not requests.
         #[serde(flatten)]
         _other: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
     }

@@ -186,7 +186,7 @@ impl Faulty {
         is_due
     }
 
-    /// The one value of a body that is no stream.
+    /// The one value of a body that is not a stream.
     fn value(&mut self, whole: Bytes) {
         match &self.kind {
             FaultKind::Reset { .. } => {

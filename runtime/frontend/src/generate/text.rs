@@ -69,7 +69,7 @@ pub(crate) struct TextSettings {
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
     pub(crate) min_tokens: u32,
-    /// The token that ends a text, which is no part of it.
+    /// The token that ends a text, which is not part of it.
     pub(crate) eos_token: Option<u32>,
     /// Return the token behind each part of the text.
     pub(crate) has_spans: bool,

@@ -114,7 +114,7 @@ impl Room {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The handler waits for something: what it has read of a body is no body any more.
+    /// The handler waits for something: what it has read of a body is no longer a body.
     fn leave_if_read(&self) {
         self.change(|held| drop(held.permit.take_if(|_| held.is_read)));
     }

@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Its placeholder tokens; none if it is no base64.
+    /// Its placeholder tokens; none if it is not base64.
     fn tokens(&self, modality: Modality, rules: &MediaRules) -> Option<u32> {
         let Self::Data(data) = self else {
             return Some(match modality {

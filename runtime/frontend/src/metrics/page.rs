@@ -149,35 +149,35 @@ impl Metrics {
     pub(crate) fn gauge(&self, name: Name, labels: &Labels) -> Gauge {
         match self.slot(name) {
             Slot::Gauge(family) => family.get_or_create_owned(labels),
-            other => unreachable!("{name:?} is no gauge: {other:?}"),
+            other => unreachable!("{name:?} is not a gauge: {other:?}"),
         }
     }
 
     pub(crate) fn ratio(&self, name: Name, labels: &Labels) -> Gauge<f64, AtomicU64> {
         match self.slot(name) {
             Slot::Ratio(family) => family.get_or_create_owned(labels),
-            other => unreachable!("{name:?} is no gauge: {other:?}"),
+            other => unreachable!("{name:?} is not a gauge: {other:?}"),
         }
     }
 
     pub(crate) fn counter(&self, name: Name, labels: &Labels) -> Counter {
         match self.slot(name) {
             Slot::Counter(family) => family.get_or_create_owned(labels),
-            other => unreachable!("{name:?} is no counter: {other:?}"),
+            other => unreachable!("{name:?} is not a counter: {other:?}"),
         }
     }
 
     pub(crate) fn seconds(&self, name: Name, labels: &Labels) -> Counter<f64, AtomicU64> {
         match self.slot(name) {
             Slot::Seconds(family) => family.get_or_create_owned(labels),
-            other => unreachable!("{name:?} is no counter of seconds: {other:?}"),
+            other => unreachable!("{name:?} is not a counter of seconds: {other:?}"),
         }
     }
 
     pub(crate) fn histogram(&self, name: Name, labels: &Labels) -> Histogram {
         match self.slot(name) {
             Slot::Histogram(family) => family.get_or_create_owned(labels),
-            other => unreachable!("{name:?} is no histogram: {other:?}"),
+            other => unreachable!("{name:?} is not a histogram: {other:?}"),
         }
     }
 

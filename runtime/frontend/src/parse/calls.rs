@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(parsed("llama3_json", &format!("{object}; {object}")).0.len(), 2);
         let text = format!("See {object}");
         assert_eq!(parsed("llama3_json", &text), (Vec::new(), text));
-        assert_eq!(parsed("llama4_json", "{\"a\": 1}"), (Vec::new(), "{\"a\": 1}".to_owned()), "it is no call");
+        assert_eq!(parsed("llama4_json", "{\"a\": 1}"), (Vec::new(), "{\"a\": 1}".to_owned()), "it is not a call");
     }
 
     #[test]
@@ -193,6 +193,6 @@ mod tests {
         );
         assert_eq!(parsed("qwen3_coder", "<tool_call>{}"), (Vec::new(), "{}".to_owned()), "it is cut");
         let json = "<tool_call>{\"name\": \"f\"}</tool_call>";
-        assert_eq!(parsed("glm45", json), (Vec::new(), json["<tool_call>".len()..].to_owned()), "it is no call");
+        assert_eq!(parsed("glm45", json), (Vec::new(), json["<tool_call>".len()..].to_owned()), "it is not a call");
     }
 }

@@ -2,7 +2,7 @@
 
 /// A part of an answer.
 pub(super) enum CallEvent<'a> {
-    /// Text that is no part of a call.
+    /// Text that is not part of a call.
     Text(&'a str),
     /// A call of the tool with this name.
     Call(String),

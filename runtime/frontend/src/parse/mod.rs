@@ -215,7 +215,7 @@ mod tests {
             let (parts, tokens) = parts(parser(Some("qwen3"), true, 9, "hi"), answer, count);
             assert_eq!(parts, expected, "{count} tokens at a time");
             let alone = Tokenizer::builtin().encode("Let me see.", false).expect("it has tokens").len();
-            assert_eq!(tokens, alone, "marks and line breaks around reasoning are no tokens of it");
+            assert_eq!(tokens, alone, "marks and line breaks around reasoning are not tokens of it");
         }
     }
 

@@ -18,7 +18,7 @@ enum Mode {
     Calls,
     /// Behind the list.
     End,
-    /// The answer is no list, or the list is over.
+    /// The answer is not a list, or the list is over.
     Text,
 }
 
@@ -293,7 +293,7 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// The next character that is no white space, which stays.
+    /// The next character that is not white space, which stays.
     fn next(&mut self) -> Result<char, Stop> {
         self.rest = self.rest.trim_start();
         self.rest.chars().next().ok_or(Stop::Partial)

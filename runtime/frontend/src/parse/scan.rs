@@ -92,7 +92,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The next character that is no space, which stays.
+    /// The next character that is not a space, which stays.
     fn next(&mut self) -> Result<char, Stop> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.chars().next().ok_or(Stop::Partial)

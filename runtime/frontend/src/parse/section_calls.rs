@@ -36,7 +36,7 @@ impl SectionCalls {
         while self.step(&mut out) {}
     }
 
-    /// As in vLLM, a mark within the section that is cut is no text, but a name is.
+    /// As in vLLM, a mark within the section that is cut is not text, but a name is.
     pub(super) fn finish(self, mut out: impl FnMut(CallEvent<'_>)) {
         let end = match self.mode {
             Mode::Text | Mode::Broken => self.buffer.len(),

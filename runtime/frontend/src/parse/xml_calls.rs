@@ -13,7 +13,7 @@ enum Mode {
     Text,
     /// Behind the start of a call, or of several between the same marks.
     Call,
-    /// Behind a call: white space before the next one is no text.
+    /// Behind a call: white space before the next one is not text.
     Between,
     /// After something that looked like a call and is none: the rest is text.
     Broken,
@@ -89,7 +89,7 @@ impl XmlCalls {
     }
 }
 
-/// The tools and arguments between the marks of a call; none if it is no call.
+/// The tools and arguments between the marks of a call; none if it is not a call.
 fn calls(form: &XmlForm, types: &ArgumentTypes, text: &str) -> Option<Vec<(String, String)>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();

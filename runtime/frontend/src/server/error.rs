@@ -32,7 +32,7 @@ const INVALID: ErrorKind = ErrorKind {
 const MALFORMED: ErrorKind = ErrorKind {
     status: StatusCode::BAD_REQUEST,
     name: "Bad Request",
-    meaning: "the body is no request: no JSON, or a field of another type",
+    meaning: "the body is not a request: no JSON, or a field of another type",
 };
 const NOT_FOUND: ErrorKind = ErrorKind {
     status: StatusCode::NOT_FOUND,
@@ -84,7 +84,7 @@ impl ApiError {
         Self::new(&INVALID, message)
     }
 
-    /// A body that is no request at all.
+    /// A body that is not a request at all.
     #[must_use]
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(&MALFORMED, message)

@@ -1,6 +1,6 @@
 //! Names of columns, out of the declaration of a table.
 
-/// First words of parts of a declaration that are no columns.
+/// First words of parts of a declaration that are not columns.
 const CONSTRAINTS: &[&str] = &["CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN"];
 
 /// The names of the columns that a `CREATE TABLE` declares, in their order.

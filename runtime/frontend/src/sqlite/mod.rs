@@ -94,7 +94,7 @@ mod tests {
         let mut read = Vec::new();
         rows(DATABASE, "Rows", ["words", "NUMBER", "late"], |[words, number, late]| {
             assert_eq!(late, Field::Null);
-            let Field::Integer(number) = number else { panic!("{number:?} is no number") };
+            let Field::Integer(number) = number else { panic!("{number:?} is not a number") };
             read.push((words.text().expect("a text").to_owned(), number));
             Ok(())
         })

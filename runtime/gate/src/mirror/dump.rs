@@ -3,7 +3,7 @@
 //! Streams follow each other, or are mixed and told apart by the ids of their chunks. A number
 //! before a line is its time: seconds since the request was sent, as `ts -s %.s` writes them. With
 //! response headers a request is named by `x-request-id`, else by its chunks, else by its place.
-//! A body that is no stream is the whole answer.
+//! A body that is not a stream is the whole answer.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -145,7 +145,7 @@ impl Dump {
         Ok(None)
     }
 
-    /// A body that is no stream: an error, or the whole answer.
+    /// A body that is not a stream: an error, or the whole answer.
     fn body(
         &mut self,
         text: &str,

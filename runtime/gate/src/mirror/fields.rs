@@ -10,7 +10,7 @@ pub(super) const UNITS: [(&str, f64); 4] = [("_ns", 1.0), ("_us", 1e3), ("_ms", 
 /// No request lasts longer: 31 years.
 const MAX_NS: f64 = 1e18;
 
-/// The label of a name; none if it is no label.
+/// The label of a name; none if it is not a label.
 pub(super) fn label<'o, 'a>(observation: &'o mut Observation<'a>, name: &str) -> Option<&'o mut Option<Text<'a>>> {
     Some(match name {
         "model" => &mut observation.model,

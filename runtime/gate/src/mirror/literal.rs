@@ -110,7 +110,7 @@ impl Parser<'_> {
                 'r' => '\r',
                 _ if digits > 0 => {
                     let hex: String = characters.by_ref().take(digits).map(|(_, digit)| digit).collect();
-                    // Half a pair of surrogates is no character.
+                    // Half a pair of surrogates is not a character.
                     char::from_u32(u32::from_str_radix(&hex, 16).ok()?).unwrap_or(char::REPLACEMENT_CHARACTER)
                 }
                 other => other,

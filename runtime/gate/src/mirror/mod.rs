@@ -237,7 +237,7 @@ fn length(tokens: u64) -> String {
     format!("length {tokens}")
 }
 
-/// The first byte of a stream that is no blank, and the stream from its beginning.
+/// The first byte of a stream that is not a blank, and the stream from its beginning.
 fn peek_first<R: BufRead>(mut reader: R, name: &str) -> Result<(Option<u8>, impl BufRead + use<R>), GateError> {
     let unreadable = |source| GateError::Read { name: name.to_owned(), source };
     let (mut blank, mut first) = (Vec::new(), None);

@@ -17,7 +17,7 @@ use crate::observation::Observation;
 /// Columns of a latency.
 pub(super) const LATENCIES: [&str; 4] = ["latency_ns", "latency_us", "latency_ms", "latency_s"];
 
-/// Columns that are no times.
+/// Columns that are not times.
 const PLAIN: [&str; 21] = [
     "request_id",
     "content",

@@ -22,7 +22,7 @@ impl<R: BufRead> ObservationReader<R> {
     /// The next observation, checked, and its line.
     ///
     /// # Errors
-    /// When a line cannot be read, is no observation, or contradicts itself.
+    /// When a line cannot be read, is not an observation, or contradicts itself.
     pub fn next_observation(&mut self) -> Result<Option<(u64, Observation<'_>)>, GateError> {
         let Self { lines, name } = self;
         let row = lines.next_row().map_err(|error| of_line(name, error))?;

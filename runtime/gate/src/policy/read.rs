@@ -72,7 +72,7 @@ impl Policy {
     /// Reads the text of a policy file. `file` is what errors call it.
     ///
     /// # Errors
-    /// When it is no policy, or a limit can never hold.
+    /// When it is not a policy, or a limit can never hold.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
         let parsed: File = toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);

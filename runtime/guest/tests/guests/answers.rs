@@ -132,7 +132,7 @@ fn trouble_takes_the_place_of_any_bad_number_and_of_no_good_one() {
     for bad in ["nan", "inf", "-1", "2e18"] {
         let step = format!("(f64.const {bad})");
         let mut model = Bodies { trouble: words, ..Bodies::of_step(&step) }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it is no duration");
+        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it is not a duration");
         assert_eq!(text, "latency model `hostile` failed: in `price`: `factor` i");
         let again = price(model.as_mut(), 1, u64::MAX).expect_err("it is gone");
         assert!(again.contains("it had failed before: `factor` i"), "{again}");
@@ -148,7 +148,7 @@ fn a_guest_that_fails_in_its_trouble_is_reported_by_its_number() {
     let outside = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const -1)) (i32.const 48)";
     for trouble in [LOOP, "(unreachable)", "(drop (memory.grow (i32.const 131072))) (unreachable)", huge, outside] {
         let mut model = Bodies { trouble, ..Bodies::of_step("(f64.const nan)") }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("a NaN is no duration");
+        let text = price(model.as_mut(), 1, u64::MAX).expect_err("a NaN is not a duration");
         assert!(text.contains("starting at 1000 ns at NaN ns, which is not a number; a duration is"), "{text}");
     }
 }

@@ -132,7 +132,7 @@ fn actions_that_cannot_be_are_named() {
         assert!(text.contains(expected), "{text}");
         assert!(text.ends_with("the SDK makes them of a `FaultAction`"), "{text}");
     }
-    let text = answered(&[1, 2]).expect_err("it is no whole action");
+    let text = answered(&[1, 2]).expect_err("it is not a whole action");
     assert!(text.contains("it answered 2 words, but an action has 3"), "{text}");
 }
 

@@ -24,8 +24,8 @@ impl Kept {
     }
 }
 
-/// Prices one step with a guest of 0.2 that does `body` first, and gives what it
-/// told and what came of it.
+/// Prices one step with a guest of 0.2 that does `body` first, and returns its telemetry and the
+/// result.
 fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
     let text = format!("{body} {}", answer(&["5"]));
     let module = GuestModule::from_bytes("teller", &Bodies::of_price(&text).component_0_2(), limits).expect("it loads");
@@ -111,7 +111,7 @@ fn texts_that_are_none_or_too_long_to_copy_end_the_instance() {
         "(i32.store8 (i32.const 600) (i32.const 255)) (call $log (i32.const 600) (i32.const 1))",
         Limits::default(),
     );
-    assert!(priced.expect_err("it is no text").contains("it trapped"), "no text");
+    assert!(priced.expect_err("it is not text").contains("it trapped"), "no text");
 }
 
 #[test]

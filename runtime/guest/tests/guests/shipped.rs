@@ -1,4 +1,4 @@
-//! The shipped guests that are no latency models, through the real host.
+//! The shipped guests that are not latency models, through the real host.
 
 use std::collections::BTreeMap;
 

@@ -202,7 +202,7 @@ fn packets_decode_to_balanced_slices_with_known_names() {
             }
             INSTANT => instants += 1,
             COUNTER => counters += 1,
-            other => panic!("{other} is no type of event"),
+            other => panic!("{other} is not a type of event"),
         }
         assert!(tracks.contains(&track), "tracks are described before they are used");
     }

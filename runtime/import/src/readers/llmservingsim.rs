@@ -3,7 +3,7 @@
 //! A run is a folder with `meta.json` and `requests.jsonl`. Its arrivals are on
 //! the clock of the sender and everything after on that of the engine, which
 //! nothing ties together; so a request counts as arrived when the engine queued
-//! it. `timeseries.csv` holds samples once a second, which are no steps, and is
+//! it. `timeseries.csv` holds samples once a second, which are not steps, and is
 //! not imported.
 
 use std::io::BufRead;

@@ -38,7 +38,7 @@ fn gathered(
         lines.push(line);
         Ok(())
     })?;
-    let CaptureLine::Meta(meta) = &lines[0] else { panic!("the first line is no meta line") };
+    let CaptureLine::Meta(meta) = &lines[0] else { panic!("the first line is not a meta line") };
     let requests = lines.iter().filter_map(|line| match line {
         CaptureLine::Request(request) => Some((**request).clone()),
         _ => None,

@@ -331,7 +331,7 @@ fn media_salt(salt: u64, marks: &[(u32, u64)]) -> u64 {
 }
 
 /// The tenant of a request: its `cache_salt`, which separates tenants, or else
-/// the number of its adapter, or else 0. A salt that is no number counts by its
+/// the number of its adapter, or else 0. A salt that is not a number counts by its
 /// hash.
 pub(crate) fn tenant_of(keys: &BlockKeys) -> u64 {
     match (&keys.cache_salt, &keys.lora) {

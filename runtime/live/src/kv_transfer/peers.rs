@@ -216,7 +216,7 @@ mod tests {
         for host in ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST", "10.0.0.7"] {
             assert!(allowed.contains(host), "{host}");
         }
-        // The short forms that resolvers know are no way around the list.
+        // The short forms that resolvers know are not a way around the list.
         for host in ["10.0.0.8", "prefill-0", "169.254.169.254", "2852039166", "0xa9fea9fe", "0.0.0.0"] {
             assert!(!allowed.contains(host), "{host}");
         }

@@ -111,7 +111,7 @@ fn a_corrupt_message_differs_in_one_byte() {
     assert_eq!(restores.len(), 1, "{restores:?}");
 }
 
-/// Ends that are no part of a step, and answers of utility calls, go over the
+/// Ends that are not part of a step, and answers of utility calls, go over the
 /// same connection.
 #[test]
 fn nothing_overtakes_a_late_message() {

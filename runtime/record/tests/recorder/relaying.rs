@@ -77,7 +77,7 @@ fn frames_of_tensors_pass_byte_for_byte() {
     chain.end();
 }
 
-/// Calls and their results pass, and are no steps.
+/// Calls and their results pass, and are not steps.
 #[test]
 fn calls() {
     let mut chain = chain(ONE);

@@ -65,7 +65,7 @@ impl<'a> Pictures<'a> {
             OutFile::Csv => self.write_table(out, TableFormat::Csv),
             OutFile::Parquet => self.write_table(out, TableFormat::Parquet),
             OutFile::Report | OutFile::Requests | OutFile::Steps | OutFile::Trace | OutFile::Guests => {
-                unreachable!("{file} is no file for people")
+                unreachable!("{file} is not a file for people")
             }
         }
     }

@@ -120,7 +120,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         let report = execute_draw(context, config, redrawn(config, drawn, draw), draw)?;
         let done = 1 + done[task.run].fetch_add(1, Ordering::Relaxed);
         context.reporter.drawn(&config.name, done, context.options.uncertainty);
-        // Half a run is no sample of whole ones.
+        // Half a run is not a sample of whole ones.
         Ok((!report.partial).then(|| Simulated::Draw(Box::new(DrawnRun::new(report, &watched)))))
     };
     // In real time runs would be each other's load.

@@ -110,7 +110,7 @@ fn elements<T>(array: &Array, read: impl Fn(&rhai::Dynamic) -> Result<T, String>
     numbered.map(|(index, value)| read(value).map_err(|text| format!("element {}: {text}", index + 1))).collect()
 }
 
-/// Registers a function that takes one value that is no map.
+/// Registers a function that takes one value that is not a map.
 fn with_value<A: Clone + Send + Sync + 'static, T: Clone + Send + Sync + 'static>(
     engine: &mut Engine,
     name: &'static str,

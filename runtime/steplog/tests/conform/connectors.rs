@@ -104,7 +104,7 @@ fn take_one(value: &mut Value) -> bool {
     one_less > 0
 }
 
-/// Answers and reports are no decisions, but changing one changes a decision.
+/// Answers and reports are not decisions, but changing one changes a decision.
 #[test]
 fn answers_and_reports() {
     for case in SCRIPTED {

@@ -161,7 +161,7 @@ fn arguments_of_a_live_engine() {
     refused_args(&json!({ "speculative_config": by_batch }), &["num_speculative_tokens_per_batch_size"]);
 }
 
-/// Arguments that change nothing are no reason to refuse.
+/// Arguments that change nothing are not a reason to refuse.
 #[test]
 fn arguments_that_are_off() {
     let copy = CaseCopy::of(LIVE);

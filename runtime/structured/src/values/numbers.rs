@@ -8,7 +8,7 @@ use crate::schema::Schema;
 /// Distance of the bounds of a number where only one is given, or none.
 const USUAL_RANGE: f64 = 1_000.0;
 
-/// Beyond this, hundredths are no whole numbers any more.
+/// Beyond this, hundredths are no longer whole numbers.
 const EXACT_MAX: f64 = 1e13;
 
 /// Bounds where the schema has none.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-/// Longest event; longer ones are no part of a text completion.
+/// Longest event; longer ones are not part of a text completion.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// Cuts bytes into the data of events.

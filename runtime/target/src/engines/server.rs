@@ -69,7 +69,7 @@ const COMPLETIONS: &str = "/v1/completions";
 /// meets none, unless a rule names its path.
 ///
 /// # Errors
-/// Names the first text that is no client fault.
+/// Names the first text that is not a client fault.
 pub(crate) fn client_faults(target: &ServeTarget) -> Result<Vec<ClientFault>, TargetError> {
     let of_completions = |text: &str| {
         let is_placed = text.contains("path=") || text.starts_with("refuse");

@@ -83,7 +83,7 @@ impl Target {
 }
 
 impl FittedDraws {
-    /// None for a model without a covariance, and for one that is no covariance.
+    /// None for a model without a covariance, and for one that is not a covariance.
     #[must_use]
     pub fn new(model: ModelFile) -> Option<Self> {
         let uncertainty = &model.uncertainty;
@@ -140,7 +140,7 @@ impl FittedDraws {
                 Target::LaunchPerRequest => model.overheads.launch_per_request_ns = value.round() as u64,
             }
         }
-        // A price of nothing at all is no price: then the estimate stands.
+        // A price of nothing at all is not a price: then the estimate stands.
         model.step = model.step.with_coefficients(coefficients).unwrap_or(model.step);
         model
     }

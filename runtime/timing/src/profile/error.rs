@@ -69,7 +69,7 @@ pub struct PointsProblem {
 pub enum ProfileError {
     /// The path holds none of the known layouts.
     #[error(
-        "`{path}` is no planner profile: give a .npz file, a folder with prefill.npz and \
+        "`{path}` is not a planner profile: give a .npz file, a folder with prefill.npz and \
          decode.npz, or a profiler folder with selected_prefill_interpolation/raw_data.npz and \
          selected_decode_interpolation/raw_data.npz"
     )]

@@ -17,7 +17,7 @@ impl Column {
         PointsProblem { array, fault }
     }
 
-    /// Reports a value that is no finite number of at least 0, and a wrong length.
+    /// Reports a value that is not a finite number of at least 0, and a wrong length.
     fn check(&self, expected: Option<(usize, String)>, problems: &mut Vec<PointsProblem>) {
         let count = self.values.len();
         if let Some((expected, why)) = expected

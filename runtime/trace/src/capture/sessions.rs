@@ -37,7 +37,7 @@ impl TurnTimes {
 /// Finds the turn before each request of a named session.
 ///
 /// A request is a turn of one that ended before it arrived: of those that have
-/// no next turn yet, the one that ended last. Requests that overlap are no turns
+/// no next turn yet, the one that ended last. Requests that overlap are not turns
 /// of each other; the later one starts at its own arrival.
 #[derive(Debug, Default)]
 pub struct NamedSessions<'a> {

@@ -40,11 +40,11 @@ fn invalid_sizes_are_named() {
     assert!(error(GeometryInput { ranks: 3, ..input }).contains("8 KV heads cannot be divided among 3"));
     assert!(error(GeometryInput { slice_bytes: u32::MAX, ..input }).contains("smaller than 4 GiB"));
     let wanted = "expected a multiple of 32 (2 layers x K and V x 8 KV heads)";
-    assert!(input.with_block_bytes(100).expect_err("it is no multiple").to_string().contains(wanted));
+    assert!(input.with_block_bytes(100).expect_err("it is not a multiple").to_string().contains(wanted));
     assert_eq!(input.with_block_bytes(3200).map(|input| input.slice_bytes), Ok(100));
     let latent = GeometryInput { kv_heads: 1, regions: Regions::Latent, ..input };
     let wanted = "expected a multiple of 2 (2 layers x a latent vector x 1 KV heads)";
-    assert!(latent.with_block_bytes(101).expect_err("it is no multiple").to_string().contains(wanted));
+    assert!(latent.with_block_bytes(101).expect_err("it is not a multiple").to_string().contains(wanted));
 }
 
 #[test]

@@ -99,7 +99,7 @@ struct Mailbox {
 
 impl LocalLink {
     /// A link of the engine `rank`, which waits by a [`super::Waiter`] with this
-    /// `waker`. At most `max_waiting` requests wait in its mailbox; 0 is no limit.
+    /// `waker`. At most `max_waiting` requests wait in its mailbox; 0 means no limit.
     #[must_use]
     pub fn new(rank: u16, waker: Waker, max_waiting: u32, sink: LocalSink) -> Self {
         let max_waiting = if max_waiting == 0 { usize::MAX } else { max_waiting as usize };

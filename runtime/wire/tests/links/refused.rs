@@ -11,7 +11,7 @@ use super::*;
 /// Starts a link that must fail and returns why.
 fn refused(address: &str, rank: u16, timeout: Duration) -> String {
     let config = EngineLinkConfig { timeout, ..EngineLinkConfig::new(address, rank) };
-    let Err(error) = EngineGreeting::hello(&Transport::new(), config) else { panic!("{address} is no frontend") };
+    let Err(error) = EngineGreeting::hello(&Transport::new(), config) else { panic!("{address} is not a frontend") };
     error.to_string()
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Nil is no value of an optional field of its own.
+/// Nil is not a value of an optional field of its own.
 pub(crate) fn something() -> impl Strategy<Value = Value> {
     value().prop_filter("nil is absence", |value| *value != Value::Nil)
 }

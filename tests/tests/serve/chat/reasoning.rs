@@ -52,7 +52,10 @@ fn a_budget_ends_the_reasoning() {
     let tokens = |body: &Value| body["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64();
     let short = ask(json!(5)).body;
     let (short_text, whole_text) = (reasoning(&short), reasoning(&whole));
-    assert!(!short_text.is_empty() && whole_text.starts_with(&short_text), "{short_text} is no start of {whole_text}");
+    assert!(
+        !short_text.is_empty() && whole_text.starts_with(&short_text),
+        "{short_text} is not the start of {whole_text}"
+    );
     assert!(tokens(&short) < tokens(&whole) && tokens(&short) <= Some(7), "{short}");
     assert_eq!(short["choices"][0]["message"]["content"], whole["choices"][0]["message"]["content"]);
     assert_eq!(reasoning(&ask(json!(0)).body), "");

@@ -161,7 +161,7 @@ fn requests_end_when_they_are_aborted_or_cancelled() {
     let ids = ["unknown", "one"].map(str::to_owned).to_vec();
     let _: Nothing = client.call("Abort", AbortRequest { request_ids: ids }).expect("it is answered");
     let end = loop {
-        match aborted.next().expect("an abort is no error").expect("its end comes first") {
+        match aborted.next().expect("an abort is not an error").expect("its end comes first") {
             Answer::Chunk(_) => {}
             Answer::Complete(complete) => break complete,
         }
@@ -203,7 +203,7 @@ fn what_is_wrong_has_a_code_and_a_text() {
     assert_eq!((unknown.code(), unknown.message()), (Code::Unimplemented, "unknown method `GetLoads`"));
     // A message that is none: a text in the place of a number of tokens.
     let broken = Health { healthy: true, message: "\u{1}".to_owned() };
-    let status = client.call::<_, Nothing>("Generate", broken).expect_err("it is no request");
+    let status = client.call::<_, Nothing>("Generate", broken).expect_err("it is not a request");
     assert_eq!(status.code(), Code::Internal, "{status:?}");
     // The connection is as good as before.
     assert!(client.generated(request(1)).is_ok());

@@ -151,7 +151,7 @@ fn a_file_of_llm_d_inference_sim_is_read() {
     assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("org/model"), &json!(256)));
 }
 
-/// A model folder is no part of these checks, but names metrics.
+/// A model folder is not part of these checks, but names metrics.
 #[test]
 fn metrics_have_the_first_name_of_the_model() {
     let Some(model) = frontend_model() else { return };

@@ -74,7 +74,7 @@ fn a_certificate_is_read_again_when_it_changes() {
     authority.sign("localhost", "server");
     let second = of_server().1;
     assert_ne!(second, first);
-    // What is no certificate is told, and the one before stays.
+    // An invalid certificate is reported, and the one before stays.
     std::fs::write(&files.certificate, "no certificate").expect("a temporary folder is writable");
     assert_eq!(of_server().1, second);
     wait_until("the log tells it", || serve.log().contains("the changed certificate is not used"));

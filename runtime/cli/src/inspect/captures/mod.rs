@@ -95,7 +95,7 @@ fn refused(error: &ImportError) -> Exit {
 
 fn not_written(error: &OutputError) -> Exit {
     if error.is_broken_pipe() {
-        // A reader that has seen enough, such as `head`, is no failure.
+        // A reader that has seen enough, such as `head`, is not a failure.
         return Exit::Passed;
     }
     print_error(error, error.hint());

@@ -203,7 +203,7 @@ impl KvGroups {
 
 /// Blocks of the longest hit of a window that needs `needed` blocks in a row, and how many of them
 /// lie before these: the latest run that is long enough, or else as many as are held from the start.
-/// A run ends where `is_aligned`. If `drops`, it must have one block more, which is no part of the hit.
+/// A run ends where `is_aligned`. If `drops`, it must have one block more, which is not part of the hit.
 fn window_hit(
     most_blocks: usize,
     needed: usize,

@@ -4,7 +4,7 @@ use super::offloading::{EvictionPolicy, OffloadingOptions};
 use crate::config::error::ConfigError;
 
 /// A tier that the engines of a pool share, with the bandwidths of all of them together. The
-/// bandwidths of [`KvTiersConfig`] are those of one engine then. None is no limit.
+/// bandwidths of [`KvTiersConfig`] are those of one engine then. None means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTier {
     /// Of all writes.

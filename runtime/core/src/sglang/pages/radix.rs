@@ -354,7 +354,7 @@ impl RadixCache {
         }
         assert_eq!(pages as u32, self.num_pages);
         assert_eq!(evictable as u32, self.num_evictable_pages);
-        assert_eq!(leaves, self.evictable_leaves.len(), "something that is no leaf is to be evicted");
+        assert_eq!(leaves, self.evictable_leaves.len(), "something that is not a leaf is to be evicted");
     }
 }
 

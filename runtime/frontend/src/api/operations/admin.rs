@@ -51,7 +51,7 @@ fn invalid(key: &str, reason: &str) -> ApiError {
     ApiError::invalid(format!("Failed to deserialize query string: {key}: {reason}"))
 }
 
-/// A text without its percent signs; what is no text afterwards stays as it was.
+/// A text without its percent signs; what is not text afterwards stays as it was.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -128,7 +128,7 @@ async fn server_info(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> 
         const SECRETS: [&str; 6] = ["KEY", "SECRET", "TOKEN", "PASSWORD", "CREDENTIAL", "AUTH"];
         name.starts_with("VLLM_") && !SECRETS.iter().any(|secret| name.contains(secret))
     };
-    // Variables that are no text are none of vLLM's.
+    // Variables that are not text are none of vLLM's.
     let variables =
         std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
     let vllm_env: BTreeMap<String, String> = variables.filter(|(name, _)| is_public(name)).collect();

@@ -146,7 +146,7 @@ impl PairOptions {
     }
 }
 
-/// Tokens of a text at most; 0 is no limit.
+/// Tokens of a text at most; 0 means no limit.
 fn limit(model: &Model, asked: i64, name: &'static str) -> Result<Option<usize>, ApiError> {
     let longest = model.max_model_len;
     match usize::try_from(asked) {

@@ -284,7 +284,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// The engine that the header names; as in vLLM, one that is no number names none.
+/// The engine that the header names; as in vLLM, one that is not a number names none.
 pub(super) fn rank_of(headers: &HeaderMap) -> Option<u32> {
     header(headers, "x-data-parallel-rank").and_then(|text| text.parse().ok())
 }

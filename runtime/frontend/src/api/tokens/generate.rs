@@ -78,7 +78,7 @@ pub(in crate::api) struct GenerateRequest {
     cache_hit_threshold: Option<f64>,
     features: Option<Features>,
     return_token_ids: Option<bool>,
-    // Unknown fields are passed over, and lists are no requests.
+    // Unknown fields are passed over, and lists are not requests.
     #[serde(flatten)]
     _other: BTreeMap<String, IgnoredAny>,
 }

@@ -18,7 +18,7 @@ impl<R: BufRead> Documents<R> {
     }
 
     /// The next document, with the 1-based line that it starts on; `None` at the end. A document
-    /// that is cut off, or is no object, is returned as far as it goes.
+    /// that is cut off, or is not an object, is returned as far as it goes.
     pub(super) fn next(&mut self) -> Result<Option<(u32, &[u8])>, LineError> {
         self.text.clear();
         let mut nesting = Nesting::default();

@@ -35,7 +35,7 @@ pub const MAX_NAME_BYTES: usize = 4096;
 /// Longest notice.
 pub const MAX_NOTICE_BYTES: usize = 128 << 10;
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The opening is that of something else.
