@@ -9,27 +9,17 @@ written here, in the shapes of published ones.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
-import os
-import re
-import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 import model_memory
 import torch
 import vllm.distributed.parallel_state as parallel
+from model_memory import build, weight_bytes
 from vllm.config import set_current_vllm_config
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader.utils import initialize_model
-from vllm.platforms import current_platform
-from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
-from vllm.v1.worker.worker_base import get_supported_kv_cache_layouts
 
 
 def head(hidden: int, heads: int, kv_heads: int, width: int, vocabulary: int, **more: object) -> dict[str, object]:
@@ -89,14 +79,6 @@ CASES = (
 VARIANTS = ((1, "auto", 3), (2, "auto", 1), (8, "fp8", 3))
 
 
-def build(config: object, **more: object) -> torch.nn.Module:
-    torch.set_default_dtype(more["model_config"].dtype)
-    with torch.device("meta"), model_memory.WithoutDevice():
-        model = initialize_model(config, **more)
-    torch.set_default_dtype(torch.float32)
-    return model
-
-
 def drafter_of(config: object, speculative: object) -> torch.nn.Module:
     """The drafter's model, as its proposer makes it."""
     if speculative.method != "draft_model":
@@ -109,11 +91,6 @@ def drafter_of(config: object, speculative: object) -> torch.nn.Module:
         return build(own, model_config=speculative.draft_model_config, prefix="draft_model")
 
 
-def weight_bytes(model: torch.nn.Module, left_out: str = "$^") -> int:
-    weights = ((name, weight) for name, weight in model.named_parameters() if not re.search(left_out, name))
-    return sum(weight.numel() * weight.element_size() for _, weight in weights)
-
-
 def shared_weights(method: str, drafter: torch.nn.Module) -> str:
     """Names of the drafter's weights for which the model's own are used (`load_eagle_model`), where the checkpoint of a
     head has neither the embedding nor, for the same tokens, an output head."""
@@ -124,40 +101,14 @@ def shared_weights(method: str, drafter: torch.nn.Module) -> str:
 
 
 def record(path: Path, tensor: int, dtype: str, speculative: dict[str, object]) -> dict[str, object]:
-    args = EngineArgs(
-        model=str(path),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        kv_cache_dtype=dtype,
-        enforce_eager=True,
-        max_num_batched_tokens=8192,
-        max_num_seqs=1024,
-        tensor_parallel_size=tensor,
-        speculative_config=speculative,
-    )
-    config = args.create_engine_config()
+    config = model_memory.config_of(path, tensor, kv_cache_dtype=dtype, speculative_config=speculative)
     with set_current_vllm_config(config):
         parallel._TP.world_size = tensor
         model = build(config, model_config=config.model_config)
         drafter = drafter_of(config, config.speculative_config)
-    current_platform.update_block_size_for_backend(config)
-    specs = get_kv_cache_spec(config)
-    layers = config.compilation_config.static_forward_context.values()
-    backends = list({layer.get_attn_backend(): None for layer in layers if hasattr(layer, "get_attn_backend")})
-    names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
-    resolve_kv_cache_layout(config, [names], specs.values())
+    specs = model_memory.layer_specs(config)
     groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
-    pools = []
-    for gib in model_memory.MEMORIES:
-        memory = int(gib * model_memory.GIB)
-        try:
-            with contextlib.redirect_stderr(None):
-                made = kv_cache_utils.get_kv_cache_configs(config, [dict(specs)], [memory])[0]
-            pools.append({"bytes": memory, "blocks": made.num_blocks})
-        except ValueError as error:
-            longest = re.search(r"model length is (\d+)", str(error))
-            pools.append({"bytes": memory, "longest": int(longest[1]) if longest else 0})
-    inner = drafter.get_language_model() if hasattr(drafter, "get_language_model") else drafter
+    inner = model_memory.language_of(drafter)
     method = config.speculative_config.method
     return {
         "max_model_len": config.model_config.max_model_len,
@@ -169,7 +120,7 @@ def record(path: Path, tensor: int, dtype: str, speculative: dict[str, object]) 
             for group in groups
         ],
         "bytes_per_block": kv_cache_utils._pool_bytes_per_block(config, groups),
-        "pools": pools,
+        "pools": model_memory.pools_of(config, specs),
     }
 
 
@@ -202,10 +153,7 @@ def main() -> None:
                         speculative["model"] = folder
                     case |= record(options.configs / name, tensor, dtype, speculative)
             except Exception as error:  # noqa: BLE001
-                if "TRACE" in os.environ:
-                    traceback.print_exc(file=sys.stderr)
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                case |= {"refused": f"{type(error).__name__}: {error}"[:300], "where": f"{Path(where.filename).name}:{where.lineno}"}
+                case |= model_memory.refusal(error)
             print(json.dumps(case), flush=True)
             parallel._TP.world_size = 1
             gc.collect()

@@ -43,8 +43,6 @@ GIB = 1 << 30
 MEMORIES = (1, 9.7, 60)
 #: GPUs that share a layer, and data type of the KV cache.
 VARIANTS = ((1, "auto"), (1, "fp8"), (2, "auto"), (8, "auto"), (8, "fp8"))
-
-
 #: GPUs that share a layer, stages of the layers, and GPUs that share each sequence.
 SPLITS = ((1, 2, 1), (2, 3, 1), (1, 4, 1), (8, 1, 2), (8, 2, 4))
 
@@ -89,27 +87,43 @@ def language_of(model: torch.nn.Module) -> torch.nn.Module:
     return model.get_language_model() if hasattr(model, "get_language_model") else model
 
 
-def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
-    """What one model is given."""
-    options = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024, "tensor_parallel_size": tensor}
+def build(config: VllmConfig, **more: object) -> torch.nn.Module:
+    """A model without weights."""
+    torch.set_default_dtype(more["model_config"].dtype)
+    with torch.device("meta"), WithoutDevice():
+        model = initialize_model(config, **more)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def config_of(path: Path, tensor: int, **more: object) -> VllmConfig:
+    """The configuration of an engine on an H100."""
     args = EngineArgs(
-        model=str(path), skip_tokenizer_init=True, load_format="dummy", kv_cache_dtype=dtype, enforce_eager=True, **options
+        model=str(path), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, max_num_batched_tokens=8192,
+        max_num_seqs=1024, tensor_parallel_size=tensor, **more,
     )
-    config = args.create_engine_config()
-    with set_current_vllm_config(config):
-        parallel._TP.world_size = tensor
-        torch.set_default_dtype(config.model_config.dtype)
-        with torch.device("meta"), WithoutDevice():
-            model = initialize_model(config, model_config=config.model_config)
-        torch.set_default_dtype(torch.float32)
-    language = language_of(model)
+    return args.create_engine_config()
+
+
+def weight_bytes(model: torch.nn.Module, left_out: str = "$^") -> int:
+    """Bytes of the weights whose names do not match `left_out`."""
+    weights = ((name, weight) for name, weight in model.named_parameters() if not re.search(left_out, name))
+    return sum(weight.numel() * weight.element_size() for _, weight in weights)
+
+
+def layer_specs(config: VllmConfig) -> dict[str, KVCacheSpec]:
+    """The KV of each layer of the models that were built, in the layout that vLLM chooses."""
     current_platform.update_block_size_for_backend(config)
     specs = get_kv_cache_spec(config)
     layers = config.compilation_config.static_forward_context.values()
     backends = list({layer.get_attn_backend(): None for layer in layers if hasattr(layer, "get_attn_backend")})
     names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
     resolve_kv_cache_layout(config, [names], specs.values())
-    groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
+    return dict(specs)
+
+
+def pools_of(config: VllmConfig, specs: dict[str, KVCacheSpec]) -> list[dict[str, int]]:
+    """The blocks that each of `MEMORIES` holds, or the longest sequence where one of the model does not fit."""
     pools = []
     for gib in MEMORIES:
         memory = int(gib * GIB)
@@ -121,35 +135,42 @@ def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
             # vLLM says how long a sequence would fit.
             longest = re.search(r"model length is (\d+)", str(error))
             pools.append({"bytes": memory, "longest": int(longest[1]) if longest else 0})
+    return pools
+
+
+def refusal(error: Exception) -> dict[str, str]:
+    """The reason and the place of a case that vLLM refuses."""
+    if "TRACE" in os.environ:
+        traceback.print_exc(file=sys.stderr)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return {"refused": f"{type(error).__name__}: {error}"[:300], "where": f"{Path(where.filename).name}:{where.lineno}"}
+
+
+def record(path: Path, tensor: int, dtype: str) -> dict[str, object]:
+    """The memory of one model."""
+    config = config_of(path, tensor, kv_cache_dtype=dtype)
+    with set_current_vllm_config(config):
+        parallel._TP.world_size = tensor
+        model = build(config, model_config=config.model_config)
+    specs = layer_specs(config)
+    groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
     return {
         "max_model_len": config.model_config.max_model_len,
-        "weight_bytes": sum(weight.numel() * weight.element_size() for weight in language.parameters()),
+        "weight_bytes": weight_bytes(language_of(model)),
         "groups": [group_of(group.kv_cache_spec, len(group.layer_names)) for group in groups],
         "bytes_per_block": kv_cache_utils._pool_bytes_per_block(config, groups),
-        "pools": pools,
+        "pools": pools_of(config, specs),
     }
 
 
 def record_split(path: Path, tensor: int, stages: int, ranks: int) -> dict[str, object]:
     """What each stage of one model is given: its bytes of weights and of a block, and the blocks of all."""
-    args = EngineArgs(
-        model=str(path), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, max_num_batched_tokens=8192,
-        max_num_seqs=1024, tensor_parallel_size=tensor,
-    )
-    config = args.create_engine_config()
+    config = config_of(path, tensor)
     with set_current_vllm_config(config):
         parallel._TP.world_size = tensor
-        torch.set_default_dtype(config.model_config.dtype)
-        with torch.device("meta"), WithoutDevice():
-            model = initialize_model(config, model_config=config.model_config)
-        torch.set_default_dtype(torch.float32)
+        model = build(config, model_config=config.model_config)
     language = language_of(model)
-    current_platform.update_block_size_for_backend(config)
-    specs = get_kv_cache_spec(config)
-    layers = config.compilation_config.static_forward_context.values()
-    backends = list({layer.get_attn_backend(): None for layer in layers if hasattr(layer, "get_attn_backend")})
-    names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
-    resolve_kv_cache_layout(config, [names], specs.values())
+    specs = layer_specs(config)
     # Now that there is the whole model: one process has it, not a GPU for each part.
     config.parallel_config.pipeline_parallel_size = stages
     config.parallel_config.decode_context_parallel_size = ranks
@@ -207,9 +228,7 @@ def main() -> None:
             try:
                 case |= record_split(path, tensor, stages, ranks)
             except Exception as error:  # noqa: BLE001
-                if "TRACE" in os.environ:
-                    traceback.print_exc(file=sys.stderr)
-                case |= {"refused": f"{type(error).__name__}: {error}"[:120]}
+                case |= {"refused": refusal(error)["refused"][:120]}
             print(json.dumps(case), flush=True)
             gc.collect()
         for tensor, dtype in () if options.split else VARIANTS[: options.variants]:
@@ -217,10 +236,7 @@ def main() -> None:
             try:
                 case |= record(path, tensor, dtype)
             except Exception as error:  # noqa: BLE001
-                if "TRACE" in os.environ:
-                    traceback.print_exc(file=sys.stderr)
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                case |= {"refused": f"{type(error).__name__}: {error}"[:300], "where": f"{Path(where.filename).name}:{where.lineno}"}
+                case |= refusal(error)
             print(json.dumps(case), flush=True)
             gc.collect()
 
