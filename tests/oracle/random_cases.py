@@ -4,7 +4,7 @@ import math
 import random
 from hashlib import blake2b
 
-from random_media import Media
+from random_media import EncoderInputs, Media
 from random_sessions import draw_sessions
 from scripted_connector import draw_connector
 
@@ -42,7 +42,8 @@ class Hashed:
 
 
 # Kinds of groups of layers, as a command line names them.
-GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "mamba", "mamba-alone", "mamba-windows", "fulls"]
+GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "fulls"]
+GROUP_KINDS += ["mamba", "mamba-alone", "mamba-windows", "mamba-all", "cross"]
 # Drafters with KV of their own.
 DRAFTERS = ["eagle", "mtp", "multi_module_mtp", "draft_model"]
 # Those whose KV of a token depends on the token after it.
@@ -84,10 +85,11 @@ def draw(
         draw_drafter(rng, config)
     if groups:
         draw_groups(rng, config, groups)
+        ends_chunks = groups.startswith("mamba") and "mamba_cache_mode" not in config
         # vLLM asks for chunks where states are kept at their ends.
-        config["chunked_prefill"] |= config["prefix_caching"] and groups.startswith("mamba")
+        config["chunked_prefill"] |= config["prefix_caching"] and ends_chunks
         if drafter:
-            if groups.startswith("mamba") and config["drafter"] == "multi_module_mtp":
+            if ends_chunks and config["drafter"] == "multi_module_mtp":
                 # vLLM stalls where a chunk that ends at a state leaves too few tokens for all modules.
                 config["drafter"] = "mtp"
             draw_drafter_groups(rng, config)
@@ -107,6 +109,8 @@ def draw(
         config["prefill_schedule_interval"] = rng.choice([2, 2, 3, 4, 5, 8, 16])
     habits = draw_habits(rng, config, pressed)
     habits["media"] = Media(rng, config) if media else None
+    if groups == "cross":
+        habits["media"] = EncoderInputs(rng, config)
     if sessions:
         habits["follow"], config["policy"] = 0.0, "fcfs"  # Ranks would change within vLLM's heap.
     iterations = rng.choice([500, 800, 1100] if pressed else [200, 400, 600])
@@ -254,12 +258,28 @@ def draw_groups(rng, config, kind):
         length = rng.choice([length, length, rng.randint(1, longest)])
         return {"kind": "chunked_local", "block_size": size, "window": length}
 
+    def all_states():
+        # Those at the ends of all blocks, which releases up to 0.31 can keep.
+        config["prefix_caching"], config["mamba_cache_mode"] = True, "all"
+        groups = [{"kind": "mamba", "block_size": size}] * rng.choice([1, 1, 2, 3])
+        groups += [full()] * rng.choice([0, 1, 1, 1, 2])
+        groups += [window()] * rng.choice([0, 0, 1, 2])
+        return groups + [local()] * rng.choice([0, 0, 0, 1])
+
     def states():
         # Of linear attention, Mamba 2, and one kernel of delta attention.
         checkpoint = rng.choice([None, None, 1, 1, 16])
         return {"kind": "mamba", "block_size": size} | ({"checkpoint": checkpoint} if checkpoint else {})
 
-    if kind == "mamba-alone":
+    if kind == "cross":
+        # Of encoder-decoder models, for which vLLM turns these off.
+        config["prefix_caching"] = config["chunked_prefill"] = False
+        config["long_prefill_token_threshold"] = 0
+        config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], longest)
+        groups = [full()] * rng.choice([1, 1, 2]) + [{"kind": "cross_attention", "block_size": size}]
+    elif kind == "mamba-all":
+        groups = all_states()
+    elif kind == "mamba-alone":
         if not config["prefix_caching"]:
             # The one block of a sequence is to be a multiple of it.
             config["block_size"] = size = rng.choice([8, 16, 32])
@@ -308,7 +328,12 @@ def held_blocks(config, tokens, in_flight=0):
     for group in config["groups"]:
         held = tokens
         if group["kind"] == "mamba":
-            blocks += config["spec"] + (4 if config["prefix_caching"] else 1)
+            # An admission counts those at the ends of all blocks, where these are kept.
+            kept = -(-tokens // group["block_size"]) if in_flight and "mamba_cache_mode" in config else 4
+            blocks += config["spec"] + (kept if config["prefix_caching"] else 1)
+            continue
+        if group["kind"] == "cross_attention":
+            blocks += -(-config.get("max_num_encoder_input_tokens", 0) // group["block_size"])
             continue
         if "window" in group:
             held = min(tokens, group["window"] + in_flight)

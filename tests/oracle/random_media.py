@@ -1,4 +1,5 @@
-"""Draws multimodal items of prompts: where they are, what they are, and how scarce the encoder is."""
+"""Draws multimodal items of prompts: where they are, what they are, and how scarce the encoder is; and inputs of encoders
+whose outputs a decoder reads."""
 
 import random
 
@@ -92,3 +93,24 @@ class Media:
         amounts = [largest, largest + 1, 2 * largest, 3 * largest, 8 * largest, 40 * largest, budget]
         config["max_num_encoder_input_tokens"] = max(largest, rng.choice(amounts))
         config["encoder_cache_size"] = max(largest, rng.choice(amounts))
+
+
+class EncoderInputs:
+    """The inputs of the encoder of an encoder-decoder model: one for most prompts, at no place of theirs."""
+
+    def __init__(self, rng, config):
+        longest = 8 * config["block_size"]
+        self._sizes = [rng.randint(1, longest) for _ in range(rng.choice([1, 1, 2, 4]))]
+        self._share = rng.choice([1.0, 1.0, 0.9, 0.5])
+        largest = max(self._sizes)
+        amounts = [largest, largest + 1, 2 * largest, 3 * largest, 8 * largest, config["max_num_batched_tokens"]]
+        config["disable_chunked_mm_input"] = True
+        config["max_num_encoder_input_tokens"] = max(largest, rng.choice(amounts))
+        config["encoder_cache_size"] = max(largest, rng.choice(amounts))
+
+    def items_of(self, rng, prompt):
+        """The input of a prompt: [identity, 0, length]."""
+        if rng.random() >= self._share:
+            return []
+        kind = rng.randrange(len(self._sizes))
+        return [[kind * VARIANTS + rng.randrange(VARIANTS), 0, self._sizes[kind]]]

@@ -22,7 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 from event_numbers import EventNumbers
 from session_parts import SessionParts
 from scripted_connector import OneByOne, connector_output, transfer_params
-from vllm_scheduler import effective, hash_block_size, new_scheduler
+from vllm_scheduler import effective, hash_block_size, is_encoder_decoder, new_scheduler
 
 STOP_TOKEN = 7
 PLACEHOLDER_TOKEN = 5
@@ -244,7 +244,8 @@ class Drive:
         features = []
         for item in request.get("media", ()):
             _, offset, length, *_ = item
-            prompt[offset : offset + length] = [PLACEHOLDER_TOKEN] * length
+            if not is_encoder_decoder(self.config):
+                prompt[offset : offset + length] = [PLACEHOLDER_TOKEN] * length
             features.append(feature(*item))
         lora = request.get("lora")
         self._added += 1
@@ -485,7 +486,7 @@ class Drive:
             prompt.append([FIRST_OUTPUT_SEGMENT + identity, answer])
         before = sum(length for _, length in prompt)
         request["prompt"] = prompt + request["prompt"]
-        if "media" in request or "media" in earlier:
+        if not is_encoder_decoder(self.config) and ("media" in request or "media" in earlier):
             own = [[kind, before + offset, *rest] for kind, offset, *rest in request.get("media", ())]
             request["media"] = earlier.get("media", []) + own
         request["at"] = self._iteration + request["gap"]

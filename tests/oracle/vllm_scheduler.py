@@ -14,11 +14,12 @@ from vllm.config import (
     SpeculativeConfig,
     VllmConfig,
 )
-from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager, EncoderDecoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -155,8 +156,8 @@ def draft_slots(built):
 
 
 def mamba_cache_mode(config):
-    """The mode that vLLM sets whatever is asked for."""
-    return "align" if config["prefix_caching"] else "none"
+    """The mode that vLLM sets for what is asked for."""
+    return config.get("mamba_cache_mode", "align") if config["prefix_caching"] else "none"
 
 
 def group_block_size(config, group):
@@ -183,6 +184,8 @@ def group_spec(config, group, built):
             return of_release(
                 SlidingWindowSpec, **shape, sliding_window=group["window"], extra_retained_tokens=extra
             )
+        case "cross_attention":
+            return CrossAttentionSpec(**shape)
         case "chunked_local":
             return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["window"])
         case "mamba":
@@ -219,6 +222,11 @@ def hash_block_size(config):
 def has_second_runner(config, model_runner_v2):
     """With pipeline parallelism async scheduling is that of vLLM's second model runner."""
     return model_runner_v2 or config["async_scheduling"] and config.get("pp", 1) > 1
+
+
+def is_encoder_decoder(config):
+    """Whether a decoder reads what an encoder makes of the input, by layers of cross attention."""
+    return any(group["kind"] == "cross_attention" for group in groups_of(config))
 
 
 def groups_of(config):
@@ -271,7 +279,9 @@ def new_scheduler(config, model, model_runner_v2, classes=(Scheduler, AsyncSched
     if "encoder_cache_size" in config:
         # What a multimodal model's budget comes to; the small model here has none.
         scheduler.max_num_encoder_input_tokens = config["max_num_encoder_input_tokens"]
-        scheduler.encoder_cache_manager = EncoderCacheManager(config["encoder_cache_size"])
+        scheduler.is_encoder_decoder = is_encoder_decoder(config)
+        manager = EncoderDecoderCacheManager if is_encoder_decoder(config) else EncoderCacheManager
+        scheduler.encoder_cache_manager = manager(config["encoder_cache_size"])
     return scheduler
 
 

@@ -24,7 +24,7 @@ pub use options::{
 pub use rules::SchedulerRules;
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
-use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind};
+use crate::kv::groups::kind::{self, EngineSizes, KvCacheGroup, KvCacheKind, MambaCacheMode};
 use crate::kv::hash::HashedBlocks;
 use crate::kv::tiers::{HostRules, KvTiersConfig};
 
@@ -119,6 +119,9 @@ pub struct EngineConfigInput {
     pub kv_connector: Option<KvConnector>,
     /// Groups of layers with blocks of their own; none for one group of full attention.
     pub kv_cache_groups: Vec<KvCacheGroup>,
+    /// States of Mamba and linear attention that are kept; without prefix caching one of each sequence, whatever is asked
+    /// for.
+    pub mamba_cache_mode: MambaCacheMode,
     /// With sliding windows or Mamba: distance in tokens between prefixes of which a window's blocks, or a state, are
     /// kept for later requests; 0 for the ends of prompts alone, none for every prefix that may be hit.
     pub prefix_cache_retention_interval: Option<u32>,
@@ -161,6 +164,7 @@ impl Default for EngineConfigInput {
             kv_tiers: None,
             kv_connector: None,
             kv_cache_groups: Vec::new(),
+            mamba_cache_mode: MambaCacheMode::default(),
             prefix_cache_retention_interval: None,
         }
     }
@@ -400,6 +404,18 @@ impl EngineConfig {
         self.input.kv_cache_groups.iter().any(|group| group.kind.is_mamba())
     }
 
+    /// Whether a decoder reads what an encoder has made of a prompt's items, by layers of cross attention.
+    #[must_use]
+    pub fn is_encoder_decoder(&self) -> bool {
+        self.input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention)
+    }
+
+    /// States that are kept, as prefix caching has it.
+    #[must_use]
+    pub fn mamba_cache_mode(&self) -> MambaCacheMode {
+        self.input.mamba_cache_mode.with_prefix_caching(self.input.enable_prefix_caching)
+    }
+
     /// Most tokens of all steps in flight.
     pub(crate) fn max_in_flight_tokens(&self) -> u32 {
         self.input.max_num_batched_tokens.saturating_mul(self.max_steps_in_flight() as u32)
@@ -423,7 +439,8 @@ impl EngineConfig {
             in_flight_tokens: self.max_in_flight_tokens(),
             max_model_len: self.max_model_len(),
             num_speculative_tokens: self.input.num_speculative_tokens,
-            enable_prefix_caching: self.input.enable_prefix_caching,
+            mamba_cache_mode: self.mamba_cache_mode(),
+            encoder_tokens: self.encoder_budget_embeds(),
         };
         kind::most_blocks(held, &sizes, tokens)
     }

@@ -62,7 +62,7 @@ pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
 pub use engine::{Engine, KvTransferReport, PauseState, RejectReason, SessionInput};
 pub use kv::forecast::Forecast;
-pub use kv::groups::{KvCacheGroup, KvCacheKind};
+pub use kv::groups::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 pub use kv::tiers::offloading::{EvictionPolicy, OffloadingJob, OffloadingMoves, OffloadingOptions};
 pub use kv::tiers::{HostRules, KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, SharedTier, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};

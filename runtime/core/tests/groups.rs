@@ -11,8 +11,8 @@ use proptest::test_runner::TestRunner;
 use support::{Tokens, Whims, arb_config, arb_groups, request, situation};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::{
-    CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvRole, RequestId, RequestSpec,
-    Reservations, StopRules,
+    CapacityPolicy, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvCacheKind, KvRole, MambaCacheMode,
+    RequestId, RequestSpec, Reservations, StopRules,
 };
 
 /// Settings of an engine with groups, large enough for most requests.
@@ -30,12 +30,14 @@ fn arb_engine() -> impl Strategy<Value = EngineConfig> {
     };
     let with_groups = |config: EngineConfig| {
         let intervals = proptest::sample::select(vec![None, None, Some(0), Some(1), Some(3)]);
-        let drawn = (arb_groups(config.block_size), intervals, any::<u8>());
-        drawn.prop_filter_map("vLLM would start", move |(mut groups, interval, with_drafter)| {
+        let drawn = (arb_groups(config.block_size), intervals, any::<u8>(), any::<bool>());
+        drawn.prop_filter_map("vLLM would start", move |(mut groups, interval, with_drafter, keeps_all)| {
             for (index, group) in groups.iter_mut().enumerate() {
                 group.has_drafter = config.drafter.is_eagle_like() && with_drafter >> index & 1 == 1;
             }
-            let input = EngineConfigInput { kv_cache_groups: groups, ..(*config).clone() };
+            let keeps_all = keeps_all && config.rules.keeps_all_states();
+            let mamba_cache_mode = if keeps_all { MambaCacheMode::All } else { MambaCacheMode::None };
+            let input = EngineConfigInput { kv_cache_groups: groups, mamba_cache_mode, ..(*config).clone() };
             let aligned = EngineConfig::new(input.clone()).ok()?.aligned_tokens();
             let prefix_cache_retention_interval = interval.map(|segments| segments * aligned);
             EngineConfig::new(EngineConfigInput { prefix_cache_retention_interval, ..input }).ok()
@@ -421,6 +423,13 @@ fn groups_with_which_vllm_would_not_start_are_refused() {
         problems(&["full", "mamba"], |input| input.enable_chunked_prefill = false),
         ["`kv_cache_groups` needs `enable_chunked_prefill`: with prefix caching chunks of Mamba end where states are \
           kept"]
+    );
+    assert_eq!(
+        problems(&["full", "mamba"], |input| input.mamba_cache_mode = MambaCacheMode::All),
+        [
+            "invalid `mamba_cache_mode`: expected none or align, got all: vLLM 0.33 keeps no states but those at the ends of \
+          steps"
+        ]
     );
     let modules = |input: &mut EngineConfigInput| {
         (input.drafter, input.num_speculative_tokens) = (vcr_core::Drafter::MultiModuleMtp, 2);

@@ -171,6 +171,7 @@ impl Bounds {
             | RejectReason::AdaptersOff
             | RejectReason::SessionNotSimulated
             | RejectReason::MisplacedItems
+            | RejectReason::NotOneEncoderPrompt
             | RejectReason::ItemExceedsEncoder
             | RejectReason::ItemExceedsChunk => panic!("no such request was submitted: {reason}"),
         }

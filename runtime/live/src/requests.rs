@@ -199,20 +199,22 @@ impl BlockKeys {
     }
 
     /// The media as items that the engine's encoder computes. Those that are out of place, which vLLM's frontends
-    /// never send, count as tokens alone.
-    pub(crate) fn items(&self, prompt_tokens: u32) -> Vec<PromptItem> {
+    /// never send, count as tokens alone; where a decoder reads them by cross attention none have a place.
+    pub(crate) fn items(&self, prompt_tokens: u32, have_places: bool) -> Vec<PromptItem> {
         let mut end = 0;
         let mut items = Vec::with_capacity(self.media.len());
         for medium in &self.media {
             let item = PromptItem::new(medium.content(), medium.offset, medium.tokens);
-            if medium.tokens == 0 || medium.offset < end || item.end_tokens() > prompt_tokens {
+            let is_placed = medium.offset >= end && item.end_tokens() <= prompt_tokens;
+            if medium.tokens == 0 || have_places && !is_placed {
                 continue;
             }
             end = item.end_tokens();
-            items.push(match &medium.embed_runs {
+            let item = match &medium.embed_runs {
                 Some(runs) => item.with_embed_runs(runs.iter().cloned()),
                 None => item,
-            });
+            };
+            items.push(if have_places { item } else { item.without_place() });
         }
         items
     }

@@ -9,7 +9,7 @@ use crate::error::{ModelError, gib};
 use crate::fields::Fields;
 use crate::kv::KvPlan;
 use crate::layers::architecture::Architecture;
-use crate::layers::{FeedForward, Layer};
+use crate::layers::{FeedForward, Layer, Mixer, State};
 use crate::quantisation::{Formats, WeightFormat, plain_bytes};
 use crate::serving::{Serving, Shape};
 use crate::table;
@@ -131,6 +131,12 @@ impl Model {
             head_sizes: HeadSizes::read(fields)?,
             draft: None,
         })
+    }
+
+    /// Whether it has layers of Mamba, which can keep states at the ends of all blocks.
+    #[must_use]
+    pub fn has_mamba(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::State(State::Mamba { .. })))
     }
 
     /// Bytes of the weights on each GPU, or each of the largest stage, with those of its drafter, without norms, biases

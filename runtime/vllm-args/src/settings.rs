@@ -2,6 +2,7 @@
 
 mod defaults;
 mod speculation;
+mod states;
 
 use serde_json::Value;
 use vcr_core::{EngineConfigInput, Policy};
@@ -9,6 +10,7 @@ use vcr_model::Model;
 
 use self::defaults::{BLOCK_SIZE_TOKENS, GPU_MEMORY_UTILIZATION};
 use self::speculation::Speculation;
+use self::states::States;
 use crate::error::ArgumentError;
 use crate::gpu::Gpu;
 use crate::number::whole;
@@ -32,6 +34,7 @@ pub(super) struct Late {
     /// Runs of tokens that a rank of decode context parallelism gets, by their arguments.
     pub(super) interleave: Vec<(&'static str, u32)>,
     speculation: Speculation,
+    states: States,
 }
 
 /// The engine of these arguments.
@@ -68,7 +71,7 @@ pub(crate) fn apply(
     };
     for word in words {
         let row = match word.argument.acts {
-            Acts::Setting => settings.set(word).map(|result| (Effect::Setting, result)),
+            Acts::Setting => settings.set(word, minor).map(|result| (Effect::Setting, result)),
             Acts::Speed => Ok((Effect::Speed, word.argument.reason.to_owned())),
             Acts::Nothing => Ok((Effect::Nothing, word.argument.reason.to_owned())),
             Acts::Default => only_default(word).map(|()| (Effect::Nothing, "it is the default".to_owned())),
@@ -95,6 +98,7 @@ pub(crate) fn apply(
         // Ranks would have different numbers of drafts: vLLM has the same for all.
         args.input.draft_ranges.clear();
     }
+    late.states.apply(&mut args, model, minor, errors);
     check_context(&args, &late, model, errors);
     defaults::set(args, &late, model, minor, gpu, errors)
 }
@@ -148,7 +152,7 @@ struct Settings {
 
 impl Settings {
     /// Applies an argument; says what it became.
-    fn set(&mut self, word: &Word) -> Result<String, ArgumentError> {
+    fn set(&mut self, word: &Word, minor: u8) -> Result<String, ArgumentError> {
         let (args, late) = (&mut self.args, &mut self.late);
         let input = &mut args.input;
         let on = matches!(word.given, Given::Switch(true));
@@ -292,6 +296,8 @@ impl Settings {
                 late.is_pooling = word.text() == "pooling";
                 "kind of the model".to_owned()
             }
+            "--mamba-cache-mode" => late.states.read_mode(word, minor)?,
+            "--mamba-block-size" => late.states.read_block_size(word)?,
             "--speculative-config" => {
                 late.speculation.read(word)?;
                 speculation::RESULT.to_owned()
@@ -338,7 +344,7 @@ fn not_simulated(word: &Word, reason: &str) -> ArgumentError {
 }
 
 /// A number without a suffix: vLLM takes suffixes for few arguments.
-fn count(word: &Word, min: u32) -> Result<u32, ArgumentError> {
+pub(super) fn count(word: &Word, min: u32) -> Result<u32, ArgumentError> {
     let number = word.text().parse().ok().filter(|number| *number >= min);
     number.ok_or_else(|| invalid(word, range(min)))
 }
@@ -396,6 +402,7 @@ mod tests {
             let value = match argument.name {
                 "--scheduling-policy" => "priority",
                 "--performance-mode" => "throughput",
+                "--mamba-cache-mode" => "align",
                 "--speculative-config" => r#"'{"method": "ngram", "num_speculative_tokens": 3}'"#,
                 "--spec-method" | "--spec-model" => "ngram --spec-tokens 2",
                 "--spec-tokens" => "2 --spec-method ngram",

@@ -1,6 +1,6 @@
 //! Command lines as people write them.
 
-use vcr_core::{Drafter, Policy};
+use vcr_core::{Drafter, MambaCacheMode, Policy};
 use vcr_vllm_args::{Deployment, Effect, VllmArgs};
 
 fn read(command: &str) -> VllmArgs {
@@ -270,4 +270,39 @@ fn drafts_may_depend_on_the_size_of_the_batch() {
     }
     // Ranks would have different numbers: vLLM has the same for all.
     assert!(read(&format!("{} -dp 2", line("[[1, 8, 2]]"))).input.draft_ranges.is_empty());
+}
+
+/// Of states vLLM keeps those that prefix caching asks for, whatever the arguments say; up to 0.31 it can keep all.
+#[test]
+fn states_that_are_kept() {
+    let at = |minor: &'static str, command: &str| {
+        let read = VllmArgs::read(command, Deployment { minor, ..Deployment::default() });
+        let texts = |errors: Vec<_>| errors.iter().map(ToString::to_string).collect::<Vec<String>>().join("; ");
+        read.map(|args| args.input.mamba_cache_mode).map_err(texts)
+    };
+    for minor in ["0.27", "0.31", "0.32", "0.33"] {
+        for command in ["m", "m --mamba-cache-mode none", "m --mamba-cache-mode align", "m --mamba-block-size 64"] {
+            assert_eq!(at(minor, command), Ok(MambaCacheMode::None), "{minor}: {command}");
+        }
+    }
+    assert_eq!(at("0.31", "m --mamba-cache-mode all"), Ok(MambaCacheMode::All));
+    assert_eq!(at("0.31", "m --mamba-cache-mode all --no-enable-prefix-caching"), Ok(MambaCacheMode::None));
+    assert_eq!(
+        at("0.32", "m --mamba-cache-mode all"),
+        Err("invalid `--mamba-cache-mode all`: expected `none` or `align`".to_owned())
+    );
+    let linear = "Qwen/Qwen3.5-27B --mamba-cache-mode all";
+    assert_eq!(at("0.31", linear), Ok(MambaCacheMode::None), "its layers cannot keep them");
+    let mamba = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16";
+    for (minor, more) in [("0.31", "--mamba-cache-mode all"), ("0.27", "")] {
+        let error = at(minor, &format!("{mamba} {more}")).expect_err("the length of its blocks is not known");
+        assert!(error.contains("say `--mamba-cache-mode align`"), "{error}");
+    }
+    assert_eq!(at("0.27", &format!("{mamba} --mamba-cache-mode align")), Ok(MambaCacheMode::None));
+    assert_eq!(at("0.28", mamba), Ok(MambaCacheMode::None));
+    let uncached = "m --mamba-block-size 64 --no-enable-prefix-caching";
+    let error = at("0.33", uncached).expect_err("vLLM does not start");
+    assert!(error.contains("expected `--enable-prefix-caching` with it"), "{error}");
+    let both = at("0.31", "m --mamba-block-size 64 --mamba-cache-mode all").expect_err("it changes blocks");
+    assert!(both.contains("say `--block-size`"), "{both}");
 }

@@ -162,7 +162,7 @@ pub struct Documents {
     pub per_question: Distribution,
 }
 
-/// Items that count as tokens of a prompt.
+/// Images and other items of prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Media {
     /// Number of them in a turn (rounded).
@@ -171,6 +171,9 @@ pub struct Media {
     pub tokens_per_item: u32,
     /// Number of different ones, of which each is as likely; none for new ones each time.
     pub distinct: Option<u32>,
+    /// Whether tokens of the prompt stand for them; else an encoder reads the latest one before its decoder reads the
+    /// prompt.
+    pub in_prompt: bool,
 }
 
 /// LoRA adapters by number.

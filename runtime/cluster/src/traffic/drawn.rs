@@ -110,7 +110,10 @@ impl Sessions<'_> {
                 Some(count) => seed::derive(pool, "item", (stream.unit() * f64::from(count)) as u64),
                 None => seed::derive(content, "media", item),
             };
-            prompt.push_item(identity, media.tokens_per_item);
+            match media.in_prompt {
+                true => prompt.push_item(identity, media.tokens_per_item),
+                false => prompt.set_encoder_input(identity, media.tokens_per_item),
+            }
         }
     }
 

@@ -178,7 +178,7 @@ fn popular_documents_are_found_in_the_cache() {
 fn stop_tokens_end_outputs_early_and_images_take_their_tokens() {
     let mix = RequestMix {
         stop_after: Some(constant(3.0).into()),
-        media: Some(Media { items: constant(2.0), tokens_per_item: 100, distinct: None }),
+        media: Some(Media { items: constant(2.0), tokens_per_item: 100, distinct: None, in_prompt: true }),
         ..RequestMix::new(constant(32.0), constant(50.0))
     };
     let workload = synthetic("w", Arrivals::Burst { count: 10, over_ns: S }, mix);
@@ -197,7 +197,7 @@ fn images_are_computed_once_while_the_encoder_cache_holds_them() {
         let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits, Counter::EncoderQueries];
         counters.map(|counter| report.metrics.count(counter))
     };
-    let media = |distinct| Some(Media { items: constant(2.0), tokens_per_item: 100, distinct });
+    let media = |distinct| Some(Media { items: constant(2.0), tokens_per_item: 100, distinct, in_prompt: true });
     let [items, tokens, hits, queries] = counts(&report(media(Some(3))));
     assert_eq!((items, tokens), (3, 300));
     assert!(hits > 3 && queries == hits + items, "{hits} and {queries}");

@@ -123,6 +123,17 @@ pub enum ConfigError {
         /// The expected and the given value.
         reason: String,
     },
+    /// States that a release does not keep.
+    #[error(
+        "invalid `mamba_cache_mode`: expected none or align, got {name}: vLLM {release} keeps no states but those at the \
+         ends of steps"
+    )]
+    MambaCacheMode {
+        /// The value's name.
+        name: &'static str,
+        /// The release's name.
+        release: &'static str,
+    },
     /// A distance between kept prefixes at which no prefix can be hit.
     #[error(
         "invalid `prefix_cache_retention_interval` ({tokens}): expected a multiple of the length that prefix hits are multiples \
@@ -190,6 +201,7 @@ impl ConfigError {
                 "max_num_batched_tokens"
             }
             Self::DraftRanges { .. } => "num_speculative_tokens_per_batch_size",
+            Self::MambaCacheMode { .. } => "mamba_cache_mode",
             Self::Groups { .. } => "kv_cache_groups",
             Self::Retention { .. } => "prefix_cache_retention_interval",
             Self::NoUsableBlocks { .. } => "num_gpu_blocks",

@@ -1,14 +1,18 @@
 //! Settings that vLLM refuses with groups of layers, and settings that are undefined with them here.
 
-use super::{ConfigError, Drafting, EngineConfigInput};
+use super::{ConfigError, Drafting, EngineConfigInput, NamedValue};
 use crate::compat::{CapacityPolicy, Reservations};
-use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS};
+use crate::kv::groups::kind::{self, KvCacheGroup, KvCacheKind, MAX_GROUPS, MambaCacheMode};
 
 /// Groups take their blocks as vLLM's do; rules of others than vLLM are undefined with them.
 pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     let field = "kv_cache_groups";
     let aligned = kind::aligned_tokens(&input.kv_cache_groups, input.block_size);
     check_retention(input, aligned.unwrap_or(u32::MAX), errors);
+    let mode = input.mamba_cache_mode;
+    if mode == MambaCacheMode::All && !input.rules.keeps_all_states() {
+        errors.push(ConfigError::MambaCacheMode { name: mode.name(), release: input.rules.name() });
+    }
     if input.kv_cache_groups.is_empty() {
         return;
     }
@@ -48,7 +52,8 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     } else if input.kv_cache_groups.iter().any(|group| group.kind.is_mamba() && is_larger(group)) {
         invalid("without prefix caching a block of Mamba is as long as a sequence".to_owned());
     }
-    if keeps_states && input.enable_prefix_caching && !input.enable_chunked_prefill {
+    let ends_chunks = keeps_states && mode.with_prefix_caching(input.enable_prefix_caching) == MambaCacheMode::Align;
+    if ends_chunks && !input.enable_chunked_prefill {
         let reason = "with prefix caching chunks of Mamba end where states are kept";
         errors.push(ConfigError::Needs { field, needed: "enable_chunked_prefill", reason });
     }
@@ -65,15 +70,39 @@ pub(super) fn check(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
     if input.reservations == Reservations::BetweenSteps {
         exclude("reservations", "Dynamo's mocker has one group of full attention");
     }
+    check_cross_attention(input, errors);
+    let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
     let drafting = Drafting::of(input);
     // Such a chunk may have no token at all, and then it never has one: vLLM's scheduler stalls.
-    if keeps_states && input.enable_prefix_caching && drafting.prefill_lookahead_tokens > 1 {
+    if ends_chunks && drafting.prefill_lookahead_tokens > 1 {
         exclude("drafter", "a chunk that ends where a state is kept may not leave enough tokens for all modules");
     }
     let leaves_states = |group: &KvCacheGroup| matches!(group.kind, KvCacheKind::Mamba { checkpoint_tokens: Some(_) });
-    if drafting.drops_block && input.kv_cache_groups.iter().any(leaves_states) {
+    if ends_chunks && drafting.drops_block && input.kv_cache_groups.iter().any(leaves_states) {
         exclude("drafter", "a state that Mamba 2 leaves within a chunk would be one of less than its block");
     }
+}
+
+/// vLLM turns these off for encoder-decoder models, and asserts that there is no connector.
+fn check_cross_attention(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
+    if !input.kv_cache_groups.iter().any(|group| group.kind == KvCacheKind::CrossAttention) {
+        return;
+    }
+    let mut exclude = |is_set: bool, other_field, reason| {
+        if is_set {
+            errors.push(ConfigError::Exclusive { field: "kv_cache_groups", other_field, reason });
+        }
+    };
+    let one_step = "with cross attention the prompt of the decoder is computed in one step";
+    exclude(
+        input.enable_prefix_caching,
+        "enable_prefix_caching",
+        "with cross attention the KV of a token depends on what the encoder has read",
+    );
+    exclude(input.enable_chunked_prefill, "enable_chunked_prefill", one_step);
+    exclude(input.long_prefill_token_threshold > 0, "long_prefill_token_threshold", one_step);
+    exclude(input.kv_connector.is_some(), "kv_connector", "vLLM has none with cross attention");
+    exclude(input.drafter.has_kv(), "drafter", "one with KV has no cross attention");
 }
 
 fn check_retention(input: &EngineConfigInput, aligned: u32, errors: &mut Vec<ConfigError>) {

@@ -7,7 +7,7 @@
 
 use super::{ConfigError, Drafter, EngineConfigInput, Policy, SchedulerRules};
 use crate::compat::{CapacityPolicy, Reservations, Victim};
-use crate::kv::groups::kind::KvCacheGroup;
+use crate::kv::groups::kind::{KvCacheGroup, MambaCacheMode};
 
 /// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,6 +68,10 @@ impl NamedValue for Drafter {
         ("multi_module_mtp", Self::MultiModuleMtp),
         ("draft_model", Self::DraftModel),
     ];
+}
+
+impl NamedValue for MambaCacheMode {
+    const NAMES: &'static [(&'static str, Self)] = &[("none", Self::None), ("align", Self::Align), ("all", Self::All)];
 }
 
 impl NamedValue for CapacityPolicy {
@@ -231,9 +235,9 @@ pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
     name: "kv_cache_groups",
     log_key: "groups",
     meaning: "groups of layers with KV blocks of their own, each `full`, `sliding_window:TOKENS`, \
-              `chunked_local:TOKENS`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE` behind it where its \
-              blocks are larger than `block_size`, and `+drafter` where it has layers of the drafter; none for one \
-              group of full attention",
+              `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE` behind \
+              it where its blocks are larger than `block_size`, and `+drafter` where it has layers of the drafter; \
+              none for one group of full attention",
 };
 
 impl GroupsOption {
@@ -405,6 +409,8 @@ options! {
         "end a chunk before media that it does not hold as a whole";
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
+    MAMBA_CACHE_MODE mamba_cache_mode: Name(), "mamba_cache_mode", None, All,
+        "states of Mamba and linear attention that are kept: of `none` and `align` the one that follows from `enable_prefix_caching`, whichever is asked for; with `all` those at the ends of all blocks, which vLLM has up to 0.31";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
         "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 for those at the ends of prompts alone";

@@ -43,6 +43,12 @@ impl SchedulerRules {
         self.minor >= 32
     }
 
+    /// Whether states of Mamba may be kept at the ends of all blocks (`mamba_cache_mode` `all`).
+    #[must_use]
+    pub fn keeps_all_states(self) -> bool {
+        self.minor <= 31
+    }
+
     /// Whether vLLM finds the groups of layers that have those of any drafter; before, those of modules for multi-token
     /// prediction alone.
     #[must_use]

@@ -41,6 +41,12 @@ impl PromptItem {
         Self { num_embeds, embed_runs: Some(kept.into()), ..self }
     }
 
+    /// The item as one whose outputs a decoder reads by cross attention: no tokens of its prompt stand for it.
+    #[must_use]
+    pub fn without_place(self) -> Self {
+        Self { len_tokens: 0, ..self }
+    }
+
     /// Identity of its content.
     #[must_use]
     pub fn identity(&self) -> u64 {

@@ -9,11 +9,13 @@
 mod cache;
 mod input_ids;
 pub(crate) mod item;
+mod unshared;
 
 pub use item::PromptItem;
 
 use self::cache::EncoderCache;
 use self::input_ids::InputIds;
+use self::unshared::UnsharedOutputs;
 use crate::config::{EngineConfig, SchedulerRules};
 use crate::plan::{EncoderInput, StepPlan};
 use crate::request::RequestId;
@@ -23,6 +25,8 @@ use crate::stats::EncoderCacheStats;
 #[derive(Debug)]
 pub(crate) struct Encoder {
     cache: EncoderCache,
+    /// In place of the cache, where a decoder reads the outputs by cross attention.
+    unshared: Option<UnsharedOutputs>,
     budget_embeds: u32,
     /// Whether the largest item counts, as that of the model does in vLLM.
     budget_grows: bool,
@@ -79,10 +83,29 @@ fn key_of(item: &PromptItem) -> (u64, u32) {
     (item.identity(), item.num_embeds())
 }
 
+/// Embeddings of all items of a request.
+fn embeds_of(items: &[PromptItem]) -> u32 {
+    items.iter().map(PromptItem::num_embeds).fold(0, u32::saturating_add)
+}
+
+impl Decision {
+    /// Has the items of a prompt computed by an encoder whose outputs its decoder reads, all of them or none.
+    fn computes_all(&mut self, items: &[PromptItem], outputs: &UnsharedOutputs) -> bool {
+        let needed = embeds_of(items);
+        if needed > self.budget_embeds || !outputs.has_room(needed) {
+            return false;
+        }
+        self.budget_embeds -= needed;
+        self.inputs.extend(0..items.len() as u32);
+        true
+    }
+}
+
 impl Encoder {
     pub(crate) fn new(config: &EngineConfig) -> Self {
         Self {
             cache: EncoderCache::new(config.encoder_cache_embeds()),
+            unshared: config.is_encoder_decoder().then(|| UnsharedOutputs::new(config.encoder_cache_embeds())),
             budget_embeds: config.encoder_budget_embeds(),
             budget_grows: config.max_num_encoder_input_tokens.is_none(),
             cache_grows: config.encoder_cache_size.is_none(),
@@ -97,7 +120,15 @@ impl Encoder {
 
     /// How full the cache is.
     pub(crate) fn cache_use(&self) -> EncoderCacheUse {
-        EncoderCacheUse { cached_embeds: self.cache.num_cached(), referenced_embeds: self.cache.num_referenced() }
+        match &self.unshared {
+            Some(outputs) => {
+                EncoderCacheUse { cached_embeds: outputs.num_used(), referenced_embeds: outputs.num_used() }
+            }
+            None => EncoderCacheUse {
+                cached_embeds: self.cache.num_cached(),
+                referenced_embeds: self.cache.num_referenced(),
+            },
+        }
     }
 
     /// Embeddings that a step may compute.
@@ -113,6 +144,9 @@ impl Encoder {
         }
         if self.cache_grows {
             self.cache.grow_to(largest);
+            if let Some(outputs) = &mut self.unshared {
+                outputs.grow_to(largest);
+            }
         }
         if self.requests.len() <= id.index() {
             self.requests.resize_with(id.index() + 1, || None);
@@ -131,6 +165,9 @@ impl Encoder {
     /// Forgets what is cached. Requests that run go on with what they have.
     pub(crate) fn reset(&mut self) {
         self.cache.reset();
+        if let Some(outputs) = &mut self.unshared {
+            outputs.reset();
+        }
         self.requests.iter_mut().flatten().for_each(|request| request.held = Held::default());
     }
 
@@ -145,6 +182,9 @@ impl Encoder {
         decision.budget_embeds = budget_embeds;
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return tokens };
         let RequestItems { items, held } = &mut **request;
+        if let Some(outputs) = &self.unshared {
+            return if computed > 0 || decision.computes_all(items, outputs) { tokens } else { 0 };
+        }
         let end = computed.saturating_add(tokens);
         let read_end = end.saturating_add(self.lookahead_tokens);
         let computed_and_read = computed.saturating_add(self.lookahead_tokens);
@@ -207,8 +247,12 @@ impl Encoder {
         let decision = &self.decision;
         for &input in &decision.inputs {
             let (identity, num_embeds) = key_of(&items[input as usize]);
-            self.cache.insert((identity, num_embeds));
-            held.take_computed(items, input);
+            if let Some(outputs) = &mut self.unshared {
+                outputs.take(identity, num_embeds);
+            } else {
+                self.cache.insert((identity, num_embeds));
+                held.take_computed(items, input);
+            }
             plan.add_encoder_input(EncoderInput { request: id, tag, input, identity, num_embeds });
             stats.computed_items += 1;
             stats.computed_embeds += u64::from(num_embeds);
@@ -222,11 +266,21 @@ impl Encoder {
         (!decision.inputs.is_empty()).then_some(decision.budget_embeds)
     }
 
+    /// Embeddings that the latest chunk has computed.
+    pub(crate) fn decided_embeds(&self, id: RequestId) -> u32 {
+        let Some(Some(request)) = self.requests.get(id.index()) else { return 0 };
+        self.decision.inputs.iter().map(|&input| request.items[input as usize].num_embeds()).sum()
+    }
+
     /// Drops the references to items all of whose tokens are among the first `processed`. Whether the
     /// request needs the encoder no more, unless it is preempted.
     pub(crate) fn pass(&mut self, id: RequestId, processed: u32) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return true };
         let RequestItems { items, held } = &mut **request;
+        if let Some(outputs) = &mut self.unshared {
+            outputs.give_back(if processed > 0 { embeds_of(items) } else { 0 });
+            return false;
+        }
         let ahead = if self.rules.reads_uncomputed_items_as_text() { 0 } else { self.lookahead_tokens };
         let is_passed = |input: u32| items[input as usize].end_tokens().saturating_add(ahead) <= processed;
         self.passed.clear();
@@ -242,6 +296,10 @@ impl Encoder {
     pub(crate) fn release(&mut self, id: RequestId) -> bool {
         let Some(Some(request)) = self.requests.get_mut(id.index()) else { return false };
         let RequestItems { items, held } = &mut **request;
+        if let Some(outputs) = &mut self.unshared {
+            outputs.give_back(embeds_of(items));
+            return true;
+        }
         self.passed.clear();
         self.passed.extend(held.places.iter());
         for &input in &self.passed {
@@ -252,6 +310,10 @@ impl Encoder {
 
     /// Enters what was evicted since the latest step into the plan.
     pub(crate) fn list_evicted(&mut self, plan: &mut StepPlan) {
+        if let Some(outputs) = &mut self.unshared {
+            outputs.take_passed(&mut plan.freed_encoder_items);
+            return;
+        }
         let lists_returned = !self.rules.lists_lasting_evictions_alone();
         self.cache.take_evicted(lists_returned, &mut plan.freed_encoder_items);
     }

@@ -276,6 +276,7 @@ impl Engine {
             computed_tokens: computed_elsewhere,
             slots_tokens: slots.saturating_add(lookahead_tokens),
             lookahead_tokens,
+            encoder_tokens: if needs_encoder { self.encoder_inputs.decided_embeds(id) } else { 0 },
             reserved_blocks,
             ..Claim::default()
         };

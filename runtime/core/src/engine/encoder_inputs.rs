@@ -39,6 +39,11 @@ impl EncoderInputs {
         }
     }
 
+    /// Embeddings that the latest chunk has computed, which layers of cross attention keep.
+    pub(super) fn decided_embeds(&self, id: RequestId) -> u32 {
+        self.encoder.as_ref().map_or(0, |encoder| encoder.decided_embeds(id))
+    }
+
     /// Drops the references of a request that is not admitted.
     pub(super) fn release(&mut self, id: RequestId) {
         if let Some(encoder) = &mut self.encoder {
@@ -92,7 +97,8 @@ impl Engine {
         if !request.flags.has(Flags::NEEDS_ENCODER) {
             return;
         }
-        let processed = request.num_computed_tokens.saturating_sub(u32::from(request.num_output_placeholders));
+        let unknown = if self.config.is_encoder_decoder() { 0 } else { request.num_output_placeholders };
+        let processed = request.num_computed_tokens.saturating_sub(u32::from(unknown));
         if let Some(encoder) = &mut self.encoder_inputs.encoder {
             request.flags.set(Flags::NEEDS_ENCODER, !encoder.pass(id, processed));
         }

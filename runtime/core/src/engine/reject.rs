@@ -50,16 +50,21 @@ pub enum RejectReason {
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
-    /// Resumable requests have no states, tiers, connectors, stages and media, since 0.32, and their tokens.
+    /// Resumable requests have no states, tiers, connectors and media, since 0.32, and their tokens.
     #[error(
-        "the request is resumable (streaming input), which is simulated since 0.32 for text, first come, first served, with \
-         one stage, without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with \
-         `disable_lookahead_block_hashes`"
+        "the request is resumable (streaming input), which is simulated since 0.32 for text, first come, first served, \
+         without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with `disable_lookahead_block_hashes`"
     )]
     SessionNotSimulated,
     /// Items are empty, out of order, overlap, or end behind the prompt.
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,
+    /// Encoder-decoder models have one item for each prompt, for which no tokens stand.
+    #[error(
+        "the input of the encoder is not one item before the prompt, without tokens for it, as layers of cross attention \
+         need it"
+    )]
+    NotOneEncoderPrompt,
     /// vLLM refuses it: it would never be computed.
     #[error("a multimodal item has more embeddings than `max_num_encoder_input_tokens` or `encoder_cache_size` allows")]
     ItemExceedsEncoder,
@@ -72,6 +77,9 @@ impl Engine {
     /// Whether all multimodal items of a prompt can be computed.
     pub(super) fn check_items(&self, prompt: &Prompt) -> Result<(), RejectReason> {
         let config = &self.config;
+        if config.is_encoder_decoder() {
+            return self.check_encoder_prompt(prompt);
+        }
         let mut end = 0;
         for item in prompt.items() {
             if item.offset_tokens() < end || item.len_tokens() == 0 || item.end_tokens() > prompt.len_tokens() {
@@ -87,6 +95,20 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether the encoder's prompt is one item, which takes no place in the decoder's.
+    fn check_encoder_prompt(&self, prompt: &Prompt) -> Result<(), RejectReason> {
+        let config = &self.config;
+        let limits = [config.max_num_encoder_input_tokens, config.encoder_cache_size];
+        match prompt.items() {
+            [] => Ok(()),
+            [item] if item.end_tokens() == 0 && item.num_embeds() > 0 => {
+                let is_beyond = limits.into_iter().flatten().any(|limit| item.num_embeds() > limit);
+                if is_beyond { Err(RejectReason::ItemExceedsEncoder) } else { Ok(()) }
+            }
+            _ => Err(RejectReason::NotOneEncoderPrompt),
+        }
     }
 
     /// Whether some chunk can have an item that `disable_chunked_mm_input` keeps whole.

@@ -76,7 +76,6 @@ impl Engine {
             && config.kv_tiers.is_none()
             && config.kv_connector.is_none()
             && !config.keeps_states()
-            && config.pipeline_parallel_size == 1
             && config.drafting().hash_lookahead_tokens == 0
             && config.quirks().burst_tokens() == 0
             && !config.quirks().reserves_whole_output()

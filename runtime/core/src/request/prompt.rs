@@ -156,6 +156,11 @@ impl Prompt {
         self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
+    /// Has an encoder read an item, before its decoder reads this prompt; in place of another one.
+    pub fn set_encoder_input(&mut self, identity: u64, num_embeds: u32) {
+        self.items = vec![PromptItem::new(identity, 0, num_embeds).without_place()];
+    }
+
     /// Appends tokens some of which are the placeholders of multimodal items, in the order of their places.
     pub fn push_tokens_with_items(&mut self, tokens: &[u32], items: Vec<PromptItem>) {
         let before = self.len_tokens;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, FinishReason, KvCacheGroup, Prompt, RejectReason, RequestId, RequestSpec,
-    SchedulerRules, SessionInput, StopRules, TokenSource,
+    Engine, EngineConfig, EngineConfigInput, FinishReason, KvCacheGroup, Policy, Prompt, RejectReason, RequestId,
+    RequestSpec, SchedulerRules, SessionInput, StopRules, TokenSource,
 };
 
 /// Every third token stops a request that has token 0 as a stop.
@@ -123,7 +123,7 @@ fn what_is_not_simulated_is_refused() {
     for input in [
         EngineConfigInput { rules: SchedulerRules::V0_31, ..input() },
         EngineConfigInput { kv_cache_groups: groups(&["full", "mamba"]), ..input() },
-        EngineConfigInput { pipeline_parallel_size: 2, ..input() },
+        EngineConfigInput { policy: Policy::Priority, ..input() },
     ] {
         assert_eq!(refused(input), RejectReason::SessionNotSimulated);
     }

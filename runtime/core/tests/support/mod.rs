@@ -9,8 +9,8 @@ use vcr_core::policy::{
 use vcr_core::seed::mix;
 use vcr_core::{
     CapacityPolicy, DraftRange, Drafter, Engine, EngineConfig, EngineConfigInput, EvictionPolicy, HostRules,
-    KvCacheGroup, KvCacheKind, KvTiersConfig, NamedValue, Policy, Prompt, PromptItem, RequestSpec, Reservations,
-    SchedulerRules, TokenSource, Victim,
+    KvCacheGroup, KvCacheKind, KvTiersConfig, MambaCacheMode, NamedValue, Policy, Prompt, PromptItem, RequestSpec,
+    Reservations, SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -138,6 +138,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 kv_tiers: tiers
                     .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
                 kv_cache_groups: Vec::new(),
+                mamba_cache_mode: MambaCacheMode::default(),
                 prefix_cache_retention_interval: None,
                 max_num_encoder_input_tokens: encoder.0,
                 encoder_cache_size: encoder.1,

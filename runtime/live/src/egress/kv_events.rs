@@ -270,6 +270,7 @@ fn kind_of(group: &KvCacheGroup) -> (&'static str, Option<u64>) {
         KvCacheKind::FullAttention => ("full_attention", None),
         KvCacheKind::SlidingWindow { window_tokens } => ("sliding_window", Some(window_tokens.into())),
         KvCacheKind::ChunkedLocal { .. } => ("chunked_local_attention", None),
+        KvCacheKind::CrossAttention => ("cross_attention", None),
         KvCacheKind::Mamba { .. } => ("mamba", None),
     }
 }

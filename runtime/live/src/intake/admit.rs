@@ -51,7 +51,7 @@ pub(crate) fn admit(
     let prompt_tokens = prompt.len() as u32;
     let tenant = tenant_of(&block_keys);
     let (salt, marks) = (salt_of(&block_keys), block_keys.marks());
-    let items = block_keys.items(prompt_tokens);
+    let items = block_keys.items(prompt_tokens, !serving.context.config.engine.is_encoder_decoder());
     let seed =
         request_seed(serving.context.config.seed, &request.request_id, params, &prompt, media_salt(salt, &marks));
     let embedding = request.pooling_params.as_ref().map(|params| {

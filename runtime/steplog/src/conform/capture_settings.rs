@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 use vcr_core::{
-    CapacityPolicy, DraftRange, EngineConfig, EngineConfigInput, KvCacheGroup, Policy, Reservations, SchedulerRules,
-    Victim,
+    CapacityPolicy, DraftRange, EngineConfig, EngineConfigInput, KvCacheGroup, MambaCacheMode, Policy, Reservations,
+    SchedulerRules, Victim,
 };
 
 use super::case::{checked, greatest_common_divisor, scheduler_block_size};
@@ -96,6 +96,7 @@ fn input_of(
         kv_tiers: None,
         kv_connector: None,
         kv_cache_groups,
+        mamba_cache_mode: MambaCacheMode::default(),
         prefix_cache_retention_interval: engine.retention,
         max_num_encoder_input_tokens: engine.max_num_encoder_input_tokens,
         encoder_cache_size: engine.encoder_cache_size,

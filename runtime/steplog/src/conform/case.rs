@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use vcr_core::{
     CapacityPolicy, DraftRange, Drafter, EngineConfig, EngineConfigInput, KvCacheGroup, KvConnector, KvRole,
-    LoadFailures, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
+    LoadFailures, MambaCacheMode, NamedValue, Policy, PromptItem, Reservations, SchedulerRules, Victim,
 };
 
 use super::case_connector::CaseConnector;
@@ -64,6 +64,8 @@ struct CaseConfig {
     groups: Vec<CaseGroup>,
     /// Distance between prefixes whose window is kept.
     retention: Option<u32>,
+    /// States that are kept, if not those that follow from prefix caching.
+    mamba_cache_mode: Option<String>,
     /// Drafts by the size of the batch: `[first, last, tokens]`.
     #[serde(default)]
     spec_by_batch: Vec<Vec<u32>>,
@@ -253,6 +255,9 @@ impl CaseConfig {
         let name = self.drafter.as_deref().unwrap_or("ngram");
         let drafter =
             Drafter::of_name(name).ok_or_else(|| format!("`config.drafter` is \"{name}\": not known here"))?;
+        let mode = self.mamba_cache_mode.as_deref().unwrap_or("none");
+        let mamba_cache_mode = MambaCacheMode::of_name(mode)
+            .ok_or_else(|| format!("`config.mamba_cache_mode` is \"{mode}\": not known here"))?;
         let input = EngineConfigInput {
             block_size: self.block_size,
             num_gpu_blocks: self.num_blocks,
@@ -285,6 +290,7 @@ impl CaseConfig {
             kv_tiers: None,
             kv_connector: self.connector.map(KvConnector::from),
             kv_cache_groups: self.groups.iter().map(KvCacheGroup::from).collect(),
+            mamba_cache_mode,
             prefix_cache_retention_interval: self.retention,
             max_num_encoder_input_tokens: self.max_num_encoder_input_tokens,
             encoder_cache_size: self.encoder_cache_size,

@@ -22,6 +22,9 @@ pub(super) enum CaseGroup {
         block_size: u32,
         window: u32,
     },
+    CrossAttention {
+        block_size: u32,
+    },
     Mamba {
         block_size: u32,
         checkpoint: Option<u32>,
@@ -38,6 +41,7 @@ impl From<&CaseGroup> for KvCacheGroup {
             CaseGroup::ChunkedLocal { block_size, window } => {
                 (KvCacheKind::ChunkedLocal { chunk_tokens: window }, block_size, false)
             }
+            CaseGroup::CrossAttention { block_size } => (KvCacheKind::CrossAttention, block_size, false),
             CaseGroup::Mamba { block_size, checkpoint } => {
                 (KvCacheKind::Mamba { checkpoint_tokens: checkpoint }, block_size, false)
             }

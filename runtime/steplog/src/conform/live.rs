@@ -279,7 +279,9 @@ impl<'a> Replay<'a> {
         let LiveAdded { id: name, prompt: len, .. } = added;
         let blocks = self.engine.config().hashed_blocks();
         let salt = added.lora.map_or(0, |lora| u64::from(lora) + 1);
-        let items: Vec<PromptItem> = added.media.iter().map(|item| self.item(item)).collect();
+        let has_places = !self.engine.config().is_encoder_decoder();
+        let item_of = |item: PromptItem| if has_places { item } else { item.without_place() };
+        let items: Vec<PromptItem> = added.media.iter().map(|item| item_of(self.item(item))).collect();
         let is_within = |item: &PromptItem| item.end_tokens() <= *len;
         if !items.iter().all(is_within) {
             return Err(format!("`added`: an item of request {name} ends behind its prompt of {len} tokens"));

@@ -374,7 +374,9 @@ impl Replay {
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
-        let items: Vec<PromptItem> = request.media.iter().map(CaseItem::item).collect();
+        let has_places = !self.engine.config().is_encoder_decoder();
+        let item_of = |item: PromptItem| if has_places { item } else { item.without_place() };
+        let items: Vec<PromptItem> = request.media.iter().map(CaseItem::item).map(item_of).collect();
         let blocks = self.engine.config().hashed_blocks();
         let resumable = !request.parts.is_empty();
         let prompt = if resumable && items.is_empty() {

@@ -201,6 +201,7 @@ fn kind_names(kind: Option<KvCacheKind>) -> &'static [&'static str] {
         None | Some(KvCacheKind::FullAttention) => &["full_attention", "mla_attention"],
         Some(KvCacheKind::SlidingWindow { .. }) => &["sliding_window", "sliding_window_mla"],
         Some(KvCacheKind::ChunkedLocal { .. }) => &["chunked_local_attention"],
+        Some(KvCacheKind::CrossAttention) => &["cross_attention"],
         Some(KvCacheKind::Mamba { .. }) => &["mamba"],
     }
 }

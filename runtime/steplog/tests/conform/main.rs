@@ -5,6 +5,7 @@
 mod bad_input;
 mod can_fail;
 mod connectors;
+mod layers;
 mod lines;
 mod live;
 mod media;

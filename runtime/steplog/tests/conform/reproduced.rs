@@ -173,11 +173,32 @@ fn the_cases_with_budgets_and_intervals() {
     assert!(total("preemptions") > 10 && total("hits") > 100);
 }
 
+/// All states of Mamba, which releases up to 0.31 keep, and cross attention.
+#[test]
+fn the_cases_with_all_states_and_cross_attention() {
+    let folder = group("layers");
+    assert_eq!(all_reproduced(&folder).len(), 11);
+    let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
+    let of = |kind: &str, key: &str| -> u64 {
+        let own = configs.iter().filter(|case| case["config"]["groups"].to_string().contains(kind));
+        own.map(|case| case["stats"][key].as_u64().unwrap_or(0)).sum()
+    };
+    assert!(of("mamba", "preemptions") > 20 && of("mamba", "hits") > 500);
+    assert!(of("cross_attention", "preemptions") > 20);
+    for minor in [27, 28, 29, 30, 31, 32, 33] {
+        let version = format!("0.{minor}.");
+        assert!(
+            configs.iter().any(|case| case["vllm"].as_str().is_some_and(|text| text.starts_with(&version))),
+            "{version}"
+        );
+    }
+}
+
 /// Prompts that come in parts, both versions.
 #[test]
 fn the_cases_with_streaming_inputs() {
     let folder = group("sessions");
-    assert_eq!(all_reproduced(&folder).len(), 7);
+    assert_eq!(all_reproduced(&folder).len(), 11);
     for version in ["0.32.0", "0.33.0"] {
         let own = || cases(&folder).into_iter().filter(|case| json_of(case, "config.json")["vllm"] == version);
         let lines_with = |key: &str| -> usize {
@@ -185,6 +206,8 @@ fn the_cases_with_streaming_inputs() {
         };
         assert!(lines_with("\"win\":") > 20, "{version}: windows");
         assert!(lines_with("\"more\":") > 20 && lines_with("\"pre\":") > 2, "{version}");
+        let staged = own().filter(|case| !json_of(case, "config.json")["config"]["pp"].is_null());
+        assert_eq!(staged.count(), 2, "{version}: stages");
     }
 }
 
@@ -292,6 +315,7 @@ fn our_lines_are_the_recorded_lines() {
         "connectors",
         "steps",
         "sessions",
+        "layers",
     ] {
         for case in cases(&group(name)) {
             let text = text_of(&case, "steps.jsonl");

@@ -255,7 +255,7 @@ impl Engine {
         if let Some(groups) = self.kv_cache.groups() {
             let chunk = |id: &RequestId| {
                 let tokens = self.requests[*id].num_computed_tokens + lag(id) as u32;
-                Chunk { computed: tokens - 1, tokens, slots: tokens, prefill_end: 0 }
+                Chunk { computed: tokens - 1, tokens, slots: tokens, encoder_tokens: 0, prefill_end: 0 }
             };
             return due.iter().map(|id| groups.missing_blocks(*id, chunk(id), false)).sum();
         }

@@ -18,6 +18,8 @@ pub(in crate::engine) struct Claim {
     pub(in crate::engine) slots_tokens: u32,
     /// Those of a drafter among them.
     pub(in crate::engine) lookahead_tokens: u32,
+    /// Outputs of the encoder that layers of cross attention keep.
+    pub(in crate::engine) encoder_tokens: u32,
     /// Tokens that are known of it.
     pub(in crate::engine) full_tokens: u32,
     /// Blocks that stay free for others.

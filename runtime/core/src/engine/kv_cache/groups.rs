@@ -57,8 +57,8 @@ impl KvCacheManager {
         config: &EngineConfig,
         plan: Option<&mut StepPlan>,
     ) -> bool {
-        let Claim { computed_tokens, slots_tokens, lookahead_tokens, full_tokens, reserved_blocks, watermark_blocks } =
-            claim;
+        let Claim { computed_tokens, slots_tokens, lookahead_tokens, encoder_tokens, full_tokens, .. } = claim;
+        let Claim { reserved_blocks, watermark_blocks, .. } = claim;
         let hit = self.group_hit;
         let prefill_end = request.prefill_end();
         let Some(groups) = &mut self.groups else { return false };
@@ -67,7 +67,7 @@ impl KvCacheManager {
             return false;
         }
         let computed = computed_tokens;
-        let chunk_to = |tokens: u32, slots: u32| Chunk { computed, tokens, slots, prefill_end };
+        let chunk_to = |tokens: u32, slots: u32| Chunk { computed, tokens, slots, encoder_tokens, prefill_end };
         let chunk = chunk_to(slots_tokens.saturating_sub(lookahead_tokens), slots_tokens);
         let cost = |groups: &KvGroups, pool: &KvPool, chunk: Chunk, is_capped: bool| match has_arrived {
             true => groups.missing_blocks(id, chunk, is_capped),
@@ -129,6 +129,7 @@ impl KvCacheManager {
             computed: request.num_computed_tokens,
             tokens: num_tokens.saturating_sub(lookahead_tokens),
             slots: num_tokens,
+            encoder_tokens: 0,
             prefill_end: request.prefill_end(),
         };
         let missing = groups.missing_blocks(id, chunk, false);

@@ -48,7 +48,7 @@ impl Engine {
             match self.kv_cache.groups() {
                 Some(groups) => {
                     let (computed, prefill_end) = (request.num_computed_tokens, request.prefill_end());
-                    let chunk = Chunk { computed, tokens: known, slots: tokens, prefill_end };
+                    let chunk = Chunk { computed, tokens: known, slots: tokens, encoder_tokens: 0, prefill_end };
                     groups.missing_blocks(id, chunk, true)
                 }
                 None => tokens.div_ceil(self.config.block_size).saturating_sub(request.block_table.len() as u32),

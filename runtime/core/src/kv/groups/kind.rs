@@ -29,13 +29,38 @@ pub enum KvCacheKind {
         /// Tokens of a chunk.
         chunk_tokens: u32,
     },
-    /// The state after the latest token, of Mamba or linear attention. With prefix caching states are kept where blocks
-    /// end (vLLM's `mamba_cache_mode` `align`), without there is one of a whole sequence (`none`).
+    /// What an encoder has made of the items of a prompt, which its decoder reads; nothing of the prompt.
+    CrossAttention,
+    /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] says which others are kept.
     Mamba {
         /// Tokens of whose multiples, counted from the start of a chunk, a chunk leaves the state of its last full block
         /// behind (vLLM's `prefill_checkpoint_alignment`); none where a chunk leaves only its last state.
         checkpoint_tokens: Option<u32>,
     },
+}
+
+/// States of Mamba and linear attention that are kept (vLLM's `mamba_cache_mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MambaCacheMode {
+    /// One of a whole sequence, which none but its request uses.
+    #[default]
+    None,
+    /// Those at the end of each step, where a block ends there, too.
+    Align,
+    /// Those at the ends of all blocks.
+    All,
+}
+
+impl MambaCacheMode {
+    /// The mode that vLLM makes of this one: prefix caching decides whether there are states for later requests.
+    #[must_use]
+    pub fn with_prefix_caching(self, is_enabled: bool) -> Self {
+        match self {
+            _ if !is_enabled => Self::None,
+            Self::All => Self::All,
+            Self::None | Self::Align => Self::Align,
+        }
+    }
 }
 
 impl KvCacheKind {
@@ -44,7 +69,7 @@ impl KvCacheKind {
     #[must_use]
     pub fn skipped_tokens(self, computed: u32) -> u32 {
         match self {
-            Self::FullAttention => 0,
+            Self::FullAttention | Self::CrossAttention => 0,
             Self::SlidingWindow { window_tokens } => computed.saturating_add(1).saturating_sub(window_tokens),
             Self::ChunkedLocal { chunk_tokens } => computed / chunk_tokens * chunk_tokens,
             Self::Mamba { .. } => computed.saturating_sub(1),
@@ -54,7 +79,7 @@ impl KvCacheKind {
     /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
     pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
         match self {
-            Self::FullAttention => u32::MAX,
+            Self::FullAttention | Self::CrossAttention => u32::MAX,
             Self::SlidingWindow { window_tokens } => tokens.saturating_add(window_tokens - 1),
             Self::ChunkedLocal { chunk_tokens } => tokens.div_ceil(chunk_tokens).saturating_mul(chunk_tokens),
             Self::Mamba { .. } => tokens.saturating_add(1),
@@ -65,7 +90,7 @@ impl KvCacheKind {
     /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
     pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
         match self {
-            Self::FullAttention | Self::Mamba { .. } => u32::MAX,
+            Self::FullAttention | Self::CrossAttention | Self::Mamba { .. } => u32::MAX,
             Self::SlidingWindow { window_tokens } => {
                 let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
                 // A window need not begin where a block does.
@@ -82,7 +107,7 @@ impl KvCacheKind {
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {
-            Self::FullAttention | Self::ChunkedLocal { .. } | Self::Mamba { .. } => None,
+            Self::FullAttention | Self::CrossAttention | Self::ChunkedLocal { .. } | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens } => Some(window_tokens.div_ceil(block_size) + 1),
         }
     }
@@ -91,7 +116,7 @@ impl KvCacheKind {
     #[must_use]
     pub fn window_tokens(self) -> Option<u32> {
         match self {
-            Self::FullAttention | Self::Mamba { .. } => None,
+            Self::FullAttention | Self::CrossAttention | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens: tokens } | Self::ChunkedLocal { chunk_tokens: tokens } => Some(tokens),
         }
     }
@@ -107,6 +132,7 @@ impl KvCacheKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::FullAttention => "full_attention",
+            Self::CrossAttention => "cross_attention",
             Self::SlidingWindow { .. } => "sliding_window",
             Self::ChunkedLocal { .. } => "chunked_local_attention",
             Self::Mamba { .. } => "mamba",
@@ -114,12 +140,13 @@ impl KvCacheKind {
     }
 }
 
-/// `full`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE`
-/// behind it unless its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
+/// `full`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with
+/// `@BLOCK_SIZE` behind it unless its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
 impl fmt::Display for KvCacheGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             KvCacheKind::FullAttention => f.write_str("full")?,
+            KvCacheKind::CrossAttention => f.write_str("cross_attention")?,
             KvCacheKind::SlidingWindow { window_tokens } => write!(f, "sliding_window:{window_tokens}")?,
             KvCacheKind::ChunkedLocal { chunk_tokens } => write!(f, "chunked_local:{chunk_tokens}")?,
             KvCacheKind::Mamba { checkpoint_tokens: None } => f.write_str("mamba")?,
@@ -138,8 +165,8 @@ impl FromStr for KvCacheGroup {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = || {
             format!(
-                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS, chunked_local:TOKENS, mamba or \
-                 mamba:CHECKPOINT_TOKENS, with @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and \
+                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS, chunked_local:TOKENS, \
+                 cross_attention, mamba or mamba:CHECKPOINT_TOKENS, with @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and \
                  +drafter where it has layers of the drafter"
             )
         };
@@ -151,6 +178,7 @@ impl FromStr for KvCacheGroup {
         };
         let kind = match kind.split_once(':') {
             None if kind == "full" => KvCacheKind::FullAttention,
+            None if kind == "cross_attention" => KvCacheKind::CrossAttention,
             None if kind == "mamba" => KvCacheKind::Mamba { checkpoint_tokens: None },
             Some(("mamba", tokens)) => KvCacheKind::Mamba { checkpoint_tokens: Some(number(tokens)?) },
             Some(("sliding_window", tokens)) => KvCacheKind::SlidingWindow { window_tokens: number(tokens)? },
@@ -187,7 +215,9 @@ pub(crate) struct EngineSizes {
     pub(crate) in_flight_tokens: u32,
     pub(crate) max_model_len: u32,
     pub(crate) num_speculative_tokens: u32,
-    pub(crate) enable_prefix_caching: bool,
+    pub(crate) mamba_cache_mode: MambaCacheMode,
+    /// Most outputs of the encoder that a request has.
+    pub(crate) encoder_tokens: u32,
 }
 
 /// Blocks of all groups that a request of `tokens` tokens holds at once, at most, by vLLM's check at start-up.
@@ -195,12 +225,16 @@ pub(crate) fn most_blocks(groups: impl Iterator<Item = KvCacheGroup>, sizes: &En
     let of_group = |group: KvCacheGroup| {
         let size = group.block_size.unwrap_or(sizes.block_size);
         let blocks = match group.kind {
-            // Of the tokens before a step and of those after it, and what the step leaves behind.
-            KvCacheKind::Mamba { checkpoint_tokens } if sizes.enable_prefix_caching => {
-                let states = tokens.div_ceil(size).min(2 + u32::from(checkpoint_tokens.is_some()));
+            KvCacheKind::CrossAttention => sizes.encoder_tokens.div_ceil(size),
+            KvCacheKind::Mamba { checkpoint_tokens } => {
+                let states = tokens.div_ceil(size).min(match sizes.mamba_cache_mode {
+                    MambaCacheMode::None => 1,
+                    // Of the tokens before a step and of those after it, and what the step leaves behind.
+                    MambaCacheMode::Align => 2 + u32::from(checkpoint_tokens.is_some()),
+                    MambaCacheMode::All => u32::MAX,
+                });
                 states.saturating_add(sizes.num_speculative_tokens)
             }
-            KvCacheKind::Mamba { .. } => 1 + sizes.num_speculative_tokens,
             kind => tokens.div_ceil(size).min(kind.admission_cap(size, sizes.in_flight_tokens, sizes.max_model_len)),
         };
         u64::from(blocks)
@@ -222,6 +256,7 @@ mod tests {
             "chunked_local:8192",
             "mamba",
             "mamba:16",
+            "cross_attention",
             "full+drafter",
             "sliding_window:8@32+drafter",
         ] {

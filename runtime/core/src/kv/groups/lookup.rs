@@ -74,7 +74,7 @@ impl KvGroups {
         let is_too_new = |(index, blocks): (usize, &Vec<BlockId>)| {
             let group = &self.groups[index];
             let units = blocks.len() as u32 * (group.block_size / self.hash_block_size);
-            group.aligns_states() && units > 0 && self.stored_in_step.contains(&key(hashes[units as usize - 1], index))
+            group.kind.is_mamba() && units > 0 && self.stored_in_step.contains(&key(hashes[units as usize - 1], index))
         };
         hit.is_too_new = !self.stored_in_step.is_empty() && self.hits.iter().enumerate().any(is_too_new);
         hit
@@ -183,6 +183,8 @@ impl KvGroups {
                 let first = (most_tokens / chunk_tokens * chunk_tokens / block_size) as usize;
                 (first, first + (first..most_blocks).take_while(|&index| cached_in_all(index)).count())
             }
+            // Without prefix caching, which is off with it, nothing is looked up.
+            KvCacheKind::CrossAttention => (0, 0),
             // A state is of all before it.
             KvCacheKind::Mamba { .. } => {
                 let is_end = |index: usize| ((index as u32 + 1) * block_size).is_multiple_of(alignment);

@@ -14,7 +14,7 @@ mod transfer;
 
 use std::collections::BTreeSet;
 
-pub use kind::{KvCacheGroup, KvCacheKind};
+pub use kind::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 pub(crate) use lookup::GroupHit;
 use lookup::Kin;
 use owned::OwnedBlocks;
@@ -44,27 +44,41 @@ struct Group {
     admission_cap: u32,
     /// Blocks behind those of a sequence: of states after drafts.
     draft_blocks: u32,
-    /// Of states that are kept where blocks end.
+    /// Of states that are kept at the ends of steps.
     states: Option<States>,
 }
 
 impl Group {
     fn of(group: &KvCacheGroup, config: &EngineConfig) -> Self {
-        let max_model_len = config.max_model_len();
-        let (block_size, draft_blocks, states) = match group.kind {
-            KvCacheKind::Mamba { checkpoint_tokens } if config.enable_prefix_caching => {
-                let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
-                let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules.has_checkpoints());
-                let states = States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules };
-                (config.block_size, config.num_speculative_tokens, Some(states))
-            }
-            // One state, whose block no sequence fills.
-            KvCacheKind::Mamba { .. } => (max_model_len, config.num_speculative_tokens, None),
-            _ => (group.block_size.unwrap_or(config.block_size), 0, None),
+        let KvCacheKind::Mamba { checkpoint_tokens } = group.kind else {
+            return Self::with_blocks(group.kind, group.block_size.unwrap_or(config.block_size), config);
         };
-        let held = config.drafting().held_kind(group.kind);
-        let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), max_model_len);
-        Self { kind: group.kind, held, block_size, drops_block: false, admission_cap, draft_blocks, states }
+        // One state of a whole sequence is in a block that none fills.
+        let is_whole = config.mamba_cache_mode() == MambaCacheMode::None;
+        let block_size = if is_whole { config.max_model_len() } else { config.block_size };
+        let states = (config.mamba_cache_mode() == MambaCacheMode::Align).then(|| {
+            let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
+            let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules.has_checkpoints());
+            States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules }
+        });
+        let draft_blocks = config.num_speculative_tokens;
+        Self { draft_blocks, states, ..Self::with_blocks(group.kind, block_size, config) }
+    }
+
+    /// A group whose blocks have so many tokens, and nothing else.
+    fn with_blocks(kind: KvCacheKind, block_size: u32, config: &EngineConfig) -> Self {
+        let held = config.drafting().held_kind(kind);
+        let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), config.max_model_len());
+        Self { kind, held, block_size, drops_block: false, admission_cap, draft_blocks: 0, states: None }
+    }
+
+    /// Blocks for the slots of a chunk, up to the last of which there are `slots`; of cross attention those that it takes
+    /// with the first one, and no more.
+    fn blocks_of(&self, chunk: Chunk, slots: u32) -> u32 {
+        match self.kind {
+            KvCacheKind::CrossAttention => chunk.encoder_tokens.div_ceil(self.block_size),
+            _ => self.blocks_for(slots),
+        }
     }
 
     fn blocks_for(&self, tokens: u32) -> u32 {
@@ -210,7 +224,7 @@ impl KvGroups {
         self.groups.len()
     }
 
-    /// Whether any group is of states that are kept where blocks end.
+    /// Whether any group is of states that are kept at the ends of steps.
     pub(crate) fn has_states(&self) -> bool {
         self.groups.iter().any(Group::aligns_states)
     }
@@ -243,6 +257,9 @@ impl KvGroups {
                 // It is one of the latest chunk only.
                 return 0;
             }
+            if group.kind == KvCacheKind::CrossAttention {
+                return u32::MAX;
+            }
             let slots = (table.blocks.len() as u32 - group.draft_blocks).saturating_mul(group.block_size);
             let next = (table.num_skipped + 1).saturating_mul(group.block_size);
             slots.min(group.held.computed_until_skipped(next))
@@ -261,7 +278,7 @@ impl KvGroups {
                 group.missing_states(&Table::default(), hit.len() as u32, chunk, self.is_sparse(), true)
             } else {
                 let cap = if is_capped { group.admission_cap } else { u32::MAX };
-                let required = group.blocks_for(chunk.slots.min(self.max_model_len)).min(cap);
+                let required = group.blocks_of(chunk, chunk.slots.min(self.max_model_len)).min(cap);
                 required.saturating_sub(skipped.max(hit.len() as u32))
             };
             // A hit on a free block takes that block out of the free list. Of states the one before loaded tokens counts, too.
@@ -313,7 +330,7 @@ impl KvGroups {
             let skipped = group.skipped_blocks(chunk.computed);
             let needed = blocks.get(skipped as usize..).unwrap_or(&[]);
             pool.touch(held(needed));
-            let mut table = Vec::with_capacity(group.blocks_for(chunk.slots).max(blocks.len() as u32) as usize);
+            let mut table = Vec::with_capacity(group.blocks_of(chunk, chunk.slots).max(blocks.len() as u32) as usize);
             table.resize(skipped as usize, NULL_BLOCK);
             table.extend_from_slice(needed);
             let num_cached = table.len() as u32;
@@ -360,7 +377,7 @@ impl KvGroups {
                 return group.missing_states(table, 0, chunk, self.is_sparse(), tables.is_empty());
             }
             let cap = if is_capped { group.admission_cap } else { u32::MAX };
-            group.blocks_for(tokens).min(cap).saturating_sub(table.blocks.len() as u32)
+            group.blocks_of(chunk, tokens).min(cap).saturating_sub(table.blocks.len() as u32)
         };
         self.groups.iter().enumerate().map(of_group).sum()
     }
@@ -386,7 +403,7 @@ impl KvGroups {
                 group.grow_states(table, chunk, is_sparse, is_new, allocate);
                 continue;
             }
-            let missing = group.blocks_for(tokens).saturating_sub(table.blocks.len() as u32);
+            let missing = group.blocks_of(chunk, tokens).saturating_sub(table.blocks.len() as u32);
             if missing > 0 {
                 owned.allocate(pool, index, missing, &mut table.blocks);
             }
@@ -423,7 +440,8 @@ impl KvGroups {
     /// window.
     pub(crate) fn predict(&self, pool: &KvPool, id: RequestId, computed: u32, changes: &mut [BlockChange]) -> usize {
         let mut sure = changes.len();
-        for (group, table) in self.groups.iter().zip(self.tables(id)) {
+        let growing = self.groups.iter().zip(self.tables(id));
+        for (group, table) in growing.filter(|(group, _)| group.kind != KvCacheKind::CrossAttention) {
             let size = group.block_size;
             // A step needs a slot for the token that it computes.
             let mut grows_at =

@@ -18,6 +18,8 @@ pub(crate) struct Chunk {
     pub(crate) tokens: u32,
     /// The same and those for which a drafter takes slots; it has no states.
     pub(crate) slots: u32,
+    /// Outputs of the encoder that layers of cross attention keep from now on.
+    pub(crate) encoder_tokens: u32,
     /// Where the request's prefill ends: before the last known token, where it has an output.
     pub(crate) prefill_end: u32,
 }
@@ -35,7 +37,7 @@ pub(crate) struct ChunkLimits {
     pub(crate) shared_prefix_tokens: u32,
 }
 
-/// The rules of a group whose states are kept where blocks end.
+/// The rules of a group whose states are kept at the ends of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct States {
     /// See [`KvCacheKind::Mamba`](super::KvCacheKind).
@@ -49,7 +51,7 @@ pub(super) struct States {
 }
 
 impl Group {
-    /// Whether the states of this group are kept where blocks end.
+    /// Whether the states of this group are kept at the ends of steps.
     pub(super) fn aligns_states(&self) -> bool {
         self.states.is_some()
     }

@@ -83,7 +83,7 @@ impl KvGroups {
                     }
                 }
                 pool.insert(blocks, keys);
-                if group.aligns_states() {
+                if group.kind.is_mamba() {
                     stored_states.extend(keys.iter().copied());
                 }
                 if let Some(events) = pool.events_mut() {
@@ -98,7 +98,7 @@ impl KvGroups {
                     events.stored_of_group(stored);
                 }
             }
-            if group.aligns_states() {
+            if group.kind.is_mamba() {
                 self.store_checkpoint(pool, offered, index, cacheable, &mut stored_states);
                 self.stored_in_step.extend(stored_states);
             }

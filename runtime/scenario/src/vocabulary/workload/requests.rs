@@ -84,6 +84,7 @@ fn mix(options: &mut Options<'_>) -> RequestMix {
                 items: images.counts("count").unwrap_or(one),
                 tokens_per_item: images.required("tokens", tokens_per_item),
                 distinct: images.u32("distinct"),
+                in_prompt: images.boolean("in_prompt").unwrap_or(true),
             }
         }),
         stop_after: options.lengths("stop_after"),
