@@ -286,7 +286,7 @@ mod tests {
         let args = "--block-size 32 --num-gpu-blocks 99 --max-num-seqs 7 --max-num-batched-tokens 512 --max-model-len 300 \
                     --no-enable-prefix-caching --no-enable-chunked-prefill --long-prefill-token-threshold 64 \
                     --adaptive-long-prefill --watermark 0.25 --no-scheduler-reserve-full-isl --max-num-active-seqs 5 \
-                    --async-scheduling --num-speculative-tokens 2 --drafter eagle --disable-lookahead-block-hashes --max-loras 3 --prefix-cache-retention-interval 64 \
+                    --async-scheduling --num-speculative-tokens 2 --drafter eagle --disable-lookahead-block-hashes --max-loras 3 --mamba-cache-mode align --prefix-cache-retention-interval 64 \
                     --max-num-scheduled-tokens 400 --prefill-schedule-interval 3 --max-num-encoder-input-tokens 700 --encoder-cache-size 900 --disable-chunked-mm-input \
                     --kv-cache-groups full,sliding_window:64,sliding_window:64@64";
         let args: Vec<&str> = args.split_whitespace().collect();

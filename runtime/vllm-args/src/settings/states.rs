@@ -16,7 +16,7 @@ const LAST_WITH_ALL_BY_DEFAULT: u8 = 27;
 const MODE: &str = "--mamba-cache-mode";
 const BLOCK_SIZE: &str = "--mamba-block-size";
 
-/// What the command line says of states.
+/// Arguments about states.
 #[derive(Default)]
 pub(super) struct States {
     mode: Option<MambaCacheMode>,

@@ -29,7 +29,7 @@ pub enum KvCacheKind {
         /// Tokens of a chunk.
         chunk_tokens: u32,
     },
-    /// What an encoder has made of the items of a prompt, which its decoder reads; nothing of the prompt.
+    /// Outputs of an encoder for the item of a prompt, which its decoder reads; nothing of the prompt.
     CrossAttention,
     /// The state after the latest token, of Mamba or linear attention; [`MambaCacheMode`] says which others are kept.
     Mamba {

@@ -5,6 +5,7 @@
 //! those of vLLM 0.32 and 0.33 (`vllm/v1/core/single_type_kv_cache_manager.py` and
 //! `kv_cache_coordinator.py`). An engine with one group of full attention has none of this.
 
+mod group;
 pub(crate) mod kind;
 mod lookup;
 mod owned;
@@ -14,6 +15,7 @@ mod transfer;
 
 use std::collections::BTreeSet;
 
+use group::Group;
 pub use kind::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 pub(crate) use lookup::GroupHit;
 use lookup::Kin;
@@ -22,7 +24,7 @@ use states::States;
 pub(crate) use states::{Chunk, ChunkLimits};
 pub(crate) use store::Offered;
 
-use crate::config::{Drafting, EngineConfig, SchedulerRules};
+use crate::config::{EngineConfig, SchedulerRules};
 use crate::kv::hash::BlockHash;
 use crate::kv::pool::{BlockId, KvPool};
 use crate::plugins::latency::BlockChange;
@@ -30,66 +32,6 @@ use crate::request::RequestId;
 
 /// Stands where a group needs no block.
 const NULL_BLOCK: BlockId = 0;
-
-/// A group and what follows from the engine's settings.
-#[derive(Clone, Copy, Debug)]
-struct Group {
-    kind: KvCacheKind,
-    /// The kind as far as it says which blocks are held: a drafter may need more of a window.
-    held: KvCacheKind,
-    block_size: u32,
-    /// Whether the last block of a hit is dropped.
-    drops_block: bool,
-    /// Most blocks that an admission counts of a request.
-    admission_cap: u32,
-    /// Blocks behind those of a sequence: of states after drafts.
-    draft_blocks: u32,
-    /// Of states that are kept at the ends of steps.
-    states: Option<States>,
-}
-
-impl Group {
-    fn of(group: &KvCacheGroup, config: &EngineConfig) -> Self {
-        let KvCacheKind::Mamba { checkpoint_tokens } = group.kind else {
-            return Self::with_blocks(group.kind, group.block_size.unwrap_or(config.block_size), config);
-        };
-        // One state of a whole sequence is in a block that none fills.
-        let is_whole = config.mamba_cache_mode() == MambaCacheMode::None;
-        let block_size = if is_whole { config.max_model_len() } else { config.block_size };
-        let states = (config.mamba_cache_mode() == MambaCacheMode::Align).then(|| {
-            let Drafting { drops_block, hash_lookahead_tokens, .. } = config.drafting();
-            let checkpoint_tokens = checkpoint_tokens.filter(|_| config.rules.has_checkpoints());
-            States { checkpoint_tokens, drops_block, hash_lookahead_tokens, rules: config.rules }
-        });
-        let draft_blocks = config.num_speculative_tokens;
-        Self { draft_blocks, states, ..Self::with_blocks(group.kind, block_size, config) }
-    }
-
-    /// A group whose blocks have so many tokens, and nothing else.
-    fn with_blocks(kind: KvCacheKind, block_size: u32, config: &EngineConfig) -> Self {
-        let held = config.drafting().held_kind(kind);
-        let admission_cap = held.admission_cap(block_size, config.max_in_flight_tokens(), config.max_model_len());
-        Self { kind, held, block_size, drops_block: false, admission_cap, draft_blocks: 0, states: None }
-    }
-
-    /// Blocks for the slots of a chunk, up to the last of which there are `slots`; of cross attention those that it takes
-    /// with the first one, and no more.
-    fn blocks_of(&self, chunk: Chunk, slots: u32) -> u32 {
-        match self.kind {
-            KvCacheKind::CrossAttention => chunk.encoder_tokens.div_ceil(self.block_size),
-            _ => self.blocks_for(slots),
-        }
-    }
-
-    fn blocks_for(&self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.block_size) + self.draft_blocks
-    }
-
-    /// Blocks at the start of a table that no token after the first `computed` ones needs.
-    fn skipped_blocks(&self, computed: u32) -> u32 {
-        self.held.skipped_tokens(computed) / self.block_size
-    }
-}
 
 /// The blocks of one group that a request has.
 #[derive(Clone, Debug, Default)]

@@ -1,12 +1,11 @@
 //! Engines of encoder-decoder models: layers of cross attention keep what the encoder has made of a prompt's item.
 
-mod support;
-
 use proptest::prelude::*;
-use support::{Tokens, request};
 use vcr_core::{
     ConfigError, Engine, EngineConfig, EngineConfigInput, PromptItem, RejectReason, RequestSpec, SchedulerRules,
 };
+
+use crate::support::{Tokens, request};
 
 fn settings() -> EngineConfigInput {
     EngineConfigInput {
