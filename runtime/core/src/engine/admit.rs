@@ -270,7 +270,7 @@ impl Engine {
         }
         // All of it is computed at this instant, whatever the budget of a step.
         let slots = if is_held { num_tokens } else { computed + tokens };
-        let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads() } else { 0 };
+        let reserved_blocks = if is_loaded { self.blocks_reserved_from_loads(plan) } else { 0 };
         let computed_elsewhere = if remote { num_tokens } else { computed };
         let claim = Claim {
             computed_tokens: computed_elsewhere,

@@ -6,7 +6,7 @@
 use crate::engine::kv_cache::Claim;
 use crate::engine::{Engine, RejectReason};
 use crate::kv::groups::Chunk;
-use crate::plan::RemoteLoad;
+use crate::plan::{RemoteLoad, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 
 impl Engine {
@@ -38,8 +38,8 @@ impl Engine {
 
     /// Blocks that a load must leave free, so that requests which hold KV already can go on: those that prompts which are
     /// being computed and loads still need, and those of a step with drafts (vLLM's `_inflight_prefill_reserved_blocks` and
-    /// `_spec_decode_step_blocks`).
-    pub(in crate::engine) fn blocks_reserved_from_loads(&self) -> u32 {
+    /// `_spec_decode_step_blocks`). Those that this step computes a chunk of count as before it.
+    pub(in crate::engine) fn blocks_reserved_from_loads(&self, plan: &StepPlan) -> u32 {
         let step_tokens = self.draft_step_tokens();
         let missing = |id: RequestId| {
             let request = &self.requests[id];
@@ -47,7 +47,10 @@ impl Engine {
             let tokens = known.saturating_add(step_tokens);
             match self.kv_cache.groups() {
                 Some(groups) => {
-                    let (computed, prefill_end) = (request.num_computed_tokens, request.prefill_end());
+                    let scheduled = plan.scheduled.iter().find(|scheduled| scheduled.request == id);
+                    let computed =
+                        scheduled.map_or(request.num_computed_tokens, |scheduled| scheduled.num_computed_tokens);
+                    let prefill_end = request.prefill_end();
                     let chunk = Chunk { computed, tokens: known, slots: tokens, encoder_tokens: 0, prefill_end };
                     groups.missing_blocks(id, chunk, true)
                 }
