@@ -21,6 +21,12 @@ pub fn read(bytes: &[u8], format: TraceFormat) {
             for dependency in trace.dependencies(request) {
                 assert!((dependency.request as usize) < trace.requests.len());
             }
+            let mut end = 0;
+            for item in trace.items(request) {
+                assert!(u64::from(item.offset) >= end && item.end() > end);
+                end = item.end();
+            }
+            assert!(end <= u64::from(request.input_tokens));
             assert!(trace.hash_ids(request).iter().all(|id| id < trace.distinct_hash_ids));
         }
         // Writing visits every range of every request.

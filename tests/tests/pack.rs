@@ -131,7 +131,7 @@ fn the_first_step_that_differs_is_named() {
 fn a_redacted_pack_has_no_names_and_no_tokens() {
     let folder = folder();
     let head = r#"{"kind":"meta","format":"vcr.capture","version":1,"model":"secret-model","block_size_tokens":4,"holds":{"output_tokens":true,"prompt_tokens":true}}"#;
-    let row = r#"{"kind":"request","id":"secret-id","session":"secret-session","arrival_ns":0,"prompt_tokens":4,"block_hashes":["617f8fc6404c5419"],"prompt_token_ids":[77701,2,3,4],"output_tokens":2,"output_token_ids":[77702,6],"ttft_ns":5,"gap_ns":[7],"finish_reason":"stop","end_ns":12,"params":{"stop":["secret-stop"]},"error":"secret-error","lora":"secret-lora","secret-field":1}"#;
+    let row = r#"{"kind":"request","id":"secret-id","session":"secret-session","arrival_ns":0,"prompt_tokens":4,"block_hashes":["617f8fc6404c5419"],"mm_items":[{"hash":"secret-image","offset":1,"tokens":2,"modality":"image"}],"prompt_token_ids":[77701,2,3,4],"output_tokens":2,"output_token_ids":[77702,6],"ttft_ns":5,"gap_ns":[7],"finish_reason":"stop","end_ns":12,"params":{"stop":["secret-stop"]},"error":"secret-error","lora":"secret-lora","secret-field":1}"#;
     folder.write("scenarios/day.jsonl", format!("{head}\n{row}\n"));
     folder.write("scenarios/s.rhai", SCENARIO.replace("day.jsonl.zst", "day.jsonl").replace("42", "3"));
     let _ = folder.vcr(&["pack", "scenarios/s.rhai", "--redact", "-o", "r.vcr"]).ended(0);
@@ -144,6 +144,7 @@ fn a_redacted_pack_has_no_names_and_no_tokens() {
         assert!(!capture.contains(secret) && !trace.contains(secret), "{secret}:\n{capture}\n{trace}");
     }
     assert!(capture.contains("617f8fc6404c5419") && capture.contains("\"ttft_ns\":5"), "{capture}");
+    assert!(capture.contains("\"offset\":1,\"tokens\":2,\"modality\":\"image\""), "{capture}");
     assert!(trace.contains("600") && trace.lines().count() == 2, "{trace}");
     folder.write(
         "traces/t.jsonl",

@@ -10,6 +10,10 @@ fuzz_target!(|bytes: &[u8]| {
     _ = EngineCoreRequest::peek_id(payload);
     _ = VersionEvidence::from_add(payload);
     let Ok(request) = Request::decode(&[&[*kind][..], payload]) else { return };
+    if let Ok(Request::Add(add)) = Request::decode(&[&[*kind][..], payload, payload]) {
+        let runs = add.mm_features.iter().flatten().filter_map(|feature| feature.mm_position.embed_runs());
+        assert!(runs.flatten().all(|run| run.start < run.end && run.end as usize <= payload.len()));
+    }
     for version in VllmMinor::ALL {
         let written = encoded(&request, version);
         let again = Request::decode(&[&[request.kind()][..], &written]).expect("it was written by us");

@@ -77,6 +77,7 @@ fn trace(input: &SyntheticInput) -> Trace {
                 output_tokens: input.output_tokens,
                 hash_ids,
                 output_token_ids: ItemRange::default(),
+                items: ItemRange::default(),
                 priority: 0,
                 strict_priority: 0,
                 policy_class: None,

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use support::{MS, assert_conserved, config, pool, run};
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{
     Answers, Report, RouterConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
@@ -24,13 +25,12 @@ fn read(rows: &str, format: TraceFormat) -> Arc<Trace> {
 }
 
 fn play(trace: &Arc<Trace>, pacing: TracePacing, engines: u32) -> Report {
-    let source = WorkloadSource::Trace {
-        trace: Arc::clone(trace),
-        pacing,
-        copies: 1,
-        stagger_ns: 0,
-        answers: Answers::Simulated,
-    };
+    play_copies(trace, pacing, engines, 1)
+}
+
+fn play_copies(trace: &Arc<Trace>, pacing: TracePacing, engines: u32, copies: u32) -> Report {
+    let source =
+        WorkloadSource::Trace { trace: Arc::clone(trace), pacing, copies, stagger_ns: 0, answers: Answers::Simulated };
     let workload = WorkloadConfig::new("trace", source);
     let report =
         run(&config(Topology::Aggregated(pool("pool", engines, 2000, RouterConfig::RoundRobin)), vec![workload]));
@@ -217,4 +217,41 @@ fn synthetic_requests_share_what_their_group_shares() {
     let closed = SyntheticInput { replay_concurrency: Some(3), arrival_interval_ms: None, ..input };
     let report = run(&config(topology, vec![closed.workload("synthetic").expect("a workload")]));
     assert_eq!(report.requests.iter().filter(|record| record.arrival_ns == 0).count(), 3);
+}
+
+/// Items of rows and of captures: computed by the encoder once for all that have them, and part of their blocks.
+#[test]
+fn items_reach_the_encoder_and_the_blocks() {
+    let mooncake = |at: u32, ids: &str, image: &str| {
+        let item = format!("{{\"hash\":\"{image}\",\"offset\":40,\"tokens\":30}}");
+        format!(
+            "{{\"timestamp\":{at},\"input_length\":96,\"output_length\":2,\"hash_ids\":{ids},\"mm_items\":[{item}]}}\n"
+        )
+    };
+    let capture = |at: u32, ids: &str, image: &str| {
+        let item = format!("{{\"hash\":\"{image}\",\"offset\":40,\"tokens\":30}}");
+        let at_ns = u64::from(at) * MS;
+        format!(
+            "{{\"kind\":\"request\",\"arrival_ns\":{at_ns},\"prompt_tokens\":96,\"output_tokens\":2,\"block_hashes\":{ids},\
+             \"mm_items\":[{item}]}}\n"
+        )
+    };
+    let meta = "{\"kind\":\"meta\",\"format\":\"vcr.capture\",\"version\":1,\"block_size_tokens\":16}\n".to_owned();
+    let rows = |row: &dyn Fn(u32, &str, &str) -> String| {
+        row(0, "[1,2,3,4,5,6]", "cat")
+            + &row(1000, "[1,2,3,4,5,6]", "cat")
+            + &row(2000, "[1,2,3,4,5,6]", "dog")
+            + &row(3000, "[7,8,9,10,11,12]", "cat")
+    };
+    for (text, format) in [(rows(&mooncake), TraceFormat::Mooncake), (meta + &rows(&capture), TraceFormat::Capture)] {
+        let trace = read(&text, format);
+        let report = play(&trace, RECORDED, 1);
+        let cached: Vec<u32> = by_session(&report).iter().map(|record| record.cached_tokens).collect();
+        // The last token is computed again, and blocks are shared up to the first of another image.
+        assert_eq!(cached, [0, 80, 32, 0], "{format:?}");
+        let counters = [Counter::EncoderItems, Counter::EncoderTokens, Counter::EncoderHits];
+        assert_eq!(counters.map(|counter| report.metrics.count(counter)), [2, 60, 1], "{format:?}");
+        let twice = play_copies(&trace, RECORDED, 1, 2);
+        assert_eq!(twice.metrics.count(Counter::EncoderItems), 4, "a copy has images of its own");
+    }
 }

@@ -11,7 +11,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use serde_json::{Map, json};
 use vcr_random::{Distribution, Stream};
 use vcr_trace::capture::{
-    CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, ExtraKeys, FinishReason, HashScheme, Holds,
+    CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, ExtraKeys, FinishReason, Holds,
     PromptHasher, RequestRecord,
 };
 
@@ -161,7 +161,7 @@ impl Demo<'_> {
             ..RequestRecord::default()
         };
         let block = self.options.block_size_tokens.get();
-        let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: block, none_seed: 0 };
+        let hasher = PromptHasher::new(block);
         let chain = hasher.chain(&session.context, &ExtraKeys::default());
         (record.block_hashes, record.prompt_hash) = (chain.blocks, Some(chain.whole));
         record.cached_tokens = (cached as u32 / block * block).min(record.prompt_tokens - 1);

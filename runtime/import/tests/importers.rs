@@ -153,7 +153,7 @@ fn spans_that_cannot_be_used_are_named() {
 #[test]
 fn workloads_keep_lengths_arrivals_sessions_and_prefixes() {
     let rows = r#"{"session_id":"x","timestamp":5,"input_length":600,"output_length":4,"hash_ids":[7,8],"priority":2}
-{"timestamp":9,"input_length":1024,"output_length":3,"hash_ids":[7,9]}
+{"timestamp":9,"input_length":1024,"output_length":3,"hash_ids":[7,9],"mm_items":[{"hash":"cat","offset":1,"tokens":9,"modality":"image"}]}
 {"session_id":"x","delay":2.5,"input_length":512,"output_length":0,"hash_ids":[9]}"#;
     let read = read(rows, Format::Mooncake);
     let [first, other, second] = &read.requests[..] else { panic!("three requests") };
@@ -163,6 +163,8 @@ fn workloads_keep_lengths_arrivals_sessions_and_prefixes() {
         (Some("s0"), None, Some(2_500_000))
     );
     assert_eq!(first.block_hashes, other.block_hashes[..1]);
+    let [cat] = &other.mm_items[..] else { panic!("one item") };
+    assert_eq!((cat.hash.as_str(), cat.offset, cat.tokens, first.mm_items.len()), ("cat", 1, 9, 0));
     // The same block at another place is another prefix.
     assert_ne!(other.block_hashes[1], second.block_hashes[0]);
     assert_eq!((first.priority, &first.params["max_tokens"]), (2, &json!(4)));

@@ -6,7 +6,7 @@ use std::ops::Range;
 use hashbrown::HashTable;
 use vcr_core::{PromptItem, RequestId};
 use vcr_transfer::{Description, Meeting, Peer, Room};
-use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature, SamplingParams, Tensor, TensorData};
+use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature, SamplingParams};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::faults::active::{EngineFault, PlannedFailure};
@@ -157,7 +157,7 @@ impl Medium {
             identifier: feature.identifier.clone(),
             offset: bounded(place.offset),
             tokens: bounded(place.length),
-            embed_runs: place.is_embed.as_ref().and_then(embed_runs),
+            embed_runs: place.embed_runs(),
         }
     }
 
@@ -165,19 +165,6 @@ impl Medium {
     pub(crate) fn content(&self) -> u64 {
         xxh3_64(self.identifier.as_bytes())
     }
-}
-
-/// The runs of a mask of placeholders; none where its bytes are not in the message: then all count as embeddings.
-fn embed_runs(mask: &Tensor) -> Option<Vec<Range<u32>>> {
-    let TensorData::Inline(bytes) = &mask.data else { return None };
-    let mut runs: Vec<Range<u32>> = Vec::new();
-    for (place, _) in (0u32..).zip(bytes).filter(|(_, byte)| **byte != 0) {
-        match runs.last_mut().filter(|run| run.end == place) {
-            Some(run) => run.end = place + 1,
-            None => runs.push(place..place + 1),
-        }
-    }
-    (mask.dtype == "bool").then_some(runs)
 }
 
 impl BlockKeys {

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use vcr_input::{Lines, Unpacked};
+use vcr_trace::MediaItem;
 use vcr_trace::capture::{
     Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureLine, CaptureMeta, CaptureReader, CaptureWriter, Holds, ReadOptions,
     RequestRecord, StepRecord,
@@ -71,6 +72,7 @@ fn without_contents(request: RequestRecord) -> RequestRecord {
         session: name(request.session),
         lora: name(request.lora),
         mm_hashes: request.mm_hashes.iter().map(|hash| hashed(hash)).collect(),
+        mm_items: request.mm_items.into_iter().map(|item| MediaItem { hash: hashed(&item.hash), ..item }).collect(),
         error: request.error.map(|_| "redacted".to_owned()),
         prompt_token_ids: None,
         output_token_ids: None,

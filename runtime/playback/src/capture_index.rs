@@ -262,6 +262,7 @@ impl CaptureIndex {
             scheme: self.meta.hash,
             block_size_tokens: self.meta.block_size_tokens.unwrap_or(DEFAULT_BLOCK_SIZE_TOKENS).max(1),
             none_seed: 0,
+            places_media: self.meta.holds.mm_items,
         }
     }
 

@@ -79,13 +79,14 @@ impl RecordConfig {
                 prompt_tokens: self.prompt_tokens,
                 steps: true,
                 kv_events: !self.kv_events.is_empty(),
+                mm_items: true,
             },
             ..CaptureMeta::default()
         }
     }
 
     fn detail(&self) -> Detail {
-        let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: self.block_size_tokens, none_seed: 0 };
+        let hasher = PromptHasher::new(self.block_size_tokens);
         Detail { hasher, prompts: self.prompt_tokens, tokens: self.output_tokens }
     }
 

@@ -1,7 +1,8 @@
 //! One request under way, put together from what is said of it.
 
-use vcr_trace::capture::{ExtraKeys, PromptHasher, RequestRecord, StepContext};
-use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, StopReason, Value};
+use vcr_trace::MediaItem;
+use vcr_trace::capture::{ExtraKeys, MediaKey, PromptHasher, RequestRecord, StepContext};
+use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, MmFeature, StopReason, Value};
 
 use crate::json;
 
@@ -69,13 +70,14 @@ impl OpenRequest {
         since_start_ns: u64,
         detail: &Detail,
     ) -> Self {
-        let images: Vec<String> = request.mm_features.iter().flatten().map(mm_name).collect();
+        let features = request.mm_features.as_deref().unwrap_or_default();
+        let media: Vec<MediaKey<'_>> = features.iter().map(media_key).collect();
         let lora = request.lora_request.map(|lora| lora.name);
-        let images_text: Vec<&str> = images.iter().map(String::as_str).collect();
-        let keys = ExtraKeys { lora: lora.as_deref(), cache_salt: request.cache_salt.as_deref(), images: &images_text };
+        let keys = ExtraKeys { lora: lora.as_deref(), cache_salt: request.cache_salt.as_deref(), media: &media };
         let chain = request.prompt_token_ids.as_deref().map(|tokens| detail.hasher.chain(tokens, &keys));
         let embeds = request.prompt_embeds.as_ref().and_then(|tensor| tensor.shape.first().copied());
         let prompt_tokens = request.prompt_token_ids.as_ref().map_or(embeds.unwrap_or(0), |tokens| tokens.len() as u64);
+        let (mm_items, mm_hashes) = media_of(features, saturated(prompt_tokens));
         let transfer = request.sampling_params.as_ref().and_then(|params| params.kv_transfer_params());
         let kv_role = transfer.and_then(kv_role).map(str::to_owned);
         let params = match (&request.sampling_params, &request.pooling_params) {
@@ -99,7 +101,8 @@ impl OpenRequest {
             priority: request.priority,
             lora,
             session: request.session_id,
-            mm_hashes: images,
+            mm_hashes,
+            mm_items,
             kv_role,
             ..RequestRecord::default()
         };
@@ -208,8 +211,33 @@ impl OpenRequest {
     }
 }
 
-fn mm_name(feature: &vcr_wire::MmFeature) -> String {
-    feature.mm_hash.clone().unwrap_or_else(|| feature.identifier.clone())
+/// An item as hashes of blocks have it, and caches of engines: by the identifier, which differs from the `mm_hash` where
+/// an adapter changes the encoder.
+fn media_key(feature: &MmFeature) -> MediaKey<'_> {
+    MediaKey { identifier: &feature.identifier, offset: feature.mm_position.offset }
+}
+
+/// The items of a prompt; their identifiers alone if the places are not in order, as vLLM's frontends send them, or
+/// share tokens, as those of the sound in a video may.
+fn media_of(features: &[MmFeature], prompt_tokens: u32) -> (Vec<MediaItem>, Vec<String>) {
+    let items: Option<Vec<MediaItem>> = features.iter().map(media_item).collect();
+    match items.filter(|items| MediaItem::are_in_place(items, prompt_tokens)) {
+        Some(items) => (items, Vec::new()),
+        None => (Vec::new(), features.iter().map(|feature| feature.identifier.clone()).collect()),
+    }
+}
+
+/// An item of numbers that captures hold.
+fn media_item(feature: &MmFeature) -> Option<MediaItem> {
+    let place = &feature.mm_position;
+    let runs = place.embed_runs().map(|runs| runs.iter().map(|run| [run.start, run.end]).collect());
+    Some(MediaItem {
+        hash: feature.identifier.clone(),
+        offset: place.offset.try_into().ok()?,
+        tokens: place.length.try_into().ok()?,
+        modality: Some(feature.modality.clone()).filter(|modality| !modality.is_empty()),
+        embeds: runs,
+    })
 }
 
 /// The part of a request in a disaggregated deployment.

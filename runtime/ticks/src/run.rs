@@ -83,6 +83,7 @@ fn workload_config(workload: &Workload) -> WorkloadConfig {
             dependencies: Default::default(),
             hash_ids: Default::default(),
             output_token_ids: Default::default(),
+            items: Default::default(),
             // The core serves smaller priorities first.
             priority: -request.priority,
             strict_priority: 0,

@@ -2,8 +2,9 @@
 
 use crate::dense::DenseIds;
 use crate::dependencies;
+use crate::trace::media;
 use crate::{
-    AnswerTimes, Dependency, HashIdRange, HashIdScope, ItemRange, OutputTime, RowProblem, Strictness, Trace,
+    AnswerTimes, Dependency, HashIdRange, HashIdScope, ItemRange, MediaItem, OutputTime, RowProblem, Strictness, Trace,
     TraceError, TraceOptions, TraceRequest, TraceWarning, WarningKind,
 };
 use std::collections::HashMap;
@@ -22,6 +23,8 @@ pub(crate) struct Row<'a> {
     /// How many blocks follow those with content that no other has.
     pub(crate) own_blocks: u32,
     pub(crate) output_token_ids: &'a [u32],
+    /// Multimodal items of the prompt.
+    pub(crate) items: &'a [MediaItem],
     pub(crate) timestamp_ns: Option<i64>,
     pub(crate) delay_ns: Option<u64>,
     pub(crate) priority: i32,
@@ -168,6 +171,7 @@ impl Assembler {
         let start = index_of(self.trace.output_token_ids.len(), "output token ids")?;
         let len = index_of(row.output_token_ids.len(), "output token ids")?;
         self.trace.output_token_ids.extend_from_slice(row.output_token_ids);
+        let items = self.push_items(row.items, row.input_tokens)?;
         let policy_class = row.policy_class.map(|name| self.policy_class(name));
         if self.answer_times {
             let times = row.times.map(|(times, outputs)| self.push_outputs(times, outputs)).transpose()?;
@@ -189,6 +193,7 @@ impl Assembler {
             output_tokens: row.output_tokens,
             hash_ids,
             output_token_ids: ItemRange { start, len },
+            items,
             priority: row.priority,
             strict_priority: row.strict_priority,
             policy_class,
@@ -252,6 +257,19 @@ impl Assembler {
             );
         }
         Ok((session, 0, 0))
+    }
+
+    fn push_items(&mut self, items: &[MediaItem], input_tokens: u32) -> Result<ItemRange, FieldProblem> {
+        if items.is_empty() {
+            return Ok(ItemRange::default());
+        }
+        media::check(items, input_tokens).map_err(|(index, field, problem)| {
+            (Some("mm_items"), RowProblem::Item { index: index as u64, field, problem })
+        })?;
+        let start = index_of(self.trace.items.len(), "multimodal items")?;
+        let len = index_of(items.len(), "multimodal items")?;
+        self.trace.items.extend_from_slice(items);
+        Ok(ItemRange { start, len })
     }
 
     fn push_outputs(&mut self, times: AnswerTimes, outputs: &[OutputTime]) -> Result<AnswerTimes, FieldProblem> {

@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::capture::CaptureError;
-use crate::{TraceFormat, VcrOutput};
+use crate::{MediaProblem, TraceFormat, VcrOutput};
 
 /// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,16 @@ pub enum RowProblem {
         given: u64,
         /// The stated length.
         output_tokens: u32,
+    },
+    /// A multimodal item cannot be used.
+    #[error("item {index}, `{field}`: {problem}")]
+    Item {
+        /// Its index in the list.
+        index: u64,
+        /// The field of the item.
+        field: &'static str,
+        /// The problem.
+        problem: MediaProblem,
     },
     /// The first turn of a session has no previous turn to wait for.
     #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]

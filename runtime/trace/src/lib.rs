@@ -42,6 +42,7 @@ pub use format::{
 pub use open::read_files;
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 pub use trace::hash_ids::{HashIdList, HashIdRange, HashIds, Runs};
+pub use trace::media::{MediaItem, MediaProblem};
 pub use trace::{
     AnswerEnd, AnswerTimes, Dependency, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, Trigger, WarningKind,
 };

@@ -1,10 +1,13 @@
 //! The one in-memory form of a workload.
 
 pub(crate) mod hash_ids;
+pub(crate) mod media;
 
 use std::fmt;
 
 use hash_ids::{HashIdList, HashIdRange, HashIds};
+
+use crate::MediaItem;
 
 /// A workload: requests in file order, and what their prompts share.
 ///
@@ -23,6 +26,8 @@ pub struct Trace {
     /// Recorded output tokens of all requests that have them; see
     /// [`Trace::output_token_ids`].
     pub output_token_ids: Vec<u32>,
+    /// Multimodal items of all prompts; see [`Trace::items`].
+    pub items: Vec<MediaItem>,
     /// When recorded answers came, by request; empty unless
     /// [`TraceOptions::answer_times`](crate::TraceOptions) asks for them.
     pub answer_times: Vec<Option<AnswerTimes>>,
@@ -86,6 +91,8 @@ pub struct TraceRequest {
     /// Where the recorded output lies in [`Trace::output_token_ids`]: empty, or
     /// `output_tokens` long.
     pub output_token_ids: ItemRange,
+    /// Where the prompt's multimodal items lie in [`Trace::items`].
+    pub items: ItemRange,
     /// Scheduling priority as the source gives it; 0 if it does not.
     pub priority: i32,
     /// Strict priority tier as the source gives it; 0 if it does not.
@@ -181,6 +188,13 @@ impl Trace {
     #[must_use]
     pub fn output_token_ids(&self, request: &TraceRequest) -> &[u32] {
         request.output_token_ids.of(&self.output_token_ids)
+    }
+
+    /// The multimodal items of a request's prompt, in the order of their places; where
+    /// [`Trace::is_delta`], these count from the beginning of what is new in it.
+    #[must_use]
+    pub fn items(&self, request: &TraceRequest) -> &[MediaItem] {
+        request.items.of(&self.items)
     }
 
     /// The outputs of a recorded answer, in order.

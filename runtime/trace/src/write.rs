@@ -46,6 +46,10 @@ pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
             let ids = trace.output_token_ids(request);
             write!(out, "\"output_token_ids\": {}, ", serde_json::to_string(ids)?)?;
         }
+        let items = trace.items(request);
+        if !items.is_empty() {
+            write!(out, "\"mm_items\": {}, ", serde_json::to_string(items)?)?;
+        }
         if request.priority != 0 {
             write!(out, "\"priority\": {}, ", request.priority)?;
         }

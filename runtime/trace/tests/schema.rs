@@ -6,6 +6,7 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
+use vcr_trace::MediaItem;
 use vcr_trace::capture::{
     Arrival, BlockHash, Break, CAPTURE_FORMAT, CAPTURE_SCHEMA, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta,
     CaptureReader, CaptureWriter, EngineRecord, GapSummary, HashScheme, Holds, KvRecord, ReadOptions, RequestRecord,
@@ -61,6 +62,21 @@ fn arb_outputs() -> impl Strategy<Value = RequestRecord> {
     prop_oneof![one_by_one, as_mean, without]
 }
 
+/// Hash, gap before, length, modality and start of the embeddings of an item.
+type Drawn = (String, u32, u32, Option<String>, Option<u32>);
+
+/// Such items, as far as a prompt has room.
+fn placed(items: Vec<Drawn>, prompt_tokens: u32) -> Vec<MediaItem> {
+    let mut end = 0;
+    let item = |(hash, gap, tokens, modality, start): Drawn| {
+        let offset = end + gap;
+        end = offset + tokens;
+        let embeds = start.map(|start| if start < tokens { vec![[start, tokens]] } else { Vec::new() });
+        MediaItem { hash, offset, tokens, modality, embeds }
+    };
+    items.into_iter().map(item).take_while(|item| item.end() <= u64::from(prompt_tokens)).collect()
+}
+
 prop_compose! {
     fn arb_request()(
         outputs in arb_outputs(),
@@ -77,6 +93,7 @@ prop_compose! {
         stop_reason in option::of(prop_oneof![Just(json!(7)), Just(json!("end"))]),
         maps in (arb_map(), arb_map()),
         mm_hashes in vec("[a-f]{1,3}", 0..3),
+        mm_items in vec(("[a-f]{1,3}", 0..3u32, 1..9u32, arb_text(), option::of(0..3u32)), 0..3),
     ) -> RequestRecord {
         let (has_ids, has_prompt, has_steps, number) = ids;
         let list = |length: u32| (0..length).map(|place| number.wrapping_add(place)).collect::<Vec<u32>>();
@@ -108,7 +125,8 @@ prop_compose! {
             priority: ranks.4,
             lora: names.2,
             session: names.3,
-            mm_hashes,
+            mm_hashes: if mm_items.is_empty() { mm_hashes } else { Vec::new() },
+            mm_items: placed(mm_items, prompt_tokens),
             kv_role: names.4,
             error: names.5,
             other: maps.1,
@@ -144,10 +162,10 @@ prop_compose! {
         names in (arb_text(), arb_text(), arb_text(), arb_text(), arb_text()),
         started_unix_ns in option::of(any::<u64>()),
         is_fnv in any::<bool>(),
-        holds in any::<(bool, bool, bool, bool)>(),
+        holds in any::<(bool, bool, bool, bool, bool)>(),
         other in arb_map(),
     ) -> CaptureMeta {
-        let (output_tokens, prompt_tokens, steps, kv_events) = holds;
+        let (output_tokens, prompt_tokens, steps, kv_events, mm_items) = holds;
         CaptureMeta {
             format: CAPTURE_FORMAT.to_owned(),
             version: CAPTURE_VERSION,
@@ -159,7 +177,7 @@ prop_compose! {
             vllm_version: names.3,
             block_size_tokens: Some(BLOCK_TOKENS),
             hash: if is_fnv { HashScheme::Fnv1a } else { HashScheme::Xxh3 },
-            holds: Holds { output_tokens, prompt_tokens, steps, kv_events },
+            holds: Holds { output_tokens, prompt_tokens, steps, kv_events, mm_items },
             fingerprint: names.4,
             other,
         }
@@ -264,6 +282,11 @@ fn schema_and_reader_refuse_the_same_types() {
         ("params", json!([])),
         ("priority", json!("high")),
         ("mm_hashes", json!([1])),
+        ("mm_items", json!([{"hash": "a", "offset": 0}])),
+        ("mm_items", json!([{"hash": "", "offset": 0, "tokens": 1}])),
+        ("mm_items", json!([{"hash": "a", "offset": -1, "tokens": 1}])),
+        ("mm_items", json!([{"hash": "a", "offset": 0, "tokens": 0}])),
+        ("mm_items", json!([{"hash": "a", "offset": 0, "tokens": 1, "embeds": [[0]]}])),
         ("steps", json!({"running": [-1]})),
         ("gap_summary", json!({"count": 1})),
     ] {

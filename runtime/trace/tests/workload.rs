@@ -44,6 +44,21 @@ fn prompts_share_what_their_hashes_say() {
 }
 
 #[test]
+fn multimodal_items_keep_their_places() {
+    let item = r#"{"hash":"cat","offset":3,"tokens":4,"modality":"image","embeds":[[0,1],[2,4]]}"#;
+    let trace = read(&[
+        request(8, &format!(r#","arrival_ns":2,"mm_items":[{item},{{"hash":"dog","offset":7,"tokens":1}}]"#)),
+        request(8, r#","arrival_ns":1,"mm_hashes":["cat"]"#),
+    ]);
+    assert!(trace.items(&trace.requests[0]).is_empty(), "places are not known");
+    let [cat, dog] = trace.items(&trace.requests[1]) else { panic!("two items") };
+    assert_eq!((cat.hash.as_str(), cat.offset, cat.tokens, cat.modality.as_deref()), ("cat", 3, 4, Some("image")));
+    assert_eq!(cat.embeds, Some(vec![[0, 1], [2, 4]]));
+    assert_eq!((dog.hash.as_str(), dog.offset, dog.tokens, &dog.modality, &dog.embeds), ("dog", 7, 1, &None, &None));
+    assert_ne!(cat.identity(), dog.identity());
+}
+
+#[test]
 fn requests_come_in_order_of_arrival_from_0() {
     let trace = read(&[
         request(1, r#","arrival_ns":500,"id":"late""#),

@@ -1,5 +1,7 @@
 //! Messages of frontends to engines.
 
+use std::ops::Range;
+
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
@@ -7,7 +9,7 @@ use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{Elements, array_struct, array_wire, map_struct, write};
 use crate::lora::LoraRequest;
 use crate::sampling::{PoolingParams, SamplingParams};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, TensorData};
 use crate::versions::ProtocolRules;
 
 array_struct! {
@@ -130,7 +132,7 @@ pub enum Request {
 
 impl Request {
     /// Decodes the frames of one message: its type, its payload. What follows
-    /// are the bytes of large tensors.
+    /// are the bytes of large tensors, of which masks of placeholders are taken.
     ///
     /// # Errors
     ///
@@ -142,7 +144,10 @@ impl Request {
         };
         let payload = payload.as_ref();
         match kind.as_ref() {
-            [0] => whole("ADD", payload, EngineCoreRequest::read).map(|request| Self::Add(Box::new(request))),
+            [0] => whole("ADD", payload, EngineCoreRequest::read).map(|mut request| {
+                request.take_masks(&frames[2..]);
+                Self::Add(Box::new(request))
+            }),
             [1] => whole("ABORT", payload, Vec::read).map(Self::Abort),
             [2] => whole("START_DP_WAVE", payload, StartDpWave::read).map(Self::StartDpWave),
             [3] => whole("UTILITY", payload, UtilityCall::read).map(Self::Utility),
@@ -175,6 +180,24 @@ impl Request {
     }
 }
 
+impl PlaceholderRange {
+    /// The runs of placeholders that embeddings replace; none where all are, or where the bytes of the mask
+    /// are not in the message.
+    #[must_use]
+    pub fn embed_runs(&self) -> Option<Vec<Range<u32>>> {
+        let mask = self.is_embed.as_ref().filter(|mask| mask.dtype == "bool")?;
+        let TensorData::Inline(bytes) = &mask.data else { return None };
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for (place, _) in (0u32..).zip(bytes).filter(|(_, byte)| **byte != 0) {
+            match runs.last_mut().filter(|run| run.end == place) {
+                Some(run) => run.end = place + 1,
+                None => runs.push(place..place + 1),
+            }
+        }
+        Some(runs)
+    }
+}
+
 impl EngineCoreRequest {
     /// Decodes the payload of an ADD.
     ///
@@ -188,6 +211,20 @@ impl EngineCoreRequest {
     /// Appends the payload of an ADD, as long as frontends of a version make it.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         self.write_elements(out, rules.request_len);
+    }
+
+    /// Takes in the masks of placeholders that `aux` holds, the frames behind the payload. A frame is the bytes of one
+    /// tensor, so that no message makes more bytes than it has.
+    fn take_masks(&mut self, aux: &[impl AsRef<[u8]>]) {
+        let mut aux: Vec<Option<&[u8]>> = aux.iter().map(|frame| Some(frame.as_ref())).collect();
+        let masks = self.mm_features.iter_mut().flatten().filter_map(|feature| feature.mm_position.is_embed.as_mut());
+        for mask in masks {
+            let TensorData::Aux(index) = mask.data else { continue };
+            let place = index.checked_sub(1).and_then(|place| usize::try_from(place).ok());
+            if let Some(bytes) = place.and_then(|place| aux.get_mut(place)).and_then(Option::take) {
+                mask.data = TensorData::Inline(bytes.to_vec());
+            }
+        }
     }
 
     /// The name of a request that may not be decodable otherwise, so that its

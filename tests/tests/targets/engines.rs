@@ -136,3 +136,35 @@ fn live_engines_are_series() {
         let _ = Outputs::of(&folder, target, &[]);
     }
 }
+
+/// Engines that are called directly compute the images of a workload, drawn or of a trace, as in virtual time.
+#[test]
+fn images_reach_live_engines() {
+    let folder = Folder::with(
+        r#"
+        let of = |workload| run(#{
+            cluster: cluster(#{ engines: pool(#{
+                engine: engine(#{ num_gpu_blocks: 501, max_num_encoder_input_tokens: 40 }), latency: fixed(#{ step: "5ms" }),
+            }) }),
+            workloads: [workload],
+        });
+        let one = #{ count: 1, prompt_tokens: 32, output_tokens: 1 };
+        expect(of.call(burst(one)), "steps", "count == 1");
+        one.images = #{ count: 4, tokens: 40 };
+        // An image in each step, for that is what the encoder has time for.
+        expect(of.call(burst(one)), "steps", "count >= 4");
+        expect(of.call(trace(#{ path: "t.jsonl" })), "steps", "count >= 3");
+    "#,
+    );
+    let item = |offset: u32| {
+        format!(r#"{{"hash":"{offset}","offset":{offset},"tokens":50,"embeds":[[5,25],[30,50]],"modality":"image"}}"#)
+    };
+    let items = [0, 50, 100].map(item).join(",");
+    folder.write(
+        "t.jsonl",
+        format!(r#"{{"timestamp":0,"input_length":200,"output_length":1,"hash_ids":[1],"mm_items":[{items}]}}"#),
+    );
+    for target in ["virtual", "live"] {
+        let _ = Outputs::of(&folder, target, &[]);
+    }
+}

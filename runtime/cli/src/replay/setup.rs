@@ -86,6 +86,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
     config
         .check()
         .map_err(|errors| Refusal::input(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
+    warnings.extend(config.media_warning());
     Ok(Setup { config, settings, warnings })
 }
 

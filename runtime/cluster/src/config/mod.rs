@@ -129,6 +129,16 @@ impl RunConfig {
         }
     }
 
+    /// A warning where requests have images or other media, and engines have no encoder that computes them.
+    #[must_use]
+    pub fn media_warning(&self) -> Option<String> {
+        let pool = self.topology.pools().into_iter().find(|pool| pool.engine.as_vllm().is_none())?;
+        self.workloads.iter().any(WorkloadConfig::has_media).then(|| {
+            let name = &pool.name;
+            format!("engines of `{name}` take images and other media as tokens: vLLM's engine alone has an encoder")
+        })
+    }
+
     /// Whether records are packed once their requests have ended. They are looked at again where
     /// something chooses tokens of requests, in steps that end after them.
     pub(crate) fn packs_records(&self) -> bool {

@@ -114,6 +114,15 @@ impl WorkloadConfig {
         }
     }
 
+    /// Whether any of its requests may have multimodal items.
+    pub(crate) fn has_media(&self) -> bool {
+        match &self.source {
+            WorkloadSource::Synthetic { classes, .. } => classes.iter().any(|class| class.mix.media.is_some()),
+            WorkloadSource::Trace { trace, .. } => !trace.items.is_empty(),
+            WorkloadSource::Generated(_) => false,
+        }
+    }
+
     /// Whether the end of a request can bring about another's arrival.
     pub(crate) fn is_chained(&self) -> bool {
         match &self.source {

@@ -8,7 +8,7 @@
 mod clients;
 mod lacking;
 
-use vcr_core::{AnyEngine, Prompt, RejectReason, ServingEngine};
+use vcr_core::{AnyEngine, Prompt, PromptItem, RejectReason, ServingEngine};
 
 use crate::config::{Overheads, RunConfig, RunConfigError};
 use crate::error::SimError;
@@ -17,7 +17,7 @@ use crate::ledger::Ledger;
 use crate::ledger::metrics::Counter;
 use crate::ledger::record::{FailReason, Outcome, RequestRecord};
 use crate::observe::Progress;
-use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};
+use vcr_trace::capture::{ExtraKeys, PromptHasher};
 
 use crate::report::{MeasuredEnd, MeasuredFacts, Report, build_measured, measured_ns};
 use crate::simulation::RequestOrigin;
@@ -53,6 +53,8 @@ pub struct IssuedRequest {
     pub turn: u32,
     /// The prompt's tokens; those of drawn content have [`Prompt::DRAWN_TOKENS`].
     pub prompt: Vec<u32>,
+    /// Multimodal items of the prompt, whose placeholders are tokens of it.
+    pub items: Vec<PromptItem>,
     /// Output tokens, exactly.
     pub max_tokens: u32,
     /// Its LoRA adapter, by number.
@@ -231,11 +233,7 @@ impl MeasuredRun {
             ..RequestRecord::new(workload, turn.session, turn.turn, lengths, [due_ns, due_ns])
         };
         let tag = self.ledger.arrive(record);
-        let hasher = PromptHasher {
-            scheme: HashScheme::Xxh3,
-            block_size_tokens: self.config.topology.pools()[0].engine.block_size(),
-            none_seed: 0,
-        };
+        let hasher = PromptHasher::new(self.config.topology.pools()[0].engine.block_size());
         self.ledger.keep_prompt(tag, || hasher.chain(turn.prompt.tokens(), &ExtraKeys::default()));
         self.traffic.arrived(workload, &turn);
         let request = IssuedRequest {
@@ -245,6 +243,7 @@ impl MeasuredRun {
             session: turn.session,
             turn: turn.turn,
             prompt: turn.prompt.tokens().to_vec(),
+            items: turn.prompt.items().to_vec(),
             // No server stops at a word of ours; to its scheduler this is the same.
             max_tokens: turn.stop_after.map_or(turn.max_tokens, |tokens| tokens.min(turn.max_tokens)),
             adapter: turn.adapter,

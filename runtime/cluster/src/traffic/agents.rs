@@ -200,6 +200,7 @@ impl<'a> Planner<'a> {
             output_tokens,
             hash_ids,
             output_token_ids: ItemRange::default(),
+            items: ItemRange::default(),
             priority: 0,
             strict_priority: 0,
             policy_class: None,

@@ -5,6 +5,7 @@
 //! ask for.
 
 mod generated;
+mod placed_media;
 mod rows;
 mod synthetic;
 

@@ -7,6 +7,7 @@ use vcr_cluster::{
     Adapters, Arrivals, Conversations, Curve, Documents, Gaps, Limit, Media, PoolConfig, Report, RequestClass,
     RequestMix, RouterConfig, Slo, Topology, WorkloadConfig, WorkloadSource,
 };
+use vcr_core::sglang::{SglangConfig, SglangConfigInput};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_random::Weights;
 
@@ -202,6 +203,18 @@ fn images_are_computed_once_while_the_encoder_cache_holds_them() {
     assert_eq!((items, tokens), (3, 300));
     assert!(hits > 3 && queries == hits + items, "{hits} and {queries}");
     assert_eq!(counts(&report(media(None))), [40, 4_000, 0, 40]);
+    let mix = RequestMix { media: media(None), ..small() };
+    let warning = |pool: PoolConfig| {
+        let workload = synthetic("w", Arrivals::Burst { count: 1, over_ns: S }, mix.clone());
+        config(Topology::Aggregated(pool), vec![workload]).media_warning()
+    };
+    let vllm = pool("engines", 1, 4000, RouterConfig::RoundRobin);
+    let sglang =
+        SglangConfig::new(SglangConfigInput { num_pages: 400, ..SglangConfigInput::default() }).expect("valid");
+    assert!(
+        warning(PoolConfig { engine: sglang.into(), ..vllm.clone() }).is_some_and(|text| text.contains("`engines`"))
+    );
+    assert_eq!(warning(vllm), None);
     let text = serde_json::to_string(&report(None).metrics).expect("it is JSON");
     assert!(!text.contains(Counter::EncoderItems.info().name), "no images, no such counters");
 }

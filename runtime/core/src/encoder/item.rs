@@ -77,6 +77,12 @@ impl PromptItem {
         self.num_embeds
     }
 
+    /// Runs of placeholders that embeddings replace, counted from the first one; none where they replace all.
+    #[must_use]
+    pub fn embed_runs(&self) -> Option<&[Range<u32>]> {
+        self.embed_runs.as_deref()
+    }
+
     /// Whether embeddings replace any of the prompt's tokens from `start` to before `end`.
     pub(crate) fn has_embeds_within(&self, start: u32, end: u32) -> bool {
         let first = start.saturating_sub(self.offset_tokens);

@@ -1,5 +1,7 @@
 //! Prompts.
 
+use std::ops::Range;
+
 use crate::encoder::item::PromptItem;
 use crate::kv::hash::{BlockHash, ChainHasher, HashedBlocks};
 use crate::seed::{mix, output_token};
@@ -159,6 +161,13 @@ impl Prompt {
     /// Has an encoder read an item, before its decoder reads this prompt; in place of another one.
     pub fn set_encoder_input(&mut self, identity: u64, num_embeds: u32) {
         self.items = vec![PromptItem::new(identity, 0, num_embeds).without_place()];
+    }
+
+    /// As [`Prompt::push_item`], of an item whose embeddings replace the placeholders of `runs` alone.
+    pub fn push_item_of_runs(&mut self, identity: u64, len_tokens: u32, runs: impl IntoIterator<Item = Range<u32>>) {
+        let item = PromptItem::new(identity, self.len_tokens, len_tokens).with_embed_runs(runs);
+        self.items.push(item);
+        self.push_run(mix(identity ^ ITEM_CONTENT), 0, len_tokens);
     }
 
     /// Appends tokens some of which are the placeholders of multimodal items, in the order of their places.

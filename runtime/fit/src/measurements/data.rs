@@ -85,6 +85,7 @@ impl Measurements {
                 ..Measured::default()
             },
             blocks: Vec::new(),
+            items: Vec::new(),
             session: made.sender.map(|sender| sender.to_string()),
             think_ns: Some(0),
             priority: 0,

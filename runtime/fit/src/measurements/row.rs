@@ -1,5 +1,6 @@
 //! Requests as they were recorded, before they are measurements and a workload.
 
+use vcr_trace::MediaItem;
 use vcr_trace::capture::{FinishReason, RequestRecord};
 
 use crate::measurements::emitted::Emitter;
@@ -9,6 +10,7 @@ use crate::measurements::measured::Measured;
 pub(crate) struct Row {
     pub(crate) measured: Measured,
     pub(crate) blocks: Vec<u64>,
+    pub(crate) items: Vec<MediaItem>,
     pub(crate) session: Option<String>,
     pub(crate) think_ns: Option<u64>,
     pub(crate) priority: i32,
@@ -45,7 +47,14 @@ impl Row {
         };
         let blocks = record.block_hashes.iter().map(|hash| hash.0).collect();
         let priority = i32::try_from(record.priority).unwrap_or(0);
-        Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns, priority })
+        Ok(Self {
+            measured,
+            blocks,
+            items: record.mm_items,
+            session: record.session,
+            think_ns: record.think_ns,
+            priority,
+        })
     }
 }
 

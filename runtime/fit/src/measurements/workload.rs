@@ -42,6 +42,8 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
         let len = if row.blocks.is_empty() { 0 } else { prompt_tokens.div_ceil(block_size_tokens) };
         ids.resize_with(ids.len().max(len as usize), &mut new_id);
         let hash_ids = trace.hash_ids.push(ids);
+        let items = ItemRange { start: trace.items.len() as u32, len: row.items.len() as u32 };
+        trace.items.extend_from_slice(&row.items);
         let before = row.session.as_deref().filter(|_| with_sessions);
         let before = before.and_then(|session| open.insert(session, index));
         let (session, turn, delay_ns) = match before {
@@ -70,6 +72,7 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
             dependencies: ItemRange::default(),
             hash_ids,
             output_token_ids: ItemRange::default(),
+            items,
             priority: row.priority,
             strict_priority: 0,
             policy_class: None,
@@ -82,6 +85,7 @@ pub(crate) fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool
 
 #[cfg(test)]
 mod tests {
+    use vcr_trace::MediaItem;
     use vcr_trace::capture::{BlockHash, RequestRecord};
 
     use super::*;
@@ -98,6 +102,15 @@ mod tests {
         let [one, other] = [0, 1].map(|index| trace.hash_ids(&trace.requests[index]).to_vec());
         assert_eq!((one.len(), other.len()), (3, 3));
         assert_eq!([0, 1, 2].map(|block| one[block] == other[block]), [true, false, false]);
+    }
+
+    #[test]
+    fn prompts_keep_their_multimodal_items() {
+        let item = |hash: &str| MediaItem { hash: hash.to_owned(), offset: 3, tokens: 9, ..MediaItem::default() };
+        let of = |mm_items| row(RequestRecord { mm_items, ..record(5) });
+        let trace = workload(&[of(vec![item("cat")]), of(Vec::new()), of(vec![item("dog")])], 16, false);
+        let items = |index: usize| trace.items(&trace.requests[index]);
+        assert_eq!((items(0), items(1), items(2)), (&[item("cat")][..], &[][..], &[item("dog")][..]));
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl<W: Write> MooncakeExport<W> {
         for (what, count) in [
             ("requests lost their times", count(|request| request.ttft_ns.is_some() || request.end_ns.is_some())),
             ("requests lost their adapter", count(|request| request.lora.is_some())),
-            ("requests lost their images", count(|request| !request.mm_hashes.is_empty())),
+            ("requests lost images without places", count(|request| !request.mm_hashes.is_empty())),
         ] {
             if count > 0 {
                 notes.push(Note { what: what.to_owned(), count });
@@ -101,6 +101,9 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
         let start = narrow(trace.output_token_ids.len())?;
         trace.output_token_ids.extend(request.output_token_ids.iter().flatten());
         let len = narrow(trace.output_token_ids.len())? - start;
+        let items = ItemRange { start: narrow(trace.items.len())?, len: narrow(request.mm_items.len())? };
+        trace.items.extend_from_slice(&request.mm_items);
+        narrow(trace.items.len())?;
         trace.requests.push(TraceRequest {
             request_id: request.external_id.as_deref().or(request.id.as_deref()).map(Into::into),
             line: 0,
@@ -114,6 +117,7 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
             output_tokens: request.output_tokens,
             hash_ids,
             output_token_ids: ItemRange { start, len },
+            items,
             priority: i32::try_from(request.priority).unwrap_or_default(),
             strict_priority: 0,
             policy_class: None,

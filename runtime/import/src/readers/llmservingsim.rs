@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vcr_input::{MAX_CONFIG_BYTES, Unpacked, read_bytes};
-use vcr_trace::capture::{
-    CaptureMeta, EngineRecord, ExtraKeys, GapSummary, HashScheme, Holds, PromptHasher, RequestRecord,
-};
+use vcr_trace::capture::{CaptureMeta, EngineRecord, ExtraKeys, GapSummary, Holds, PromptHasher, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::input::{self, Rows, of_bytes};
@@ -250,7 +248,7 @@ fn hash(record: &mut RequestRecord, ids: &[u32], hasher: &PromptHasher) {
 
 fn hasher(options: &ImportOptions) -> PromptHasher {
     let block_size_tokens = options.block_size_tokens(VLLM_BLOCK_TOKENS);
-    PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0 }
+    PromptHasher::new(block_size_tokens)
 }
 
 fn read_workload(

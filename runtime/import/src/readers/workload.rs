@@ -83,6 +83,7 @@ fn record(trace: &Trace, request: &TraceRequest) -> RequestRecord {
         output_tokens: request.output_tokens,
         output_token_ids: (!answer.is_empty()).then(|| answer.to_vec()),
         params,
+        mm_items: trace.items(request).to_vec(),
         priority: i64::from(request.priority),
         session: in_session.then(|| format!("s{}", request.session)),
         ..RequestRecord::default()

@@ -64,6 +64,8 @@ pub struct Summary {
     pub sessions: Option<Sessions>,
     /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
+    /// Images, audio and video in prompts.
+    pub media: Option<MediaCounts>,
     /// By concurrency at arrival.
     pub classes: Vec<Class>,
     pub steps: Option<StepSummary>,
@@ -108,6 +110,19 @@ pub struct Prefixes {
     pub shared: f64,
 }
 
+/// Images, audio and video in prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MediaCounts {
+    /// Requests that have any.
+    pub requests: u64,
+    /// Items of all prompts.
+    pub items: u64,
+    /// Different ones.
+    pub distinct_items: u64,
+    /// Placeholder tokens of those whose places are known.
+    pub tokens: u64,
+}
+
 /// Requests with one concurrency at arrival.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Class {
@@ -144,6 +159,10 @@ pub struct SummaryBuilder {
     blocks: u64,
     // Only its size is looked at.
     distinct_blocks: HashSet<u64>,
+    /// Requests with media, items, tokens.
+    media: [u64; 3],
+    // Only its size is looked at.
+    distinct_media: HashSet<String>,
     steps: StepTally,
     kv_batches: u64,
     breaks: Vec<Break>,
@@ -200,8 +219,18 @@ impl SummaryBuilder {
         }
         self.blocks += request.block_hashes.len() as u64;
         self.distinct_blocks.extend(request.block_hashes.iter().map(|hash| hash.0));
+        self.add_media(request);
         self.add_times(request);
         self.add_outputs(request);
+    }
+
+    fn add_media(&mut self, request: &RequestRecord) {
+        let items = request.media_hashes().count() as u64;
+        let tokens: u64 = request.mm_items.iter().map(|item| u64::from(item.tokens)).sum();
+        for (sum, count) in self.media.iter_mut().zip([u64::from(items > 0), items, tokens]) {
+            *sum += count;
+        }
+        self.distinct_media.extend(request.media_hashes().map(str::to_owned));
     }
 
     fn add_times(&mut self, request: &RequestRecord) {
@@ -249,6 +278,7 @@ impl SummaryBuilder {
         let duration_ns = self.last_ns.saturating_sub(first_ns);
         let [prompt_tokens, output_tokens, cached_tokens, preemptions] = self.sums;
         let [outputs, tokens, several, max_tokens] = self.outputs;
+        let [media_requests, media_items, media_tokens] = self.media;
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let per_s = |count: u64, ns: u64| (ns > 0 && count > 0).then(|| count as f64 * 1e9 / ns as f64);
         let has_ended = !self.spans.is_empty();
@@ -291,6 +321,12 @@ impl SummaryBuilder {
                 let distinct_blocks = self.distinct_blocks.len() as u64;
                 let shared = share(self.blocks - distinct_blocks, self.blocks);
                 Prefixes { blocks: self.blocks, distinct_blocks, shared }
+            }),
+            media: (media_items > 0).then_some(MediaCounts {
+                requests: media_requests,
+                items: media_items,
+                distinct_items: self.distinct_media.len() as u64,
+                tokens: media_tokens,
             }),
             classes: classes(self.classes),
             steps: self.steps.finish(),

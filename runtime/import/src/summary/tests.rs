@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use vcr_trace::MediaItem;
 use vcr_trace::capture::{BlockHash, CaptureEnd, GapSummary, StepRecord};
 
 /// Two requests that overlap by 10 ms, with a block in common.
@@ -16,6 +17,7 @@ fn sample() -> Vec<CaptureLine> {
         gap_ns: vec![5_000_000, 5_000_000],
         gap_tokens: Some(vec![1, 2]),
         finish_reason: Some("stop".to_owned()),
+        mm_items: vec![MediaItem { hash: "cat".to_owned(), offset: 3, tokens: 5, ..MediaItem::default() }],
         ..RequestRecord::default()
     };
     let step = |step, at_ns, running| {
@@ -29,7 +31,8 @@ fn sample() -> Vec<CaptureLine> {
             ..StepRecord::default()
         }))
     };
-    let unfinished = RequestRecord { prompt_tokens: 20, output_tokens: 0, ..RequestRecord::default() };
+    let mm_hashes = vec!["dog".to_owned()];
+    let unfinished = RequestRecord { prompt_tokens: 20, output_tokens: 0, mm_hashes, ..RequestRecord::default() };
     let means = RequestRecord {
         prompt_tokens: 1,
         output_tokens: 3,
@@ -70,6 +73,8 @@ fn every_number_is_as_computed_by_hand() {
     assert_eq!(summary.bursts, Some(Bursts { outputs: 2, tokens_per_output: 8.0 / 6.0, max_tokens: 2 }));
     assert_eq!(summary.sessions, Some(Sessions { count: 1, requests: 2, max_turns: 2 }));
     assert_eq!(summary.prefixes, Some(Prefixes { blocks: 4, distinct_blocks: 3, shared: 0.25 }));
+    let media = MediaCounts { requests: 3, items: 3, distinct_items: 2, tokens: 10 };
+    assert_eq!(summary.media, Some(media));
     assert_eq!(summary.classes.len(), 2);
     let steps = summary.steps.expect("steps");
     assert_eq!((steps.count, steps.interval_ns.expect("one").max), (2, 20));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use vcr_playback::{Lookup, Playback};
-use vcr_trace::capture::{ExtraKeys, PromptChain, RequestRecord};
+use vcr_trace::capture::{ExtraKeys, MediaKey, PromptChain, RequestRecord};
 use vcr_wire::{EngineCoreRequest, FinishReason, SamplingParams, StopReason};
 
 use crate::counters::Counters;
@@ -184,12 +184,14 @@ impl CaptureLookup {
     ) -> Result<Found, LiveError> {
         let Some(sampling) = &request.sampling_params else { return Ok(Found::Nothing) };
         let prompt = request.prompt_token_ids.as_deref().unwrap_or_default();
-        let images: Vec<&str> =
-            request.mm_features.iter().flatten().map(|feature| feature.identifier.as_str()).collect();
+        let features = request.mm_features.iter().flatten();
+        let media: Vec<MediaKey<'_>> = features
+            .map(|feature| MediaKey { identifier: &feature.identifier, offset: feature.mm_position.offset })
+            .collect();
         let keys = ExtraKeys {
             lora: request.lora_request.as_ref().map(|lora| lora.name.as_str()),
             cache_salt: request.cache_salt.as_deref().filter(|salt| !salt.is_empty()),
-            images: &images,
+            media: &media,
         };
         let chain = &mut self.prompt_chain;
         settings.playback.captures().hasher().chain_into(prompt, &keys, chain);

@@ -2,7 +2,7 @@
 
 use vcr_core::Drafter;
 use vcr_playback::{CaptureIndex, MatchBy, Playback, Unmatched};
-use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
+use vcr_trace::capture::{CaptureMeta, ExtraKeys, Holds, MediaKey, RequestRecord};
 
 use super::*;
 
@@ -55,6 +55,40 @@ fn recorded_tokens_come_back_in_steps_of_the_model() {
     assert_eq!(ended[1].tokens, [700, 701, 702, 703]);
     assert_eq!(playback.report().counts.exact, 2);
     assert_eq!(playback.report().unused, 0);
+}
+
+/// Images tell prompts of the same tokens apart by their identifiers, in captures with their places and in older ones.
+#[test]
+fn prompts_with_images_find_their_own_records() {
+    let tokens = prompt(40);
+    for mm_items in [true, false] {
+        let meta = CaptureMeta { holds: Holds { mm_items, ..Holds::default() }, ..CaptureMeta::default() };
+        let hasher = CaptureIndex::of_records(meta.clone(), Vec::new()).hasher();
+        let answered = |image: &str, token: u32| {
+            let media = [MediaKey { identifier: image, offset: 20 }];
+            let chain = hasher.chain(&tokens, &ExtraKeys { media: &media, ..ExtraKeys::default() });
+            let (block_hashes, prompt_hash) = (chain.blocks, Some(chain.whole));
+            let output_token_ids = Some(vec![token; 2]);
+            RequestRecord { block_hashes, prompt_hash, output_token_ids, ..record(&tokens, &[(0, 2)], "stop") }
+        };
+        let captures = CaptureIndex::of_records(meta, vec![answered("cat", 7), answered("dog", 8)]);
+        let playback = Arc::new(Playback::new(captures, MatchBy::Content, Unmatched::Error).expect("hashes"));
+        let settings = PlaybackSettings { playback: Arc::clone(&playback), tokens: true, times: false };
+        let bench = Bench::new(LiveConfig { playback: Some(settings), ..config() });
+        for (id, image, expected) in [("a", "dog", 8), ("b", "cat", 7)] {
+            let feature = MmFeature {
+                modality: "image".to_owned(),
+                identifier: image.to_owned(),
+                mm_hash: Some("of the processed input".to_owned()),
+                mm_position: PlaceholderRange { offset: 20, length: 10, ..PlaceholderRange::default() },
+                ..MmFeature::default()
+            };
+            let request = EngineCoreRequest { mm_features: Some(vec![feature]), ..request(id, &tokens, params(9)) };
+            bench.send(Request::Add(Box::new(request)));
+            assert_eq!(bench.collect(&[id])[0].tokens, [expected; 2], "{image}, with places: {mm_items}");
+        }
+        assert_eq!(playback.report().counts.exact, 2);
+    }
 }
 
 /// Groups of layers, and drafters with KV: the tokens and the ends are those of the capture, and the prefix hits those of

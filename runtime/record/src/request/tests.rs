@@ -1,15 +1,13 @@
 use proptest::prelude::*;
 use serde_json::json;
-use vcr_trace::capture::HashScheme;
-use vcr_wire::{EngineCoreEvent, LoraRequest, MmFeature, PoolingParams, PrefillStats, RequestError, SamplingParams};
+use vcr_wire::{
+    EngineCoreEvent, LoraRequest, MmFeature, PlaceholderRange, PoolingParams, PrefillStats, RequestError,
+    SamplingParams, Tensor, TensorData,
+};
 
 use super::*;
 
-const DETAIL: Detail = Detail {
-    hasher: PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: 4, none_seed: 0 },
-    prompts: false,
-    tokens: false,
-};
+const DETAIL: Detail = Detail { hasher: PromptHasher::new(4), prompts: false, tokens: false };
 
 fn arrived(request: EngineCoreRequest, detail: &Detail) -> OpenRequest {
     OpenRequest::new(request, 3, 2, 1000, 100, detail).placed(0, 5)
@@ -36,13 +34,50 @@ fn event(kind: EventType, timestamp: f64) -> EngineCoreEvent {
     EngineCoreEvent { kind, timestamp }
 }
 
+/// An image at a place, of `length` placeholders.
+fn feature(offset: u64, length: u64) -> MmFeature {
+    MmFeature {
+        modality: "image".to_owned(),
+        identifier: "img".to_owned(),
+        // Of processed inputs, which adapters share.
+        mm_hash: Some("processed".to_owned()),
+        mm_position: PlaceholderRange { offset, length, is_embed: None },
+        ..MmFeature::default()
+    }
+}
+
+#[test]
+fn masks_of_items_become_runs() {
+    let mask = |bytes: &[u8]| {
+        let data = TensorData::Inline(bytes.to_vec());
+        Some(Tensor { dtype: "bool".to_owned(), shape: vec![bytes.len() as u64], data })
+    };
+    let mut masked = feature(1, 4);
+    masked.mm_position.is_embed = mask(&[0, 1, 1, 0]);
+    let items = |features: &[MmFeature], prompt_tokens: usize| {
+        let request = EngineCoreRequest { mm_features: Some(features.to_vec()), ..prompt(&vec![7; prompt_tokens]) };
+        let record = arrived(request, &DETAIL).unfinished(None);
+        (record.mm_items, record.mm_hashes)
+    };
+    let (kept, hashes) = items(&[masked.clone(), feature(5, 1)], 6);
+    assert_eq!((kept[0].embeds.as_deref(), kept[1].embeds.as_deref()), (Some(&[[1, 3]][..]), None));
+    assert!(hashes.is_empty());
+    // A capture has no items out of place.
+    let beyond = feature(u64::from(u32::MAX), u64::MAX);
+    for features in [vec![masked.clone(), feature(4, 1)], vec![feature(5, 2)], vec![feature(5, 0)], vec![beyond]] {
+        let (kept, hashes) = items(&features, 6);
+        assert!(kept.is_empty(), "{features:?}");
+        assert_eq!(hashes.len(), features.len());
+    }
+}
+
 #[test]
 fn what_arrives_is_kept_without_its_tokens() {
     let request = EngineCoreRequest {
         priority: -2,
         session_id: Some("s".to_owned()),
         lora_request: Some(LoraRequest { name: "ad".to_owned(), ..LoraRequest::default() }),
-        mm_features: Some(vec![MmFeature { identifier: "img".to_owned(), ..MmFeature::default() }]),
+        mm_features: Some(vec![feature(3, 2)]),
         sampling_params: Some(SamplingParams {
             max_tokens: Some(9),
             extra_args: Some(Value::Map(vec![(
@@ -54,7 +89,7 @@ fn what_arrives_is_kept_without_its_tokens() {
         ..prompt(&[1, 2, 3, 4, 5])
     };
     let record = arrived(request.clone(), &DETAIL).unfinished(None);
-    let keys = ExtraKeys { lora: Some("ad"), cache_salt: None, images: &["img"] };
+    let keys = ExtraKeys { lora: Some("ad"), cache_salt: None, media: &[MediaKey { identifier: "img", offset: 3 }] };
     let chain = DETAIL.hasher.chain(&[1, 2, 3, 4, 5], &keys);
     let expected = RequestRecord {
         id: Some("a-1".to_owned()),
@@ -70,7 +105,13 @@ fn what_arrives_is_kept_without_its_tokens() {
         priority: -2,
         lora: Some("ad".to_owned()),
         session: Some("s".to_owned()),
-        mm_hashes: vec!["img".to_owned()],
+        mm_items: vec![MediaItem {
+            hash: "img".to_owned(),
+            offset: 3,
+            tokens: 2,
+            modality: Some("image".to_owned()),
+            embeds: None,
+        }],
         kv_role: Some("prefill".to_owned()),
         ..RequestRecord::default()
     };

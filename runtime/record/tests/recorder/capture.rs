@@ -1,7 +1,7 @@
 //! Contents of captures.
 
 use serde_json::json;
-use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher};
+use vcr_trace::capture::{ExtraKeys, PromptHasher};
 use vcr_wire::{BlockHash, BlockRemoved, IterationDetails, KvEvent, KvEventBatch, KvEventPublisher};
 
 use super::*;
@@ -42,7 +42,7 @@ fn lines_of_one_request() {
         (&json!(1), &json!(3))
     );
     assert_eq!((last.step, last.finished), (1, 1));
-    let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: 2, none_seed: 0 };
+    let hasher = PromptHasher::new(2);
     let chain = hasher.chain(&[1, 2, 3], &ExtraKeys::default());
     assert_eq!((&record.block_hashes, record.prompt_hash), (&chain.blocks, Some(chain.whole)));
     assert_eq!((record.arrival_ns, record.concurrency), (Some(arrival.arrival_ns), Some(1)));

@@ -206,6 +206,9 @@ fn execute_one(
     let files = files.map_err(|error| Thrown::from(&error))?;
     let wants_series = context.asks_series || context.state().outputs.as_ref().is_some_and(Outputs::wants_charts);
     let mut watcher = Watcher { context, name: &name, files, wants_series };
+    if let Some(warning) = config.media_warning() {
+        context.reporter.warn(&format!("run `{name}`: {warning}"));
+    }
     context.reporter.run_started(&name);
     let result = carry_out(context, config, (target, threads), &mut watcher);
     context.reporter.run_ended(&name);

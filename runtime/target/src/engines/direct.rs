@@ -5,9 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vcr_cluster::record::FailReason;
 use vcr_cluster::{AdapterNames, IssuedRequest};
+use vcr_core::PromptItem;
 use vcr_frontend::engine::RequestStream;
 use vcr_frontend::{EngineClient, EngineError};
-use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, OutputKind, SamplingParams};
+use vcr_wire::{
+    EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, LoraRequest, MmFeature, OutputKind, PlaceholderRange,
+    SamplingParams, Tensor, TensorData,
+};
 
 use super::book::{Book, CountedOutputs, name_of};
 use crate::drive::vocabulary::Vocabulary;
@@ -148,6 +152,7 @@ impl Direct {
             request_id: format!("{name}-{attempt:08x}"),
             external_req_id: Some(name),
             prompt_token_ids: Some(prompt),
+            mm_features: features(&request.items),
             sampling_params: Some(SamplingParams {
                 max_tokens: Some(request.max_tokens),
                 ignore_eos: true,
@@ -161,6 +166,32 @@ impl Direct {
             session_id: Some(format!("{}-{}", request.workload, request.session)),
             ..EngineCoreRequest::default()
         }
+    }
+}
+
+/// The multimodal items that have a place in a prompt, if there are any.
+fn features(items: &[PromptItem]) -> Option<Vec<MmFeature>> {
+    let features: Vec<MmFeature> = items.iter().filter(|item| item.len_tokens() > 0).map(feature).collect();
+    (!features.is_empty()).then_some(features)
+}
+
+/// A multimodal item of a prompt, without its content.
+fn feature(item: &PromptItem) -> MmFeature {
+    let len = item.len_tokens() as usize;
+    let mask = item.embed_runs().map(|runs| {
+        let mut bytes = vec![0; len];
+        runs.iter().for_each(|run| bytes[run.start as usize..run.end as usize].fill(1));
+        Tensor { dtype: "bool".to_owned(), shape: vec![len as u64], data: TensorData::Inline(bytes) }
+    });
+    MmFeature {
+        modality: "image".to_owned(),
+        identifier: format!("{:016x}", item.identity()),
+        mm_position: PlaceholderRange {
+            offset: u64::from(item.offset_tokens()),
+            length: u64::from(item.len_tokens()),
+            is_embed: mask,
+        },
+        ..MmFeature::default()
     }
 }
 

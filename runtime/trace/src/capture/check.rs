@@ -6,6 +6,7 @@ use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
 use super::line_problem::LineProblem;
 use super::record::{CaptureMeta, RequestRecord};
+use crate::trace::media;
 
 /// The relation of hashes and prompts in one capture.
 #[derive(Clone, Copy)]
@@ -58,6 +59,12 @@ fn check_prompt(record: &RequestRecord, blocks: BlockRule) -> Result<(), LinePro
             return Err(LineProblem::of(field, CaptureProblem::CachedBeyondPrompt { cached_tokens, prompt_tokens }));
         }
     }
+    if !record.mm_items.is_empty() && !record.mm_hashes.is_empty() {
+        return Err(LineProblem::of("mm_hashes", CaptureProblem::MediaTwice));
+    }
+    media::check(&record.mm_items, prompt_tokens).map_err(|(index, field, problem)| {
+        LineProblem::of(&format!("mm_items[{index}].{field}"), CaptureProblem::Item(problem))
+    })?;
     if record.block_hashes.is_empty() {
         return Ok(());
     }

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::record::CAPTURE_VERSION;
-use crate::VcrOutput;
+use crate::{MediaProblem, VcrOutput};
 
 /// An error of reading a capture.
 #[derive(Debug, thiserror::Error)]
@@ -242,6 +242,12 @@ pub enum CaptureProblem {
         /// The prompt's length.
         prompt_tokens: u32,
     },
+    /// Items are given with their places and by their hashes alone.
+    #[error("both `mm_items` and `mm_hashes` are given; keep `mm_items`, which have the hashes")]
+    MediaTwice,
+    /// A multimodal item cannot be used.
+    #[error("{0}")]
+    Item(MediaProblem),
     /// An unknown finish reason.
     #[error("invalid finish reason `{reason}`: expected {}", vcr_finish_reason::FinishReason::EXPECTED)]
     UnknownFinishReason {

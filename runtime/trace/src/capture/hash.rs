@@ -2,7 +2,7 @@
 //!
 //! A hash covers every token before the end of its block, so equal hashes mean
 //! equal prefixes, whatever names a frontend chose. Adapters, cache salts and
-//! images are part of it.
+//! images are part of it: images from their place on, or from the beginning.
 
 use std::fmt;
 
@@ -75,8 +75,17 @@ pub struct ExtraKeys<'a> {
     pub lora: Option<&'a str>,
     /// The salt of its tenant.
     pub cache_salt: Option<&'a str>,
-    /// Identifiers of its images, audio and video, in order.
-    pub images: &'a [&'a str],
+    /// Its images, audio and video, in the order of their places.
+    pub media: &'a [MediaKey<'a>],
+}
+
+/// An image, audio or video of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaKey<'a> {
+    /// Its identifier.
+    pub identifier: &'a str,
+    /// Place of its first placeholder in the prompt.
+    pub offset: u64,
 }
 
 /// The hashes of one prompt.
@@ -97,9 +106,18 @@ pub struct PromptHasher {
     pub block_size_tokens: u32,
     /// The parent of the first block of [`HashScheme::Fnv1a`].
     pub none_seed: u64,
+    /// Whether images are part of the blocks from their place on, so that prompts share what is before
+    /// them, and not of all blocks; of [`HashScheme::Xxh3`] alone.
+    pub places_media: bool,
 }
 
 impl PromptHasher {
+    /// That of captures whose prompts have no images, or have them with their places.
+    #[must_use]
+    pub const fn new(block_size_tokens: u32) -> Self {
+        Self { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0, places_media: true }
+    }
+
     /// The hashes of the prompt `tokens`.
     #[must_use]
     pub fn chain(&self, tokens: &[u32], keys: &ExtraKeys<'_>) -> PromptChain {
@@ -114,27 +132,46 @@ impl PromptHasher {
         let mut bytes = Vec::new();
         let mut hash = match self.scheme {
             HashScheme::Xxh3 => {
-                keys.write(true, &mut bytes);
+                keys.write(true, if self.places_media { &[] } else { keys.media }, &mut bytes);
                 xxh3_64(&bytes)
             }
             HashScheme::Fnv1a => self.none_seed,
         };
+        let mut placed = if self.places_media { keys.media } else { &[] };
+        let block_size = u64::from(self.block_size_tokens);
         let mut blocks = tokens.chunks_exact(self.block_size_tokens as usize);
         for (index, block) in blocks.by_ref().enumerate() {
-            hash = self.next(hash, block, keys, index == 0, &mut bytes);
+            let end = (index as u64 + 1) * block_size;
+            let inside = placed.iter().take_while(|medium| medium.offset < end).count();
+            hash = self.next(hash, block, keys, (index == 0, &placed[..inside]), &mut bytes);
+            placed = &placed[inside..];
             chain.blocks.push(BlockHash(hash));
         }
         let tail = blocks.remainder();
         if !tail.is_empty() || chain.blocks.is_empty() {
-            hash = self.next(hash, tail, keys, chain.blocks.is_empty(), &mut bytes);
+            hash = self.next(hash, tail, keys, (chain.blocks.is_empty(), placed), &mut bytes);
         }
         chain.whole = BlockHash(hash);
     }
 
-    fn next(&self, parent: u64, tokens: &[u32], keys: &ExtraKeys<'_>, is_first: bool, bytes: &mut Vec<u8>) -> u64 {
+    /// The hash of a block. Whether it is the first, and the media that begin in it.
+    fn next(
+        &self,
+        parent: u64,
+        tokens: &[u32],
+        keys: &ExtraKeys<'_>,
+        (is_first, media): (bool, &[MediaKey<'_>]),
+        bytes: &mut Vec<u8>,
+    ) -> u64 {
         bytes.clear();
         match self.scheme {
             HashScheme::Xxh3 => {
+                let mut parent = parent;
+                if !media.is_empty() {
+                    ExtraKeys::default().write(false, media, bytes);
+                    parent = xxh3_64_with_seed(bytes, parent);
+                    bytes.clear();
+                }
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
                 xxh3_64_with_seed(bytes, parent)
             }
@@ -142,7 +179,7 @@ impl PromptHasher {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
                 // Images are not part of it.
-                ExtraKeys { images: &[], ..*keys }.write(is_first, bytes);
+                keys.write(is_first, &[], bytes);
                 fnv1a(bytes)
             }
         }
@@ -150,11 +187,11 @@ impl PromptHasher {
 }
 
 impl ExtraKeys<'_> {
-    /// Each key as its length in 8 bytes and its text. The salt belongs to the
+    /// Each key as its length in 8 bytes and its text, those of `media` last. The salt belongs to the
     /// first block only.
-    fn write(&self, is_first: bool, bytes: &mut Vec<u8>) {
+    fn write(&self, is_first: bool, media: &[MediaKey<'_>], bytes: &mut Vec<u8>) {
         let salt = self.cache_salt.filter(|_| is_first);
-        for key in self.lora.into_iter().chain(salt).chain(self.images.iter().copied()) {
+        for key in self.lora.into_iter().chain(salt).chain(media.iter().map(|medium| medium.identifier)) {
             bytes.extend((key.len() as u64).to_le_bytes());
             bytes.extend(key.as_bytes());
         }
@@ -169,7 +206,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const HASHER: PromptHasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: 4, none_seed: 0 };
+    const HASHER: PromptHasher = PromptHasher { places_media: false, ..PromptHasher::new(4) };
 
     #[test]
     fn prompts_share_hashes_as_far_as_they_agree() {
@@ -192,30 +229,57 @@ mod tests {
         for keys in [
             ExtraKeys { lora: Some("a"), ..ExtraKeys::default() },
             ExtraKeys { cache_salt: Some("b"), ..ExtraKeys::default() },
-            ExtraKeys { images: &["c"], ..ExtraKeys::default() },
+            ExtraKeys { media: &[MediaKey { identifier: "c", offset: 0 }], ..ExtraKeys::default() },
         ] {
             assert_ne!(HASHER.chain(&[1], &keys).whole, plain.whole, "{keys:?}");
         }
+    }
+
+    #[test]
+    fn prompts_share_what_is_before_their_images() {
+        let placed = PromptHasher { places_media: true, ..HASHER };
+        let tokens = [7; 14];
+        let chain = |hasher: PromptHasher, media: &[(&'static str, u64)]| {
+            let media: Vec<_> = media.iter().map(|&(identifier, offset)| MediaKey { identifier, offset }).collect();
+            hasher.chain(&tokens, &ExtraKeys { media: &media, ..ExtraKeys::default() })
+        };
+        let shared = |one: &PromptChain, other: &PromptChain| {
+            one.blocks.iter().zip(&other.blocks).take_while(|(one, other)| one == other).count()
+        };
+        let plain = chain(placed, &[]);
+        assert_eq!(plain, chain(HASHER, &[]));
+        let cat = chain(placed, &[("cat", 5)]);
+        assert_eq!((shared(&plain, &cat), shared(&cat, &chain(placed, &[("dog", 5)]))), (1, 1));
+        assert_eq!(shared(&cat, &chain(placed, &[("cat", 5), ("dog", 8)])), 2);
+        assert_eq!(shared(&cat, &chain(placed, &[("cat", 5), ("dog", 13)])), 3);
+        assert_ne!(cat.whole, chain(placed, &[("cat", 5), ("dog", 13)]).whole, "in the tail");
+        assert_ne!(cat.whole, plain.whole);
+        // Without places, images are part of the first block and so of all.
+        assert_eq!(shared(&chain(HASHER, &[]), &chain(HASHER, &[("cat", 5)])), 0);
     }
 
     /// The vectors of `docs/reference/captures.md`, for other programs that write captures.
     #[test]
     fn hashes_are_those_of_the_documentation() {
         let tokens: Vec<u32> = (1..=9).collect();
-        let keys = ExtraKeys { lora: Some("a"), cache_salt: Some("tenant"), images: &["i1"] };
-        let text = |scheme, keys: &ExtraKeys<'_>| {
-            let chain = PromptHasher { scheme, ..HASHER }.chain(&tokens, keys);
+        let media = [MediaKey { identifier: "i1", offset: 5 }];
+        let keys = ExtraKeys { lora: Some("a"), cache_salt: Some("tenant"), media: &media };
+        let text = |hasher: PromptHasher, keys: &ExtraKeys<'_>| {
+            let chain = hasher.chain(&tokens, keys);
             let hashes = chain.blocks.iter().chain([&chain.whole]).map(BlockHash::to_string);
             hashes.collect::<Vec<_>>().join(" ")
         };
         let page = include_str!("../../../../docs/reference/captures.md");
-        for (name, scheme, keys) in [
-            ("xxh3-64", HashScheme::Xxh3, &ExtraKeys::default()),
-            ("xxh3-64, keys", HashScheme::Xxh3, &keys),
-            ("fnv1a-64", HashScheme::Fnv1a, &ExtraKeys::default()),
-            ("fnv1a-64, keys", HashScheme::Fnv1a, &keys),
+        let fnv1a = PromptHasher { scheme: HashScheme::Fnv1a, ..HASHER };
+        let placed = PromptHasher { places_media: true, ..HASHER };
+        for (name, hasher, keys) in [
+            ("xxh3-64", HASHER, &ExtraKeys::default()),
+            ("xxh3-64, keys", HASHER, &keys),
+            ("xxh3-64, keys, mm_items", placed, &keys),
+            ("fnv1a-64", fnv1a, &ExtraKeys::default()),
+            ("fnv1a-64, keys", fnv1a, &keys),
         ] {
-            let row = format!("{name}: {}", text(scheme, keys));
+            let row = format!("{name}: {}", text(hasher, keys));
             assert!(page.contains(&row), "the page lacks `{row}`");
         }
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::hash::{BlockHash, HashScheme};
+use crate::MediaItem;
 
 /// The format's name, in the first line.
 pub const CAPTURE_FORMAT: &str = "vcr.capture";
@@ -93,6 +94,9 @@ pub struct Holds {
     pub steps: bool,
     /// KV events: blocks stored in and removed from caches.
     pub kv_events: bool,
+    /// Multimodal items with their places, where hashes take them, too; see
+    /// [`PromptHasher::places_media`](super::PromptHasher::places_media).
+    pub mm_items: bool,
 }
 
 /// An engine, as it presented itself.
@@ -217,9 +221,12 @@ pub struct RequestRecord {
     /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Hashes of its images, audio and video.
+    /// Hashes of its images, audio and video, where their places are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_hashes: Vec<String>,
+    /// Its images, audio and video, in the order of their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mm_items: Vec<MediaItem>,
     /// Its part in a KV transfer: `prefill` or `decode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_role: Option<String>,
@@ -323,6 +330,11 @@ impl RequestRecord {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.finish_reason.is_some() || self.end_ns.is_some()
+    }
+
+    /// Hashes of the images, audio and video in its prompt, whether their places are known or not.
+    pub fn media_hashes(&self) -> impl Iterator<Item = &str> {
+        self.mm_items.iter().map(|item| item.hash.as_str()).chain(self.mm_hashes.iter().map(String::as_str))
     }
 
     /// When its outputs came, in nanoseconds since its arrival, and how many

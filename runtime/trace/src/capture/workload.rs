@@ -12,8 +12,8 @@ use super::record::{CaptureLine, RequestRecord};
 use super::sessions::{NamedSessions, TurnTimes};
 use crate::assemble::{Assembler, Row};
 use crate::{
-    AnswerEnd, AnswerTimes, ItemRange, OutputTime, RowProblem, Sessions, Trace, TraceError, TraceOptions, TraceWarning,
-    WarningKind,
+    AnswerEnd, AnswerTimes, ItemRange, MediaItem, OutputTime, RowProblem, Sessions, Trace, TraceError, TraceOptions,
+    TraceWarning, WarningKind,
 };
 
 /// A request until all have been read.
@@ -33,6 +33,8 @@ struct Request {
     has_own_tail: bool,
     /// The range of its answer in `Workload::output_token_ids`.
     answer: Range<usize>,
+    /// The multimodal items of its prompt.
+    items: Vec<MediaItem>,
     /// When it came, and where its outputs lie in `Workload::output_times`.
     times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
@@ -109,6 +111,7 @@ impl Workload {
             has_hashed_tail: tail_hash.is_some(),
             has_own_tail: has_tail && tail_hash.is_none(),
             answer: answer_start..self.output_token_ids.len(),
+            items: record.mm_items,
             priority: record.priority,
             name: record.external_id.or(record.id).map(Into::into),
             session: record.session.map(Into::into),
@@ -157,7 +160,7 @@ impl Workload {
         Ok(())
     }
 
-    fn row(&self, request: &Request, turn: Turn) -> Result<Row<'_>, (Option<&'static str>, RowProblem)> {
+    fn row<'a>(&'a self, request: &'a Request, turn: Turn) -> Result<Row<'a>, (Option<&'static str>, RowProblem)> {
         let beyond = |field, range: &str| (Some(field), RowProblem::Malformed(format!("the number is beyond {range}")));
         let timestamp_ns = request.turn_times.arrival_ns.map(i64::try_from).transpose();
         let ids_end = request.chain.end + usize::from(request.has_hashed_tail);
@@ -169,6 +172,7 @@ impl Workload {
             hash_ids: &self.hashes[request.chain.start..ids_end],
             own_blocks: u32::from(request.has_own_tail),
             output_token_ids: &self.output_token_ids[request.answer.clone()],
+            items: &request.items,
             timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
             delay_ns: turn.think_ns,
             times: request.times.as_ref().map(|(times, outputs)| (*times, &self.output_times[outputs.clone()])),

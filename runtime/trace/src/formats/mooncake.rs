@@ -82,6 +82,7 @@ fn checked<'a>(
         times: None,
         recorded_ns: row.recorded_api_time.and_then(|time| u64::try_from(time.ns).ok()),
         output_token_ids: &row.output_token_ids,
+        items: &row.items,
         timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
         delay_ns: None,
         priority: row.priority,

@@ -32,6 +32,36 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (r#"{"kind":"request","prompt_tokens":1,"output_tokens":3,"first_tokens":2}"#, "output_tokens", "have 2 together"),
     (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_items":[{"hash":"a","offset":0,"tokens":4},{"hash":"b","offset":3,"tokens":1}]}"#,
+        "mm_items[1].offset",
+        "begins at token 3, but the item before it ends at 4",
+    ),
+    (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_items":[{"hash":"a","offset":8,"tokens":2}]}"#,
+        "mm_items[0].tokens",
+        "ends at token 10, but the prompt has 9",
+    ),
+    (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_items":[{"hash":"a","offset":8,"tokens":0}]}"#,
+        "mm_items[0].tokens",
+        "the item has no tokens",
+    ),
+    (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_items":[{"hash":"","offset":0,"tokens":1}]}"#,
+        "mm_items[0].hash",
+        "the hash is empty",
+    ),
+    (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_items":[{"hash":"a","offset":0,"tokens":4,"embeds":[[2,5]]}]}"#,
+        "mm_items[0].embeds",
+        "invalid run [2, 5]: expected ascending runs within the item's 4 tokens",
+    ),
+    (
+        r#"{"kind":"request","prompt_tokens":9,"output_tokens":0,"mm_hashes":["a"],"mm_items":[{"hash":"a","offset":0,"tokens":4}]}"#,
+        "mm_hashes",
+        "both `mm_items` and `mm_hashes` are given",
+    ),
+    (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":3,"gap_ns":[5],"gap_tokens":[1]}"#,
         "output_tokens",
         "have 2",

@@ -123,3 +123,23 @@ proptest! {
         prop_assert!(step.is_empty());
     }
 }
+
+/// Masks of many placeholders come in frames of their own.
+#[test]
+fn masks_behind_the_payload_are_taken_in() {
+    let mask = |data| Tensor { dtype: "bool".to_owned(), shape: vec![5], data };
+    let feature = |data| MmFeature {
+        mm_position: PlaceholderRange { offset: 0, length: 5, is_embed: Some(mask(data)) },
+        ..MmFeature::default()
+    };
+    let inline = TensorData::Inline(vec![1, 0, 0, 1, 0]);
+    // No such frame, and one that is taken.
+    let data = [TensorData::Aux(2), TensorData::Aux(9), TensorData::Aux(0), TensorData::Aux(2), inline];
+    let add = EngineCoreRequest { mm_features: Some(data.map(feature).to_vec()), ..EngineCoreRequest::default() };
+    let mut payload = Vec::new();
+    add.encode(&mut payload, VllmMinor::V0_33.rules());
+    let frames = [vec![0], payload, vec![7; 40], vec![0, 1, 1, 0, 1]];
+    let Ok(Request::Add(read)) = Request::decode(&frames) else { panic!("it is ADD") };
+    let runs: Vec<_> = read.mm_features.iter().flatten().map(|feature| feature.mm_position.embed_runs()).collect();
+    assert_eq!(runs, [Some(vec![1..3, 4..5]), None, None, None, Some(vec![0..1, 3..4])]);
+}

@@ -131,6 +131,13 @@ fn write_counts(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
         let (blocks, distinct, shared) = (prefixes.blocks, prefixes.distinct_blocks, prefixes.shared * 100.0);
         writeln!(out, "  prompt blocks: {blocks}, {distinct} different; an endless cache would find {shared:.2}%")?;
     }
+    if let Some(media) = &summary.media {
+        let (items, distinct, tokens, requests) = (media.items, media.distinct_items, media.tokens, media.requests);
+        writeln!(
+            out,
+            "  images, audio and video: {items}, {distinct} different, of {tokens} tokens, in {requests} requests"
+        )?;
+    }
     if let Some(bursts) = &summary.bursts {
         let (mean, most) = (bursts.tokens_per_output, bursts.max_tokens);
         writeln!(out, "  tokens an output: {mean:.2} on average, {most} at most")?;

@@ -10,6 +10,7 @@ use super::super::graph::Graph;
 use super::super::profile::{DueRow, Profile};
 use super::super::turn::{FollowUp, Turn};
 use super::Common;
+use super::placed_media::PlacedMedia;
 use crate::config::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 
 /// Tokens that a request generates which warms the caches.
@@ -180,9 +181,10 @@ impl Rows {
         let beginning = || common.empty_prompt(common.content_salt ^ u64::from(copy));
         let mut prompt = conversation.unwrap_or_else(beginning);
         let ids = trace.hash_ids(request);
+        let mut media = PlacedMedia::new(trace.items(request), common.content_salt ^ u64::from(copy));
         if ids.is_empty() {
             let content = seed::derive(common.seed, "unshared prompt", u64::from(row));
-            prompt.push_run(content, 0, request.input_tokens);
+            media.push_run(content, request.input_tokens, &mut prompt);
             return prompt;
         }
         // The answer's blocks are hashed behind those of the prompt.
@@ -190,7 +192,7 @@ impl Rows {
         let mut left = request.input_tokens;
         for id in ids.iter() {
             let len = left.min(trace.block_size_tokens);
-            prompt.push_run(u64::from(id), 0, len);
+            media.push_run(u64::from(id), len, &mut prompt);
             left -= len;
         }
         prompt

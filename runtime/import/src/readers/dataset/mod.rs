@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
-use vcr_trace::capture::{CaptureMeta, ExtraKeys, HashScheme, Holds, PromptChain, PromptHasher, RequestRecord};
+use vcr_trace::capture::{CaptureMeta, ExtraKeys, Holds, PromptChain, PromptHasher, RequestRecord};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
@@ -91,7 +91,7 @@ impl<'a, 'o> Dataset<'a, 'o> {
                 ..CaptureMeta::default()
             },
         )?;
-        let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0 };
+        let hasher = PromptHasher::new(block_size_tokens);
         Ok(Self { name, tokenizer, hasher, chain: PromptChain::default(), out })
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use vcr_trace::capture::{ExtraKeys, HashScheme, PromptHasher, RequestRecord};
+use vcr_trace::capture::{ExtraKeys, PromptHasher, RequestRecord};
 
 use crate::chain;
 use crate::error::Problem;
@@ -33,7 +33,7 @@ impl PromptBlocks {
                 record.block_hashes = blocks;
             }
             Self::Tokens(tokens) => {
-                let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0 };
+                let hasher = PromptHasher::new(block_size_tokens);
                 let hashes = hasher.chain(&tokens, &ExtraKeys::default());
                 record.block_hashes = hashes.blocks;
                 record.prompt_hash = Some(hashes.whole);

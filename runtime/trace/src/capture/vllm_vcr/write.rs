@@ -75,8 +75,8 @@ struct Record<'a> {
     itl_ctx: Option<Context<'a>>,
     #[serde(skip_serializing_if = "<[BlockHash]>::is_empty", serialize_with = "as_numbers")]
     block_hashes: &'a [BlockHash],
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    mm_hashes: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mm_hashes: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_token_ids: Option<&'a [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +186,7 @@ impl<W: Write> VllmVcrWriter<W> {
             arrival_ms: record.arrival_ns.map(Ms),
             itl_ctx: context(record),
             block_hashes: &record.block_hashes,
-            mm_hashes: &record.mm_hashes,
+            mm_hashes: record.media_hashes().collect(),
             output_token_ids: record.output_token_ids.as_deref(),
             finish_reason: record.finish_reason.as_deref(),
             other: &record.other,
@@ -209,7 +209,7 @@ fn context(record: &RequestRecord) -> Option<Context<'_>> {
 
 /// The fields that their schema does not have, and whether a record has them.
 /// The end of a request is left out without a word: it follows from its gaps.
-fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 16] {
+fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 17] {
     let steps = record.steps.as_ref();
     [
         ("id", record.id.is_some()),
@@ -227,6 +227,8 @@ fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 16] {
         ("priority", record.priority != 0),
         ("lora", record.lora.is_some()),
         ("session", record.session.is_some()),
+        // Their hashes are kept.
+        ("mm_items", !record.mm_items.is_empty()),
         ("kv_role or error", record.kv_role.is_some() || record.error.is_some()),
     ]
 }

@@ -46,6 +46,7 @@ impl DecodedRow {
             Field::OutputLength => assign(&mut self.output_tokens, map.next_value()?),
             Field::Priority => assign(&mut self.priority, map.next_value()?),
             Field::StrictPriority => assign(&mut self.strict_priority, map.next_value()?),
+            Field::MmItems => assign(&mut self.items, map.next_value()?),
             Field::PlayId => set(&mut self.play_id, map.next_value()?),
             Field::NotBefore => set(&mut self.not_before, map.next_value()?),
             Field::ToolWait => set(&mut self.tool_wait, map.next_value()?),

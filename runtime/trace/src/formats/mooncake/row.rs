@@ -1,7 +1,7 @@
 //! The fields of a row, and one row decoded.
 
-use crate::RowProblem;
 use crate::millis::Millis;
+use crate::{MediaItem, RowProblem};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
@@ -20,6 +20,7 @@ pub(super) enum Field {
     Priority,
     StrictPriority,
     PolicyClass,
+    MmItems,
     // From here on those of agentic rows alone.
     PlayId,
     NotBefore,
@@ -57,7 +58,7 @@ impl Dialect {
 }
 
 /// Each field with its name and its other accepted name.
-const FIELDS: [(Field, &str, &str); 22] = [
+const FIELDS: [(Field, &str, &str); 23] = [
     (Field::RequestId, "request_id", "request_id"),
     (Field::SessionId, "session_id", "session_id"),
     (Field::InputLength, "input_length", "input_tokens"),
@@ -69,6 +70,7 @@ const FIELDS: [(Field, &str, &str); 22] = [
     (Field::Priority, "priority", "priority"),
     (Field::StrictPriority, "strict_priority", "strict_priority"),
     (Field::PolicyClass, "policy_class", "policy_class"),
+    (Field::MmItems, "mm_items", "mm_items"),
     (Field::PlayId, "play_id", "play_id"),
     (Field::NotBefore, "not_before_ms", "not_before_ms"),
     (Field::Dependencies, "dependencies", "dependencies"),
@@ -131,6 +133,7 @@ pub(super) struct DecodedRow {
     pub(super) priority: i32,
     pub(super) strict_priority: u32,
     pub(super) policy_class: Option<Box<str>>,
+    pub(super) items: Vec<MediaItem>,
     pub(super) play_id: Option<Box<str>>,
     pub(super) not_before: Option<Millis>,
     pub(super) dependencies: Vec<DependencyRow>,

@@ -57,7 +57,8 @@ impl<'a> Scanner<'a> {
             Field::Model | Field::RequestKind => {
                 self.text()?;
             }
-            Field::Dependencies
+            Field::MmItems
+            | Field::Dependencies
             | Field::WaitFor
             | Field::Branches
             | Field::PrefixReset

@@ -91,6 +91,15 @@ fn errors_name_file_line_and_field() {
             "{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[1],\"output_token_ids\":[5]}",
             "field `output_token_ids`: 1 token ids for an output length of 2",
         ),
+        (
+            "{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[1],\"mm_items\":[{\"hash\":\"a\",\"offset\":510,\"tokens\":3}]}",
+            "field `mm_items`: item 0, `tokens`: it ends at token 513, but the prompt has 512",
+        ),
+        (
+            "{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[1],\"mm_items\":[{\"offset\":510,\"tokens\":2}]}",
+            "field `mm_items`: missing field `hash`",
+        ),
+        ("{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[1],\"mm_items\":7}", "field `mm_items`: invalid type"),
         ("{\"timestamp\":NaN,\"output_length\":1,\"hash_ids\":[1]}", "field `timestamp`: expected value"),
         ("{\"timestamp\":1e300,\"output_length\":1,\"hash_ids\":[1]}", "field `timestamp`: invalid value"),
         (
@@ -168,17 +177,24 @@ fn arb_rows() -> impl Strategy<Value = Vec<String>> {
         proptest::bool::ANY,
         any::<i32>(),
         proptest::collection::vec(0u64..40, 6),
+        proptest::option::of(0u32..4),
     );
     proptest::collection::vec(row, 1..40).prop_map(|rows| {
         let mut started = [false; 4];
         rows.into_iter()
-            .map(|(session, ns, input, output, tokens, priority, ids)| {
+            .map(|(session, ns, input, output, tokens, priority, ids, image)| {
                 let mut text = format!(
                     "\"input_length\":{input},\"output_length\":{output},\"priority\":{priority},\"hash_ids\":{ids:?}"
                 );
                 if tokens {
                     let tokens: Vec<u32> = (0..output).collect();
                     text += &format!(",\"output_token_ids\":{tokens:?}");
+                }
+                if let Some(image) = image {
+                    text += &format!(
+                        ",\"mm_items\":[{{\"hash\":\"{image}\",\"offset\":{},\"tokens\":1,\"modality\":\"image\"}}]",
+                        input - 1
+                    );
                 }
                 let ms = format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000);
                 let later_turn = session.is_some_and(|s: u8| std::mem::replace(&mut started[usize::from(s)], true));
