@@ -25,7 +25,8 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # Of the CPU, of torch, of settings that are drawn to be unusual and of loads that fail.
 logging.disable(logging.ERROR)
 
-from random_cases import DRAFTERS, GROUP_KINDS, PARALLEL, Hashed, draw  # noqa: E402
+from random_cases import DRAFTERS, PARALLEL, Hashed, draw  # noqa: E402
+from random_groups import GROUP_KINDS  # noqa: E402
 from scripted_connector import CONNECTORS, RecordedTransfers, drawn_transfers  # noqa: E402
 from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
 from vllm_scheduler import without_newer_settings  # noqa: E402
