@@ -96,6 +96,40 @@ expect(compare(result, capture("day.jsonl")), "itl mean error < 1%");
     let _ = folder.vcr(&["run", "again.rhai"]).ended(0);
 }
 
+/// Acceptance of drafts goes from a run into its capture, and from there into an engine.
+#[test]
+fn acceptance_of_drafts_is_read_from_a_capture() {
+    let scenario = |rates: &str, more: &str| {
+        format!(
+            r#"
+let drafting = cluster(#{{ engines: pool(#{{
+    engine: engine(#{{ num_speculative_tokens: 3, acceptance_rates: {rates} }}), latency: fixed(#{{ step: "5ms" }}),
+}}) }});
+let chat = poisson(#{{ name: "chat", rate: 10.0, count: 60, prompt_tokens: 64, output_tokens: 200 }});
+let result = run(#{{ cluster: drafting, workloads: [chat]{more} }});
+expect(result, "completed", "count == 60");
+"#
+        )
+    };
+    let folder = Folder::with(&scenario("[0.8, 0.5]", r#", record: "drafts.jsonl""#));
+    let _ = folder.run(&[]).ended(0);
+    folder.write(
+        "again.rhai",
+        &format!(
+            r#"
+let rates = capture("drafts.jsonl").acceptance_rates;
+if rates.len() != 2 || (rates[0] - 0.8).abs() > 0.03 || (rates[1] - 0.5).abs() > 0.03 {{ throw `${{rates}}` }}
+{}
+expect(compare(result, capture("drafts.jsonl")), "e2e mean error < 3%");
+"#,
+            scenario("rates", "")
+        ),
+    );
+    let _ = folder.vcr(&["run", "again.rhai"]).ended(0);
+    let summary = folder.vcr(&["inspect", "summarize", "drafts.jsonl"]).ended(0).stdout;
+    assert!(summary.contains("drafts accepted, of those behind an accepted one: 0."), "{summary}");
+}
+
 /// Recorded answers come at their times in real time, too, behind a server as without one.
 #[test]
 fn recorded_answers_are_played_in_real_time() {

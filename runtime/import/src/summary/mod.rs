@@ -6,7 +6,7 @@ mod steps;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
-use vcr_trace::capture::{Break, CaptureLine, CaptureMeta, RequestRecord};
+use vcr_trace::capture::{AcceptanceTally, Break, CaptureLine, CaptureMeta, RequestRecord};
 
 pub use quantiles::Quantiles;
 use quantiles::Samples;
@@ -57,6 +57,9 @@ pub struct Summary {
     pub queue_ns: Option<Quantiles>,
     /// Tokens of outputs that brought more than one.
     pub bursts: Option<Bursts>,
+    /// The share of outputs that accepted a first, second, ... draft, of those that accepted the ones
+    /// before.
+    pub acceptance_rates: Vec<f64>,
     /// Most requests that were under way at a time.
     pub peak_concurrency: Option<u64>,
     /// Requests under way, averaged over time.
@@ -149,6 +152,7 @@ pub struct SummaryBuilder {
     finished: BTreeMap<String, u64>,
     sums: [u64; 4],
     outputs: [u64; 4],
+    acceptance: AcceptanceTally,
     classes: BTreeMap<Option<u32>, Times>,
     queue_ns: Samples,
     /// Arrival and end of each request that has both.
@@ -222,6 +226,7 @@ impl SummaryBuilder {
         self.add_media(request);
         self.add_times(request);
         self.add_outputs(request);
+        self.acceptance.add(request);
     }
 
     fn add_media(&mut self, request: &RequestRecord) {
@@ -310,6 +315,7 @@ impl SummaryBuilder {
                 tokens_per_output: share(tokens, outputs),
                 max_tokens,
             }),
+            acceptance_rates: self.acceptance.rates(),
             peak_concurrency,
             mean_concurrency,
             sessions: max_turns.map(|max_turns| Sessions {

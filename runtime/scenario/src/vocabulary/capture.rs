@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rhai::{Engine, ImmutableString, NativeCallContext, Position};
+use rhai::{Array, Engine, ImmutableString, NativeCallContext, Position};
 use vcr_cluster::{Answers, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_compare::{Request, Requests};
 use vcr_trace::TraceOptions;
-use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions};
+use vcr_trace::capture::{AcceptanceTally, CaptureError, CaptureLine, CaptureReader, ReadOptions};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
@@ -24,6 +24,8 @@ pub(crate) struct CaptureSpec {
     pub(crate) path: String,
     /// Its requests with their times.
     pub(crate) requests: Arc<Requests>,
+    /// Acceptance of drafts by position, as its outputs show it.
+    acceptance_rates: Vec<f64>,
     /// Position of its call, for errors of the workload.
     call: Position,
 }
@@ -33,6 +35,9 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_fn("capture", move |call: NativeCallContext<'_>, path: ImmutableString| -> Scripted<CaptureSpec> {
         let at = call.call_position();
         shared.meter.outside(|| read(&shared, &path, at)).map_err(|thrown| thrown.at(at))
+    });
+    engine.register_get("acceptance_rates", |capture: &mut CaptureSpec| -> Array {
+        capture.acceptance_rates.iter().map(|rate| (*rate).into()).collect()
     });
     engine.register_get("path", |capture: &mut CaptureSpec| -> ImmutableString { capture.path.clone().into() });
     let shared = Arc::clone(context);
@@ -49,22 +54,24 @@ fn read(context: &Context, path: &str, call: Position) -> Result<CaptureSpec, Th
     let resolved = context.resolve(path);
     context.reads(&resolved)?;
     context.state().inputs.named("trace", path, resolved.clone());
-    let requests = read_requests(&resolved).map_err(|error| Thrown::input(error.to_string()))?;
+    let (requests, acceptance) = read_requests(&resolved).map_err(|error| Thrown::input(error.to_string()))?;
     if requests.all().is_empty() {
         return Err(Thrown::input(format!("{}: the capture has no requests", resolved.display())));
     }
-    Ok(CaptureSpec { path: path.to_owned(), requests: Arc::new(requests), call })
+    let acceptance_rates = acceptance.rates();
+    Ok(CaptureSpec { path: path.to_owned(), requests: Arc::new(requests), acceptance_rates, call })
 }
 
-fn read_requests(path: &Path) -> Result<Requests, vcr_trace::capture::CaptureError> {
+fn read_requests(path: &Path) -> Result<(Requests, AcceptanceTally), CaptureError> {
     let mut reader = CaptureReader::open(path, &ReadOptions::default())?;
-    let mut requests = Vec::new();
+    let (mut requests, mut acceptance) = (Vec::new(), AcceptanceTally::default());
     while let Some((_, line)) = reader.next_line()? {
         if let CaptureLine::Request(record) = line {
+            acceptance.add(&record);
             requests.push(Request::of_record(&record));
         }
     }
-    Ok(Requests::of_capture(reader.meta(), requests))
+    Ok((Requests::of_capture(reader.meta(), requests), acceptance))
 }
 
 /// The capture as a workload: the same as `trace(#{ path: ... })` without further options.

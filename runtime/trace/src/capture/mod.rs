@@ -5,6 +5,7 @@
 //! when their subject is over, so that a file that breaks off holds everything
 //! that had ended. `docs/reference/captures.md` is the page of the format.
 
+mod acceptance;
 mod check;
 mod decode;
 mod error;
@@ -20,6 +21,7 @@ mod vllm_vcr;
 mod workload;
 mod writer;
 
+pub use acceptance::AcceptanceTally;
 pub use decode::CaptureFormat;
 pub(crate) use decode::detect;
 pub use error::{CaptureError, CaptureProblem};

@@ -142,6 +142,10 @@ fn write_counts(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
         let (mean, most) = (bursts.tokens_per_output, bursts.max_tokens);
         writeln!(out, "  tokens an output: {mean:.2} on average, {most} at most")?;
     }
+    if !summary.acceptance_rates.is_empty() {
+        let rates: Vec<String> = summary.acceptance_rates.iter().map(|rate| format!("{rate:.3}")).collect();
+        writeln!(out, "  drafts accepted, of those behind an accepted one: {}", rates.join(", "))?;
+    }
     Ok(())
 }
 
