@@ -72,7 +72,7 @@ fn every_number_is_as_computed_by_hand() {
     assert_eq!(itl.mean, 6_000_000.0);
     assert_eq!(summary.bursts, Some(Bursts { outputs: 2, tokens_per_output: 8.0 / 6.0, max_tokens: 2 }));
     // The last outputs of requests do not count, and the others have one token.
-    assert_eq!(summary.acceptance_rates, []);
+    assert!(summary.acceptance_rates.is_empty());
     assert_eq!(summary.sessions, Some(Sessions { count: 1, requests: 2, max_turns: 2 }));
     assert_eq!(summary.prefixes, Some(Prefixes { blocks: 4, distinct_blocks: 3, shared: 0.25 }));
     let media = MediaCounts { requests: 3, items: 3, distinct_items: 2, tokens: 10 };

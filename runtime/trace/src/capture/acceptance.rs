@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn rates_are_those_of_outputs_within_requests() {
         let mut tally = AcceptanceTally::default();
-        assert_eq!(tally.rates(), []);
+        assert!(tally.rates().is_empty());
         // Five outputs count: of 3, 1, 2, 3 and 1 tokens.
         tally.add(&request(Some(&[3, 1, 2, 9]), 4, Some(5)));
         tally.add(&request(Some(&[3]), 1, None));
@@ -71,6 +71,6 @@ mod tests {
     fn outputs_of_one_token_have_no_rates() {
         let mut tally = AcceptanceTally::default();
         tally.add(&request(None, 10, Some(5)));
-        assert_eq!(tally.rates(), []);
+        assert!(tally.rates().is_empty());
     }
 }
