@@ -123,7 +123,10 @@ fn values_of_a_wrong_type_or_range() {
     );
     refused(
         "engine(#{ kv_cache_groups: [\"full\", \"window:128\"] });",
-        &["invalid KV-cache group \"window:128\"", "expected full, sliding_window:TOKENS, chunked_local:TOKENS, mamba"],
+        &[
+            "invalid KV-cache group \"window:128\"",
+            "expected full, sliding_window:TOKENS, chunked_local:TOKENS, cross_attention",
+        ],
     );
     refused(
         "engine(#{ kv_cache_groups: [\"full\", \"sliding_window:128@24\"] });",

@@ -195,6 +195,7 @@ enum Use {
 const FILES: &[(&str, &str, &str, Use)] = &[
     ("reference/ticks.md", "total_kv_pages", "own.json", Use::Ends("vcr replay own.json --engine ticks", &[0])),
     ("reference/traces.md", "play-1", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
+    ("reference/traces.md", "mm_items", "own.jsonl", Use::Ends("vcr replay own.jsonl", &[0])),
     (
         "tutorials/replay-a-trace.md",
         "timestamp",
@@ -202,6 +203,7 @@ const FILES: &[(&str, &str, &str, Use)] = &[
         Use::Ends("vcr replay own.jsonl --trace-block-size 32", &[0]),
     ),
     ("reference/captures.md", "vcr.capture", "own.jsonl", Use::Ends("vcr inspect summarize own.jsonl", &[0])),
+    ("reference/captures.md", "mm_items", "", Use::No("a part of a request; `recorder` writes whole ones")),
     (
         "guests/failure-injector.md",
         "rules",
