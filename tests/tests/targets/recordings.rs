@@ -115,7 +115,7 @@ expect(result, "completed", "count == 60");
     let _ = folder.run(&[]).ended(0);
     folder.write(
         "again.rhai",
-        &format!(
+        format!(
             r#"
 let rates = capture("drafts.jsonl").acceptance_rates;
 if rates.len() != 2 || (rates[0] - 0.8).abs() > 0.03 || (rates[1] - 0.5).abs() > 0.03 {{ throw `${{rates}}` }}
