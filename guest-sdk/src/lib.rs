@@ -94,7 +94,7 @@ pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, Wo
 pub use scaler::{PoolView, ScalerGuest};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
-pub use tokens::table::TokenTable;
+pub use tokens::table::{Remarks, TokenTable};
 pub use tokens::{TokenGuest, TokenRequest};
 
 /// Exports a [`LatencyGuest`] as the component's latency model.

@@ -82,6 +82,16 @@ pub trait TokenGuest: Sized + 'static {
     /// # Errors
     /// Ends the run; the text is shown to the user.
     fn next_token(&mut self, request: &mut Self::Request, index: u32) -> Result<u32, String>;
+
+    /// How many drafts of a request are accepted in each step that verifies drafts of it, the
+    /// first ones, or all where it verifies fewer. Asked after the request's tokens of a step;
+    /// the answer counts from this step on, and `None` leaves it as it is.
+    ///
+    /// A request for which it never is `Some` has the engine's acceptance rates.
+    fn accepted_drafts(&mut self, request: &mut Self::Request) -> Option<u32> {
+        let _ = request;
+        None
+    }
 }
 
 /// A request that starts.

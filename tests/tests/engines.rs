@@ -2,7 +2,7 @@
 //! what a script may not say of them.
 
 use serde_json::Value;
-use vcr_tests::Folder;
+use vcr_tests::{Folder, component, root, shipped_guest};
 
 /// Two engines of a kind, with more work than they can hold at once.
 fn overload(engine: &str) -> String {
@@ -140,4 +140,82 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
         .run(&[])
         .failed(2, &["invalid `data_parallel_size`: expected at least 1"]);
     Folder::with(&script("data_parallel_barrier: true")).run(&[]).failed(2, &["needs a `data_parallel_size` above 1"]);
+}
+
+/// A token source written as text. It accepts two drafts of the request in each slot of which tokens
+/// are wanted, or of the one so many slots further.
+fn accepting_source(folder: &Folder, further: u32) -> String {
+    let wit = std::fs::read_to_string(root().join("wit/v0_2/token-source.wit")).expect("there is the interface");
+    let text = format!(
+        r#"(module
+  (import "vcr:guest/drafts@0.2.0" "accept" (func $accept (param i32 i32)))
+  (memory (export "memory") 4)
+  (global $free (mut i32) (i32.const 8192))
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (local $at i32)
+    (local.set $at (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+    (global.set $free (i32.add (local.get $at) (local.get 3)))
+    (local.get $at))
+  (func (export "vcr:guest/tokens@0.2.0#configure") (param i32 i32 i64) (result i32)
+    (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
+  (func (export "vcr:guest/tokens@0.2.0#step")
+    (param i32 i32 i32 i32 i32 i32 i32 i32) (param $want i32) (param $left i32) (result i32)
+    (local $tokens i32)
+    (global.set $free (i32.const 8192))
+    (block $all (loop $next
+      (br_if $all (i32.eqz (local.get $left)))
+      (call $accept (i32.add (i32.load (local.get $want)) (i32.const {further})) (i32.const 2))
+      (local.set $tokens (i32.add (local.get $tokens) (i32.load offset=8 (local.get $want))))
+      (local.set $want (i32.add (local.get $want) (i32.const 12)))
+      (local.set $left (i32.sub (local.get $left) (i32.const 3)))
+      (br $next)))
+    (i32.store8 (i32.const 16) (i32.const 0))
+    (i32.store (i32.const 20) (i32.const 1024))
+    (i32.store (i32.const 24) (local.get $tokens))
+    (i32.const 16)))"#
+    );
+    folder.write("accepting.wasm", component(&wit.replace("  import observe;\n", ""), &text));
+    "tokens: guest(#{ path: \"accepting.wasm\" })".to_owned()
+}
+
+/// Requests one after another on an engine with three drafts.
+fn drafted(pool: &str) -> String {
+    format!(
+        r#"let e = engine(#{{ drafter: "eagle", num_speculative_tokens: 3, acceptance_rates: [1.0] }});
+let p = pool(#{{ engines: 1, engine: e, latency: fixed(#{{ step: "10ms" }}), {pool} }});
+let work = burst(#{{ name: "work", count: 4, over: "4s", prompt_tokens: 20, output_tokens: 10 }});
+run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
+"#
+    )
+}
+
+#[test]
+fn a_guest_decides_how_many_drafts_are_accepted() {
+    let folder = Folder::new();
+    let steps = |pool: &str| {
+        folder.write("test.rhai", drafted(pool));
+        let run = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
+        assert_eq!(run["metrics"]["counters"]["output_tokens"], 40);
+        run["metrics"]["counters"]["steps"].as_u64().expect("steps are counted")
+    };
+    assert_eq!(steps(""), 4 * 6, "a token of the prompt's step, and two of each other one");
+    assert_eq!(steps(&accepting_source(&folder, 0)), 4 * 4, "three of each other one");
+    let _ = folder.vcr(&["guest", "check", "accepting.wasm"]).ended(0);
+    folder.write("test.rhai", drafted(&accepting_source(&folder, 1)));
+    folder.run(&[]).failed(3, &["it accepted drafts of the request in slot 1, where none has started and not ended"]);
+    let checked = folder.vcr(&["guest", "check", "accepting.wasm"]).ended(1);
+    assert!(checked.stdout.contains("it accepted drafts of the request in slot"), "{}", checked.stdout);
+}
+
+#[test]
+fn json_tokens_accepts_as_many_drafts_as_its_config_says() {
+    let Some(path) = shipped_guest("json-tokens") else { return };
+    let steps = |more: &str| {
+        let config = format!("#{{ byte_tokens: bytes, words: [30, 30]{more} }}");
+        let source = format!("tokens: guest(#{{ path: {path:?}, config: {config} }})");
+        let script = format!("let bytes = [];\nfor byte in 0..256 {{ bytes.push(byte) }}\n{}", drafted(&source));
+        let run = Folder::with(&script).run(&["--json"]).ended(0).json()["runs"][0].clone();
+        run["metrics"]["counters"]["steps"].as_u64().expect("steps are counted")
+    };
+    assert_eq!((steps(""), steps(", accepted_drafts: 2")), (4 * 6, 4 * 4));
 }

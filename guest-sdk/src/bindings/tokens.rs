@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use super::Exported;
-use crate::{TokenGuest, TokenTable, parse_config};
+use crate::{Remarks, TokenGuest, TokenTable, parse_config};
 use exports::vcr::guest::tokens::Guest;
-use vcr::guest::requests;
+use vcr::guest::{drafts, requests};
 
 wit_bindgen::generate!({
     path: "../wit/v0_2",
@@ -38,7 +38,19 @@ impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
         ended: Vec<u32>,
         wants: Vec<u32>,
     ) -> Result<Vec<u32>, String> {
-        G::slot()
-            .with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants, requests::refuse))
+        G::slot().with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants, &mut ToHost))
+    }
+}
+
+/// Passes remarks on to the host.
+struct ToHost;
+
+impl Remarks for ToHost {
+    fn refuse(&mut self, slot: u32, reason: &str) {
+        requests::refuse(slot, reason);
+    }
+
+    fn accept(&mut self, slot: u32, count: u32) {
+        drafts::accept(slot, count);
     }
 }

@@ -17,11 +17,22 @@ pub struct TokenTable<G: TokenGuest> {
     requests: Vec<Option<Request<G::Request>>>,
 }
 
+/// The host, as a source remarks on requests to it.
+pub trait Remarks {
+    /// The request in `slot` cannot be served.
+    fn refuse(&mut self, slot: u32, reason: &str);
+
+    /// From this step on so many drafts of the request in `slot` are accepted.
+    fn accept(&mut self, slot: u32, count: u32);
+}
+
 enum Request<R> {
     Running {
         kept: R,
         /// Tokens given so far.
         given: u32,
+        /// The number of accepted drafts that the host knows.
+        accepted: Option<u32>,
     },
     /// Until the host ends it, it may still want tokens, which it throws away.
     Refused,
@@ -35,8 +46,8 @@ impl<G: TokenGuest> TokenTable<G> {
     }
 
     /// Returns the tokens of one step from the flat lists of the interface.
-    /// `refuse` gets the slot and the reason of each request that the guest
-    /// cannot start.
+    /// `host` hears of each request that the guest cannot start, and of changes of the
+    /// drafts that it accepts.
     ///
     /// # Errors
     /// An error of `next_token`, or a host that does not keep to the interface.
@@ -47,7 +58,7 @@ impl<G: TokenGuest> TokenTable<G> {
         structured_outputs: &[String],
         ended: &[u32],
         wants: &[u32],
-        mut refuse: impl FnMut(u32, &str),
+        host: &mut impl Remarks,
     ) -> Result<Vec<u32>, String> {
         for &slot in ended {
             let ended = self.requests.get_mut(slot as usize).and_then(Option::take);
@@ -57,7 +68,7 @@ impl<G: TokenGuest> TokenTable<G> {
         whole(rest, "requests")?;
         let mut lists = Lists { tokens: request_tokens, texts: structured_outputs.iter() };
         for words in started {
-            self.start(words, &mut lists, &mut refuse)?;
+            self.start(words, &mut lists, host)?;
         }
         if !lists.tokens.is_empty() || lists.texts.next().is_some() {
             return Err(String::from("the host sent tokens or texts that belong to no request"));
@@ -66,7 +77,7 @@ impl<G: TokenGuest> TokenTable<G> {
         whole(rest, "wants")?;
         let mut tokens = Vec::with_capacity(wants.iter().map(|[_, _, count]| *count as usize).sum());
         for want in wants {
-            self.give(*want, &mut tokens)?;
+            self.give(*want, &mut tokens, host)?;
         }
         Ok(tokens)
     }
@@ -75,7 +86,7 @@ impl<G: TokenGuest> TokenTable<G> {
         &mut self,
         words: &[u64; REQUEST_WORDS],
         lists: &mut Lists<'_>,
-        refuse: &mut impl FnMut(u32, &str),
+        host: &mut impl Remarks,
     ) -> Result<(), String> {
         let [slot, seed, prompt_tokens, max_tokens, min_tokens, eos_token, stop_tokens, text_bytes] = *words;
         let number_of_slot = number(slot)?;
@@ -96,18 +107,23 @@ impl<G: TokenGuest> TokenTable<G> {
             return Err(format!("the host started a request in slot {slot}, where there is one"));
         }
         self.requests[slot] = Some(match self.guest.start(&request) {
-            Ok(kept) => Request::Running { kept, given: 0 },
+            Ok(kept) => Request::Running { kept, given: 0, accepted: None },
             Err(reason) => {
-                refuse(number_of_slot, &reason);
+                host.refuse(number_of_slot, &reason);
                 Request::Refused
             }
         });
         Ok(())
     }
 
-    fn give(&mut self, [slot, first_index, count]: [u32; WANT_WORDS], tokens: &mut Vec<u32>) -> Result<(), String> {
-        let (kept, given) = match self.requests.get_mut(slot as usize) {
-            Some(Some(Request::Running { kept, given })) => (kept, given),
+    fn give(
+        &mut self,
+        [slot, first_index, count]: [u32; WANT_WORDS],
+        tokens: &mut Vec<u32>,
+        host: &mut impl Remarks,
+    ) -> Result<(), String> {
+        let (kept, given, accepted) = match self.requests.get_mut(slot as usize) {
+            Some(Some(Request::Running { kept, given, accepted })) => (kept, given, accepted),
             Some(Some(Request::Refused)) => {
                 tokens.resize(tokens.len() + count as usize, 0);
                 return Ok(());
@@ -120,6 +136,12 @@ impl<G: TokenGuest> TokenTable<G> {
         for _ in 0..count {
             tokens.push(self.guest.next_token(kept, *given)?);
             *given += 1;
+        }
+        if let Some(count) = self.guest.accepted_drafts(kept) {
+            // The host keeps the number, so only a change is worth a call.
+            if accepted.replace(count) != Some(count) {
+                host.accept(slot, count);
+            }
         }
         Ok(())
     }
@@ -191,11 +213,31 @@ mod tests {
         }
     }
 
+    /// Keeps remarks as a host would.
+    #[derive(Default)]
+    struct Heard {
+        refused: Vec<(u32, String)>,
+        accepted: Vec<(u32, u32)>,
+    }
+
+    impl Remarks for Heard {
+        fn refuse(&mut self, slot: u32, reason: &str) {
+            self.refused.push((slot, reason.to_owned()));
+        }
+
+        fn accept(&mut self, slot: u32, count: u32) {
+            self.accepted.push((slot, count));
+        }
+    }
+
     fn step(table: &mut TokenTable<Sums>, started: &[u64], ended: &[u32], wants: &[u32]) -> Result<Vec<u32>, String> {
         let tokens: u64 = started.chunks(REQUEST_WORDS).map(|words| words[2] + words[6]).sum();
         let texts: Vec<String> =
             started.chunks(REQUEST_WORDS).filter(|words| words[7] == 2).map(|_| "{}".to_owned()).collect();
-        table.step(started, &vec![0; tokens as usize], &texts, ended, wants, |slot, _| panic!("{slot} was refused"))
+        let mut heard = Heard::default();
+        let answer = table.step(started, &vec![0; tokens as usize], &texts, ended, wants, &mut heard);
+        assert_eq!((heard.refused, heard.accepted), (vec![], vec![]));
+        answer
     }
 
     const PLAIN: [u64; REQUEST_WORDS] = [0, 7, 3, 100, 0, NO_TOKEN, 0, 0];
@@ -222,16 +264,58 @@ mod tests {
     fn a_request_that_cannot_start_is_refused_and_the_others_go_on() {
         let mut table = TokenTable::new(Sums);
         let unfit = [1, REFUSED_SEED, 0, 100, 0, NO_TOKEN, 0, 0];
-        let mut refused = Vec::new();
+        let mut heard = Heard::default();
         let mut step = |started: &[u64], ended: &[u32], wants: &[u32]| {
             let tokens: Vec<u32> = started.chunks(REQUEST_WORDS).flat_map(|words| vec![0; words[2] as usize]).collect();
-            table.step(started, &tokens, &[], ended, wants, |slot, reason| refused.push((slot, reason.to_owned())))
+            table.step(started, &tokens, &[], ended, wants, &mut heard)
         };
         assert_eq!(step(&[PLAIN, unfit].concat(), &[], &[1, 0, 2, 0, 0, 1]), Ok(vec![0, 0, 300]));
         assert_eq!(step(&[], &[], &[1, 5, 1, 0, 1, 1]), Ok(vec![0, 301]), "whatever is wanted of it");
         let again = [1, 7, 1, 100, 0, NO_TOKEN, 0, 0];
         assert_eq!(step(&again, &[1], &[1, 0, 1]), Ok(vec![100]), "its slot goes to another");
-        assert_eq!(refused, [(1, "the seed is 13".to_owned())]);
+        assert_eq!(heard.refused, [(1, "the seed is 13".to_owned())]);
+    }
+
+    /// Accepts drafts by the number of tokens given so far: none is said, 2, 2, 1, none is said.
+    struct Accepting;
+
+    impl TokenGuest for Accepting {
+        type Config = ();
+        type Request = u32;
+
+        fn configure(_config: (), _seed: u64) -> Result<Self, String> {
+            Ok(Self)
+        }
+
+        fn start(&mut self, _request: &TokenRequest<'_>) -> Result<u32, String> {
+            Ok(0)
+        }
+
+        fn next_token(&mut self, given: &mut u32, index: u32) -> Result<u32, String> {
+            *given = index + 1;
+            Ok(0)
+        }
+
+        fn accepted_drafts(&mut self, given: &mut u32) -> Option<u32> {
+            [None, Some(2), Some(2), Some(1), None][*given as usize - 1]
+        }
+    }
+
+    #[test]
+    fn accepted_drafts_are_told_where_they_change() {
+        let mut table = TokenTable::new(Accepting);
+        let mut heard = Heard::default();
+        let bare = [0, 7, 0, 100, 0, NO_TOKEN, 0, 0];
+        let mut told = |started: &[u64], ended: &[u32], wants: &[u32]| {
+            table.step(started, &[], &[], ended, wants, &mut heard).expect("it answers");
+            core::mem::take(&mut heard.accepted)
+        };
+        assert_eq!(told(&bare, &[], &[0, 0, 1]), []);
+        assert_eq!(told(&[], &[], &[0, 1, 1]), [(0, 2)]);
+        assert_eq!(told(&[], &[], &[0, 2, 1]), [], "the host knows");
+        assert_eq!(told(&[], &[], &[0, 3, 1]), [(0, 1)]);
+        assert_eq!(told(&[], &[], &[0, 4, 1]), []);
+        assert_eq!(told(&bare, &[0], &[0, 0, 2]), [(0, 2)], "another request has the slot, and is asked once a want");
     }
 
     #[test]
@@ -254,15 +338,15 @@ mod tests {
             let error = if chunks == started.len() {
                 step(&mut table, started, ended, wants)
             } else {
-                table.step(started, &[], &[], ended, wants, |_, _| {})
+                table.step(started, &[], &[], ended, wants, &mut Heard::default())
             };
             let error = error.expect_err(expected);
             assert!(error.contains(expected), "{error}");
         }
         let mut table = TokenTable::new(Sums);
-        let error = table.step(&PLAIN, &[1], &[], &[], &[], |_, _| {}).expect_err("two tokens are missing");
+        let error = table.step(&PLAIN, &[1], &[], &[], &[], &mut Heard::default()).expect_err("two tokens are missing");
         assert!(error.contains("fewer tokens"), "{error}");
-        let error = table.step(&[], &[1], &[], &[], &[], |_, _| {}).expect_err("one is too many");
+        let error = table.step(&[], &[1], &[], &[], &[], &mut Heard::default()).expect_err("one is too many");
         assert!(error.contains("belong to no request"), "{error}");
     }
 }

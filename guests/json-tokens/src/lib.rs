@@ -27,6 +27,10 @@ impl TokenGuest for Guest {
     fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
         self.0.next_token(output, index)
     }
+
+    fn accepted_drafts(&mut self, output: &mut Output) -> Option<u32> {
+        self.0.accepted_drafts(output)
+    }
 }
 
 export_token_source!(Guest);

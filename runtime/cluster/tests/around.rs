@@ -16,7 +16,9 @@ use vcr_cluster::{
     simulate,
 };
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
-use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_core::tokens::{
+    AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant,
+};
 
 /// Requests of one size, all at once.
 fn burst(name: &str, count: u64, prompt_tokens: u32, output_tokens: u32) -> WorkloadConfig {
@@ -293,6 +295,62 @@ fn a_refused_request_ends_the_run_and_is_named() {
     // Engine 0 has requests 0, 2, ...
     let expected = "token source `picky` failed: it refused request 2: it is odd (engine 0 of pool `engines`, at ";
     assert!(text.starts_with(expected), "{text}");
+}
+
+/// Accepts two drafts of the first of `every` requests, and never ends an output.
+struct Accepting {
+    every: Option<u32>,
+    seen: u32,
+}
+
+impl BatchTokenSource for Accepting {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        _ended: &[u32],
+        wants: &[TokenWant],
+        answer: &mut TokenAnswer,
+    ) -> Result<(), TokenError> {
+        for request in started {
+            if self.every.is_some_and(|every| self.seen.is_multiple_of(every)) {
+                answer.accepted_drafts.push(AcceptedDrafts { slot: request.slot, count: 2 });
+            }
+            self.seen += 1;
+        }
+        answer.tokens.extend(wants.iter().flat_map(|want| std::iter::repeat_n(1, want.count as usize)));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
+    // When each request ends, of which two run at once.
+    let ends = |every: Option<u32>, acceptance_rates: &[f64], async_scheduling: bool| {
+        let source: vcr_cluster::TokenFactory = Arc::new(move |_seed| Ok(Box::new(Accepting { every, seen: 0 })));
+        let tokens = TokenConfig { source, eos_token: None };
+        let input = vcr_core::EngineConfigInput {
+            num_speculative_tokens: 3,
+            drafter: vcr_core::Drafter::Eagle,
+            max_num_seqs: 2,
+            async_scheduling,
+            ..engine_input()
+        };
+        let engine = vcr_core::EngineConfig::new(input).expect("a valid engine").into();
+        let acceptance_rates = acceptance_rates.to_vec();
+        let plain = pool("engines", 1, 2000, RouterConfig::RoundRobin);
+        let report = run(&one_pool(PoolConfig { tokens: Some(tokens), engine, acceptance_rates, ..plain }));
+        assert_eq!(report.metrics.count(Counter::Completed), 40);
+        report.requests.iter().map(|record| record.last_token_ns).collect::<Vec<_>>()
+    };
+    for is_async in [false, true] {
+        let two = ends(None, &[1.0, 1.0], is_async);
+        assert_eq!(ends(Some(1), &[0.0], is_async), two, "the source decides, and no rate");
+        let one = ends(None, &[1.0], is_async);
+        assert_ne!(one, two);
+        // Of two that start together the first ends sooner; the other has the rates.
+        let mixed = ends(Some(2), &[1.0], is_async);
+        assert!(mixed[0] < mixed[1] && one[0] == one[1], "{mixed:?}");
+    }
 }
 
 fn engine_input() -> vcr_core::EngineConfigInput {

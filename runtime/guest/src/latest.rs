@@ -9,7 +9,7 @@ use vcr_core::scale::ScaleView;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
 use crate::observe::NoteSink;
-use crate::refusals::RefusedRequest;
+use crate::remarks::Remarks;
 
 /// A compiled guest of any world.
 pub(crate) enum OpenGuest {
@@ -72,13 +72,8 @@ pub(crate) struct TokenCall {
 
 /// One instance that is one token source.
 pub(crate) trait TokenInstance: Metered + Send {
-    /// Returns the tokens of one step, and appends the requests that it refuses.
-    fn step(
-        &mut self,
-        call: &TokenCall,
-        refused: &mut Vec<RefusedRequest>,
-        budget: Budget,
-    ) -> Result<Vec<u32>, CallFault>;
+    /// Returns the tokens of one step, and appends the remarks on its requests.
+    fn step(&mut self, call: &TokenCall, remarks: &mut Remarks, budget: Budget) -> Result<Vec<u32>, CallFault>;
 }
 
 /// One instance that is one failure injector.

@@ -34,7 +34,7 @@ mod latest;
 mod limits;
 mod module;
 mod observe;
-mod refusals;
+mod remarks;
 mod sandbox;
 mod versions;
 mod wasi;

@@ -47,6 +47,9 @@ pub struct Limits {
     /// Requests that a token source may refuse in one call; 1 KiB of each reason
     /// is kept.
     pub refusals_per_call: usize,
+    /// Times that a token source may say in one call how many drafts of a request are
+    /// accepted.
+    pub acceptances_per_call: usize,
     /// Real time of one call, for live engines, which share it with a frontend
     /// that waits; to instantiate and configure an instance may take ten times
     /// as long. `None`: the clock of the machine decides nothing.
@@ -76,6 +79,7 @@ impl Default for Limits {
             observe_names: 64,
             observe_bytes: 1 << 20,
             refusals_per_call: 16_384,
+            acceptances_per_call: 65_536,
             wall_time_per_call: None,
             wasi: WasiGrants::default(),
         }

@@ -9,7 +9,7 @@ use crate::address_space::AddressSpace;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
 use crate::observe::{NoteSink, TelemetryMeter};
-use crate::refusals::Refusals;
+use crate::remarks::RemarksOfCall;
 use crate::wasi::{self, WasiState};
 use crate::watchdog;
 
@@ -69,7 +69,7 @@ pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
     pub(crate) telemetry: TelemetryMeter,
-    pub(crate) refusals: Refusals,
+    pub(crate) remarks: RemarksOfCall,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
 
@@ -94,8 +94,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, inputs: InstanceInputs) ->
     let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
     // The interfaces of `wit/` have no resources.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
-    let (telemetry, refusals) = (TelemetryMeter::new(limits, sink), Refusals::new(limits));
-    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, refusals, wasi };
+    let (telemetry, remarks) = (TelemetryMeter::new(limits, sink), RemarksOfCall::new(limits));
+    let state = HostState { limits: *limits, memory_bytes: 0, telemetry, remarks, wasi };
     let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);

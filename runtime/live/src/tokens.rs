@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 
 use vcr_core::plan::StepPlan;
 use vcr_core::seed::mix;
-use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_core::tokens::{
+    BatchTokenSource, DecidedDrafts, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant,
+};
 use vcr_core::{PluginContext, TokenSource};
 use vcr_random::Stream;
 
@@ -53,6 +55,7 @@ pub(crate) struct Tokens {
     settings: TokenSettings,
     guest: Option<Guest>,
     slots: Vec<Slot>,
+    decided: DecidedDrafts,
     acceptance: Stream,
     next_in_turn: usize,
 }
@@ -96,7 +99,8 @@ impl Tokens {
             _ => None,
         };
         let acceptance = Stream::new(plugin_context.seed, "live.acceptance");
-        Ok(Self { settings, guest, slots: Vec::new(), acceptance, next_in_turn: 0 })
+        let (slots, decided) = (Vec::new(), DecidedDrafts::default());
+        Ok(Self { settings, guest, slots, decided, acceptance, next_in_turn: 0 })
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {
@@ -173,6 +177,7 @@ impl Tokens {
         let index = slot_of(tag);
         let Some(slot) = self.slots.get_mut(index) else { return };
         *slot = Slot::default();
+        self.decided.end(index as u32);
         if let Some(guest) = &mut self.guest {
             let slot = index as u32;
             let num_started = guest.started.len();
@@ -213,6 +218,7 @@ impl Tokens {
         guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.answer)?;
         guest.started.clear();
         guest.ended.clear();
+        self.decided.take_over(&guest.answer);
         for (want, tokens) in guest.answer.tokens_by_want("guest", &guest.wants)? {
             self.slots[want.slot as usize].listed.extend_from_slice(tokens);
         }
@@ -280,7 +286,10 @@ impl TokenSource for Tokens {
         }
     }
 
-    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        if let Some(accepted) = self.decided.accepted(slot_of(tag) as u32, num_drafts) {
+            return accepted;
+        }
         let rates = self.settings.acceptance_rates.iter().copied().chain(std::iter::repeat(0.0));
         rates.take(num_drafts as usize).take_while(|rate| self.acceptance.unit() < *rate).count() as u32
     }

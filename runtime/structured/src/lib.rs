@@ -57,6 +57,10 @@ pub struct Config {
     /// rather than answered with words and counted.
     #[serde(default = "is_strict")]
     strict: bool,
+    /// Drafts that are accepted in each step that verifies some; the engine's acceptance rates
+    /// decide where there is no number.
+    #[serde(default)]
+    accepted_drafts: Option<u32>,
 }
 
 fn is_strict() -> bool {
@@ -72,6 +76,7 @@ pub struct JsonTokens {
     vocabulary: Vocabulary,
     words: [u32; 2],
     is_strict: bool,
+    accepted_drafts: Option<u32>,
 }
 
 impl TokenGuest for JsonTokens {
@@ -84,7 +89,8 @@ impl TokenGuest for JsonTokens {
             return Err(format!("invalid `words`: expected the lesser number first, got [{fewest}, {most}]"));
         }
         let vocabulary = Vocabulary::new(config.vocabulary.0, config.byte_tokens)?;
-        Ok(Self { vocabulary, words: config.words, is_strict: config.strict })
+        let Config { words, strict: is_strict, accepted_drafts, .. } = config;
+        Ok(Self { vocabulary, words, is_strict, accepted_drafts })
     }
 
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
@@ -104,6 +110,10 @@ impl TokenGuest for JsonTokens {
     fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
         self.continued(output, index)
     }
+
+    fn accepted_drafts(&mut self, _output: &mut Output) -> Option<u32> {
+        self.accepted_drafts
+    }
 }
 
 impl JsonTokens {
@@ -114,7 +124,8 @@ impl JsonTokens {
     /// When the pieces cannot make up JSON.
     pub fn of_pieces(pieces: Vec<(Vec<u8>, u32)>) -> Result<Self, String> {
         let pieces = pieces.into_iter().map(|(piece, token)| (piece.into_boxed_slice(), token)).collect();
-        Ok(Self { vocabulary: Vocabulary::of_pieces(pieces)?, words: usual_words(), is_strict: true })
+        let vocabulary = Vocabulary::of_pieces(pieces)?;
+        Ok(Self { vocabulary, words: usual_words(), is_strict: true, accepted_drafts: None })
     }
 
     fn output(&self, request: &TokenRequest<'_>) -> Result<Output, String> {

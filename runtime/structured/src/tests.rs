@@ -241,6 +241,16 @@ fn what_cannot_be_followed_is_named() {
 }
 
 #[test]
+fn accepted_drafts_are_those_of_the_config() {
+    let mut source = guest();
+    let mut output = source.start(&request("", 1)).expect("it starts");
+    assert_eq!(source.accepted_drafts(&mut output), None, "the engine's rates decide");
+    let config = json!({ "byte_tokens": (0..256).collect::<Vec<u32>>(), "accepted_drafts": 2 });
+    let mut source = JsonTokens::configure(serde_json::from_value(config).expect("a config"), 1).expect("it is good");
+    assert_eq!(source.accepted_drafts(&mut output), Some(2));
+}
+
+#[test]
 fn mistakes_in_the_config_are_named() {
     for (config, expected) in [
         (r#"{}"#, "the vocabulary has no piece for `{`"),

@@ -35,6 +35,36 @@ fn a_guest_chooses_the_tokens() {
     assert_eq!(serve.post("/v1/chat/completions", &lark).status, 400);
 }
 
+/// Of three drafts the source accepts two, and the rate of the first alone decides nothing.
+#[test]
+fn a_guest_decides_how_many_drafts_are_accepted() {
+    let Some(guest) = shipped_guest("json-tokens") else { return };
+    let mut config: Value = serde_json::from_str(&characters()).expect("it is JSON");
+    config["accepted_drafts"] = json!(2);
+    let serve = Serve::start(&[
+        "--tokens",
+        guest.to_str().expect("a path is a text"),
+        "--tokens-config",
+        &config.to_string(),
+        "--num-speculative-tokens",
+        "3",
+        "--acceptance-rates",
+        "1",
+    ]);
+    let answer = serve.post("/v1/completions", &json!({"prompt": [1, 2], "max_tokens": 10, "ignore_eos": true}));
+    assert_eq!((answer.status, &answer.body["usage"]["completion_tokens"]), (200, &json!(10)));
+    wait_until("the last step is counted", || {
+        let metrics = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");
+        let metrics = metrics.into_body().read_to_string().expect("it is text");
+        let accepted = |position: u32| {
+            let labels = format!(r#"{{model_name="sim",engine="0",position="{position}"}}"#);
+            let name = format!("vllm:spec_decode_num_accepted_tokens_per_pos_total{labels} ");
+            metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("0").to_owned()
+        };
+        [0, 1, 2].map(accepted) == ["3", "3", "0"]
+    });
+}
+
 /// The engines' router looks at prompts: those that begin alike are computed by one engine, and
 /// not by the one with the fewest requests, which the server has chosen.
 #[test]

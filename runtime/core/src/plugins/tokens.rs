@@ -54,6 +54,16 @@ pub struct TokenRefusal {
     pub reason: String,
 }
 
+/// Drafts of a request that its source has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptedDrafts {
+    /// The request, started in this call or before and not ended.
+    pub slot: u32,
+    /// The first drafts of each step that verifies some, from the step of the answer
+    /// on; all of them where it verifies fewer.
+    pub count: u32,
+}
+
 /// A source's answer to a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenAnswer {
@@ -63,6 +73,9 @@ pub struct TokenAnswer {
     /// Requests that must end with an error, each once. Their slots are among
     /// `ended` later, as those of other requests.
     pub refusals: Vec<TokenRefusal>,
+    /// Accepted drafts of requests for which that changes; of several for one request the
+    /// last counts. Requests that were never here have the engine's acceptance rates.
+    pub accepted_drafts: Vec<AcceptedDrafts>,
 }
 
 impl TokenAnswer {
@@ -70,6 +83,7 @@ impl TokenAnswer {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.refusals.clear();
+        self.accepted_drafts.clear();
     }
 
     /// The tokens of each want, in the order of `wants`. `source` is the source's name
@@ -96,13 +110,51 @@ impl TokenAnswer {
     }
 }
 
+/// The drafts that a source accepts, by slot: what it said last of each request that runs.
+#[derive(Debug, Default)]
+pub struct DecidedDrafts(Vec<Option<u32>>);
+
+impl DecidedDrafts {
+    /// Takes over the accepted drafts of an answer.
+    pub fn take_over(&mut self, answer: &TokenAnswer) {
+        for &AcceptedDrafts { slot, count } in &answer.accepted_drafts {
+            let index = slot as usize;
+            if self.0.len() <= index {
+                self.0.resize(index + 1, None);
+            }
+            self.0[index] = Some(count);
+        }
+    }
+
+    /// Whether the source has decided nothing of any request so far.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many of `num_drafts` drafts of the request in `slot` are accepted; `None` where the
+    /// source has not said.
+    #[must_use]
+    pub fn accepted(&self, slot: u32, num_drafts: u32) -> Option<u32> {
+        self.0.get(slot as usize).copied().flatten().map(|count| count.min(num_drafts))
+    }
+
+    /// The request in `slot` has ended: nothing is said of the next one in it.
+    pub fn end(&mut self, slot: u32) {
+        if let Some(count) = self.0.get_mut(slot as usize) {
+            *count = None;
+        }
+    }
+}
+
 /// Chooses the output tokens of whole steps, one step per call.
 ///
 /// One instance belongs to one engine; it may keep state from step to step.
 /// Given the same construction and the same calls it must answer the same.
 pub trait BatchTokenSource: Send {
     /// Appends to the tokens of `answer`, for each want in order, exactly `count`
-    /// tokens, and to its refusals the requests that it cannot serve.
+    /// tokens, to its refusals the requests that it cannot serve, and to its accepted
+    /// drafts those that it decides.
     ///
     /// Requests of `ended` are gone before those of `started` come, so that a
     /// slot may be in both. A slot is wanted at most once in a call.
@@ -137,7 +189,7 @@ mod tests {
     #[test]
     fn each_want_gets_its_own_tokens_and_a_wrong_number_is_an_error() {
         let wants = [TokenWant { slot: 3, first_index: 0, count: 2 }, TokenWant { slot: 1, first_index: 5, count: 1 }];
-        let answer = |tokens: &[u32]| TokenAnswer { tokens: tokens.to_vec(), refusals: Vec::new() };
+        let answer = |tokens: &[u32]| TokenAnswer { tokens: tokens.to_vec(), ..TokenAnswer::default() };
         let whole = answer(&[7, 8, 9]);
         let shared: Vec<_> = whole.tokens_by_want("guest", &wants).expect("three were wanted").collect();
         assert_eq!(shared, [(&wants[0], &[7, 8][..]), (&wants[1], &[9][..])]);
@@ -149,5 +201,21 @@ mod tests {
                 format!("token source `guest` failed: it returned {number} tokens: expected 3")
             );
         }
+    }
+    #[test]
+    fn what_was_said_last_of_a_request_holds_until_it_ends() {
+        let mut decided = DecidedDrafts::default();
+        let say = |decided: &mut DecidedDrafts, said: &[(u32, u32)]| {
+            let accepted_drafts = said.iter().map(|&(slot, count)| AcceptedDrafts { slot, count }).collect();
+            decided.take_over(&TokenAnswer { accepted_drafts, ..TokenAnswer::default() });
+        };
+        say(&mut decided, &[]);
+        assert!(decided.is_empty());
+        say(&mut decided, &[(2, 1), (0, 0), (2, 3)]);
+        let accepted = |decided: &DecidedDrafts| [0, 1, 2, 9].map(|slot| decided.accepted(slot, 2));
+        assert_eq!(accepted(&decided), [Some(0), None, Some(2), None]);
+        decided.end(2);
+        decided.end(9);
+        assert_eq!(accepted(&decided), [Some(0), None, None, None], "another request has the slot");
     }
 }

@@ -78,18 +78,20 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
         answer: &mut TokenAnswer,
     ) -> Result<(), TokenError> {
         let Some(guest) = &mut self.guest else { return self.fallback.step(started, ended, wants, answer) };
-        let before = (answer.tokens.len(), answer.refusals.len());
+        let before = (answer.tokens.len(), answer.refusals.len(), answer.accepted_drafts.len());
         match guest.step(started, ended, wants, answer) {
             Ok(()) => {
                 // The guest has decided about these requests.
-                let refusals = answer.refusals.len();
+                let (refusals, accepted) = (answer.refusals.len(), answer.accepted_drafts.len());
                 self.fallback.step(started, ended, &[], answer)?;
                 answer.refusals.truncate(refusals);
+                answer.accepted_drafts.truncate(accepted);
                 Ok(())
             }
             Err(error) => {
                 answer.tokens.truncate(before.0);
                 answer.refusals.truncate(before.1);
+                answer.accepted_drafts.truncate(before.2);
                 (self.failed)(&error.to_string());
                 self.guest = None;
                 self.fallback.step(started, ended, wants, answer)
@@ -194,7 +196,7 @@ mod tests {
     use std::sync::Mutex;
 
     use vcr_core::latency::{StepShape, price_until_horizon};
-    use vcr_core::tokens::TokenRefusal;
+    use vcr_core::tokens::{AcceptedDrafts, TokenRefusal};
 
     use super::*;
 
@@ -282,8 +284,10 @@ mod tests {
                 source: "slots".to_owned(),
                 reason: format!("base {}", self.base),
             };
+            let accepted = |slot| AcceptedDrafts { slot, count: self.base };
             let unfit = started.iter().filter(|request| !request.structured_output.is_empty());
             answer.refusals.extend(unfit.map(refusal));
+            answer.accepted_drafts.extend(started.iter().map(|request| request.slot).map(accepted));
             for want in wants {
                 assert!(self.known.contains(&want.slot), "it never heard of slot {}", want.slot);
                 answer.tokens.push(self.base + want.first_index);
@@ -349,10 +353,10 @@ mod tests {
         assert_eq!(heard.lock().expect("no holder panicked").len(), 1);
     }
 
-    /// As long as the guest is in charge, its refusals count and those of the
+    /// As long as the guest is in charge, its remarks count and those of the
     /// fallback do not; those of a call in which it fails mean nothing.
     #[test]
-    fn refusals_are_those_of_whichever_is_in_charge() {
+    fn remarks_are_those_of_whichever_is_in_charge() {
         let slots = |fails_at, base| Box::new(Slots { known: Vec::new(), fails_at, base });
         let guest: Result<Box<dyn BatchTokenSource>, TokenError> = Ok(slots(2, 100));
         let mut source = WithFallback::<dyn BatchTokenSource>::new(guest, slots(u32::MAX, 200), failures().0);
@@ -367,13 +371,14 @@ mod tests {
             structured_output: "{}",
             thinking_token_budget: None,
         };
-        let mut refusals = |started: &[TokenRequest<'_>], ended: &[u32], first_index| {
+        let mut remarks = |started: &[TokenRequest<'_>], ended: &[u32], first_index| {
             let mut answer = TokenAnswer::default();
             let wants = [TokenWant { slot: 4, first_index, count: 1 }];
             source.step(started, ended, &wants, &mut answer).expect("one of them answers");
-            answer.refusals.into_iter().map(|refusal| (refusal.slot, refusal.reason)).collect::<Vec<_>>()
+            let accepted: Vec<_> = answer.accepted_drafts.iter().map(|drafts| (drafts.slot, drafts.count)).collect();
+            (answer.refusals.into_iter().map(|refusal| (refusal.slot, refusal.reason)).collect::<Vec<_>>(), accepted)
         };
-        assert_eq!(refusals(&[unfit], &[], 0), [(4, "base 100".to_owned())]);
-        assert_eq!(refusals(&[unfit], &[4], 2), [(4, "base 200".to_owned())]);
+        assert_eq!(remarks(&[unfit], &[], 0), (vec![(4, "base 100".to_owned())], vec![(4, 100)]));
+        assert_eq!(remarks(&[unfit], &[4], 2), (vec![(4, "base 200".to_owned())], vec![(4, 200)]));
     }
 }

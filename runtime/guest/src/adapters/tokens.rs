@@ -6,7 +6,7 @@ use crate::adapters::running::Running;
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::limits::Limits;
-use crate::refusals::{RefusedRequest, RunningSlots};
+use crate::remarks::{RefusedRequest, Remarks, RunningSlots};
 
 /// The word of a request that no token ends.
 const NO_TOKEN: u64 = u64::MAX;
@@ -23,13 +23,13 @@ struct Calls {
     /// The flat lists of a call, kept so that most steps allocate nothing here.
     call: TokenCall,
     slots: RunningSlots,
-    refused: Vec<RefusedRequest>,
+    remarks: Remarks,
 }
 
 impl GuestTokens {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn TokenInstance>) -> Self {
-        let (call, slots, refused) = (TokenCall::default(), RunningSlots::default(), Vec::new());
-        Self { running: Running::new(name, instance), calls: Calls { limits, call, slots, refused } }
+        let (call, slots, remarks) = (TokenCall::default(), RunningSlots::default(), Remarks::default());
+        Self { running: Running::new(name, instance), calls: Calls { limits, call, slots, remarks } }
     }
 }
 
@@ -43,7 +43,7 @@ impl BatchTokenSource for GuestTokens {
     ) -> Result<(), TokenError> {
         let given_before = answer.tokens.len();
         let Self { running, calls } = self;
-        calls.refused.clear();
+        calls.remarks.clear();
         let result = running.call("step", |instance| calls.step(instance, started, ended, wants, &mut answer.tokens));
         result.map_err(|failure| {
             answer.tokens.truncate(given_before);
@@ -51,7 +51,8 @@ impl BatchTokenSource for GuestTokens {
         })?;
         let source = running.guest();
         let refusal = |RefusedRequest { slot, reason }| TokenRefusal { slot, source: source.to_owned(), reason };
-        answer.refusals.extend(calls.refused.drain(..).map(refusal));
+        answer.refusals.extend(calls.remarks.refused.drain(..).map(refusal));
+        answer.accepted_drafts.append(&mut calls.remarks.accepted);
         Ok(())
     }
 }
@@ -103,33 +104,15 @@ impl Calls {
         }
         let requests = self.call.started.len() / TokenCall::REQUEST_WORDS + self.call.ended.len();
         let budget = self.limits.budget(requests + wanted, wanted * size_of::<u32>());
-        let refused_before = self.refused.len();
-        let answer = instance.step(&self.call, &mut self.refused, budget)?;
+        let (refused_before, accepted_before) = (self.remarks.refused.len(), self.remarks.accepted.len());
+        let answer = instance.step(&self.call, &mut self.remarks, budget)?;
         if answer.len() != wanted {
             return Err(CallFault::TokenCount { given: answer.len(), wanted });
         }
-        check_refusals(&mut self.slots, &mut self.refused, refused_before)?;
+        self.slots.check(&mut self.remarks, refused_before, accepted_before)?;
         tokens.extend_from_slice(&answer);
         Ok(())
     }
-}
-
-/// Checks the refusals of one call, those from `first` on, and drops repeated
-/// ones.
-pub(crate) fn check_refusals(
-    slots: &mut RunningSlots,
-    refused: &mut Vec<RefusedRequest>,
-    first: usize,
-) -> Result<(), CallFault> {
-    if refused.len() == first {
-        return Ok(());
-    }
-    for one in refused.split_off(first) {
-        if slots.refuse(one.slot)? {
-            refused.push(one);
-        }
-    }
-    Ok(())
 }
 
 /// The words that a request adds to the lists of a call, besides its fixed ones.

@@ -1,14 +1,15 @@
 //! Asks for the output of requests: short and long prompts, with and without an
 //! end token, drafts, structured outputs.
 
+use std::collections::BTreeMap;
+
 use vcr_core::tokens::TokenRequest;
 
-use crate::adapters::tokens::check_refusals;
 use crate::check::draw::Draw;
 use crate::check::{Driver, GuestFailure, Split, Step, Table};
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
-use crate::refusals::{RefusedRequest, RunningSlots};
+use crate::remarks::{Remarks, RunningSlots};
 
 /// Requests of the workload, and how many run at most.
 const REQUESTS: u64 = 600;
@@ -28,6 +29,9 @@ const STRUCTURED: [&str; 4] = [
 /// The word of a refused request, in place of its tokens.
 const REFUSED: u64 = u64::MAX;
 
+/// The word before a slot and its number of accepted drafts.
+const ACCEPTED: u64 = u64::MAX - 1;
+
 /// The workload of a token source.
 pub(super) struct Emitting {
     split: Split,
@@ -41,6 +45,8 @@ pub(super) struct Emitting {
     slots: RunningSlots,
     /// Slots of requests that were refused in this step.
     refused: Vec<u32>,
+    /// Accepted drafts by slot, where this step changed their number.
+    accepted: BTreeMap<u32, u32>,
 }
 
 /// A request that runs.
@@ -84,6 +90,7 @@ impl Driver for Emitting {
             ended: Vec::new(),
             slots: RunningSlots::default(),
             refused: Vec::new(),
+            accepted: BTreeMap::new(),
         }
     }
 
@@ -115,7 +122,11 @@ impl Driver for Emitting {
     }
 
     fn show(word: u64) -> String {
-        if word == REFUSED { "a refusal".to_owned() } else { word.to_string() }
+        match word {
+            REFUSED => "a refusal".to_owned(),
+            ACCEPTED => "accepted drafts".to_owned(),
+            token => token.to_string(),
+        }
     }
 }
 
@@ -186,6 +197,8 @@ impl Emitting {
         refused.sort_unstable();
         // Each refusal counts, of requests without tokens in this step as well.
         let mut words: Vec<u64> = refused.iter().flat_map(|slot| [REFUSED, u64::from(*slot)]).collect();
+        let accepted = std::mem::take(&mut self.accepted).into_iter();
+        words.extend(accepted.flat_map(|(slot, count)| [ACCEPTED, u64::from(slot), u64::from(count)]));
         let mut rest = tokens;
         for [slot, _, count] in wants {
             let (mine, others) = rest.split_at(*count as usize);
@@ -243,15 +256,16 @@ impl Emitting {
             return Ok(Vec::new());
         }
         let budget = table.limits.budget(items, wanted * size_of::<u32>());
-        let mut refused: Vec<RefusedRequest> = Vec::new();
+        let mut remarks = Remarks::default();
         let answer = table.meter.call("step", items, budget, table.instance, |instance, budget| {
-            instance.step(&call, &mut refused, budget)
+            instance.step(&call, &mut remarks, budget)
         })?;
         if answer.len() != wanted {
             return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());
         }
-        check_refusals(&mut self.slots, &mut refused, 0)?;
-        self.refused.extend(refused.into_iter().map(|one| one.slot));
+        self.slots.check(&mut remarks, 0, 0)?;
+        self.refused.extend(remarks.refused.into_iter().map(|one| one.slot));
+        self.accepted.extend(remarks.accepted.into_iter().map(|one| (one.slot, one.count)));
         Ok(answer)
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn is_supported(version: ApiVersion) -> bool {
 }
 
 /// Whether guests may import the interfaces of that version: `observe`, and
-/// `requests` those that are token sources.
+/// `requests` and `drafts` those that are token sources.
 pub(crate) fn offers_imports(version: ApiVersion) -> bool {
     is_supported(version) && (version.major, version.minor) >= (0, 2)
 }

@@ -12,8 +12,8 @@ use crate::world::World;
 /// The interface that every guest may import, without the version.
 const OBSERVE: &str = "vcr:guest/observe";
 
-/// The interface that token sources may import besides.
-const REQUESTS: &str = "vcr:guest/requests";
+/// The interfaces that token sources may import besides.
+const OF_TOKEN_SOURCES: [&str; 2] = ["vcr:guest/requests", "vcr:guest/drafts"];
 
 /// The metadata of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, Loa
     let names = outer_names(bytes)?;
     let is_token_source = newest(&names.exports, World::TokenSource).is_some();
     let may_not = |import: &String| {
-        let is_ours = is_offered(import, OBSERVE) || is_token_source && is_offered(import, REQUESTS);
+        let is_of_source = is_token_source && OF_TOKEN_SOURCES.iter().any(|interface| is_offered(import, interface));
+        let is_ours = is_of_source || is_offered(import, OBSERVE);
         !is_ours && !grants.allows(import)
     };
     let imports: Vec<String> = names.imports.into_iter().filter(may_not).collect();

@@ -136,6 +136,21 @@ pub enum CallFault {
         /// [`Limits::refusals_per_call`](crate::Limits::refusals_per_call).
         limit: usize,
     },
+    /// Drafts were accepted in another call than `step`.
+    #[error("it called `accept` outside of `step`")]
+    AcceptedOutsideStep,
+    /// Drafts of a slot without a request were accepted.
+    #[error("it accepted drafts of the request in slot {slot}, where none has started and not ended")]
+    AcceptedNoRequest {
+        /// The slot.
+        slot: u32,
+    },
+    /// Drafts were accepted too often in one call.
+    #[error("it called `accept` more than {limit} times in one call")]
+    TooManyAcceptances {
+        /// [`Limits::acceptances_per_call`](crate::Limits::acceptances_per_call).
+        limit: usize,
+    },
     /// An answer that is not a list of actions.
     #[error("it answered {words} words, but an action has 3")]
     RaggedActions {
@@ -257,6 +272,10 @@ impl CallFault {
                 "refuse requests that `started` has named and `ended` has not, during `step`"
             }
             Self::TooManyRefusals { .. } => "refuse each request once",
+            Self::AcceptedOutsideStep | Self::AcceptedNoRequest { .. } => {
+                "accept drafts of requests that `started` has named and `ended` has not, during `step`"
+            }
+            Self::TooManyAcceptances { .. } => "accept drafts of a request only where their number changes",
             Self::RaggedActions { .. } | Self::BadAction { .. } => {
                 "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
             }
@@ -283,6 +302,9 @@ impl CallFault {
                 | Self::RefusedOutsideStep
                 | Self::RefusedNoRequest { .. }
                 | Self::TooManyRefusals { .. }
+                | Self::AcceptedOutsideStep
+                | Self::AcceptedNoRequest { .. }
+                | Self::TooManyAcceptances { .. }
                 | Self::RaggedActions { .. }
                 | Self::BadAction { .. }
                 | Self::RaggedPreferences { .. }

@@ -88,7 +88,7 @@ macro_rules! tokens_adapter {
         use $crate::error::CallFault;
         use $crate::latest::{Maker, Setup, TokenCall, TokenInstance};
         use $crate::limits::Budget;
-        use $crate::refusals::RefusedRequest;
+        use $crate::remarks::Remarks;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
@@ -101,14 +101,9 @@ macro_rules! tokens_adapter {
         }
 
         impl TokenInstance for Instance<Bindings> {
-            fn step(
-                &mut self,
-                call: &TokenCall,
-                refused: &mut Vec<RefusedRequest>,
-                budget: Budget,
-            ) -> Result<Vec<u32>, CallFault> {
+            fn step(&mut self, call: &TokenCall, remarks: &mut Remarks, budget: Budget) -> Result<Vec<u32>, CallFault> {
                 self.call_fallible(budget, |guest, store| {
-                    store.data_mut().refusals.allow();
+                    store.data_mut().remarks.allow();
                     let answer = guest.vcr_guest_tokens().call_step(
                         &mut *store,
                         &call.started,
@@ -117,7 +112,7 @@ macro_rules! tokens_adapter {
                         &call.ended,
                         &call.wants,
                     );
-                    store.data_mut().refusals.take(refused);
+                    store.data_mut().remarks.take(remarks);
                     answer
                 })
             }

@@ -1,11 +1,11 @@
 //! Token sources: what reaches them, and what the host makes of their answers.
 
-use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
+use vcr_core::tokens::{AcceptedDrafts, BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 use vcr_guest::{GuestModule, Limits};
 
 use crate::components::wat::{
-    Bodies, REQUESTS_IMPORTS, WIT_0_2, answer, answer_at, answer_error, answer_list, answer_words, component,
-    core_text, open, refusing_source, token_source, with_imports,
+    Bodies, DRAFTS_IMPORTS, REQUESTS_IMPORTS, WIT_0_2, accepting_source, answer, answer_at, answer_error, answer_list,
+    answer_words, component, core_text, open, refusing_source, token_source, with_imports,
 };
 
 fn source(step: &str) -> Box<dyn BatchTokenSource> {
@@ -38,9 +38,10 @@ fn answered(
     ended: &[u32],
     wants: &[TokenWant],
 ) -> Result<Answered, String> {
-    let mut answer = TokenAnswer { tokens: vec![77], refusals: Vec::new() };
+    let mut answer = TokenAnswer { tokens: vec![77], ..TokenAnswer::default() };
     let result = source.step(started, ended, wants, &mut answer);
     assert_eq!(answer.tokens.remove(0), 77, "what was there stays");
+    assert_eq!(answer.accepted_drafts, []);
     match result {
         Ok(()) => Ok((
             answer.tokens,
@@ -250,13 +251,77 @@ fn a_refusal_that_means_nothing_is_a_fault() {
     assert!(text.contains("larger than the 65540 bytes"), "{text}");
 }
 
+/// Calls `accept` for a slot.
+fn accept(slot: &str, count: u32) -> String {
+    format!("(call $accept {slot} (i32.const {count}))")
+}
+
 #[test]
-fn only_token_sources_may_refuse() {
-    let wit = "package vcr:guest@0.2.0;
-        interface requests { refuse: func(slot: u32, reason: string); }\n"
-        .to_owned()
-        + &WIT_0_2.replacen("package vcr:guest@0.2.0;", "", 1).replace("import observe;", "import requests;");
-    let text = with_imports(&core_text("0.2.0", &Bodies::of_price(&answer(&["1"]))), REQUESTS_IMPORTS);
-    let error = GuestModule::from_bytes("model", &component(&text, &wit), Limits::default()).expect_err("it prices");
-    assert!(error.to_string().contains("it imports `vcr:guest/requests@0.2.0`, which is not granted"), "{error}");
+fn accepted_drafts_are_in_the_answer_of_their_step() {
+    let body = format!(
+        "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {} {})) {}",
+        accept(FIRST, 1),
+        accept(FIRST, 2),
+        answer_at("(i32.const 1024)", "(i32.div_u (local.get $wants_len) (i32.const 3))")
+    );
+    // The requests come in one call, or each in one of its own.
+    for (room, expected) in [(1 << 20, &[(4, 1), (4, 2)][..]), (1, &[(4, 1), (4, 2), (2, 1), (2, 2)])] {
+        let limits = Limits { request_bytes_per_call: room, ..Limits::default() };
+        let module = GuestModule::from_bytes("accepting", &accepting_source(&body), limits).expect("it loads");
+        let mut source = module.token_source("{}", 1).expect("it configures");
+        let requests = [4, 2].map(|slot| TokenRequest { slot, ..REQUEST });
+        let mut answer = TokenAnswer::default();
+        let wants = [want(1)];
+        source.step(&requests, &[], &wants, &mut answer).expect("it answers");
+        let expected: Vec<_> = expected.iter().map(|&(slot, count)| AcceptedDrafts { slot, count }).collect();
+        assert_eq!((answer.tokens.len(), &answer.accepted_drafts), (1, &expected), "{room} bytes");
+        answer.clear();
+        source.step(&[], &[], &wants, &mut answer).expect("it answers");
+        assert_eq!(answer.accepted_drafts, [], "nothing new is said");
+    }
+}
+
+#[test]
+fn drafts_of_no_request_are_a_fault() {
+    let error = |body: &str| {
+        let body = format!("{body} {}", answer_words("i32", &[1]));
+        let mut source = open(&accepting_source(&body)).token_source("{}", 7).expect("it configures");
+        answered(source.as_mut(), &[REQUEST], &[], &[want(1)]).expect_err("it is a fault")
+    };
+    let text = error(&accept("(i32.const 9)", 2));
+    assert!(
+        text.starts_with(
+            "token source `hostile` failed: in `step`: it accepted drafts of the request in slot 9, where none has \
+             started and not ended; accept drafts of requests that"
+        ),
+        "{text}"
+    );
+    let many = format!(
+        "(local.set $wants_len (i32.const 70000))
+         (loop $again {}
+           (local.set $wants_len (i32.sub (local.get $wants_len) (i32.const 1)))
+           (br_if $again (local.get $wants_len)))",
+        accept("(i32.const 3)", 1)
+    );
+    let text = error(&many);
+    assert!(
+        text.contains("it called `accept` more than 65536 times in one call; accept drafts of a request"),
+        "{text}"
+    );
+}
+
+#[test]
+fn only_token_sources_may_remark_on_requests() {
+    let plain = WIT_0_2.replacen("package vcr:guest@0.2.0;", "", 1);
+    for (interface, function, imports) in [
+        ("requests", "refuse: func(slot: u32, reason: string);", REQUESTS_IMPORTS),
+        ("drafts", "accept: func(slot: u32, count: u32);", DRAFTS_IMPORTS),
+    ] {
+        let world = plain.replace("import observe;", &format!("import {interface};"));
+        let wit = format!("package vcr:guest@0.2.0;\ninterface {interface} {{ {function} }}\n{world}");
+        let text = with_imports(&core_text("0.2.0", &Bodies::of_price(&answer(&["1"]))), imports);
+        let error = GuestModule::from_bytes("model", &component(&text, &wit), Limits::default());
+        let error = error.expect_err("it prices").to_string();
+        assert!(error.contains(&format!("it imports `vcr:guest/{interface}@0.2.0`, which is not granted")), "{error}");
+    }
 }

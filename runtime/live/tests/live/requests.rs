@@ -1,6 +1,7 @@
 //! Requests from their arrival to their end.
 
 use vcr_core::Drafter;
+use vcr_core::tokens::AcceptedDrafts;
 
 use super::*;
 
@@ -406,8 +407,8 @@ fn prompts_with_different_images_share_what_stands_before_them() {
     assert_ne!(dog, cat, "the image is part of the content");
 }
 
-/// Gives every request the same token, and refuses those whose prompt begins
-/// with 99.
+/// Gives every request the same token, refuses those whose prompt begins with 99,
+/// and accepts two drafts of those whose prompt begins with 98.
 struct Picky;
 
 impl BatchTokenSource for Picky {
@@ -424,6 +425,8 @@ impl BatchTokenSource for Picky {
             source: "picky".to_owned(),
             reason: "it begins with 99".to_owned(),
         }));
+        let decided = started.iter().filter(|request| request.prompt[0] == 98);
+        answer.accepted_drafts.extend(decided.map(|request| AcceptedDrafts { slot: request.slot, count: 2 }));
         answer.tokens.extend(wants.iter().flat_map(|want| std::iter::repeat_n(5, want.count as usize)));
         Ok(())
     }
@@ -458,4 +461,26 @@ fn a_request_that_the_token_source_refuses_ends_alone_and_says_why() {
     let counted = bench.wait_for("the last request is counted", |snapshot| snapshot.counters.finished[1] == 3);
     assert_eq!((counted.counters.refused, counted.counters.finished[FinishReason::Error as usize]), (1, 1));
     assert_eq!(counted.kv_cache_usage, 0.0);
+}
+
+#[test]
+fn a_token_source_decides_how_many_drafts_of_a_request_are_accepted() {
+    let mut config = config();
+    config.engine = engine_config(EngineConfigInput {
+        num_speculative_tokens: 3,
+        drafter: Drafter::Eagle,
+        max_model_len: Some(4096),
+        ..EngineConfigInput::default()
+    });
+    config.tokens.choice = TokenChoice::Guest(Arc::new(|_| Ok(Box::new(Picky))));
+    config.tokens.acceptance_rates = vec![1.0];
+    let bench = Bench::new(config);
+    let sizes = |id: &str, first: u32| {
+        bench.add(id, &[vec![first], prompt(20)].concat(), 10);
+        let one = bench.collect(&[id]).remove(0);
+        one.outputs.iter().map(|output| output.new_token_ids.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes("a", 98), [1, 3, 3, 3], "two of three drafts are accepted in each step");
+    assert_eq!(sizes("b", 9), [1, 2, 2, 2, 2, 1], "the request in its slot has the engine's rates");
+    assert_eq!(sizes("c", 98), [1, 3, 3, 3]);
 }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use vcr_core::plan::StepPlan;
 use vcr_core::seed::mix;
-use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_core::tokens::{
+    BatchTokenSource, DecidedDrafts, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant,
+};
 use vcr_core::{Prompt, TokenSource};
 
 use super::drawn::Acceptance;
@@ -50,6 +52,7 @@ pub(crate) struct ChosenTokens {
     vacant: Vec<u32>,
     /// Chosen tokens of the request of each slot.
     outputs: Vec<Vec<u32>>,
+    decided: DecidedDrafts,
 }
 
 impl ChosenTokens {
@@ -63,6 +66,7 @@ impl ChosenTokens {
             slots: BTreeMap::new(),
             vacant: Vec::new(),
             outputs: Vec::new(),
+            decided: DecidedDrafts::default(),
         }
     }
 
@@ -80,6 +84,7 @@ impl ChosenTokens {
     pub(crate) fn end(&mut self, tag: u64) -> Vec<u32> {
         let Some(slot) = self.slots.remove(&tag) else { return Vec::new() };
         self.vacant.push(slot);
+        self.decided.end(slot);
         let num_started = self.started.len();
         self.started.retain(|started| started.slot != slot);
         // One that it was never shown has not ended for it.
@@ -122,6 +127,7 @@ impl ChosenTokens {
         if let Some(refusal) = self.answer.refusals.first() {
             return Err(self.refusal_error(refusal));
         }
+        self.decided.take_over(&self.answer);
         for (want, tokens) in self.answer.tokens_by_want("tokens", &self.wants)? {
             self.outputs[want.slot as usize].extend_from_slice(tokens);
         }
@@ -135,6 +141,15 @@ impl ChosenTokens {
         let tag = self.slots.iter().find(|(_, of_tag)| *of_tag == slot).map(|(tag, _)| *tag);
         let request = tag.map_or_else(|| format!("in slot {slot}"), |tag| tag.to_string());
         TokenError { source: source.clone(), reason: format!("it refused request {request}: {reason}") }
+    }
+
+    /// How many of a request's drafts the source accepts; `None` where it has not said.
+    fn accepted_drafts(&self, tag: u64, num_drafts: u32) -> Option<u32> {
+        // Most sources never say, so the request's slot is not looked up.
+        if self.decided.is_empty() {
+            return None;
+        }
+        self.decided.accepted(*self.slots.get(&tag)?, num_drafts)
     }
 
     /// The tokens of a step that was prepared.
@@ -159,8 +174,8 @@ impl TokenSource for PreparedTokens<'_> {
         self.acceptance.accepted(max_extra)
     }
 
-    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
-        self.acceptance.accepted(num_drafts)
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        self.chosen.accepted_drafts(tag, num_drafts).unwrap_or_else(|| self.acceptance.accepted(num_drafts))
     }
 }
 

@@ -3,7 +3,7 @@
 mod faults;
 mod latency;
 mod observe;
-mod requests;
+mod remarks;
 mod routing;
 mod scaling;
 mod scheduling;
@@ -23,7 +23,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
             OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, observe::link)?))
         }
         World::TokenSource => {
-            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, requests::link)?))
+            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, remarks::link)?))
         }
         World::FailureInjector => {
             OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, observe::link)?))

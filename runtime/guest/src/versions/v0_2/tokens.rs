@@ -7,7 +7,8 @@ generated! {
     world: "token-source",
     with: {
         "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe,
-        "vcr:guest/requests@0.2.0": crate::versions::v0_2::requests::bindings::vcr::guest::requests,
+        "vcr:guest/requests@0.2.0": crate::versions::v0_2::remarks::bindings::vcr::guest::requests,
+        "vcr:guest/drafts@0.2.0": crate::versions::v0_2::remarks::bindings::vcr::guest::drafts,
     },
 }
 

@@ -90,6 +90,10 @@ const OBSERVE_IMPORTS: &str = r#"
 pub(crate) const REQUESTS_IMPORTS: &str = r#"
   (import "vcr:guest/requests@0.2.0" "refuse" (func $refuse (param i32 i32 i32)))"#;
 
+/// The function of `drafts`, as a core module imports it.
+pub(crate) const DRAFTS_IMPORTS: &str = r#"
+  (import "vcr:guest/drafts@0.2.0" "accept" (func $accept (param i32 i32)))"#;
+
 /// The text of a core module with imports, which come first.
 pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
     core_text.replacen("(module", &format!("(module{imports}"), 1)
@@ -128,7 +132,16 @@ pub(crate) fn token_source(step: &str) -> Vec<u8> {
 
 /// A token source of version 0.2 that may refuse requests: `$refuse` is imported.
 pub(crate) fn refusing_source(step: &str) -> Vec<u8> {
-    let text = with_imports(&token_source_text("0.2.0", step), REQUESTS_IMPORTS);
+    importing_source(step, REQUESTS_IMPORTS)
+}
+
+/// A token source of version 0.2 that may accept drafts: `$accept` is imported.
+pub(crate) fn accepting_source(step: &str) -> Vec<u8> {
+    importing_source(step, DRAFTS_IMPORTS)
+}
+
+fn importing_source(step: &str, imports: &str) -> Vec<u8> {
+    let text = with_imports(&token_source_text("0.2.0", step), imports);
     component(&text, &TOKENS_WIT_0_2.replace("import observe;", ""))
 }
 
