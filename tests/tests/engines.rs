@@ -143,7 +143,7 @@ run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ cras
 }
 
 /// A token source written as text. It accepts two drafts of the request in each slot of which tokens
-/// are wanted, or of the one so many slots further.
+/// are wanted, or of that `further` slots beyond it.
 fn accepting_source(folder: &Folder, further: u32) -> String {
     let wit = std::fs::read_to_string(root().join("wit/v0_2/token-source.wit")).expect("there is the interface");
     let text = format!(

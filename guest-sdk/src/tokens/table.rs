@@ -22,7 +22,7 @@ pub trait Remarks {
     /// The request in `slot` cannot be served.
     fn refuse(&mut self, slot: u32, reason: &str);
 
-    /// From this step on so many drafts of the request in `slot` are accepted.
+    /// From this step on `count` drafts of the request in `slot` are accepted.
     fn accept(&mut self, slot: u32, count: u32);
 }
 
@@ -302,20 +302,24 @@ mod tests {
     }
 
     #[test]
-    fn accepted_drafts_are_told_where_they_change() {
+    fn the_host_hears_of_accepted_drafts_that_change() {
         let mut table = TokenTable::new(Accepting);
         let mut heard = Heard::default();
         let bare = [0, 7, 0, 100, 0, NO_TOKEN, 0, 0];
-        let mut told = |started: &[u64], ended: &[u32], wants: &[u32]| {
+        let mut accepted = |started: &[u64], ended: &[u32], wants: &[u32]| {
             table.step(started, &[], &[], ended, wants, &mut heard).expect("it answers");
             core::mem::take(&mut heard.accepted)
         };
-        assert_eq!(told(&bare, &[], &[0, 0, 1]), []);
-        assert_eq!(told(&[], &[], &[0, 1, 1]), [(0, 2)]);
-        assert_eq!(told(&[], &[], &[0, 2, 1]), [], "the host knows");
-        assert_eq!(told(&[], &[], &[0, 3, 1]), [(0, 1)]);
-        assert_eq!(told(&[], &[], &[0, 4, 1]), []);
-        assert_eq!(told(&bare, &[0], &[0, 0, 2]), [(0, 2)], "another request has the slot, and is asked once a want");
+        assert_eq!(accepted(&bare, &[], &[0, 0, 1]), []);
+        assert_eq!(accepted(&[], &[], &[0, 1, 1]), [(0, 2)]);
+        assert_eq!(accepted(&[], &[], &[0, 2, 1]), [], "the host knows");
+        assert_eq!(accepted(&[], &[], &[0, 3, 1]), [(0, 1)]);
+        assert_eq!(accepted(&[], &[], &[0, 4, 1]), []);
+        assert_eq!(
+            accepted(&bare, &[0], &[0, 0, 2]),
+            [(0, 2)],
+            "another request has the slot, and is asked once a want"
+        );
     }
 
     #[test]

@@ -202,6 +202,7 @@ mod tests {
             );
         }
     }
+
     #[test]
     fn what_was_said_last_of_a_request_holds_until_it_ends() {
         let mut decided = DecidedDrafts::default();
