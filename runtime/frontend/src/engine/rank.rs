@@ -109,10 +109,8 @@ impl Rank {
         let entry = Entry { collector: Arc::clone(&collector), observer, connection };
         // Before it is sent: its outputs may come at once.
         self.table().requests.insert(Arc::clone(id), entry);
-        let is_only = self.load.fetch_add(1, Ordering::Relaxed) == 0;
+        self.load.fetch_add(1, Ordering::Relaxed);
         match self.post(request) {
-            // An engine with nothing else to do begins at once.
-            Ok(wake_up) if is_only => drop(wake_up),
             Ok(wake_up) => self.wake_ups.posted(wake_up),
             Err(error) => {
                 self.end(id, FinishReason::Error);
