@@ -88,9 +88,11 @@ impl Books {
             }
             Entry::Generated { request, blocks } => {
                 if let Some(own) = self.request(request) {
-                    let (worker, more) = (own.worker, blocks - own.output_blocks);
-                    own.output_blocks = blocks;
-                    self.accounts[worker as usize].counted_blocks += more;
+                    // Fewer than before if its engine crashed, and this router hears late what it
+                    // had generated there, by another router.
+                    let (worker, before) = (own.worker, std::mem::replace(&mut own.output_blocks, blocks));
+                    let account = &mut self.accounts[worker as usize];
+                    account.counted_blocks = account.counted_blocks + blocks - before;
                 }
             }
             Entry::Over { request } => self.end(request),

@@ -154,10 +154,11 @@ fn nothing_starts_after_the_profile_and_hopeless_lanes_end() {
     assert_eq!(profile.cancels_at_ns(), Some(35 * S));
     let mut hopeless = of(ProfileConfig { duration_ns: Some(900 * S), ..ProfileConfig::new(1) });
     hopeless.begin(0);
-    for row in 0..5 {
-        // All at once, since nothing is ever computed.
-        hopeless.start(node(0, row), 800 * S);
-        hopeless.ended(node(0, row), false, 800 * S);
+    while let Some((at_ns, node)) = hopeless.pop_released() {
+        // None where it was due again, earlier.
+        if hopeless.start(node, at_ns).is_some() {
+            hopeless.ended(node, false, at_ns);
+        }
     }
     assert_eq!((hopeless.counts().plays_started, hopeless.counts().plays_ended), (1, 1));
 }
