@@ -93,5 +93,5 @@ fn by_gpus(frame: &Frame, is_wanted: impl Fn(usize) -> bool) -> Result<BTreeMap<
     for row in (0..frame.rows).filter(|&row| is_wanted(row)) {
         by_gpus.entry(gpus[row]).or_default().push((f64::from(sizes[row]), latencies[row]));
     }
-    Ok(by_gpus.into_iter().filter_map(|(gpus, rows)| Some((gpus, Rows::new(rows)?))).collect())
+    Ok(by_gpus.into_iter().filter_map(|(gpus, rows)| Some((gpus, Rows::new(rows)?.without_outliers()))).collect())
 }

@@ -87,6 +87,15 @@ fn tensor_parallelism_divides_shapes_and_adds_all_reduces() {
 }
 
 #[test]
+fn all_reduces_that_take_longer_than_larger_ones_are_left_out() {
+    let fake = Fake::with_tables();
+    fake.all_reduce(&[("graph", 2, 64, 1.0), ("graph", 2, 128, 8.0), ("graph", 2, 256, 4.0)]);
+    let two = Tables::new(&TablesInput { tensor_parallel: 2, ..fake.input("dense") }).unwrap();
+    // Between the rows of 64 and 256 values; four in two layers.
+    assert_is(operator(&two, &decodes(2, 64), "all-reduces"), Source::Interpolated, 4.0 * 2.0);
+}
+
+#[test]
 fn attention_of_prompts_grows_with_the_square_between_rows() {
     let fake = Fake::with_tables();
     let row = |batch, length: i64, ms| (4, 2, batch, length, 0, ms);
