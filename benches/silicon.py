@@ -25,8 +25,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from silicon_run import Prices, estimated, simulated
-from silicon_sample import DOUBT, is_dense, is_public, machine, read_sample
+from measured.run import Prices, estimated, simulated
+from measured.sample import DOUBT, is_dense, is_public, machine, read_sample
 
 # Median and 90th percentile of the absolute error in percent that are wanted.
 GOALS = {("all", "tpot"): (7, 20), ("all", "ttft"): (10, 30), ("dense", "tpot"): (5, 12), ("dense", "ttft"): (7, 20)}
@@ -51,7 +51,7 @@ def is_too_fast(line, spread):
 def leave_one_out(args, data, everything):
     """Simulate every row again with the prices of all other models and systems."""
     try:
-        from silicon_fit import POINTS, fitted, held_out, of_group
+        from measured.fit import POINTS, fitted, held_out, of_group
     except ImportError:
         sys.exit("--leave-one-out: this Python has no numpy: pip install numpy")
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 
 import numpy
 
-from silicon_run import Prices
-from silicon_sample import are_siblings, is_dense, machine
+from measured.run import Prices
+from measured.sample import are_siblings, is_dense, machine
 
 # Prices that rows of all groups are simulated with. What lies between is interpolated, so that
 # thousands of others can be tried in a fit.

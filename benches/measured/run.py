@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from silicon_sample import BLOCK, MODELS, model_config, num_gpu_blocks
+from measured.sample import BLOCK, MODELS, model_config, num_gpu_blocks
 
 # A limit that no row reaches.
 MAX_NUM_SEQS = 1024
