@@ -1,4 +1,4 @@
-"""KV events of a scheduler, as recordings have them."""
+"""KV events of a scheduler, and blocks that leave windows, as recordings have them."""
 
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 
@@ -40,3 +40,29 @@ class EventNumbers:
 
     def _number(self, block_hash):
         return self._numbers.setdefault(block_hash, len(self._numbers))
+
+
+class WindowFrees:
+    """Notes the blocks that leave the windows of running requests."""
+
+    def __init__(self, managers):
+        self._frees = []
+        for group, manager in enumerate(managers):
+            manager.remove_skipped_blocks = self._noting(group, manager)
+
+    def take(self):
+        frees, self._frees = self._frees, []
+        return frees
+
+    def _noting(self, group, manager):
+        remove = manager.remove_skipped_blocks
+
+        def remove_and_note(request_id, *args, **kwargs):
+            before = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
+            remove(request_id, *args, **kwargs)
+            after = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
+            freed = [old for old, new in zip(before, after) if old != new]
+            if freed:
+                self._frees.append([int(request_id), group, freed])
+
+        return remove_and_note

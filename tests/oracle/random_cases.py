@@ -7,6 +7,7 @@ from random_groups import draw_groups
 from random_media import EncoderInputs, Media
 from random_sessions import draw_sessions
 from scripted_connector import draw_connector
+from structured.draw import draw_structured
 
 SHARED_SEGMENTS = 4
 FIRST_OWN_SEGMENT = 1001
@@ -23,6 +24,7 @@ class Hashed:
         self._spec = spec
         self._accept = rng.choice(["any", "any", "none", "all"])
         self._propose = rng.choice(["any", "any", "all"])
+        self._fit = rng.choice(["any", "any", "all", "none"])
 
     def sampled(self, schedule, request, drafts, outputs):
         if not drafts or self._accept == "none":
@@ -35,6 +37,11 @@ class Hashed:
         if self._propose == "all":
             return self._spec
         return self._hash("proposed", request, outputs) % (self._spec + 1)
+
+    def fitting(self, schedule, request, drafts, outputs):
+        if self._fit == "any":
+            return self._hash("fitting", request, outputs) % (drafts + 1)
+        return drafts if self._fit == "all" else 0
 
     def _hash(self, kind, request, outputs):
         text = f"{self._key}/{kind}/{request}/{outputs}".encode()
@@ -63,14 +70,16 @@ def draw(
     budget=False,
     interval=False,
     sessions=False,
+    structured=False,
 ):
     """The case `number` of a seed: its configuration and its requests; with several groups of layers if
     `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", with
     multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, with
     numbers of drafts that depend on the size of the batch if `by_batch` is set, with a KV connector if `connector` names its
     kind, with fewer tokens to schedule than the model's input holds if `budget` is set, with steps between those
-    that compute prompts if `interval` is set, and with resumable requests if `sessions` is set."""
-    parts = ["sessions" if sessions else None, "interval" if interval else None, "budget" if budget else None]
+    that compute prompts if `interval` is set, with resumable requests if `sessions` is set, and with structured
+    outputs if `structured` is set."""
+    parts = ["structured" if structured else None, "sessions" if sessions else None, "interval" if interval else None, "budget" if budget else None]
     parts += [connector, "by-batch" if by_batch else None, parallel, "media" if media else None, groups, drafter]
     parts = [part for part in parts if part]
     rng = random.Random("/".join(["cases", *parts, f"{seed}/{number}"]))
@@ -117,6 +126,8 @@ def draw(
         requests = draw_requests(rng, config, habits, count, scale)
         if sessions:
             draw_sessions(rng, config, requests)
+        if structured:
+            draw_structured(rng, requests)
         config["num_blocks"] = draw_pool(rng, config, requests, pressed)
         expected = expected_iterations(config, requests)
         if expected <= iterations or scale < 0.02:

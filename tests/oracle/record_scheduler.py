@@ -3,7 +3,7 @@
 
     record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--groups KIND]
         [--drafter KIND] [--media] [--parallel KIND] [--by-batch] [--connector KIND] [--budget] [--interval]
-        [--sessions] [--model-runner-v2] [--live-log]
+        [--sessions] [--structured] [--model-runner-v2] [--live-log]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -33,7 +33,7 @@ from vllm_scheduler import without_newer_settings  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
-REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote", "parts"]
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote", "parts", "grammar"]
 
 
 class Recorded:
@@ -42,16 +42,21 @@ class Recorded:
     def __init__(self, steps):
         self._sampled = {}
         self._drafts = {}
+        self._invalid = {}
         for line in steps:
             if "u" in line:
                 self._sampled[line["u"]] = line.get("sampled", {})
                 self._drafts[line["u"]] = dict(line.get("drafts", ()))
+                self._invalid[line["u"]] = dict(line.get("inv", ()))
 
     def sampled(self, schedule, request, drafts, outputs):
         return self._sampled.get(schedule, {}).get(str(request), 1)
 
     def proposed(self, schedule, request, outputs):
         return self._drafts.get(schedule, {}).get(request, 0)
+
+    def fitting(self, schedule, request, drafts, outputs):
+        return drafts - self._invalid.get(schedule, {}).get(request, 0)
 
 
 def read_lines(path):
@@ -180,6 +185,7 @@ def main():
     parser.add_argument("--budget", action="store_true", help="draw cases with a budget below the room of the model's input")
     parser.add_argument("--interval", action="store_true", help="draw cases with steps between those that compute prompts")
     parser.add_argument("--sessions", action="store_true", help="draw cases with resumable requests (streaming inputs)")
+    parser.add_argument("--structured", action="store_true", help="draw cases with structured outputs, whose requests wait for their grammar")
     parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--live-log", action="store_true", help="also write what live_log.py would, in OUT_DIR/live")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
@@ -202,8 +208,9 @@ def main():
         "budget": arguments.budget,
         "interval": arguments.interval,
         "sessions": arguments.sessions,
+        "structured": arguments.structured,
     }
-    named = ["sessions" if arguments.sessions else None, "interval" if arguments.interval else None, "budget" if arguments.budget else None]
+    named = ["structured" if arguments.structured else None, "sessions" if arguments.sessions else None, "interval" if arguments.interval else None, "budget" if arguments.budget else None]
     named += [arguments.connector, "by-batch" if arguments.by_batch else None, arguments.parallel]
     named += ["media" if arguments.media else None, arguments.drafter, arguments.groups]
     prefix = "-".join(kind for kind in named if kind) or "random"

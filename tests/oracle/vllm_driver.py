@@ -19,9 +19,10 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from event_numbers import EventNumbers
+from event_numbers import EventNumbers, WindowFrees
 from session_parts import SessionParts
 from scripted_connector import OneByOne, connector_output, transfer_params
+from structured.grammars import PretendedGrammars
 from vllm_scheduler import effective, hash_block_size, is_encoder_decoder, new_scheduler
 
 STOP_TOKEN = 7
@@ -34,32 +35,6 @@ VLLM_VERSION = version("vllm").split("+")[0]
 
 class DidNotFinish(Exception):
     """The scheduler makes no progress, or the case is longer than allowed."""
-
-
-class WindowFrees:
-    """Notes the blocks that leave the windows of running requests."""
-
-    def __init__(self, managers):
-        self._frees = []
-        for group, manager in enumerate(managers):
-            manager.remove_skipped_blocks = self._noting(group, manager)
-
-    def take(self):
-        frees, self._frees = self._frees, []
-        return frees
-
-    def _noting(self, group, manager):
-        remove = manager.remove_skipped_blocks
-
-        def remove_and_note(request_id, *args, **kwargs):
-            before = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
-            remove(request_id, *args, **kwargs)
-            after = [block.block_id for block in manager.req_to_blocks.get(request_id, ())]
-            freed = [old for old, new in zip(before, after) if old != new]
-            if freed:
-                self._frees.append([int(request_id), group, freed])
-
-        return remove_and_note
 
 
 def feature(identity, offset, length, runs=None):
@@ -88,7 +63,8 @@ class Drive:
     `answers` is the pretended model: `sampled(schedule, request, drafts, outputs)`
     says how many tokens a request gets that already has `outputs` (it may be
     asked after the request has finished), `proposed(schedule, request, outputs)`
-    how many drafts its next step is offered.
+    how many drafts its next step is offered, and `fitting(schedule, request, drafts, outputs)`
+    how many of them its grammar takes, if it has structured outputs.
 
     `requests` are the dictionaries of requests.jsonl. A request without `at`
     waits for `after`; `abort_on` (an event) and `abort_in` (iterations after
@@ -128,6 +104,8 @@ class Drive:
         if "connector" in config:
             self._connector = self.scheduler.connector
             self._connector.script = transfers
+        self._has_grammars = any("grammar" in request for request in requests)
+        if self._connector or self._has_grammars:
             OneByOne(self.scheduler)
         self._window_frees = None
         if self._has_groups:
@@ -140,6 +118,9 @@ class Drive:
         self._idle_schedules = 0
         self._in_flight = deque()
         self._outputs = Counter()
+        self._grammars = PretendedGrammars(answers, self._outputs)
+        # Of the latest step that computes anything: the requests that it samples, and how many drafts they get.
+        self._drafted = (set(), 0)
         self._done = set()
         self._to_add = []
         self._to_abort = {}
@@ -171,6 +152,8 @@ class Drive:
             self._add(line)
             self._send_parts(line)
             self._abort(line)
+            if compiled := self._grammars.end_due(self._iteration, self.scheduler.requests):
+                line["gram"] = compiled
             self._step(line)
             # A pause alone is written into the next line that has more.
             if len(line) > 1 + ("pause" in line):
@@ -212,7 +195,9 @@ class Drive:
         added = []
         while self._to_add and self._to_add[0][0] <= self._iteration:
             identity = heapq.heappop(self._to_add)[2]
-            self.scheduler.add_request(self._new_request(self._requests[identity]))
+            made = self._new_request(self._requests[identity])
+            self._grammars.begin(self._requests[identity], made, self._iteration)
+            self.scheduler.add_request(made)
             added.append(identity)
             self._parts.sent(identity, self._iteration)
         if added:
@@ -258,6 +243,7 @@ class Drive:
                 ignore_eos=True,
                 stop_token_ids=[STOP_TOKEN],
                 extra_args={"kv_transfer_params": params} if params else None,
+                structured_outputs=self._grammars.params(request),
             ),
             pooling_params=None,
             arrival_time=float(self._added),
@@ -298,6 +284,15 @@ class Drive:
             self._schedules += 1
             self._watch_progress(output)
             executed = output.total_num_scheduled_tokens > 0
+            drafted = self._drafted
+            if executed:
+                self._drafted = (returns, output.num_spec_tokens_to_schedule)
+            if executed and output.pending_structured_output_tokens:
+                # It samples once the tokens of the step before are known.
+                self._update(line, *self._in_flight.popleft())
+                if self.config["spec"]:
+                    self._grammars.check_drafts(scheduler, output, self._schedules - 1, *drafted)
+                return
             if len(self._in_flight) < self.batch_queue_size and (
                 executed or scheduler.has_requests()
             ):
@@ -307,7 +302,7 @@ class Drive:
 
     def _watch_progress(self, output):
         idle = not output.num_scheduled_tokens and not self._to_add and not self._to_abort
-        idle = idle and not self._parts.due and not (self._connector and self._transfers.pending()) and not self._pauses
+        idle = idle and not self._parts.due and not self._grammars.pending() and not (self._connector and self._transfers.pending()) and not self._pauses
         self._idle_schedules = self._idle_schedules + 1 if idle else 0
         if self._idle_schedules > 20:
             raise DidNotFinish(
@@ -342,6 +337,8 @@ class Drive:
         line["run"] = [int(request.request_id) for request in scheduler.running]
         line["wait"] = scheduler.get_request_counts()[1]
         line["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        if self._has_grammars:
+            line["skip"] = len(scheduler.deferred_waiting if hasattr(scheduler, "deferred_waiting") else scheduler.skipped_waiting)
         if self._window_frees and (frees := self._window_frees.take()):
             line["win"] = frees
         if self._connector:
@@ -366,10 +363,11 @@ class Drive:
         names = list(output.num_scheduled_tokens)
         tokens = []
         sampled = {}
+        invalid = output.num_invalid_spec_tokens or {}
         for name in names:
             count = 0
             if name in returns:
-                drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+                drafts = len(output.scheduled_spec_decode_tokens.get(name, ())) - invalid.get(name, 0)
                 count = self._answers.sampled(number, int(name), drafts, self._outputs[int(name)])
                 if count != 1:
                     sampled[name] = count
@@ -393,6 +391,8 @@ class Drive:
             self._outputs[identity] += count
         if self.config["spec"] and not self.config["async_scheduling"]:
             self._propose(line, number, output.num_spec_tokens_to_schedule)
+        if self._has_grammars:
+            self._grammars.write_invalid(line, invalid if self.config["async_scheduling"] else None)
         finished = [one for one in outputs if one.finish_reason is not None]
         if finished:
             line["fin"] = [[int(one.request_id), str(one.finish_reason)] for one in finished]
@@ -416,6 +416,9 @@ class Drive:
         counters = counters_of(stats.prefix_cache_stats)
         if any(counters):
             line["pc"] = counters
+        drafting = stats.spec_decoding_stats
+        if self._has_grammars and drafting:
+            line["sd"] = [drafting.num_drafts, drafting.num_draft_tokens, drafting.num_accepted_tokens]
         if self._connector:
             self._write_external_counters(line, stats.connector_prefix_cache_stats)
 
@@ -427,6 +430,7 @@ class Drive:
 
     def _propose(self, line, number, most):
         """Without async scheduling the drafts are handed over after the step; at most as many as its batch size allows."""
+        self._grammars.schedule = number
         drafts = [
             [identity, min(most, self._answers.proposed(number, identity, self._outputs[identity]))]
             for identity, tokens in line["out"]

@@ -32,6 +32,9 @@ pub(crate) enum Event {
     /// Something may have arrived for a load from a worker's tiers, unless the
     /// worker was restarted since.
     TierProgress { worker: u32, incarnation: u32 },
+    /// The compilation of a request's grammar ends at a worker, unless the worker was
+    /// restarted since.
+    GrammarCompiled { tag: u64, worker: u32, incarnation: u32, succeeds: bool },
     /// A planned fault takes effect.
     Fault { index: u32 },
     /// A worker that crashed or was started is up, unless that was called off.
@@ -141,6 +144,7 @@ impl EventQueue {
             | Event::LinkProgress { .. }
             | Event::TransferDelivered { .. }
             | Event::TierProgress { .. }
+            | Event::GrammarCompiled { .. }
             | Event::Fault { .. }
             | Event::WorkerUp { .. }
             | Event::SlowDownEnd { .. }

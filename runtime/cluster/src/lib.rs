@@ -53,7 +53,7 @@ pub use ledger::kept::KeptRequest;
 pub use ledger::packed::PackedRecords;
 pub use ledger::row::RequestRow;
 pub use ledger::{StepFacts, metrics, record};
-pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers};
+pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport, MeasuredFacts,
@@ -65,6 +65,6 @@ pub use simulation::{
     RequestOrigin, RunClock, ServedRequest, Threads, lane_work, simulate, simulate_in_real_time, simulate_on,
 };
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver, TargetError};
-pub use traffic::{AgentsInput, Attempt, Patience};
+pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};
 pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 pub use vcr_scaling::{TargetMetric, TargetPolicy};

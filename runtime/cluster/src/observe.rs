@@ -5,8 +5,8 @@ mod sink;
 
 use std::sync::Arc;
 
-use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
+use vcr_core::{AnyEngine, Compilation};
 
 use crate::ledger::record::RequestRecord;
 
@@ -187,6 +187,12 @@ pub trait Observer {
     /// A request was removed from an engine that keeps running.
     fn aborted(&mut self, _worker: u32, _tag: u64) {}
 
+    /// The compilation of the grammar of a request in an engine has ended.
+    fn compiled(&mut self, _worker: u32, _tag: u64, _compilation: Compilation) {}
+
+    /// A request without a grammar has ended in an engine that computes nothing.
+    fn failed(&mut self, _worker: u32, _tag: u64) {}
+
     /// An engine decided a step, or only to preempt.
     fn scheduled(&mut self, _worker: u32, _engine: &AnyEngine) {}
 
@@ -270,6 +276,14 @@ impl<T: Observer + ?Sized> Observer for &mut T {
 
     fn aborted(&mut self, worker: u32, tag: u64) {
         (**self).aborted(worker, tag);
+    }
+
+    fn compiled(&mut self, worker: u32, tag: u64, compilation: Compilation) {
+        (**self).compiled(worker, tag, compilation);
+    }
+
+    fn failed(&mut self, worker: u32, tag: u64) {
+        (**self).failed(worker, tag);
     }
 
     fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {

@@ -286,6 +286,12 @@ impl EngineConfig {
         self.watermark_blocks
     }
 
+    /// Whether requests may have structured outputs: not where Dynamo's mocker has queues of its own.
+    #[must_use]
+    pub fn simulates_structured_outputs(&self) -> bool {
+        !self.quirks().reserves_between_steps() && !self.host_rules().sleeps_until_transfers()
+    }
+
     /// Deviations from vLLM's rules.
     #[inline]
     pub(crate) fn quirks(&self) -> Quirks {

@@ -60,7 +60,7 @@ pub use config::{
 };
 pub use encoder::{EncoderCacheUse, PromptItem};
 pub use engine::fast_forward;
-pub use engine::{Engine, KvTransferReport, PauseState, RejectReason, SessionInput};
+pub use engine::{Compilation, Engine, KvTransferReport, PauseState, RejectReason, SessionInput};
 pub use kv::forecast::Forecast;
 pub use kv::groups::{KvCacheGroup, KvCacheKind, MambaCacheMode};
 pub use kv::tiers::offloading::{EvictionPolicy, OffloadingJob, OffloadingMoves, OffloadingOptions};

@@ -44,6 +44,8 @@ pub struct ScheduledRequest {
     pub samples: bool,
     /// Draft tokens among those scheduled, to be verified.
     pub num_draft_tokens: u16,
+    /// Whether its drafts are checked against its grammar before they are verified.
+    pub checks_drafts: bool,
     /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
     /// whole block table unless `kind` is `Running`.
     pub blocks: Range<u32>,
@@ -137,8 +139,8 @@ pub struct WindowFree {
 /// Why a step admitted no more of the requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionStop {
-    /// All were admitted, or stepped over: by the adapter cap, or because output
-    /// from before a preemption is still on its way.
+    /// All were admitted, or stepped over: by the adapter cap, for their grammar, or because
+    /// output from before a preemption is still on its way.
     #[default]
     Drained,
     /// The token budget was used up.
@@ -311,6 +313,9 @@ pub struct RequestOutput {
     pub num_sampled_tokens: u16,
     /// Draft tokens proposed for the request's next step.
     pub num_draft_tokens: u16,
+    /// Drafts that do not fit the request's grammar: of those proposed for its next step, or under async scheduling of
+    /// those verified in this one.
+    pub num_invalid_drafts: u16,
     /// Set when the request ended with this step.
     pub finish: Option<FinishReason>,
 }

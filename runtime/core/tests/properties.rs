@@ -170,6 +170,8 @@ impl Bounds {
             | RejectReason::DuplicateRequest
             | RejectReason::AdaptersOff
             | RejectReason::SessionNotSimulated
+            | RejectReason::StructuredNotSimulated
+            | RejectReason::GrammarFailed
             | RejectReason::MisplacedItems
             | RejectReason::NotOneEncoderPrompt
             | RejectReason::ItemExceedsEncoder

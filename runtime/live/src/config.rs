@@ -35,7 +35,9 @@ pub struct LiveConfig {
     pub latency_name: String,
     /// Time outside of steps.
     pub overheads: Overheads,
-    /// All durations of steps, transfers and overheads are divided by this.
+    /// How long the grammar of a request with structured outputs is compiled; at 0 none waits for it.
+    pub grammar_compile_ns: u64,
+    /// All durations of steps, transfers, grammars and overheads are divided by this.
     pub time_scale: f64,
     /// The tokens of answers.
     pub tokens: TokenSettings,

@@ -38,6 +38,11 @@ impl Context {
         self.scaled_ns(self.config.overheads.arrival_of_ns(prompt_tokens))
     }
 
+    /// How long the grammar of a request is compiled.
+    pub(crate) fn grammar_compile_ns(&self) -> u64 {
+        self.scaled_ns(self.config.grammar_compile_ns)
+    }
+
     /// How long the outputs of a step are on their way, and first tokens in front of that.
     pub(crate) fn output_delays_ns(&self) -> (u64, u64) {
         let overheads = &self.config.overheads;

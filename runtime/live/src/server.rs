@@ -274,6 +274,7 @@ impl Server {
             stepper.next_step_ns(),
             stepper.next_token_ns(),
             stepper.next_tier_load_ns(),
+            stepper.next_grammar_ns(),
             player.next_due_ns().map(|due_ns| due_ns.max(stalled_until_ns)),
             (stalled_until_ns > now_ns).then_some(stalled_until_ns),
             lifecycle.drain_until_ns().map(|until_ns| until_ns.max(now_ns + 1)),

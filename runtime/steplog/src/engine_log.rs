@@ -6,7 +6,7 @@ use std::ops::Range;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::{AdmissionStop, EncoderInput, ScheduledKind, ScheduledRequest, StepPlan, WindowFree};
-use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
+use vcr_core::{Compilation, EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
 use vcr_finish_reason::FinishReason;
 
 use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, WindowFreed};
@@ -102,6 +102,21 @@ impl EngineLog {
         self.any = true;
     }
 
+    /// The compilation of a live request's grammar has ended.
+    pub fn compiled(&mut self, tag: u64, compilation: Compilation) {
+        let id = self.id(tag);
+        self.line.gram.push((id, compilation == Compilation::Succeeded));
+        self.any = true;
+    }
+
+    /// A request without a grammar has ended while no step was in flight.
+    pub fn failed(&mut self, tag: u64) {
+        let id = self.id(tag);
+        self.line.fin.push((id, reason_word(EngineFinish::Error).to_owned()));
+        self.ended.push(tag);
+        self.any = true;
+    }
+
     /// The engine has decided a step, maybe an empty one.
     pub fn scheduled(&mut self, engine: &dyn ServingEngine) {
         let plan = engine.plan();
@@ -164,7 +179,8 @@ impl EngineLog {
         self.cache_changed(engine);
     }
 
-    /// Requests have ended with the transfers that were reported with an empty step, which was [applied](Self::applied).
+    /// Requests have ended with an empty step, which was [applied](Self::applied): with the transfers that were reported,
+    /// or for want of a grammar.
     pub fn transferred(&mut self, engine: &dyn ServingEngine) {
         self.outputs(engine);
     }
@@ -192,6 +208,9 @@ impl EngineLog {
             }
             if drafting && output.num_tokens > 0 {
                 line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
+            }
+            if output.num_invalid_drafts > 0 {
+                line.inv.push((id.clone(), u32::from(output.num_invalid_drafts)));
             }
             if let Some(reason) = output.finish {
                 if !engine.outputs().continuing.contains(&output.tag) {

@@ -311,8 +311,9 @@ impl<'de> Deserialize<'de> for StepEvent {
 
 /// The keys of a line in a recording of the scheduler.
 pub(crate) const RECORDED_KEYS: &[&str] = &[
-    "i", "pause", "add", "more", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "win", "look",
-    "moves", "sync", "enc", "encf", "kv", "pc", "xc", "u", "sampled", "out", "drafts", "fin", "ev",
+    "i", "pause", "add", "more", "abort", "gram", "s", "sched", "tot", "pre", "flush", "run", "wait", "skip", "free",
+    "win", "look", "moves", "sync", "enc", "encf", "kv", "pc", "xc", "sd", "u", "sampled", "out", "drafts", "inv",
+    "fin", "ev",
 ];
 
 /// One line: what was added and aborted, the schedule that followed, and what
@@ -348,6 +349,9 @@ pub struct StepLine {
     /// Requests aborted since the line before, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub abort: Vec<Id>,
+    /// Requests with structured outputs whose grammar was compiled since the line before, and whether that succeeded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gram: Vec<(Id, bool)>,
     /// Number of the schedule made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s: Option<u64>,
@@ -376,6 +380,9 @@ pub struct StepLine {
     /// Requests that wait after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<u64>,
+    /// Of these those that were stepped over and not admitted since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip: Option<u64>,
     /// Free blocks after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
@@ -410,6 +417,9 @@ pub struct StepLine {
     /// The same counters of the lookups of a KV connector: tokens beyond those cached here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xc: Option<[u64; 6]>,
+    /// Requests with drafts that were verified, their drafts, and those accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sd: Option<[u64; 3]>,
     /// Number of the schedule whose result is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub u: Option<u64>,
@@ -422,6 +432,10 @@ pub struct StepLine {
     /// Draft tokens proposed for the next step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drafts: Vec<(Id, u32)>,
+    /// Drafts that do not fit the grammar of their request: of those proposed for the next step, or under async
+    /// scheduling of those verified in this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inv: Vec<(Id, u32)>,
     /// Requests that ended with this result, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fin: Vec<(Id, String)>,

@@ -59,11 +59,13 @@ impl TargetDriver for Targets {
             Target::Live => check_moving(target, run, &cluster_parts(run)),
             Target::Serve(serve) => {
                 embedded::client_faults(serve)?;
+                check_grammars(target, run)?;
                 check_moving(target, run, &beyond_servers(run))
             }
             Target::Frontend(_) => check_frontend(run).and_then(|()| check_plane(run)),
             Target::Http(http) => {
                 server::pool(http)?;
+                check_grammars(target, run)?;
                 check_foreign(run)
             }
         }
@@ -104,6 +106,20 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
         return Err(TargetError::with_hint(message, hint));
     }
     check_plane(run)
+}
+
+/// Refuses structured outputs whose grammars take a time that a server is not told.
+fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
+    let lacking = vcr_cluster::structured_outputs(run);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let (target, name) = (target.name(), &run.name);
+    let message = format!("the target `{target}` cannot run `{name}`: it has no {}", lacking.join(", no "));
+    Err(TargetError::with_hint(
+        message,
+        "leave `structured_outputs` out on this target, or run it on `virtual` or `live`",
+    ))
 }
 
 /// Refuses what a server that is not ours cannot do.

@@ -126,6 +126,7 @@ pub(crate) fn live_config(
         latency,
         latency_name,
         overheads: overheads(args)?,
+        grammar_compile_ns: args.timing.grammar_compile_time,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, &side, guests)?,
         playback: playback::settings(&args.playback, args.timing.is_given(), &side.model_name)?,

@@ -51,6 +51,10 @@ pub(crate) struct TimingArgs {
     #[arg(long)]
     pub(crate) per_request_latency: bool,
 
+    /// How long a request with structured outputs waits for its grammar.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
+    pub(crate) grammar_compile_time: u64,
+
     /// Divide all times by this.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) time_scale: f64,

@@ -186,6 +186,13 @@ impl RunConfig {
         if self.workloads.is_empty() {
             problem("run".to_owned(), "needs at least one workload");
         }
+        if self.workloads.iter().any(|workload| workload.structured.is_some()) {
+            for pool in pools.iter().filter(|pool| !pool.engine.simulates_structured_outputs()) {
+                let text = "`structured_outputs` of requests are simulated by vLLM's engine alone, without tiers or \
+                            reservations as in Dynamo's mocker";
+                problem(format!("pool `{}`", pool.name), text);
+            }
+        }
         for workload in &self.workloads {
             workload.check(&mut |text| problem(format!("workload `{}`", workload.name), text));
         }
@@ -241,6 +248,9 @@ impl ScalingConfig {
 impl WorkloadConfig {
     fn check(&self, problem: &mut dyn FnMut(&str)) {
         self.client.check(problem);
+        if let Some(structured) = &self.structured {
+            structured.check(problem);
+        }
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.source {
             WorkloadSource::Synthetic { arrivals, classes } => {

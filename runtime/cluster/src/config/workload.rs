@@ -9,6 +9,7 @@ use super::client::ClientConfig;
 use super::mix::{RequestClass, Slo};
 use super::profile::ProfileConfig;
 use super::synthetic::SyntheticInput;
+use crate::traffic::StructuredOutputs;
 
 /// When the answers to a trace's requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct WorkloadConfig {
     pub tenant: u64,
     /// SLO of its requests; classes of requests may have their own.
     pub slo: Option<Slo>,
+    /// Structured outputs of its requests, if any have them.
+    pub structured: Option<StructuredOutputs>,
     /// How its clients behave.
     pub client: ClientConfig,
     /// Source of the requests.
@@ -93,7 +96,7 @@ impl WorkloadConfig {
     #[must_use]
     pub fn new(name: impl Into<String>, source: WorkloadSource) -> Self {
         let client = ClientConfig::default();
-        Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, client, source }
+        Self { name: name.into(), start_ns: 0, priority: 0, tenant: 0, slo: None, structured: None, client, source }
     }
 
     /// SLO of the requests of a class, by its number.

@@ -24,7 +24,7 @@ use crate::simulation::RequestOrigin;
 use crate::traffic::{Start, Traffic, Turn};
 use clients::Pending;
 
-pub use lacking::recorded_answers;
+pub use lacking::{recorded_answers, structured_outputs};
 
 /// Next action of a run's caller.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Steps of engines that have threads of their own.
 
-use vcr_core::ServingEngine;
 use vcr_core::plan::StepPlan;
+use vcr_core::{Compilation, ServingEngine};
 
 use super::Incident;
 
@@ -22,6 +22,12 @@ pub trait StepSink: Send + Sync {
 
     /// A request was removed from an engine that keeps running.
     fn aborted(&self, worker: u32, tag: u64);
+
+    /// The compilation of the grammar of a request in an engine has ended.
+    fn compiled(&self, worker: u32, tag: u64, compilation: Compilation);
+
+    /// A request without a grammar has ended in an engine that computes nothing.
+    fn failed(&self, worker: u32, tag: u64);
 
     /// An engine decided a step, or only to preempt.
     fn scheduled(&self, worker: u32, engine: &dyn ServingEngine);

@@ -118,6 +118,7 @@ impl<O: Observer> Simulation<'_, O> {
         let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
         let drawn = drawn.filter(|_| self.in_flight.get(tag).stop_after.is_none());
         let is_refused = self.is_rejected_in_queue(tag, pool);
+        let compilation = self.compilation_of(tag);
         let record = self.ledger.record(tag);
         let live = self.in_flight.get_mut(tag);
         live.routed[pool.index()] = Some(to.worker);
@@ -143,6 +144,7 @@ impl<O: Observer> Simulation<'_, O> {
             kv_role,
             drawn,
             is_refused,
+            structured: compilation.is_some(),
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
         self.fleet.note_request(worker);
@@ -164,6 +166,9 @@ impl<O: Observer> Simulation<'_, O> {
         }
         self.fleet.note_change(worker);
         self.observation.submitted(worker, tag);
+        if let Some(compilation) = compilation {
+            self.begin_compilation(tag, worker, compilation);
+        }
         self.announce(worker, tag, max_tokens);
     }
 

@@ -13,6 +13,7 @@ mod cluster;
 mod facts;
 mod faults;
 mod forecast;
+mod grammars;
 mod kv_handoff;
 mod lanes;
 mod lifecycle;
@@ -300,6 +301,9 @@ impl<O: Observer> Simulation<'_, O> {
             }
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
             Event::TierProgress { worker, incarnation } => self.progress_loads(worker, incarnation),
+            Event::GrammarCompiled { tag, worker, incarnation, succeeds } => {
+                self.end_compilation(tag, worker, incarnation, succeeds);
+            }
             Event::Fault { index } => self.apply_planned_fault(index)?,
             Event::WorkerUp { worker, incarnation } => self.bring_up(worker, incarnation)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),

@@ -9,6 +9,7 @@ mod client;
 mod drawn;
 mod graph;
 mod profile;
+mod structured;
 mod turn;
 mod workload;
 
@@ -24,11 +25,13 @@ use crate::ledger::record::{Outcome, RequestRecord};
 use crate::window::Window;
 pub use agents::AgentsInput;
 pub use client::{Attempt, Patience};
+pub use structured::StructuredOutputs;
 
 use workload::Workload;
 
 pub(crate) use answer::PacedAnswer;
 pub(crate) use profile::ProfileCounts;
+pub(crate) use structured::GrammarCompilation;
 pub(crate) use turn::{Earlier, FollowUp, Turn};
 
 /// A session between two turns.

@@ -1,6 +1,7 @@
 //! Whole runs: conservation, determinism, faults, contention.
 
 mod clients;
+mod grammars;
 mod loads;
 mod overheads;
 mod per_request;

@@ -85,6 +85,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         latency: fixed(1_000_000),
         latency_name: "1 ms".to_owned(),
         overheads: Overheads::default(),
+        grammar_compile_ns: 0,
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: TokenChoice::Random,

@@ -159,6 +159,10 @@ impl Engine {
         if request.status == RequestStatus::WaitingForInput {
             return Admission::SteppedOver;
         }
+        if request.status == RequestStatus::WaitingForGrammar && !self.has_grammar_ready(id) {
+            return Admission::SteppedOver;
+        }
+        let request = &self.requests[id];
         if request.status == RequestStatus::RemoteKvReady && !request.flags.has(Flags::TAKEN_OVER) {
             self.take_over_load(id);
         }

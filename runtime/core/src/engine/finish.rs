@@ -16,6 +16,10 @@ impl Engine {
             RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::RemoteKvReady => {
                 self.queues.leave(id, &mut self.requests);
             }
+            RequestStatus::WaitingForGrammar => {
+                self.forget_grammar(id);
+                self.queues.leave(id, &mut self.requests);
+            }
             RequestStatus::WaitingForInput => self.leave_waiting_for_input(id),
             RequestStatus::WaitingForRemoteKv => {
                 self.queues.end_load();

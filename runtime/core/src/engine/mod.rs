@@ -9,6 +9,7 @@ mod admit;
 mod encoder_inputs;
 pub mod fast_forward;
 mod finish;
+mod grammar;
 mod kv_cache;
 mod kv_loads;
 mod lookahead;
@@ -23,6 +24,7 @@ mod session;
 mod turns;
 mod update;
 
+pub use grammar::Compilation;
 pub use kv_loads::KvTransferReport;
 pub use pause::PauseState;
 pub use reject::RejectReason;
@@ -31,6 +33,7 @@ pub use session::SessionInput;
 use self::encoder_inputs::EncoderInputs;
 use self::fast_forward::FastForward;
 use self::fast_forward::steady_decode::SteadyDecode;
+use self::grammar::Grammars;
 use self::kv_cache::KvCacheManager;
 use self::kv_loads::KvLoads;
 use self::policy_hook::PolicyBook;
@@ -69,6 +72,8 @@ pub struct Engine {
     turns: Turns,
     /// Resumable requests, once one has come.
     sessions: Option<Box<Sessions>>,
+    /// Requests that wait for their grammar, once one with structured outputs has come.
+    grammars: Option<Box<Grammars>>,
 }
 
 impl Engine {
@@ -93,6 +98,7 @@ impl Engine {
             fast_forward: FastForward::default(),
             stats: EngineStats::default(),
             sessions: None,
+            grammars: None,
         }
     }
 
@@ -122,8 +128,8 @@ impl Engine {
     }
 
     /// Of [`Engine::num_waiting`] those that were skipped and not admitted
-    /// since: because their KV is or was loading, for their adapter, or because
-    /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
+    /// since: because their KV is or was loading, for their grammar or their adapter,
+    /// or because output from before a preemption was on its way (vLLM 0.31 to 0.33,
     /// `deferred_waiting`). vLLM 0.27 to 0.30 keep them in a queue of their own and
     /// count that.
     #[must_use]
@@ -270,6 +276,9 @@ impl Engine {
         if spec.resumable {
             self.check_session(&spec)?;
         }
+        if spec.structured {
+            self.check_structured(&spec)?;
+        }
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }
@@ -278,7 +287,8 @@ impl Engine {
         }
         debug_assert_eq!(spec.prompt.blocks, self.config.hashed_blocks(), "a prompt for another engine");
         let sequence = self.requests.next_sequence();
-        let (priority, tenant, drawn, resumable) = (spec.priority, spec.tenant, spec.drawn, spec.resumable);
+        let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
+        let (resumable, structured) = (spec.resumable, spec.structured);
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         let left_tokens = self.config.tokens_left_to_decode();
@@ -299,6 +309,9 @@ impl Engine {
         }
         if resumable {
             self.open_session(id);
+        }
+        if structured {
+            self.await_grammar(id);
         }
         self.steady_decode.register(id, drawn.filter(|_| !resumable), self.config.block_size);
         if !self.kv_cache.caching() {

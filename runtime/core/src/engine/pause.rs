@@ -49,7 +49,8 @@ impl Engine {
     #[must_use]
     pub fn has_schedulable_requests(&self) -> bool {
         let runs = !self.running.is_empty() && self.pause_state != PauseState::PausedAll;
-        runs || (self.queues.num_queued() > self.num_waiting_sessions() && self.queues.next(self.pause_state).is_some())
+        let num_blocked = self.num_waiting_sessions() + self.num_compiling();
+        runs || (self.queues.num_queued() > num_blocked && self.queues.next(self.pause_state).is_some())
     }
 
     /// Whether a request could be admitted if there were room and no pause.

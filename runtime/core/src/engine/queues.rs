@@ -181,7 +181,13 @@ impl WaitingQueues {
 
     /// A request has come.
     pub(super) fn enter(&mut self, id: RequestId, requests: &mut RequestTable) {
-        let queue = if self.is_destination(id, requests) { &mut self.destinations } else { &mut self.waiting };
+        let queue = if self.is_destination(id, requests) {
+            &mut self.destinations
+        } else if self.is_skipped(id, requests) {
+            &mut self.skipped
+        } else {
+            &mut self.waiting
+        };
         queue.push_back(id, requests);
     }
 
@@ -289,10 +295,9 @@ impl WaitingQueues {
     fn queue_of(&mut self, id: RequestId, requests: &RequestTable) -> Option<&mut WaitingQueue> {
         match requests[id].status {
             RequestStatus::Waiting if self.is_destination(id, requests) => Some(&mut self.destinations),
-            RequestStatus::Waiting | RequestStatus::Preempted if self.is_skipped(id, requests) => {
-                Some(&mut self.skipped)
+            RequestStatus::Waiting | RequestStatus::WaitingForGrammar | RequestStatus::Preempted => {
+                Some(if self.is_skipped(id, requests) { &mut self.skipped } else { &mut self.waiting })
             }
-            RequestStatus::Waiting | RequestStatus::Preempted => Some(&mut self.waiting),
             RequestStatus::RemoteKvReady => Some(&mut self.kv_ready),
             RequestStatus::WaitingForInput if requests[id].num_computed_tokens > 0 => Some(&mut self.kv_ready),
             RequestStatus::WaitingForInput => Some(&mut self.waiting),

@@ -56,6 +56,15 @@ pub enum RejectReason {
          without states (`mamba`) and `kv_tiers`, and with EAGLE or MTP in 0.33 with `disable_lookahead_block_hashes`"
     )]
     SessionNotSimulated,
+    /// Structured outputs have no sessions and no times of their own, among others.
+    #[error(
+        "the request has structured outputs, which are simulated by vLLM's engine alone, and not with streaming inputs, \
+         `request_times`, and tiers or reservations as in Dynamo's mocker"
+    )]
+    StructuredNotSimulated,
+    /// A request with structured outputs ends so.
+    #[error("the grammar of its structured outputs cannot be compiled")]
+    GrammarFailed,
     /// Items are empty, out of order, overlap, or end behind the prompt.
     #[error("the places of the prompt's multimodal items are not ascending, or not in the prompt")]
     MisplacedItems,

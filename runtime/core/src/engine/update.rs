@@ -10,6 +10,7 @@ use crate::stats::SpecDecodeStats;
 struct Sampled {
     num_tokens: u32,
     num_kept_tokens: u32,
+    num_invalid_drafts: u32,
     finish: Option<FinishReason>,
 }
 
@@ -86,6 +87,7 @@ impl Engine {
                 num_tokens: 1,
                 num_sampled_tokens: 1,
                 num_draft_tokens: 0,
+                num_invalid_drafts: 0,
                 finish: None,
             });
         }
@@ -124,6 +126,11 @@ impl Engine {
         let sampled = self.sample(entry, stale, source, tokens);
         self.pass_items(id);
         let num_draft_tokens = self.propose_drafts(entry, most_drafts, source);
+        let goes_on = sampled.finish.is_none();
+        let num_invalid_drafts = match num_draft_tokens > 0 && goes_on && self.knows_grammar(id) {
+            true => self.drop_invalid_drafts(entry, num_draft_tokens, source),
+            false => sampled.num_invalid_drafts,
+        };
         if !stale {
             self.finish_turn(id, &sampled);
         }
@@ -143,6 +150,7 @@ impl Engine {
             num_tokens: sampled.num_kept_tokens,
             num_sampled_tokens: sampled.num_tokens as u16,
             num_draft_tokens: num_draft_tokens as u16,
+            num_invalid_drafts: num_invalid_drafts as u16,
             finish: sampled.finish,
         })
     }
@@ -169,11 +177,18 @@ impl Engine {
         let request = &mut self.requests[entry.request];
         let already = request.num_output_tokens();
         if request.max_tokens == 0 {
-            return Sampled { num_tokens: 0, num_kept_tokens: 0, finish: Some(FinishReason::Length) };
+            let finish = Some(FinishReason::Length);
+            return Sampled { num_tokens: 0, num_kept_tokens: 0, num_invalid_drafts: 0, finish };
         }
         let mut num_tokens = 1;
+        let mut num_invalid_drafts = 0;
         if entry.num_draft_tokens > 0 {
-            num_tokens += Self::verify_drafts(request, entry, stale, source, &mut self.stats.spec_decode);
+            let drafts = u32::from(entry.num_draft_tokens);
+            if entry.checks_drafts {
+                num_invalid_drafts = drafts - source.valid_drafts(entry.tag, drafts).min(drafts);
+            }
+            let stats = &mut self.stats.spec_decode;
+            num_tokens += Self::verify_drafts(request, entry, num_invalid_drafts, stale, source, stats);
         } else if most_extra > 0 {
             let most = most_extra.min(request.max_tokens - already - 1);
             let extra = if most == 0 { 0 } else { source.extra_tokens(request.tag, most).min(most) };
@@ -195,26 +210,28 @@ impl Engine {
             request.prefill_target_tokens += num_kept_tokens;
             self.prefills.add(num_kept_tokens);
         }
-        Sampled { num_tokens, num_kept_tokens, finish }
+        Sampled { num_tokens, num_kept_tokens, num_invalid_drafts, finish }
     }
 
     /// Asks how many drafts are accepted and takes the others back.
     fn verify_drafts<S: TokenSource + ?Sized>(
         request: &mut Request,
         entry: &ScheduledRequest,
+        num_invalid: u32,
         stale: bool,
         source: &mut S,
         stats: &mut SpecDecodeStats,
     ) -> u32 {
         let drafts = u32::from(entry.num_draft_tokens);
-        let accepted = source.accepted_drafts(entry.tag, drafts).min(drafts);
+        let valid = drafts - num_invalid;
+        let accepted = if valid == 0 { 0 } else { source.accepted_drafts(entry.tag, valid).min(valid) };
         let rejected = drafts - accepted;
         if !stale {
             request.num_computed_tokens = request.num_computed_tokens.saturating_sub(rejected);
             request.num_output_placeholders = request.num_output_placeholders.saturating_sub(rejected as u16);
         }
         stats.num_drafts += 1;
-        stats.num_draft_tokens += u64::from(drafts);
+        stats.num_draft_tokens += u64::from(valid);
         stats.num_accepted_tokens += u64::from(accepted);
         accepted
     }
@@ -228,6 +245,19 @@ impl Engine {
         let proposed = source.proposed_drafts(entry.tag, most).min(most);
         self.requests[entry.request].num_draft_tokens = proposed as u16;
         proposed
+    }
+
+    /// Proposed drafts from the first one on that does not fit the grammar are forgotten; gives their number.
+    #[cold]
+    fn drop_invalid_drafts<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        proposed: u32,
+        source: &mut S,
+    ) -> u32 {
+        let valid = source.valid_drafts(entry.tag, proposed).min(proposed);
+        self.requests[entry.request].num_draft_tokens = valid as u16;
+        proposed - valid
     }
 
     /// Resolves placeholders and commits blocks that the new tokens complete.

@@ -1,6 +1,7 @@
 //! Steps that have been scheduled and not yet applied, with their plans.
 
 use crate::plan::StepPlan;
+use crate::request::RequestId;
 
 /// The plans of the steps in flight and of the latest step, in a ring.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl StepsInFlight {
     /// The latest plan, to be changed.
     pub(crate) fn newest_mut(&mut self) -> &mut StepPlan {
         self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
+    }
+
+    /// Whether the latest step in flight samples a request.
+    pub(crate) fn samples_last(&self, id: RequestId) -> bool {
+        let latest = (self.count > 0).then(|| self.plan_at(self.wrapped(self.oldest + self.count - 1)));
+        latest.is_some_and(|plan| plan.scheduled.iter().any(|entry| entry.request == id && entry.samples))
     }
 
     /// The oldest plan in flight; the latest if none is.

@@ -19,6 +19,13 @@ pub trait TokenSource {
         0
     }
 
+    /// How many of these `num_drafts` (at least 1) drafts of a request with structured outputs fit its grammar, from the
+    /// first on: of those just proposed, or under async scheduling of those about to be verified.
+    fn valid_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        let _ = tag;
+        num_drafts
+    }
+
     /// Number of drafts, at most `most`, that are proposed for the next step. Not
     /// asked under async scheduling, where the number is always `most`.
     fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {

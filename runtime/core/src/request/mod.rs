@@ -33,6 +33,8 @@ impl RequestId {
 pub enum RequestStatus {
     /// In the waiting queue, never scheduled.
     Waiting,
+    /// In the waiting queue; its grammar is being compiled, or has failed, or it has not come to its turn since.
+    WaitingForGrammar,
     /// Holds blocks that a KV transfer is filling.
     WaitingForRemoteKv,
     /// Its KV has arrived; waits for admission, holding blocks.
@@ -60,7 +62,7 @@ pub enum FinishReason {
     Repetition,
     /// Aborted by the client.
     Abort,
-    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]).
+    /// Its KV did not arrive ([`crate::LoadFailures::Fail`]), or its grammar cannot be compiled.
     Error,
 }
 
@@ -114,6 +116,8 @@ pub(crate) struct Request {
     pub(crate) deferred: bool,
     /// It is refused where others are admitted.
     pub(crate) is_refused: bool,
+    /// Its outputs follow a grammar.
+    pub(crate) has_grammar: bool,
     /// Order in which loads of KV have started.
     pub(crate) load_order: u32,
     pub(crate) block_table: Vec<BlockId>,
@@ -228,6 +232,7 @@ impl Request {
             kv_role: spec.kv_role,
             deferred: false,
             is_refused: spec.is_refused,
+            has_grammar: false,
             load_order: 0,
             block_table: Vec::new(),
             block_hashes,

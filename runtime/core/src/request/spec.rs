@@ -63,6 +63,9 @@ pub struct RequestSpec {
     pub is_refused: bool,
     /// Whether further parts of the prompt come ([`crate::Engine::extend`]): a streaming input. Its tokens are kept.
     pub resumable: bool,
+    /// Whether its outputs follow a grammar, which is compiled while the request waits ([`crate::Engine::end_compilation`]):
+    /// structured outputs.
+    pub structured: bool,
 }
 
 impl RequestSpec {
@@ -83,6 +86,7 @@ impl RequestSpec {
             drawn: None,
             is_refused: false,
             resumable: false,
+            structured: false,
         }
     }
 }

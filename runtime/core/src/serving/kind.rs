@@ -92,6 +92,12 @@ impl EngineKind {
         }
     }
 
+    /// Whether its requests may have structured outputs.
+    #[must_use]
+    pub fn simulates_structured_outputs(&self) -> bool {
+        self.as_vllm().is_some_and(EngineConfig::simulates_structured_outputs)
+    }
+
     /// KV tiers below the device, if any.
     #[must_use]
     pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {

@@ -29,6 +29,7 @@ impl SglangEngine {
                 is_prefill: false,
                 samples: true,
                 num_draft_tokens: 0,
+                checks_drafts: false,
                 blocks: 0..0,
             };
             Self::enter(plan, entry, true);

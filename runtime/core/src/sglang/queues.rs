@@ -107,8 +107,11 @@ impl WaitingQueues {
                 self.waiting.leave(id, requests);
             }
             RequestStatus::Running => return false,
-            // No request of SGLang's waits for input.
-            RequestStatus::HoldingKv | RequestStatus::WaitingForInput | RequestStatus::Finished => {}
+            // No request of SGLang's waits for input or for a grammar.
+            RequestStatus::HoldingKv
+            | RequestStatus::WaitingForInput
+            | RequestStatus::WaitingForGrammar
+            | RequestStatus::Finished => {}
         }
         true
     }

@@ -39,6 +39,9 @@ impl ServingEngine for SglangEngine {
         if spec.lora.is_some() {
             return Err(RejectReason::AdaptersOff);
         }
+        if spec.structured {
+            return Err(RejectReason::StructuredNotSimulated);
+        }
         let sequence = self.requests.next_sequence();
         let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);

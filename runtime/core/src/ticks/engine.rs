@@ -86,6 +86,9 @@ impl TickEngine {
         if spec.lora.is_some() {
             return Err(RejectReason::AdaptersOff);
         }
+        if spec.structured {
+            return Err(RejectReason::StructuredNotSimulated);
+        }
         if spec.kv_role != KvRole::Local {
             return Err(RejectReason::KvTransfersOff);
         }

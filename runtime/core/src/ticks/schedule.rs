@@ -108,6 +108,7 @@ impl TickEngine {
             is_prefill: true,
             samples,
             num_draft_tokens: 0,
+            checks_drafts: false,
             blocks: 0..0,
         }
     }
@@ -124,6 +125,7 @@ impl TickEngine {
             is_prefill: false,
             samples: true,
             num_draft_tokens: 0,
+            checks_drafts: false,
             blocks: 0..0,
         }
     }

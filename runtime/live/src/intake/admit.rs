@@ -89,6 +89,7 @@ pub(crate) fn admit(
     let recorded = script.map(|script| script.tokens.as_slice()).filter(|tokens| !tokens.is_empty());
     start_tokens(serving, tag, seed, params, &prompt, max_tokens, recorded);
 
+    let structured = params.structured_outputs.is_some() && waits_for_grammars(serving) && !resumable;
     let lora = request.lora_request.as_ref().map(|lora| lora.int_id as u32);
     let arrival = Arrival {
         external_id: request.external_req_id,
@@ -147,6 +148,7 @@ pub(crate) fn admit(
         kv_role,
         skip_reading_prefix_cache,
         resumable,
+        structured,
         ..RequestSpec::new(tag, prompt.with_items(items), max_tokens)
     };
     let mut live = LiveRequest {
@@ -207,6 +209,14 @@ pub(crate) fn announce_arrival(
         (extras.failure, extras.engine_fault) = (planned.failure, engine_fault);
     }
     at_once
+}
+
+/// Whether requests with structured outputs wait for their grammar. Those with times of their own have it in them.
+fn waits_for_grammars(serving: &Serving) -> bool {
+    let engine = serving.stepper.engine();
+    serving.context.grammar_compile_ns() > 0
+        && engine.config().simulates_structured_outputs()
+        && !engine.has_request_times()
 }
 
 fn num_logprobs(serving: &Serving, k: i64) -> u32 {

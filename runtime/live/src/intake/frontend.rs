@@ -1,5 +1,6 @@
 //! Requests and aborts of frontends.
 
+use vcr_core::{RejectReason, RequestId, RequestSpec};
 use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Source};
 
 use crate::admin::Admin;
@@ -284,7 +285,7 @@ impl Intake {
                 serving.player.start(tag, now_ns, times, end);
                 None
             }
-            None => match serving.stepper.submit(spec, &live.id) {
+            None => match submit(serving, spec, &live.id, now_ns) {
                 Ok(core) => Some(core),
                 Err(reason) => {
                     serving.tokens.end(tag);
@@ -392,6 +393,17 @@ impl Intake {
             }
         }
     }
+}
+
+/// Submits a request to the core. One with structured outputs waits for its grammar there.
+fn submit(serving: &mut Serving, spec: RequestSpec, name: &str, now_ns: u64) -> Result<RequestId, RejectReason> {
+    let (tag, structured) = (spec.tag, spec.structured);
+    let core = serving.stepper.submit(spec, name)?;
+    if structured {
+        let due_ns = now_ns.saturating_add(serving.context.grammar_compile_ns());
+        serving.stepper.expect_grammar(tag, due_ns);
+    }
+    Ok(core)
 }
 
 /// The recorded answer of a request, if a capture is played back.

@@ -3,6 +3,8 @@
 //! A step starts at the instant at which the one before it ended, not when this
 //! thread noticed, so that delays of the thread never add up.
 
+mod waits;
+
 use std::collections::VecDeque;
 
 use vcr_core::host::{Launches, Overheads, Pipeline};
@@ -10,7 +12,7 @@ use vcr_core::kv_event::KvEventLog;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::ScheduledKind;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, KvTiers, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
+use vcr_core::{Engine, PauseState, RejectReason, RequestId, RequestSpec, SessionInput};
 use vcr_wire::EventType;
 
 use crate::config::Placement;
@@ -52,6 +54,8 @@ pub(crate) struct Stepper {
     /// Whether anything has changed since no step could be decided.
     may_decide: bool,
     stalled_until_ns: u64,
+    /// When grammars are compiled, with their requests, in the order of their arrival.
+    compilations: VecDeque<(u64, u64)>,
     /// Requests whose KV has come from a tier; kept for its memory.
     loaded: Vec<u64>,
     watch: StepWatch,
@@ -81,6 +85,7 @@ impl Stepper {
             follows_ns: None,
             may_decide: true,
             stalled_until_ns: 0,
+            compilations: VecDeque::new(),
             loaded: Vec::new(),
             watch,
         };
@@ -287,20 +292,6 @@ impl Stepper {
         self.engine.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
     }
 
-    /// When KV comes from a tier below the device.
-    pub(crate) fn next_tier_load_ns(&self) -> Option<u64> {
-        self.engine.kv_tiers().and_then(KvTiers::next_load_ns)
-    }
-
-    /// Sees what has come from tiers: its requests can be admitted.
-    fn advance_tiers(&mut self, now_ns: u64) {
-        if self.engine.kv_tiers().is_some() {
-            self.loaded.clear();
-            self.engine.advance_tiers(now_ns, &mut self.loaded);
-            self.may_decide |= !self.loaded.is_empty() || self.engine.has_deferred_lookups();
-        }
-    }
-
     /// Decides steps as long as the core may and has work.
     ///
     /// # Errors
@@ -313,6 +304,7 @@ impl Stepper {
         now_ns: u64,
     ) -> Result<(), LiveError> {
         let follows_ns = self.follows_ns.take();
+        self.advance_grammars(now_ns);
         if self.stalled_until_ns > now_ns {
             return Ok(());
         }

@@ -68,6 +68,7 @@ fn config() -> LiveConfig {
         latency: constant(0),
         latency_name: "constant".to_owned(),
         overheads: Overheads::default(),
+        grammar_compile_ns: 0,
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: TokenChoice::Random,

@@ -73,3 +73,35 @@ fn a_step_takes_as_long_as_its_launch() {
     // The prompt's step with its launch, and seven decodes.
     assert_eq!(busy_ns(16_000_000).counters.busy_ns, 16_000_000);
 }
+
+fn structured(id: &str) -> Request {
+    let json = Value::Map(vec![(Value::from("json_object"), Value::from(true))]);
+    let params = SamplingParams { structured_outputs: Some(json), ..params(3) };
+    Request::Add(Box::new(request(id, &prompt(20), params)))
+}
+
+#[test]
+fn requests_with_structured_outputs_wait_for_their_grammar() {
+    let grammar_compile_ns = 300_000_000;
+    let bench = Bench::new(LiveConfig { grammar_compile_ns, ..config() });
+    let start = Instant::now();
+    bench.send(structured("a"));
+    bench.wait_for("it waits", |snapshot| snapshot.num_running == 0 && snapshot.num_waiting == 1);
+    assert_eq!(bench.run("b", &prompt(20), 3).len(), 3);
+    assert!(start.elapsed() < Duration::from_nanos(grammar_compile_ns), "others do not wait");
+    assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 3);
+    assert!(start.elapsed() >= Duration::from_nanos(grammar_compile_ns), "it does");
+    // One that is given up while it waits leaves nothing behind.
+    bench.send(structured("c"));
+    bench.send(Request::Abort(vec!["c".to_owned()]));
+    bench.wait_for("it is gone", |snapshot| snapshot.num_waiting == 0 && snapshot.counters.aborted == 1);
+    assert_eq!(bench.run("c", &prompt(20), 2).len(), 2);
+}
+
+#[test]
+fn without_a_time_for_grammars_nothing_waits() {
+    let bench = Bench::new(LiveConfig { latency: constant(200_000_000), ..config() });
+    bench.send(structured("a"));
+    bench.wait_for("it runs at once", |snapshot| snapshot.num_running == 1 && snapshot.num_waiting == 0);
+    assert_eq!(bench.collect(&["a"]).remove(0).tokens.len(), 3);
+}

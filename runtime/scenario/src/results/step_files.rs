@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use vcr_cluster::observe::{Incident, RequestName, StepSink};
 use vcr_cluster::record::ns_to_ms;
 use vcr_cluster::{PoolConfig, Topology};
-use vcr_core::ServingEngine;
 use vcr_core::plan::StepPlan;
+use vcr_core::{Compilation, ServingEngine};
 use vcr_steplog::{EngineLog, Id, StepLine, settings_of};
 use vcr_trace::perfetto::PerfettoWriter;
 
@@ -269,6 +269,20 @@ impl StepFiles {
     }
 }
 
+impl StepFiles {
+    /// Logs what comes before the schedule within a line.
+    fn log_between_steps(&self, worker: u32, log: impl FnOnce(&mut EngineLog)) {
+        if !self.are_wanted() {
+            return;
+        }
+        let mut engine = lock(&self.logs[worker as usize]);
+        if engine.scheduled {
+            self.write_line(worker, &mut engine, None);
+        }
+        log(&mut engine.log);
+    }
+}
+
 impl StepSink for StepFiles {
     fn submitted(&self, worker: u32, tag: u64, name: RequestName<'_>) {
         if !self.are_wanted() {
@@ -284,15 +298,15 @@ impl StepSink for StepFiles {
     }
 
     fn aborted(&self, worker: u32, tag: u64) {
-        if !self.are_wanted() {
-            return;
-        }
-        let mut engine = lock(&self.logs[worker as usize]);
-        // Within a line an abort comes before the schedule.
-        if engine.scheduled {
-            self.write_line(worker, &mut engine, None);
-        }
-        engine.log.aborted(tag);
+        self.log_between_steps(worker, |log| log.aborted(tag));
+    }
+
+    fn compiled(&self, worker: u32, tag: u64, compilation: Compilation) {
+        self.log_between_steps(worker, |log| log.compiled(tag, compilation));
+    }
+
+    fn failed(&self, worker: u32, tag: u64) {
+        self.log_between_steps(worker, |log| log.failed(tag));
     }
 
     fn scheduled(&self, worker: u32, engine: &dyn ServingEngine) {

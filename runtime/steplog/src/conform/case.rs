@@ -129,6 +129,8 @@ pub(super) struct CaseRequest {
     /// Further parts of the prompt of a resumable request.
     #[serde(default)]
     pub(super) parts: Vec<CasePart>,
+    /// It has structured outputs. The steps say when its grammar is compiled.
+    pub(super) grammar: Option<IgnoredAny>,
 }
 
 /// A further part of a prompt, or without one the end of a request's input.
@@ -207,6 +209,7 @@ const REQUEST_KEYS: &[&str] = &[
     "hold",
     "remote",
     "parts",
+    "grammar",
 ];
 
 /// The recording without its steps.

@@ -18,6 +18,7 @@ mod case_connector;
 mod case_group;
 mod live;
 mod live_events;
+mod pretended_model;
 mod report;
 mod scheduler;
 mod scope;

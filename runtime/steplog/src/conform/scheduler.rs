@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use vcr_core::{
-    Engine, ExternalHit, KvTransferReport, OffloadingJob, OffloadingMoves, PauseState, Prompt, PromptItem, RequestId,
-    RequestSpec, SchedulerRules, SessionInput, StopRules, TokenSource,
+    Compilation, Engine, ExternalHit, KvTransferReport, OffloadingJob, OffloadingMoves, PauseState, Prompt, PromptItem,
+    RequestId, RequestSpec, SchedulerRules, SessionInput, SpecDecodeStats, StopRules,
 };
 
 use super::case::{Case, CaseItem, CaseRequest};
+use super::pretended_model::{RecordedAnswers, SEGMENT_TOKENS, STOP_TOKEN};
 use super::report::{CaseReport, Difference};
 use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
@@ -17,14 +18,8 @@ use crate::jsonl::{JsonLines, unknown_key};
 use crate::line::{Id, KvReport, Lookup, Move, Moves, RECORDED_KEYS, StepLine, hide_resumed};
 use crate::read::step_line;
 
-/// The token that the pretended model returns where a request is to stop.
-const STOP_TOKEN: u32 = 7;
 /// The token in the places of multimodal items.
 const PLACEHOLDER_TOKEN: u32 = 5;
-/// Tokens of one segment are numbered from its number times this.
-const SEGMENT_TOKENS: u32 = 4096;
-/// The segment of a request's outputs is its id plus this.
-const FIRST_OUTPUT_SEGMENT: u32 = 100_000;
 
 /// A recorded line and ours.
 #[derive(Clone, Debug)]
@@ -123,6 +118,7 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("flush", &ours.flush, &theirs.flush)?;
     report.compare("run", &ours.run, &theirs.run)?;
     report.compare("wait", &ours.wait, &theirs.wait)?;
+    report.compare("skip", &ours.skip, &theirs.skip)?;
     report.compare("free", &ours.free, &theirs.free)?;
     if !(ours.win.is_empty() && theirs.win.is_empty()) {
         report.compare("win", &ours.win, &theirs.win)?;
@@ -139,39 +135,15 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
     report.compare("sampled", &ours.sampled, &theirs.sampled)?;
+    report.compare("inv", &ours.inv, &theirs.inv)?;
     report.compare("fin", &ours.fin, &theirs.fin)?;
     report.compare("drafts", &ours.drafts, &theirs.drafts)?;
     report.compare("pc", &ours.pc, &theirs.pc)?;
     if ours.xc.is_some() || theirs.xc.is_some() {
         report.compare("xc", &ours.xc, &theirs.xc)?;
     }
+    report.compare("sd", &ours.sd, &theirs.sd)?;
     report.compare("ev", &ours.ev, &theirs.ev)
-}
-
-/// The model's answers of the line being replayed.
-#[derive(Default)]
-struct RecordedAnswers {
-    stop_at: HashMap<u64, u32>,
-    sampled: BTreeMap<u64, u32>,
-    drafts: HashMap<u64, u32>,
-}
-
-impl TokenSource for RecordedAnswers {
-    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        if self.stop_at.get(&tag) == Some(&output_index) {
-            return STOP_TOKEN;
-        }
-        let segment = FIRST_OUTPUT_SEGMENT.wrapping_add(tag as u32);
-        segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(output_index)
-    }
-
-    fn accepted_drafts(&mut self, tag: u64, _num_drafts: u32) -> u32 {
-        self.sampled.get(&tag).map_or(0, |tokens| tokens.saturating_sub(1))
-    }
-
-    fn proposed_drafts(&mut self, tag: u64, _most: u32) -> u32 {
-        self.drafts.get(&tag).copied().unwrap_or(0)
-    }
 }
 
 struct Replay {
@@ -182,6 +154,12 @@ struct Replay {
     live: HashMap<u64, RequestId>,
     answers: RecordedAnswers,
     num_added: u64,
+    /// Whether any request has structured outputs, of which more is recorded.
+    has_grammars: bool,
+    /// Requests that had been stepped over after the latest schedule.
+    skipped: u64,
+    /// Counters of drafts up to the latest result.
+    drafted: SpecDecodeStats,
     /// Of resumable requests the parts that were given, and those whose outputs have ended.
     parts: HashMap<u64, [usize; 2]>,
 }
@@ -189,6 +167,7 @@ struct Replay {
 impl Replay {
     fn new(case: Case) -> Self {
         let stop_at = case.requests.values().filter_map(|request| Some((request.id, request.stop_at?))).collect();
+        let has_grammars = case.requests.values().any(|request| request.grammar.is_some());
         let mut engine = Engine::new(case.config);
         engine.pool_mut().record_events(true);
         Self {
@@ -199,6 +178,9 @@ impl Replay {
             live: HashMap::new(),
             answers: RecordedAnswers { stop_at, ..RecordedAnswers::default() },
             num_added: 0,
+            has_grammars,
+            skipped: 0,
+            drafted: SpecDecodeStats::default(),
             parts: HashMap::new(),
         }
     }
@@ -223,6 +205,9 @@ impl Replay {
         for id in &theirs.abort {
             self.abort(number("abort", id)?);
         }
+        for (id, has_grammar) in &theirs.gram {
+            self.end_compilation(number("gram", id)?, *has_grammar)?;
+        }
         if theirs.s.is_some() {
             if !self.engine.may_schedule() {
                 return Err("`s`: a schedule was made while as many steps were in flight as may be".to_owned());
@@ -230,6 +215,7 @@ impl Replay {
             self.answer_lookups(&theirs.look)?;
             self.engine.schedule();
             self.log.scheduled(&self.engine);
+            self.skipped = self.engine.num_skipped_waiting() as u64;
             moves = self.engine.offloading_moves().filter(|moves| !moves.is_empty()).map(moves_of);
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
@@ -251,6 +237,9 @@ impl Replay {
             }
         }
         let mut ours = self.log.take_line().unwrap_or_default();
+        if self.has_grammars {
+            self.add_counts(&mut ours);
+        }
         ours.sampled.extend(dropped);
         ours.moves = moves;
         ours.kv = kv;
@@ -268,8 +257,12 @@ impl Replay {
         for (id, drafts) in &theirs.drafts {
             self.answers.drafts.insert(number("drafts", id)?, *drafts);
         }
+        self.answers.invalid.clear();
+        for (id, drafts) in &theirs.inv {
+            self.answers.invalid.insert(number("inv", id)?, *drafts);
+        }
         let is_empty = !self.log.next_needs_update();
-        let has_report = self.report_transfers(theirs.kv.as_ref())?;
+        let has_report = self.report_transfers(theirs.kv.as_ref())? || self.engine.has_failed_grammars();
         if !is_empty {
             self.engine.update(&mut self.answers);
         } else if has_report {
@@ -296,6 +289,32 @@ impl Replay {
             }
         }
         Ok(())
+    }
+
+    /// The compilation of a request's grammar has ended.
+    fn end_compilation(&mut self, tag: u64, has_grammar: bool) -> Result<(), String> {
+        if !self.live.contains_key(&tag) {
+            return Err(format!("`gram`: request {tag} is not in the engine"));
+        }
+        let compilation = if has_grammar { Compilation::Succeeded } else { Compilation::Failed };
+        self.engine.end_compilation(tag, compilation);
+        self.log.compiled(tag, compilation);
+        Ok(())
+    }
+
+    /// Enters what is recorded besides of cases with structured outputs.
+    fn add_counts(&mut self, ours: &mut StepLine) {
+        ours.skip = ours.s.map(|_| self.skipped);
+        if ours.u.is_some() {
+            let now = self.engine.stats().spec_decode;
+            let before = std::mem::replace(&mut self.drafted, now);
+            let counts = [
+                now.num_drafts - before.num_drafts,
+                now.num_draft_tokens - before.num_draft_tokens,
+                now.num_accepted_tokens - before.num_accepted_tokens,
+            ];
+            ours.sd = (counts[0] > 0).then_some(counts);
+        }
     }
 
     /// Gives a resumable request the next part of its prompt, or its end.
@@ -394,6 +413,7 @@ impl Replay {
             lora: request.lora,
             kv_role: request.kv_role(),
             resumable,
+            structured: request.grammar.is_some(),
             ..RequestSpec::new(tag, prompt, request.max_tokens)
         };
         self.num_added += 1;

@@ -15,3 +15,4 @@ mod refused;
 mod reproduced;
 mod rules;
 mod steps;
+mod structured;

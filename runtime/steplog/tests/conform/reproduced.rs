@@ -1,6 +1,6 @@
 //! Every recording is reproduced, field by field.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use vcr_steplog::conform::{self, CaseReport};
@@ -209,6 +209,28 @@ fn the_cases_with_streaming_inputs() {
         let staged = own().filter(|case| !json_of(case, "config.json")["config"]["pp"].is_null());
         assert_eq!(staged.count(), 2, "{version}: stages");
     }
+}
+
+/// Requests that wait for their grammar, of all kinds of rules; drafts that do not fit it.
+#[test]
+fn the_cases_with_structured_outputs() {
+    let folder = group("structured");
+    assert_eq!(all_reproduced(&folder).len(), 17);
+    for (version, keys) in [
+        ("0.27.1", ["\"gram\":", "\"inv\":", "\"pre\":"]),
+        ("0.30.0", ["\"gram\":", "\"inv\":", "\"pre\":"]),
+        ("0.32.0", ["\"error\"", "\"inv\":", "\"pre\":"]),
+        ("0.33.0", ["\"error\"", "\"inv\":", "\"pre\":"]),
+    ] {
+        let own = || cases(&folder).into_iter().filter(|case| json_of(case, "config.json")["vllm"] == version);
+        for key in keys {
+            let lines = |case: PathBuf| text_of(&case, "steps.jsonl").lines().filter(|line| line.contains(key)).count();
+            assert!(own().map(lines).sum::<usize>() > 2, "{version}: {key}");
+        }
+    }
+    let policies: Vec<Value> =
+        cases(&folder).iter().map(|case| json_of(case, "config.json")["config"]["policy"].clone()).collect();
+    assert!(policies.contains(&"priority".into()) && policies.contains(&"fcfs".into()));
 }
 
 /// KV connectors of each kind: loads, their failures, held KV, stages, a drafter, both versions.

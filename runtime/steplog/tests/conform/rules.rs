@@ -17,8 +17,18 @@ fn notices(case: &Path, rule: &str) -> bool {
 }
 
 fn recordings() -> Vec<PathBuf> {
-    let folders =
-        ["releases", "groups", "drafters", "media", "random-0.32", "random-0.33", "connectors", "steps", "sessions"];
+    let folders = [
+        "releases",
+        "groups",
+        "drafters",
+        "media",
+        "random-0.32",
+        "random-0.33",
+        "connectors",
+        "steps",
+        "sessions",
+        "structured",
+    ];
     folders.into_iter().flat_map(|folder| cases(&group(folder))).collect()
 }
 

@@ -23,6 +23,7 @@ const WITHOUT_FRONTEND: &str = "run it behind vcr's own server, without one, or 
 /// Reasons why a frontend cannot have a part.
 const OTHER_ENGINES: &str = "it speaks to engines of vLLM alone";
 const ALONE: &str = "single engines do not see the others";
+const UNKNOWN_GRAMMARS: &str = "requests over HTTP do not say how long their grammars are compiled";
 const PAIRS: &str = "NIXL's parameters have no such transfers";
 /// Engines that one process runs.
 const MAX_ENGINES: u32 = 256;
@@ -54,6 +55,7 @@ pub(crate) fn beyond_servers(run: &RunConfig) -> Vec<String> {
 fn parts_beyond_servers(run: &RunConfig) -> Vec<(String, &'static str)> {
     let recorded = vcr_cluster::recorded_answers(run).into_iter();
     let mut parts: Vec<_> = recorded.map(|part| (part, "no request would reach an engine")).collect();
+    parts.extend(vcr_cluster::structured_outputs(run).into_iter().map(|part| (part, UNKNOWN_GRAMMARS)));
     parts.extend(run.topology.pools().into_iter().flat_map(pool_lacks));
     if let Topology::Disaggregated { prefill, decode, link, conditional } = &run.topology {
         let has_many_links = link.bandwidth_bytes_per_s.is_some() && link.sharing == LinkSharing::PerPrefillEngine;
@@ -163,6 +165,7 @@ pub(crate) fn live_config(
         latency: named(run, pool, &pool.latency),
         latency_name: "scenario".to_owned(),
         overheads: overheads(run, role),
+        grammar_compile_ns: 0,
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: pool

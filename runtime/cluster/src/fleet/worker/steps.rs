@@ -3,7 +3,7 @@
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
-use vcr_core::{AnyEngine, Engine, ServingEngine, TokenSource};
+use vcr_core::{AnyEngine, Compilation, Engine, ServingEngine, TokenSource};
 
 use super::Worker;
 use super::drawn::{Acceptance, DrawnTokens};
@@ -33,6 +33,17 @@ impl Worker {
     pub(crate) fn expect_token_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = self.engine.as_vllm()?.next_token_ns()?;
         self.waits.expect_token(now_ns, at_ns)
+    }
+
+    /// The compilation of a request's grammar has ended. False if the request does not wait for it.
+    pub(crate) fn end_compilation(&mut self, tag: u64, compilation: Compilation) -> bool {
+        self.engine.as_vllm_mut().is_some_and(|engine| engine.end_compilation(tag, compilation))
+    }
+
+    /// Ends the requests without a grammar that the latest pass has come to, if no step brings them to their end.
+    pub(crate) fn end_without_grammars(&mut self) -> Vec<u64> {
+        let idle = self.engine.as_vllm_mut().filter(|engine| !engine.step_in_flight() && engine.has_failed_grammars());
+        idle.map_or_else(Vec::new, |engine| engine.apply_transfers().outputs.iter().map(|output| output.tag).collect())
     }
 
     /// Shows the requests that have left its steady decode, and how many tokens each

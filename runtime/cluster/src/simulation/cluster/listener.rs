@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vcr_core::AnyEngine;
+use vcr_core::{AnyEngine, Compilation};
 
 use super::{ClusterOutput, SUBMITTED};
 use crate::ledger::record::RequestRecord;
@@ -77,6 +77,18 @@ impl Observer for Listener {
     fn aborted(&mut self, worker: u32, tag: u64) {
         if let Some(steps) = &self.steps {
             steps.aborted(worker, tag);
+        }
+    }
+
+    fn compiled(&mut self, worker: u32, tag: u64, compilation: Compilation) {
+        if let Some(steps) = &self.steps {
+            steps.compiled(worker, tag, compilation);
+        }
+    }
+
+    fn failed(&mut self, worker: u32, tag: u64) {
+        if let Some(steps) = &self.steps {
+            steps.failed(worker, tag);
         }
     }
 

@@ -6,7 +6,7 @@
 mod overload;
 mod samples;
 
-use vcr_core::AnyEngine;
+use vcr_core::{AnyEngine, Compilation};
 
 use crate::config::RunConfig;
 use crate::error::SimError;
@@ -171,6 +171,18 @@ impl<O: Observer> Observation<O> {
 
     pub(super) fn aborted(&mut self, worker: u32, tag: u64) {
         self.observer.aborted(worker, tag);
+    }
+
+    pub(super) fn compiled(&mut self, worker: u32, tag: u64, compilation: Compilation) {
+        if self.wants_steps {
+            self.observer.compiled(worker, tag, compilation);
+        }
+    }
+
+    pub(super) fn failed(&mut self, worker: u32, tag: u64) {
+        if self.wants_steps {
+            self.observer.failed(worker, tag);
+        }
     }
 
     pub(super) fn scheduled(&mut self, index: u32, engine: &AnyEngine) {

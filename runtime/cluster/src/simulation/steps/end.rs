@@ -1,6 +1,6 @@
 //! Ends of steps: their outputs, and requests that end with them.
 
-use vcr_core::ServingEngine;
+use vcr_core::{FinishReason, ServingEngine};
 
 use crate::config::PoolRole;
 use crate::error::{MakeError, SimError, make_error};
@@ -31,6 +31,10 @@ impl<O: Observer> Simulation<'_, O> {
         outputs.clear();
         outputs.extend_from_slice(&ended.outputs);
         for output in &outputs {
+            if output.finish == Some(FinishReason::Error) {
+                self.reject_without_grammar(output.tag);
+                continue;
+            }
             match (role, output.finish.is_some()) {
                 (PoolRole::Prefill, true) => self.end_prefill(index, output)?,
                 (PoolRole::Prefill, false) => {}

@@ -69,6 +69,7 @@ impl<O: Observer> Simulation<'_, O> {
             self.buffers.admitted = admitted;
         }
         self.refuse(index, has_step);
+        self.end_without_grammars(index);
         self.expect_token(index);
         for load in &self.buffers.tier_loads {
             self.ledger.start_load(load, now_ns);

@@ -144,7 +144,8 @@ impl Engine {
         self.kv_loads.connector_mut().report = report;
     }
 
-    /// Applies the [report](Engine::report_transfers) that comes with an empty step.
+    /// Applies what comes with an empty step: the [report](Engine::report_transfers), and the ends of requests whose
+    /// [grammars have failed](Engine::has_failed_grammars).
     pub fn apply_transfers(&mut self) -> &StepOutputs {
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
@@ -288,23 +289,9 @@ impl Engine {
         failed: &[RequestId],
         out: &mut StepOutputs,
     ) {
-        if !self.recomputes_failed_loads() {
-            let mut failed: Vec<RequestId> = failed.to_vec();
-            failed.sort_by_key(|&id| self.requests[id].tag);
-            failed.dedup();
-            for id in failed {
-                let tag = self.requests[id].tag;
-                let finish = Some(FinishReason::Error);
-                self.abort(id);
-                out.outputs.push(RequestOutput {
-                    request: id,
-                    tag,
-                    num_tokens: 0,
-                    num_sampled_tokens: 1,
-                    num_draft_tokens: 0,
-                    finish,
-                });
-            }
+        let fails_loads = !self.recomputes_failed_loads();
+        if fails_loads || self.has_failed_grammars() {
+            self.end_with_errors(if fails_loads { failed } else { &[] }, out);
         }
         let loaded = self.kv_loads.end_offloading_jobs(&report.completed_jobs, &self.requests);
         for tag in report.finished_recving.iter().chain(&loaded) {
@@ -320,6 +307,29 @@ impl Engine {
             if let Some(id) = self.find(*tag).filter(|&id| self.requests[id].status == RequestStatus::HoldingKv) {
                 self.release_held_kv(id);
             }
+        }
+    }
+
+    /// Ends requests whose loads have failed, and those without a grammar.
+    #[cold]
+    fn end_with_errors(&mut self, failed_loads: &[RequestId], out: &mut StepOutputs) {
+        let mut failed: Vec<RequestId> = failed_loads.to_vec();
+        self.list_failed_grammars(&mut failed);
+        failed.sort_by_key(|&id| self.requests[id].tag);
+        failed.dedup();
+        for id in failed {
+            let tag = self.requests[id].tag;
+            let finish = Some(FinishReason::Error);
+            self.abort(id);
+            out.outputs.push(RequestOutput {
+                request: id,
+                tag,
+                num_tokens: 0,
+                num_sampled_tokens: 1,
+                num_draft_tokens: 0,
+                num_invalid_drafts: 0,
+                finish,
+            });
         }
     }
 

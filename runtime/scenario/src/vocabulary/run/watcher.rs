@@ -58,6 +58,18 @@ impl Observer for Watcher<'_> {
         }
     }
 
+    fn compiled(&mut self, worker: u32, tag: u64, compilation: vcr_core::Compilation) {
+        if let Some(files) = self.step_files() {
+            files.compiled(worker, tag, compilation);
+        }
+    }
+
+    fn failed(&mut self, worker: u32, tag: u64) {
+        if let Some(files) = self.step_files() {
+            files.failed(worker, tag);
+        }
+    }
+
     fn scheduled(&mut self, worker: u32, engine: &vcr_core::AnyEngine) {
         if let Some(files) = self.step_files() {
             files.scheduled(worker, engine);

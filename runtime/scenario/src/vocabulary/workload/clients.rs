@@ -1,7 +1,8 @@
-//! Options that all workloads have: their tenant, their SLO, what their
+//! Options that all workloads have: their tenant, their SLO, their structured outputs, what their
 //! clients do.
 
-use vcr_cluster::{CancelConfig, ClientConfig, RetryConfig, Slo, WorkloadConfig, WorkloadSource};
+use vcr_cluster::{CancelConfig, ClientConfig, RetryConfig, Slo, StructuredOutputs, WorkloadConfig, WorkloadSource};
+use vcr_random::Distribution;
 
 use crate::script::options::Options;
 
@@ -16,14 +17,15 @@ pub(super) struct CommonOptions {
     priority: i32,
     tenant: u64,
     slo: Option<Slo>,
+    structured: Option<StructuredOutputs>,
     client: ClientConfig,
 }
 
 impl CommonOptions {
     /// The workload from this source.
     pub(super) fn workload(self, start_ns: u64, source: WorkloadSource) -> WorkloadConfig {
-        let Self { name, priority, tenant, slo, client } = self;
-        WorkloadConfig { name, start_ns, priority, tenant, slo, client, source }
+        let Self { name, priority, tenant, slo, structured, client } = self;
+        WorkloadConfig { name, start_ns, priority, tenant, slo, structured, client, source }
     }
 }
 
@@ -33,6 +35,7 @@ pub(super) fn common(kind: &str, options: &mut Options<'_>) -> CommonOptions {
         priority: options.i32("priority").unwrap_or(0),
         tenant: options.u64("tenant").unwrap_or(0),
         slo: slo(&name, options),
+        structured: structured_outputs(options),
         client: client(options),
         name,
     }
@@ -47,6 +50,15 @@ pub(super) fn slo(name: &str, options: &mut Options<'_>) -> Option<Slo> {
             slo.problem("slo", "`slo` needs at least one of `ttft`, `tpot` and `e2e`");
         }
         Slo { class, ttft_ns, tpot_ns, e2e_ns }
+    })
+}
+
+/// Structured outputs of the requests, with the time that grammars take.
+fn structured_outputs(options: &mut Options<'_>) -> Option<StructuredOutputs> {
+    options.nested("structured_outputs", "#{ compile: \"20ms\", share: 0.5 }", |structured| StructuredOutputs {
+        share: structured.f64("share").unwrap_or(1.0),
+        compile_ms: structured.durations_ms("compile").unwrap_or(Distribution::Constant { value: 0.0 }),
+        failing_share: structured.f64("fails").unwrap_or(0.0),
     })
 }
 

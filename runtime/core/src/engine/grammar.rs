@@ -1,0 +1,114 @@
+//! Requests with structured outputs, which wait for their grammar: vLLM's `WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR`.
+//!
+//! Grammars are compiled beside the scheduler, and the driver says when one is ready or has failed. Until then each
+//! step that comes to its request steps it over. A request whose grammar has failed ends with an error when the next
+//! result is applied after a step has come to it.
+
+use std::collections::BTreeMap;
+
+use crate::engine::Engine;
+use crate::engine::reject::RejectReason;
+use crate::request::{RequestId, RequestSpec, RequestStatus};
+
+/// The requests of an engine that wait for their grammar.
+#[derive(Debug, Default)]
+pub(super) struct Grammars {
+    /// The end of the compilation of each grammar, once it is known.
+    awaited: BTreeMap<RequestId, Option<Compilation>>,
+    num_compiling: usize,
+    /// Those that a step has come to after their grammar had failed.
+    failed: Vec<RequestId>,
+}
+
+/// The end of the compilation of a grammar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compilation {
+    /// The grammar is ready.
+    Succeeded,
+    /// There is none; the request is to end with an error.
+    Failed,
+}
+
+impl Engine {
+    /// The compilation of the grammar of a request has ended. False if the request does not wait for that, since it was
+    /// aborted.
+    pub fn end_compilation(&mut self, tag: u64, compilation: Compilation) -> bool {
+        let Some(id) = self.find(tag) else { return false };
+        let Some(grammars) = &mut self.grammars else { return false };
+        let Some(known @ None) = grammars.awaited.get_mut(&id) else { return false };
+        *known = Some(compilation);
+        grammars.num_compiling -= 1;
+        true
+    }
+
+    /// Requests whose grammar is being compiled; until one is ready no step can admit them.
+    #[must_use]
+    pub fn num_compiling(&self) -> usize {
+        self.grammars.as_ref().map_or(0, |grammars| grammars.num_compiling)
+    }
+
+    /// Whether requests are to end with an error, since they have no grammar, when the next result is applied. If no step is
+    /// in flight [`Engine::apply_transfers`] ends them.
+    #[must_use]
+    pub fn has_failed_grammars(&self) -> bool {
+        self.grammars.as_ref().is_some_and(|grammars| !grammars.failed.is_empty())
+    }
+
+    /// Whether a request with structured outputs is one that is simulated.
+    pub(super) fn check_structured(&self, spec: &RequestSpec) -> Result<(), RejectReason> {
+        let is_simulated = self.config.simulates_structured_outputs() && !spec.resumable && !self.turns.are_paced();
+        if is_simulated { Ok(()) } else { Err(RejectReason::StructuredNotSimulated) }
+    }
+
+    /// A request with structured outputs has come.
+    pub(super) fn await_grammar(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        request.has_grammar = true;
+        request.status = RequestStatus::WaitingForGrammar;
+        let grammars = self.grammars.get_or_insert_with(Box::default);
+        grammars.awaited.insert(id, None);
+        grammars.num_compiling += 1;
+        self.queues.set_deferred(id, true, &mut self.requests);
+    }
+
+    /// Whether a request whose turn it is has its grammar; it then waits like any other.
+    #[cold]
+    pub(super) fn has_grammar_ready(&mut self, id: RequestId) -> bool {
+        let Some(grammars) = &mut self.grammars else { return true };
+        match grammars.awaited.get(&id) {
+            Some(None) => false,
+            Some(Some(Compilation::Failed)) => {
+                if !grammars.failed.contains(&id) {
+                    grammars.failed.push(id);
+                }
+                false
+            }
+            Some(Some(Compilation::Succeeded)) | None => {
+                grammars.awaited.remove(&id);
+                self.requests[id].status = RequestStatus::Waiting;
+                true
+            }
+        }
+    }
+
+    /// A request that waits for its grammar is aborted, or ends without one.
+    pub(super) fn forget_grammar(&mut self, id: RequestId) {
+        if let Some(grammars) = &mut self.grammars {
+            grammars.num_compiling -= usize::from(grammars.awaited.remove(&id) == Some(None));
+            grammars.failed.retain(|&failed| failed != id);
+        }
+    }
+
+    /// Appends the requests that end for want of a grammar.
+    pub(super) fn list_failed_grammars(&self, into: &mut Vec<RequestId>) {
+        if let Some(grammars) = &self.grammars {
+            into.extend_from_slice(&grammars.failed);
+        }
+    }
+
+    /// Whether the drafts of a request are checked against a grammar.
+    #[inline]
+    pub(super) fn knows_grammar(&self, id: RequestId) -> bool {
+        self.grammars.is_some() && self.requests[id].has_grammar
+    }
+}
