@@ -118,7 +118,9 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("flush", &ours.flush, &theirs.flush)?;
     report.compare("run", &ours.run, &theirs.run)?;
     report.compare("wait", &ours.wait, &theirs.wait)?;
-    report.compare("skip", &ours.skip, &theirs.skip)?;
+    if ours.skip.is_some() || theirs.skip.is_some() {
+        report.compare("skip", &ours.skip, &theirs.skip)?;
+    }
     report.compare("free", &ours.free, &theirs.free)?;
     if !(ours.win.is_empty() && theirs.win.is_empty()) {
         report.compare("win", &ours.win, &theirs.win)?;
@@ -135,14 +137,18 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
     report.compare("sampled", &ours.sampled, &theirs.sampled)?;
-    report.compare("inv", &ours.inv, &theirs.inv)?;
+    if !(ours.inv.is_empty() && theirs.inv.is_empty()) {
+        report.compare("inv", &ours.inv, &theirs.inv)?;
+    }
     report.compare("fin", &ours.fin, &theirs.fin)?;
     report.compare("drafts", &ours.drafts, &theirs.drafts)?;
     report.compare("pc", &ours.pc, &theirs.pc)?;
     if ours.xc.is_some() || theirs.xc.is_some() {
         report.compare("xc", &ours.xc, &theirs.xc)?;
     }
-    report.compare("sd", &ours.sd, &theirs.sd)?;
+    if ours.sd.is_some() || theirs.sd.is_some() {
+        report.compare("sd", &ours.sd, &theirs.sd)?;
+    }
     report.compare("ev", &ours.ev, &theirs.ev)
 }
 
