@@ -44,8 +44,6 @@ pub struct ScheduledRequest {
     pub samples: bool,
     /// Draft tokens among those scheduled, to be verified.
     pub num_draft_tokens: u16,
-    /// Whether its drafts are checked against its grammar before they are verified.
-    pub checks_drafts: bool,
     /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
     /// whole block table unless `kind` is `Running`.
     pub blocks: Range<u32>,
@@ -170,6 +168,8 @@ pub enum AdmissionStop {
 pub struct StepPlan {
     /// Requests with work, in scheduling order, but for those that decode steadily.
     pub scheduled: Vec<ScheduledRequest>,
+    /// Those whose drafts are checked against their grammar before they are verified.
+    pub(crate) with_checked_drafts: Vec<RequestId>,
     /// Requests that decode steadily: running ones, with one token each.
     pub steady_decode_requests: u32,
     /// The same by [`crate::DrawnOutputs::group`].
@@ -216,6 +216,7 @@ pub struct StepPlan {
 impl StepPlan {
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();
+        self.with_checked_drafts.clear();
         self.steady_decode_requests = 0;
         self.steady_decode_groups.clear();
         self.block_ids.clear();
@@ -313,9 +314,6 @@ pub struct RequestOutput {
     pub num_sampled_tokens: u16,
     /// Draft tokens proposed for the request's next step.
     pub num_draft_tokens: u16,
-    /// Drafts that do not fit the request's grammar: of those proposed for its next step, or under async scheduling of
-    /// those verified in this one.
-    pub num_invalid_drafts: u16,
     /// Set when the request ended with this step.
     pub finish: Option<FinishReason>,
 }
@@ -334,6 +332,9 @@ pub struct StepOutputs {
     pub joined: Vec<u64>,
     /// Tags of resumable requests whose outputs have ended, and which go on with the next part of their prompt.
     pub continuing: Vec<u64>,
+    /// Tags of requests with drafts that do not fit their grammar, and how many: of those proposed for the next step, or
+    /// under async scheduling of those verified in this one.
+    pub invalid_drafts: Vec<(u64, u16)>,
 }
 
 impl StepOutputs {
@@ -343,6 +344,7 @@ impl StepOutputs {
         self.steady_decode_groups.clear();
         self.joined.clear();
         self.continuing.clear();
+        self.invalid_drafts.clear();
     }
 }
 

@@ -209,9 +209,6 @@ impl EngineLog {
             if drafting && output.num_tokens > 0 {
                 line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
             }
-            if output.num_invalid_drafts > 0 {
-                line.inv.push((id.clone(), u32::from(output.num_invalid_drafts)));
-            }
             if let Some(reason) = output.finish {
                 if !engine.outputs().continuing.contains(&output.tag) {
                     self.ended.push(output.tag);
@@ -219,6 +216,10 @@ impl EngineLog {
                 line.fin.push((id.clone(), reason_word(reason).to_owned()));
             }
             line.out.get_or_insert_default().push((id, output.num_tokens));
+        }
+        for &(tag, drafts) in &engine.outputs().invalid_drafts {
+            let id = self.id(tag);
+            self.line.inv.push((id, u32::from(drafts)));
         }
     }
 

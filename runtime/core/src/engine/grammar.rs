@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::engine::Engine;
 use crate::engine::reject::RejectReason;
+use crate::plan::{ScheduledRequest, StepOutputs, StepPlan};
+use crate::plugins::TokenSource;
 use crate::request::{RequestId, RequestSpec, RequestStatus};
 
 /// The requests of an engine that wait for their grammar.
@@ -106,9 +108,51 @@ impl Engine {
         }
     }
 
-    /// Whether the drafts of a request are checked against a grammar.
-    #[inline]
-    pub(super) fn knows_grammar(&self, id: RequestId) -> bool {
-        self.grammars.is_some() && self.requests[id].has_grammar
+    /// A request enters a step with drafts: notes whether they are checked before they are verified. The worker has the
+    /// drafts of the step before, which in a pipeline are those of other requests, if any has come between; of a padded
+    /// admission there are none.
+    #[cold]
+    pub(super) fn note_checked_drafts(&self, plan: &mut StepPlan, id: RequestId) {
+        let request = &self.requests[id];
+        let are_checked = request.has_grammar
+            && request.num_output_placeholders > 0
+            && (self.config.pipeline_parallel_size == 1 || self.steps.samples_last(id));
+        if are_checked {
+            plan.with_checked_drafts.push(id);
+        }
+    }
+
+    /// How many drafts of a step that are to be verified do not fit the request's grammar.
+    #[cold]
+    pub(super) fn count_invalid<S: TokenSource + ?Sized>(
+        entry: &ScheduledRequest,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) -> u32 {
+        let drafts = u32::from(entry.num_draft_tokens);
+        let invalid = drafts - source.valid_drafts(entry.tag, drafts).min(drafts);
+        if invalid > 0 {
+            out.invalid_drafts.push((entry.tag, invalid as u16));
+        }
+        invalid
+    }
+
+    /// Drafts that have just been proposed are forgotten from the first one on that does not fit the request's grammar.
+    #[cold]
+    pub(super) fn drop_invalid_drafts<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        proposed: u32,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) {
+        if !self.requests[entry.request].has_grammar {
+            return;
+        }
+        let valid = source.valid_drafts(entry.tag, proposed).min(proposed);
+        self.requests[entry.request].num_draft_tokens = valid as u16;
+        if valid < proposed {
+            out.invalid_drafts.push((entry.tag, (proposed - valid) as u16));
+        }
     }
 }

@@ -318,6 +318,10 @@ impl Engine {
     ) {
         let request = &mut self.requests[id];
         let num_draft_tokens = drafts.unwrap_or_else(|| take_drafts(request, tokens));
+        if num_draft_tokens > 0 && self.grammars.is_some() {
+            self.note_checked_drafts(plan, id);
+        }
+        let request = &mut self.requests[id];
         let computed = request.num_computed_tokens;
         let end = computed + tokens;
         let is_prefill = computed < request.prefill_target_tokens;
@@ -328,13 +332,6 @@ impl Engine {
         request.num_computed_tokens = end;
         request.num_in_flight_tokens += tokens;
         request.flags.set(Flags::PREFILL_CHUNK, !samples);
-        // The worker has the drafts of the step before, which in a pipeline are those of other requests, if any has come
-        // between; of a padded admission there are none.
-        let checks_drafts = num_draft_tokens > 0
-            && request.num_output_placeholders > 0
-            && self.grammars.is_some()
-            && request.has_grammar
-            && (self.config.pipeline_parallel_size == 1 || self.steps.samples_last(id));
         if samples && self.config.async_scheduling {
             request.num_output_placeholders += 1 + num_draft_tokens;
             request.num_draft_tokens = self.config.num_speculative_tokens as u16;
@@ -348,7 +345,6 @@ impl Engine {
             is_prefill,
             samples,
             num_draft_tokens,
-            checks_drafts,
             blocks: first_block..plan.block_ids.len() as u32,
         };
         plan.shape.add(&entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);

@@ -1,7 +1,7 @@
 //! Applying a step: vLLM's `Scheduler.update_from_output()`.
 
 use crate::engine::Engine;
-use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs, StepPlan};
 use crate::plugins::TokenSource;
 use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
 use crate::stats::SpecDecodeStats;
@@ -10,7 +10,6 @@ use crate::stats::SpecDecodeStats;
 struct Sampled {
     num_tokens: u32,
     num_kept_tokens: u32,
-    num_invalid_drafts: u32,
     finish: Option<FinishReason>,
 }
 
@@ -38,7 +37,7 @@ impl Engine {
             if plain && self.apply_plain(entry, source, &mut out) {
                 continue;
             }
-            let Some(output) = self.apply(entry, plan.most_drafts, source, &mut out.tokens) else { continue };
+            let Some(output) = self.apply(entry, &plan, source, &mut out) else { continue };
             any_finished |= output.finish.is_some();
             out.outputs.push(output);
         }
@@ -87,7 +86,6 @@ impl Engine {
                 num_tokens: 1,
                 num_sampled_tokens: 1,
                 num_draft_tokens: 0,
-                num_invalid_drafts: 0,
                 finish: None,
             });
         }
@@ -98,9 +96,9 @@ impl Engine {
     fn apply<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,
-        most_drafts: u32,
+        plan: &StepPlan,
         source: &mut S,
-        tokens: &mut Vec<u32>,
+        out: &mut StepOutputs,
     ) -> Option<RequestOutput> {
         let id = entry.request;
         let request = &mut self.requests[id];
@@ -123,14 +121,14 @@ impl Engine {
             self.pass_items(id);
             return None;
         }
-        let sampled = self.sample(entry, stale, source, tokens);
+        let are_checked = !plan.with_checked_drafts.is_empty() && plan.with_checked_drafts.contains(&id);
+        let num_invalid = if are_checked { Self::count_invalid(entry, source, out) } else { 0 };
+        let sampled = self.sample(entry, num_invalid, stale, source, &mut out.tokens);
         self.pass_items(id);
-        let num_draft_tokens = self.propose_drafts(entry, most_drafts, source);
-        let goes_on = sampled.finish.is_none();
-        let num_invalid_drafts = match num_draft_tokens > 0 && goes_on && self.knows_grammar(id) {
-            true => self.drop_invalid_drafts(entry, num_draft_tokens, source),
-            false => sampled.num_invalid_drafts,
-        };
+        let num_draft_tokens = self.propose_drafts(entry, plan.most_drafts, source);
+        if num_draft_tokens > 0 && self.grammars.is_some() && sampled.finish.is_none() {
+            self.drop_invalid_drafts(entry, num_draft_tokens, source, out);
+        }
         if !stale {
             self.finish_turn(id, &sampled);
         }
@@ -150,7 +148,6 @@ impl Engine {
             num_tokens: sampled.num_kept_tokens,
             num_sampled_tokens: sampled.num_tokens as u16,
             num_draft_tokens: num_draft_tokens as u16,
-            num_invalid_drafts: num_invalid_drafts as u16,
             finish: sampled.finish,
         })
     }
@@ -167,6 +164,7 @@ impl Engine {
     fn sample<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,
+        num_invalid: u32,
         stale: bool,
         source: &mut S,
         tokens: &mut Vec<u32>,
@@ -177,18 +175,12 @@ impl Engine {
         let request = &mut self.requests[entry.request];
         let already = request.num_output_tokens();
         if request.max_tokens == 0 {
-            let finish = Some(FinishReason::Length);
-            return Sampled { num_tokens: 0, num_kept_tokens: 0, num_invalid_drafts: 0, finish };
+            return Sampled { num_tokens: 0, num_kept_tokens: 0, finish: Some(FinishReason::Length) };
         }
         let mut num_tokens = 1;
-        let mut num_invalid_drafts = 0;
         if entry.num_draft_tokens > 0 {
-            let drafts = u32::from(entry.num_draft_tokens);
-            if entry.checks_drafts {
-                num_invalid_drafts = drafts - source.valid_drafts(entry.tag, drafts).min(drafts);
-            }
             let stats = &mut self.stats.spec_decode;
-            num_tokens += Self::verify_drafts(request, entry, num_invalid_drafts, stale, source, stats);
+            num_tokens += Self::verify_drafts(request, entry, num_invalid, stale, source, stats);
         } else if most_extra > 0 {
             let most = most_extra.min(request.max_tokens - already - 1);
             let extra = if most == 0 { 0 } else { source.extra_tokens(request.tag, most).min(most) };
@@ -210,7 +202,7 @@ impl Engine {
             request.prefill_target_tokens += num_kept_tokens;
             self.prefills.add(num_kept_tokens);
         }
-        Sampled { num_tokens, num_kept_tokens, num_invalid_drafts, finish }
+        Sampled { num_tokens, num_kept_tokens, finish }
     }
 
     /// Asks how many drafts are accepted and takes the others back.
@@ -245,19 +237,6 @@ impl Engine {
         let proposed = source.proposed_drafts(entry.tag, most).min(most);
         self.requests[entry.request].num_draft_tokens = proposed as u16;
         proposed
-    }
-
-    /// Proposed drafts from the first one on that does not fit the grammar are forgotten; gives their number.
-    #[cold]
-    fn drop_invalid_drafts<S: TokenSource + ?Sized>(
-        &mut self,
-        entry: &ScheduledRequest,
-        proposed: u32,
-        source: &mut S,
-    ) -> u32 {
-        let valid = source.valid_drafts(entry.tag, proposed).min(proposed);
-        self.requests[entry.request].num_draft_tokens = valid as u16;
-        proposed - valid
     }
 
     /// Resolves placeholders and commits blocks that the new tokens complete.

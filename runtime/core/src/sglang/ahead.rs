@@ -75,7 +75,6 @@ impl SglangEngine {
                 num_tokens: passes,
                 num_sampled_tokens: passes as u16,
                 num_draft_tokens: 0,
-                num_invalid_drafts: 0,
                 finish: None,
             });
         }

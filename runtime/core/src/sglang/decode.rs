@@ -29,7 +29,6 @@ impl SglangEngine {
                 is_prefill: false,
                 samples: true,
                 num_draft_tokens: 0,
-                checks_drafts: false,
                 blocks: 0..0,
             };
             Self::enter(plan, entry, true);

@@ -194,7 +194,6 @@ impl SglangEngine {
             is_prefill: true,
             samples: from + tokens == request.num_tokens,
             num_draft_tokens: 0,
-            checks_drafts: false,
             blocks: 0..0,
         }
     }

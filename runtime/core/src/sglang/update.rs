@@ -106,7 +106,6 @@ impl SglangEngine {
             num_tokens: 1,
             num_sampled_tokens: 1,
             num_draft_tokens: 0,
-            num_invalid_drafts: 0,
             finish: None,
         });
         true
@@ -162,7 +161,6 @@ impl SglangEngine {
             num_tokens,
             num_sampled_tokens: num_sampled_tokens as u16,
             num_draft_tokens: 0,
-            num_invalid_drafts: 0,
             finish,
         });
         finish.is_some()

@@ -108,7 +108,6 @@ impl TickEngine {
             is_prefill: true,
             samples,
             num_draft_tokens: 0,
-            checks_drafts: false,
             blocks: 0..0,
         }
     }
@@ -125,7 +124,6 @@ impl TickEngine {
             is_prefill: false,
             samples: true,
             num_draft_tokens: 0,
-            checks_drafts: false,
             blocks: 0..0,
         }
     }

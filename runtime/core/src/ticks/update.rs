@@ -60,7 +60,6 @@ impl TickEngine {
             num_tokens,
             num_sampled_tokens: num_tokens as u16,
             num_draft_tokens: 0,
-            num_invalid_drafts: 0,
             finish,
         });
     }

@@ -76,7 +76,6 @@ impl Engine {
                 num_tokens: 1 + extra,
                 num_sampled_tokens: (1 + extra) as u16,
                 num_draft_tokens: 0,
-                num_invalid_drafts: 0,
                 finish: None,
             });
         }

@@ -126,7 +126,6 @@ impl Engine {
                 num_tokens: steps,
                 num_sampled_tokens: steps as u16,
                 num_draft_tokens: 0,
-                num_invalid_drafts: 0,
                 finish: None,
             });
         }

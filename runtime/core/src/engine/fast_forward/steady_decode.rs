@@ -461,7 +461,6 @@ fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
         is_prefill: false,
         samples: true,
         num_draft_tokens: 0,
-        checks_drafts: false,
         blocks: 0..0,
     }
 }

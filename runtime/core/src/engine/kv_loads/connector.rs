@@ -327,7 +327,6 @@ impl Engine {
                 num_tokens: 0,
                 num_sampled_tokens: 1,
                 num_draft_tokens: 0,
-                num_invalid_drafts: 0,
                 finish,
             });
         }
