@@ -102,7 +102,7 @@ def cell(lines, who, metric):
 
 
 def totals(everything):
-    """Sets of rows by name: all, and what is told apart."""
+    """Sets of rows by name: all of them, and parts with totals of their own."""
     dense = [line for line in everything if is_dense(line["group"][0])]
     sparse = [line for line in everything if not is_dense(line["group"][0])]
     sound = lambda lines: [line for line in lines if not line["row"]["doubtful"]]
@@ -136,7 +136,7 @@ def print_table(everything, fitted):
 
 
 def print_goals(everything):
-    """A Markdown table of what is wanted and what was reached."""
+    """A Markdown table of the goals beside the results."""
     sums = totals(everything)
     print("\n| rows | metric | goal | vcr | without doubtful rows | package |\n|---|---|---|---|---|---|")
     for (rows, metric), goal in GOALS.items():

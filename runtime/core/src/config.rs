@@ -286,7 +286,7 @@ impl EngineConfig {
         self.watermark_blocks
     }
 
-    /// Whether requests may have structured outputs: not where Dynamo's mocker has queues of its own.
+    /// Whether requests may have structured outputs. The queues of Dynamo's mocker know none.
     #[must_use]
     pub fn simulates_structured_outputs(&self) -> bool {
         !self.quirks().reserves_between_steps() && !self.host_rules().sleeps_until_transfers()

@@ -108,7 +108,7 @@ fn check_moving(target: &Target, run: &RunConfig, parts: &[String]) -> Result<()
     check_plane(run)
 }
 
-/// Refuses structured outputs whose grammars take a time that a server is not told.
+/// Refuses structured outputs: no request can tell a server how long its grammar takes to compile.
 fn check_grammars(target: &Target, run: &RunConfig) -> Result<(), TargetError> {
     let lacking = vcr_cluster::structured_outputs(run);
     if lacking.is_empty() {
