@@ -179,3 +179,37 @@ proptest! {
         agrees_with_a_plain_one(blocks, actions)?;
     }
 }
+
+/// What was cached while few blocks had been taken is found when many have: the first block under each hash. Hashes come
+/// more than once, and many share their lower bits.
+#[test]
+fn a_pool_that_fills_up_keeps_what_it_has_cached() {
+    const BLOCKS: u32 = 300_000;
+    let mut pool = KvPool::new(BLOCKS, true);
+    let hash_of = |block: BlockId| {
+        let content = u64::from(block) % 90_001;
+        (content << 44 | content.wrapping_mul(0x9e37_79b9) % 150_000) + 1
+    };
+    let mut first = BTreeMap::new();
+    let mut table = Vec::new();
+    for taken in [1, 65_000, 535, 1, 1, 65_533, 2, 100_000, 68_926] {
+        let from = table.len();
+        pool.allocate(taken, &mut table);
+        let hashes: Vec<u64> = table[from..].iter().map(|&block| hash_of(block)).collect();
+        for (&block, &hash) in table[from..].iter().zip(&hashes) {
+            first.entry(hash).or_insert(block);
+        }
+        pool.store(0, None, &table[from..], &hashes, &[]);
+        pool.assert_consistent();
+        for (&hash, &block) in &first {
+            let mut hit = Vec::new();
+            pool.lookup(&[hash], &mut hit);
+            assert_eq!(hit, [block], "hash {hash:x} after {} blocks", table.len());
+        }
+    }
+    assert_eq!(pool.num_free(), 0);
+    pool.release(&table);
+    assert!(pool.reset_cache());
+    assert_eq!(pool.cached_prefix_blocks(&[hash_of(1)]), 0);
+    pool.assert_consistent();
+}

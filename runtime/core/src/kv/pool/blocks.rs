@@ -52,10 +52,13 @@ pub(super) struct Blocks<L> {
     /// Free blocks that were cached when they were released, in that order.
     queue: FreeQueue<L>,
     /// The cache map: of each bucket of hashes the block that was cached last, and
-    /// after the buckets, of each block the one of its bucket that was cached before it.
+    /// after all buckets that there may be, of each block the one of its bucket that was cached before it.
     links: Vec<L>,
-    /// A power of two; none without a cache map.
+    /// Buckets in use, a power of two; none without a cache map. They grow with the blocks that were ever taken, so that
+    /// the cache map of a large pool is as near to the CPU as its use allows.
     num_buckets: usize,
+    /// Buckets once every block was taken: the index of the null block's link.
+    first_link: usize,
     /// Whether blocks are queued that were never cached.
     queues_all: bool,
 }
@@ -65,8 +68,8 @@ impl<L: Link> Blocks<L> {
     pub(super) fn new(num_blocks: u32, caching: bool, has_queue: bool) -> Self {
         let mut blocks = Vec::with_capacity(num_blocks as usize);
         blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
-        let num_buckets = if caching { num_buckets(num_blocks - 1) } else { 0 };
-        let num_links = if caching { num_buckets + num_blocks as usize } else { 0 };
+        let first_link = if caching { most_buckets(num_blocks - 1) } else { 0 };
+        let num_links = if caching { first_link + num_blocks as usize } else { 0 };
         Self {
             blocks,
             hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
@@ -75,7 +78,8 @@ impl<L: Link> Blocks<L> {
             // What was never cached is rarely queued.
             queue: FreeQueue::new(if has_queue { num_blocks } else { 0 }),
             links: vec![L::NULL; num_links],
-            num_buckets,
+            num_buckets: first_link.min(FIRST_BUCKETS),
+            first_link,
             queues_all: has_queue && !caching,
         }
     }
@@ -117,9 +121,35 @@ impl<L: Link> Blocks<L> {
         let first = self.blocks.len();
         let fresh = left.min(self.num_blocks as usize - first);
         self.blocks.resize(first + fresh, Block::TAKEN);
+        if self.blocks.len() > self.num_buckets && self.num_buckets < self.first_link {
+            self.split_buckets();
+        }
         table.extend(first as BlockId..(first + fresh) as BlockId);
         if left > fresh {
             self.evict(left - fresh, table, removed);
+        }
+    }
+
+    /// Doubles the buckets until there are as many as blocks. Those of a bucket stay in their order.
+    #[cold]
+    fn split_buckets(&mut self) {
+        while self.num_buckets < self.first_link && self.num_buckets < self.blocks.len() {
+            let before = self.num_buckets;
+            self.num_buckets *= 2;
+            for bucket in 0..before {
+                let mut ends = [bucket, bucket + before];
+                let mut next = self.links[bucket];
+                while next != L::NULL {
+                    let id = next.number() as usize;
+                    let upper = bucket_of(self.hashes[id], self.num_buckets) != bucket;
+                    let end = &mut ends[usize::from(upper)];
+                    self.links[*end] = next;
+                    self.blocks[id].linked_from = *end as u32;
+                    *end = self.first_link + id;
+                    next = self.links[*end];
+                }
+                ends.map(|end| self.links[end] = L::NULL);
+            }
         }
     }
 
@@ -128,7 +158,7 @@ impl<L: Link> Blocks<L> {
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockId, &BlockHash)) {
         let first = table.len();
         self.queue.take(count, table);
-        let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
+        let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.first_link);
         for &id in &table[first..] {
             let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
             // Not where the cache was reset after its release.
@@ -144,10 +174,10 @@ impl<L: Link> Blocks<L> {
 
     /// Puts blocks that a request holds into the cache map, each under its hash.
     pub(super) fn insert(&mut self, ids: &[BlockId], hashes: &[BlockHash]) {
-        let first_link = self.num_buckets;
+        let (num_buckets, first_link) = (self.num_buckets, self.first_link);
         let (blocks, links, own_hashes) = (&mut self.blocks[..], &mut self.links[..], &mut self.hashes[..]);
         for (&id, &hash) in ids.iter().zip(hashes) {
-            let bucket = bucket_of(hash, first_link);
+            let bucket = bucket_of(hash, num_buckets);
             let own_link = first_link + id as usize;
             let after = std::mem::replace(&mut links[bucket], L::of(id));
             links[own_link] = after;
@@ -161,7 +191,7 @@ impl<L: Link> Blocks<L> {
     /// Takes a block out of the cache map.
     pub(super) fn forget(&mut self, id: BlockId) {
         let from = std::mem::replace(&mut self.blocks[id as usize].linked_from, UNCACHED);
-        let after = self.links[self.num_buckets + id as usize];
+        let after = self.links[self.first_link + id as usize];
         self.links[from as usize] = after;
         self.blocks[after.number() as usize].linked_from = from;
     }
@@ -198,7 +228,7 @@ impl<L: Link> Blocks<L> {
 
     /// Empties the cache map.
     pub(super) fn forget_hashes(&mut self) {
-        self.links.fill(L::NULL);
+        self.links[..self.num_buckets].fill(L::NULL);
         self.blocks.iter_mut().for_each(|block| block.linked_from = UNCACHED);
     }
 
@@ -239,7 +269,7 @@ impl<L: Link> Blocks<L> {
     #[inline]
     fn in_bucket(&self, bucket: usize) -> impl Iterator<Item = BlockId> + '_ {
         let block_at = |link: usize| Some(self.links[link]).filter(|&link| link != L::NULL).map(L::number);
-        std::iter::successors(block_at(bucket), move |&id| block_at(self.num_buckets + id as usize))
+        std::iter::successors(block_at(bucket), move |&id| block_at(self.first_link + id as usize))
     }
 
     /// Sum over all blocks of references held.
@@ -273,7 +303,7 @@ impl<L: Link> Blocks<L> {
                 );
                 assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
                 mapped += 1;
-                linked_from = self.num_buckets + id as usize;
+                linked_from = self.first_link + id as usize;
             }
         }
         assert_eq!(mapped, cached, "a cached block is missing from the cache map");
@@ -292,12 +322,14 @@ fn released_too_often(id: BlockId) -> ! {
     panic!("block {id} released more often than taken")
 }
 
+/// As many buckets fit into the CPU's second cache.
+const FIRST_BUCKETS: usize = 1 << 16;
+
 /// At most one cached block per bucket on average, and fewer where the buckets fit
 /// into the CPU's second cache all the same.
-fn num_buckets(num_blocks: u32) -> usize {
-    const MAX_SPARSE_BUCKETS: usize = 1 << 16;
+fn most_buckets(num_blocks: u32) -> usize {
     let enough = (num_blocks as usize).next_power_of_two();
-    enough.max((2 * enough).min(MAX_SPARSE_BUCKETS))
+    enough.max((2 * enough).min(FIRST_BUCKETS))
 }
 
 /// Whether the numbers of this many blocks fit into narrow links.
