@@ -2,7 +2,8 @@
 //!
 //! * `decode_step`: one step of 256 running requests that all decode, with
 //!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
-//!   blocks and 30,000 requests waiting for a running slot.
+//!   blocks and 30,000 requests waiting for a running slot. A step takes 16 blocks on average in all of
+//!   them, and none finds the memory of its blocks in the CPU's caches.
 //! * `decode_step_with_groups`: the same of one to three KV-cache groups, with 100,000 blocks.
 //! * `decode_step_with_images`: the same with 40,000 blocks, of requests whose prompts had an image: the encoder and its
 //!   cache are idle.
@@ -12,6 +13,8 @@
 //! Prefix caching is on, blocks hold 16 tokens, prompts 512 (4 where there are
 //! only 1,000 blocks). Reported per second: output tokens.
 
+use std::hint::black_box;
+
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use vcr_core::latency::DecodeSteps;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvCacheGroup, Prompt, RequestSpec, TokenSource};
@@ -20,10 +23,14 @@ const RUNNING: u64 = 256;
 /// Steps that are measured together: many, so that it does not show what the
 /// set-up has left in the CPU's caches.
 const STEPS: usize = 480;
-/// The same where the pool is too small for long outputs.
-const FEW_STEPS: usize = 24;
+/// The same where the pool is too small for long outputs: two blocks of every request, as many a step as elsewhere.
+const FEW_STEPS: usize = 32;
 /// Steps before that, for one block of every request.
 const WARM_UP_STEPS: usize = 18;
+/// The same where outputs are short: the first block is not full yet.
+const FEW_WARM_UP_STEPS: usize = 10;
+/// More than fits into the CPU's caches.
+const CACHES_BYTES: usize = 64 << 20;
 /// Fast-forwards that are measured together.
 const FAST_FORWARDS: usize = 8;
 
@@ -64,11 +71,17 @@ fn decoding_engine(num_gpu_blocks: u32, kv_cache_groups: Vec<KvCacheGroup>, wait
     let engine = Engine::new(config.expect("a valid configuration"));
     let prompt_tokens = if num_gpu_blocks < 10_000 { 4 } else { 512 };
     let requests = (0..RUNNING).map(|tag| request(tag, prompt_tokens));
-    warmed_up(engine, requests, waiting)
+    let warm_up_steps = if prompt_tokens < 16 { FEW_WARM_UP_STEPS } else { WARM_UP_STEPS };
+    warmed_up(engine, requests, waiting, warm_up_steps)
 }
 
 /// The engine once it decodes these requests, with others that wait.
-fn warmed_up(mut engine: Engine, requests: impl Iterator<Item = RequestSpec>, waiting: u64) -> Engine {
+fn warmed_up(
+    mut engine: Engine,
+    requests: impl Iterator<Item = RequestSpec>,
+    waiting: u64,
+    warm_up_steps: usize,
+) -> Engine {
     for request in requests {
         engine.submit(request).expect("it fits");
     }
@@ -79,7 +92,9 @@ fn warmed_up(mut engine: Engine, requests: impl Iterator<Item = RequestSpec>, wa
     for tag in 0..waiting {
         engine.submit(request(RUNNING + tag, 512)).expect("it fits");
     }
-    for _ in 0..WARM_UP_STEPS {
+    // A long queue leaves nothing else in the caches, and the round before leaves there what this one takes.
+    black_box(vec![1u8; CACHES_BYTES]);
+    for _ in 0..warm_up_steps {
         engine.schedule();
         engine.update(&mut Counting);
     }
@@ -122,7 +137,7 @@ fn decode_step(criterion: &mut Criterion) {
         let setup = || {
             let input = EngineConfigInput { num_gpu_blocks: 40_000, ..EngineConfigInput::default() };
             let engine = Engine::new(EngineConfig::new(input).expect("a valid configuration"));
-            warmed_up(engine, (0..RUNNING).map(request_with_image), 0)
+            warmed_up(engine, (0..RUNNING).map(request_with_image), 0, WARM_UP_STEPS)
         };
         bencher.iter_batched(setup, |engine| step(engine, STEPS), BatchSize::PerIteration);
     });
