@@ -87,6 +87,9 @@ fn groups_and_blocks_are_those_of_vllm() {
         if !engine_groups.is_empty() {
             assert!(engine_groups.iter().map(|group| group.has_drafter).eq(wanted), "{at}");
         }
+        // Up to 0.30 vLLM looks for them in DeepSeek V4 alone.
+        assert!(plan.engine_groups(SchedulerRules::V0_30).iter().all(|group| !group.has_drafter), "{at}");
+        assert_eq!(plan.engine_groups(SchedulerRules::V0_31), engine_groups, "{at}");
         for pool in case["pools"].as_array().expect("a list") {
             let bytes = number(&pool["bytes"]);
             match (plan.blocks_in(bytes), pool["blocks"].as_u64()) {

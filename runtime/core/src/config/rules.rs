@@ -49,11 +49,17 @@ impl SchedulerRules {
         self.minor <= 31
     }
 
-    /// Whether vLLM finds the groups of layers that have those of any drafter; before, those of modules for multi-token
-    /// prediction alone.
+    /// Whether vLLM finds the groups of layers that have those of any drafter.
     #[must_use]
     pub fn finds_groups_of_drafters(self) -> bool {
         self.minor >= 33
+    }
+
+    /// Whether vLLM finds the groups of layers that have those of modules for multi-token prediction; up to 0.30 it does
+    /// so for DeepSeek V4 alone.
+    #[must_use]
+    pub fn finds_groups_of_modules(self) -> bool {
+        self.minor >= 31
     }
 
     /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A

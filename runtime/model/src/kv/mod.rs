@@ -242,12 +242,12 @@ impl KvPlan {
         Ok(u32::try_from(bytes / bytes_per_block).unwrap_or(u32::MAX))
     }
 
-    /// The groups as an engine of this release takes them; none for one group of full attention. Up to 0.32 vLLM finds
-    /// the group of modules for multi-token prediction alone.
+    /// The groups as an engine of this release takes them; none for one group of full attention. Releases differ in the
+    /// drafters whose groups they find (`_annotate_eagle_groups`); where they find none, a drafter touches all groups.
     #[must_use]
     pub fn engine_groups(&self, rules: SchedulerRules) -> Vec<KvCacheGroup> {
         let is_found = match self.method {
-            Some(DraftMethod::Mtp) => true,
+            Some(DraftMethod::Mtp) => rules.finds_groups_of_modules(),
             Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
             Some(DraftMethod::DraftModel) | None => false,
         };
