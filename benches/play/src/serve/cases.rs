@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::connection::{Connection, Shape, post};
 use super::drive::{Clients, errors, quantile_ms};
 use super::server::Served;
-use super::{Bench, MIB, words};
+use super::{Bench, MIB, bare, words};
 use crate::Failure;
 use crate::paced::{Pace, own_gap_errors};
 use crate::report::{Sheet, median};
@@ -93,14 +93,14 @@ impl Streams {
         words(&options)
     }
 
-    /// The gaps that clients see, in order of size.
-    pub(crate) fn gaps(self, served: &Served, bench: &Bench) -> Result<Vec<u64>, Failure> {
-        let mut clients = Clients::open(served.port, self.count as usize, &bench.model, bench.seed)?;
+    /// The gaps that clients of the server at `port` see, in order of size.
+    pub(crate) fn gaps(self, port: u16, bench: &Bench) -> Result<Vec<u64>, Failure> {
+        let mut clients = Clients::open(port, self.count as usize, &bench.model, bench.seed)?;
         Ok(clients.paced(self.shape(), &mut || Ok(()))?.gaps())
     }
 }
 
-/// Errors of gaps that clients see, beside the engine's own.
+/// Errors of gaps that clients see, beside the engine's own and those of a bare writer.
 pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Result<Sheet, Failure> {
     let Streams { count, interval_ns, duration_ns } = streams;
     let interval_ms = interval_ns as f64 / 1e6;
@@ -108,12 +108,16 @@ pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Re
         Sheet::new(format!("{count} streams, a token every {interval_ms} ms, {} s", duration_ns as f64 / 1e9));
     let pace = Pace { streams: count, interval_ns, duration_ns, p99_ms: None, drift_ms: None };
     let p99 = |gaps: Vec<u64>| quantile_ms(&errors(&gaps, interval_ns), 0.99);
-    let (mut own, mut chain, mut engine) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut own, mut chain, mut engine, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         engine.push(quantile_ms(&own_gap_errors(&bench.setup, pace)?, 0.99));
-        own.push(p99(streams.gaps(&bench.commands.server(&streams.options())?.ready()?, bench)?));
+        bare.push(p99(streams.gaps(bare::serve_once(streams)?, bench)?));
+        let served = bench.commands.server(&streams.options())?.ready()?;
+        own.push(p99(streams.gaps(served.port, bench)?));
+        drop(served);
         if let Some(served) = bench.commands.chain(&streams.options())? {
-            chain.push(p99(streams.gaps(&served.ready()?, bench)?));
+            let served = served.ready()?;
+            chain.push(p99(streams.gaps(served.port, bench)?));
         }
     }
     let (own, engine) = (median(own), median(engine));
@@ -121,7 +125,8 @@ pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Re
         .figure("gap error by the engine's clock, 99 %", engine, "ms")
         .figure("gap error by clients of vcr serve, 99 %", own, "ms")
         .figure("more than the engine's own", own - engine, "ms")
-        .at_most(Some(at_most_more_ms));
+        .at_most(Some(at_most_more_ms))
+        .figure("gap error by clients of a bare writer, 99 %", median(bare), "ms");
     if !chain.is_empty() {
         sheet.figure("gap error by clients of frontend and vcr play, 99 %", median(chain), "ms");
     }

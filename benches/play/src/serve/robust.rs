@@ -47,12 +47,12 @@ fn beside(
     let served = served(bench, max_model_len)?;
     // Buffers of the streams count as idle.
     let warm = Streams { duration_ns: 100_000_000, ..BESIDE };
-    warm.gaps(&served, bench)?;
+    warm.gaps(served.port, bench)?;
     let idle = served.memory()?.peak;
     let is_over = AtomicBool::new(false);
     let gaps = std::thread::scope(|scope| {
         let streams = scope.spawn(|| {
-            let gaps = BESIDE.gaps(&served, bench).map_err(|error| error.to_string());
+            let gaps = BESIDE.gaps(served.port, bench).map_err(|error| error.to_string());
             is_over.store(true, Ordering::Relaxed);
             gaps
         });

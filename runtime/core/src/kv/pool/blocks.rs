@@ -148,7 +148,7 @@ impl<L: Link> Blocks<L> {
                     *end = self.first_link + id;
                     next = self.links[*end];
                 }
-                ends.map(|end| self.links[end] = L::NULL);
+                ends.into_iter().for_each(|end| self.links[end] = L::NULL);
             }
         }
     }

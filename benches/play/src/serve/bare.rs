@@ -1,0 +1,83 @@
+//! A server that does nothing but write: the least error of gaps that this machine allows.
+//!
+//! Each thread of as many as there are cores has a share of the connections and writes the next event to
+//! each of them, one after the other, at the instant at which it is due.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::cases::Streams;
+use crate::Failure;
+
+/// Bytes of an event of `vcr serve` for one token.
+const EVENT_BYTES: usize = 230;
+/// From the last request to the first event.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// Opens a port and serves `streams` there once, from another thread. The answers are as those of a server
+/// to [`Clients`](super::Clients).
+pub(crate) fn serve_once(streams: Streams) -> Result<u16, Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    thread::spawn(move || {
+        // Clients that wait for the rest say so.
+        if let Err(error) = accept_and_write(&listener, streams) {
+            eprintln!("the bare writer has stopped: {error}");
+        }
+    });
+    Ok(port)
+}
+
+fn accept_and_write(listener: &TcpListener, streams: Streams) -> Result<(), Failure> {
+    let mut connections = Vec::new();
+    for _ in 0..streams.count {
+        let (connection, _) = listener.accept()?;
+        connection.set_nodelay(true)?;
+        connections.push(connection);
+    }
+    for connection in &mut connections {
+        read_request(connection)?;
+    }
+    let begin = Instant::now() + HEAD_START;
+    let threads = thread::available_parallelism()?.get();
+    let share = connections.len().div_ceil(threads);
+    thread::scope(|scope| {
+        let writers: Vec<_> =
+            connections.chunks_mut(share).map(|share| scope.spawn(move || write_all(share, streams, begin))).collect();
+        writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
+    })?;
+    // They are closed by their clients.
+    for connection in &mut connections {
+        io::copy(connection, &mut io::sink())?;
+    }
+    Ok(())
+}
+
+/// Reads until the end of the JSON body.
+fn read_request(connection: &mut TcpStream) -> Result<(), Failure> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 4096];
+    while !request.ends_with(b"}}") {
+        match connection.read(&mut buffer)? {
+            0 => return Err("a client has closed its connection".into()),
+            count => request.extend_from_slice(&buffer[..count]),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(connections: &mut [TcpStream], streams: Streams, begin: Instant) -> io::Result<()> {
+    let tokens = streams.shape().output_tokens;
+    let event = format!("data: {}\n\n", "-".repeat(EVENT_BYTES - 8));
+    let first = format!("HTTP/1.1 200 OK\r\n\r\n{event}");
+    for step in 0..tokens {
+        let due = begin + Duration::from_nanos(streams.interval_ns) * step;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let bytes = if step == 0 { &first } else { &event };
+        connections.iter_mut().try_for_each(|connection| connection.write_all(bytes.as_bytes()))?;
+    }
+    let end = format!("data: \"completion_tokens\":{tokens}\r\n0\r\n\r\n");
+    connections.iter_mut().try_for_each(|connection| connection.write_all(end.as_bytes()))
+}
