@@ -4,12 +4,17 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Tasks that a thread has taken over and runs before it looks for others' wake-ups again, at
 /// most; more than it takes over at once.
 const IN_TURN: u32 = 1024;
+
+/// Time for which a thread waits for the next large request. Memory that others return to one that waits is not free
+/// until it asks for more or ends.
+const KEEP_ALIVE: Duration = Duration::from_millis(10);
 
 /// Threads that serve connections, until this value is dropped.
 #[derive(Debug)]
@@ -57,7 +62,7 @@ fn start_one() -> io::Result<Runtime> {
     builder.worker_threads(1).thread_name("server").on_thread_start(vcr_live::shorten_time_slice);
     // Tasks run in the order in which the engine wakes them: one that is taken out of turn has a
     // token early, and its next one late.
-    builder.global_queue_interval(IN_TURN);
+    builder.global_queue_interval(IN_TURN).thread_keep_alive(KEEP_ALIVE);
     builder.enable_all().build()
 }
 
