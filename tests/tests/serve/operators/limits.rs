@@ -129,6 +129,21 @@ fn large_bodies_are_copied_few_times() {
     }
 }
 
+/// What a large body took is free for the next one, whichever thread has it.
+#[test]
+fn large_bodies_one_after_the_other_take_the_memory_of_few() {
+    const BODIES: usize = 60;
+    let serve = Serve::start(&[]);
+    assert_serves(&serve);
+    let before = serve.peak_memory_bytes();
+    let body = format!(r#"{{"prompt":[{}1],"max_tokens":1}}"#, "1,".repeat(2 << 20));
+    for _ in 0..BODIES {
+        assert_eq!(serve.post_text("/v1/completions", &body).status, 400);
+    }
+    let more = (serve.peak_memory_bytes() - before) as f64 / MIB;
+    assert!(more < 240.0, "{BODIES} bodies of 4 MiB took {more} MiB");
+}
+
 /// Large bodies share their memory: one for which there is no room is not read, and neither
 /// short ones nor those that come later are kept from being served.
 #[test]
