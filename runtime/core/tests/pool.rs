@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// What was cached while few blocks had been taken is found when many have: the first block under each hash. Hashes come
+/// Blocks that were cached while few had been taken are found when many have: the first one under each hash. Hashes come
 /// more than once, and many share their lower bits.
 #[test]
 fn a_pool_that_fills_up_keeps_what_it_has_cached() {

@@ -8,7 +8,6 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::cases::Streams;
 use crate::Failure;
 
 /// Bytes of an event of `vcr serve` for one token.
@@ -16,9 +15,17 @@ const EVENT_BYTES: usize = 230;
 /// From the last request to the first event.
 const HEAD_START: Duration = Duration::from_millis(100);
 
+/// Streams to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) count: u64,
+    pub(crate) interval_ns: u64,
+    pub(crate) tokens: u32,
+}
+
 /// Opens a port and serves `streams` there once, from another thread. The answers are as those of a server
 /// to [`Clients`](super::Clients).
-pub(crate) fn serve_once(streams: Streams) -> Result<u16, Failure> {
+pub(crate) fn serve_once(streams: Written) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
@@ -30,7 +37,7 @@ pub(crate) fn serve_once(streams: Streams) -> Result<u16, Failure> {
     Ok(port)
 }
 
-fn accept_and_write(listener: &TcpListener, streams: Streams) -> Result<(), Failure> {
+fn accept_and_write(listener: &TcpListener, streams: Written) -> Result<(), Failure> {
     let mut connections = Vec::new();
     for _ in 0..streams.count {
         let (connection, _) = listener.accept()?;
@@ -68,12 +75,12 @@ fn read_request(connection: &mut TcpStream) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_all(connections: &mut [TcpStream], streams: Streams, begin: Instant) -> io::Result<()> {
-    let tokens = streams.shape().output_tokens;
+fn write_all(connections: &mut [TcpStream], streams: Written, begin: Instant) -> io::Result<()> {
+    let Written { interval_ns, tokens, .. } = streams;
     let event = format!("data: {}\n\n", "-".repeat(EVENT_BYTES - 8));
     let first = format!("HTTP/1.1 200 OK\r\n\r\n{event}");
     for step in 0..tokens {
-        let due = begin + Duration::from_nanos(streams.interval_ns) * step;
+        let due = begin + Duration::from_nanos(interval_ns) * step;
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let bytes = if step == 0 { &first } else { &event };
         connections.iter_mut().try_for_each(|connection| connection.write_all(bytes.as_bytes()))?;

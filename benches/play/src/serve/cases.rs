@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::bare::{self, Written};
 use super::connection::{Connection, Shape, post};
 use super::drive::{Clients, errors, quantile_ms};
 use super::server::Served;
-use super::{Bench, MIB, bare, words};
+use super::{Bench, MIB, words};
 use crate::Failure;
 use crate::paced::{Pace, own_gap_errors};
 use crate::report::{Sheet, median};
@@ -111,7 +112,8 @@ pub(crate) fn paced(bench: &Bench, streams: Streams, at_most_more_ms: f64) -> Re
     let (mut own, mut chain, mut engine, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         engine.push(quantile_ms(&own_gap_errors(&bench.setup, pace)?, 0.99));
-        bare.push(p99(streams.gaps(bare::serve_once(streams)?, bench)?));
+        let written = Written { count, interval_ns, tokens: streams.shape().output_tokens };
+        bare.push(p99(streams.gaps(bare::serve_once(written)?, bench)?));
         let served = bench.commands.server(&streams.options())?.ready()?;
         own.push(p99(streams.gaps(served.port, bench)?));
         drop(served);

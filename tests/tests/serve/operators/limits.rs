@@ -129,7 +129,7 @@ fn large_bodies_are_copied_few_times() {
     }
 }
 
-/// What a large body took is free for the next one, whichever thread has it.
+/// Memory of a large body is free for the next one, whichever thread has it.
 #[test]
 fn large_bodies_one_after_the_other_take_the_memory_of_few() {
     const BODIES: usize = 60;
