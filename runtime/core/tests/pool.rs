@@ -188,7 +188,7 @@ fn a_pool_that_fills_up_keeps_what_it_has_cached() {
     let mut pool = KvPool::new(BLOCKS, true);
     let hash_of = |block: BlockId| {
         let content = u64::from(block) % 90_001;
-        (content << 44 | content.wrapping_mul(0x9e37_79b9) % 150_000) + 1
+        ((content << 44) | (content.wrapping_mul(0x9e37_79b9) % 150_000)) + 1
     };
     let mut first = BTreeMap::new();
     let mut table = Vec::new();
