@@ -156,7 +156,8 @@ impl<'a> Unpacked<'a> {
         while self.start.len() < most {
             // What follows the bytes that were looked at before.
             let looked_at = std::mem::take(&mut self.start);
-            let outcome = self.fill().map(<[u8]>::to_vec);
+            let left = most - looked_at.len();
+            let outcome = self.fill().map(|more| more[..more.len().min(left)].to_vec());
             self.start = looked_at;
             match outcome {
                 Ok(more) if more.is_empty() => break,

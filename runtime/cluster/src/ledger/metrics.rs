@@ -336,7 +336,7 @@ impl MetricSet {
             let mut joined = Samples::default();
             for ((summaries, kept), samples) in each.iter_mut().zip(&mut kept.sets).zip(own) {
                 if several {
-                    joined.append(&samples);
+                    joined.absorb(samples.clone());
                 }
                 let counted = CountedSamples::from(samples);
                 summaries.trends[trend] = counted.summary();
@@ -396,7 +396,7 @@ impl RunSamples {
             None => &self.sets[..],
         };
         let mut joined = Samples::default();
-        sets.iter().filter_map(|set| set.get(trend as usize)).for_each(|samples| joined.append(samples));
+        sets.iter().filter_map(|set| set.get(trend as usize)).for_each(|samples| joined.absorb(samples.clone()));
         joined
     }
 }

@@ -5,12 +5,14 @@
 //! No result depends on the order in which they came.
 
 mod moments;
+mod parts;
 mod selection;
 
 use serde::Serialize;
 use vcr_percentile::percentile_rank;
 
 pub use moments::Moments;
+use parts::Parts;
 use selection::Sizes;
 
 /// Values below this are counted and not listed: sizes of batches, gaps of 0.
@@ -28,9 +30,9 @@ pub struct Samples {
     /// Count of each small value.
     counts: Vec<u64>,
     /// Larger ones that came once, which most do where batches are small.
-    single: Vec<u32>,
+    single: Parts<u32>,
     /// Runs of larger ones: the value, and in the lowest bits how often.
-    packed: Vec<u64>,
+    packed: Parts<u64>,
     /// Runs of values, or lengths, that are too large for that.
     wide: Vec<(u64, u64)>,
 }
@@ -52,7 +54,7 @@ impl Samples {
     fn push_single(&mut self, value: u64) {
         match u32::try_from(value) {
             // It begins a run, if it is the same again.
-            Ok(narrow) if self.single.last() == Some(&narrow) => {
+            Ok(narrow) if self.single.last() == Some(narrow) => {
                 self.single.pop();
                 self.push_run(value, 2);
             }
@@ -104,20 +106,15 @@ impl Samples {
     }
 
     /// Adds those of `other`.
-    pub(crate) fn append(&mut self, other: &Self) {
+    pub(crate) fn absorb(&mut self, other: Self) {
         let most = self.counts.len().max(other.counts.len());
         self.counts.resize(most, 0);
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
-        self.single.extend_from_slice(&other.single);
-        self.packed.extend_from_slice(&other.packed);
-        self.wide.extend_from_slice(&other.wide);
-    }
-
-    /// Adds those of `other`, which are taken as they are where there are none.
-    pub(crate) fn absorb(&mut self, other: Self) {
-        if self.is_empty() { *self = other } else { self.append(&other) }
+        self.single.absorb(other.single);
+        self.packed.absorb(other.packed);
+        self.wide.extend(other.wide);
     }
 
     /// Gives the values, each with how often it came, in no order and a value perhaps
@@ -129,8 +126,8 @@ impl Samples {
                 give(value, times);
             }
         }
-        self.single.iter().for_each(|&value| give(value.into(), 1));
-        self.packed.iter().for_each(|run| give(run >> PACKED_COUNT_BITS, run & MAX_PACKED));
+        self.single.for_each(|value| give(value.into(), 1));
+        self.packed.for_each(|run| give(run >> PACKED_COUNT_BITS, run & MAX_PACKED));
         self.wide.iter().for_each(|&(value, times)| give(value, times));
     }
 }

@@ -95,6 +95,11 @@ impl Lane {
         })
     }
 
+    /// Makes room for the records of this many requests.
+    pub(super) fn reserve(&mut self, requests: u64) {
+        self.simulation.ledger.reserve(requests);
+    }
+
     /// Goes through all that happens before `until_ns`, the earliest instant at which a
     /// request may come; without one, to the end. What is due at `until_ns` is handled, but
     /// not its consequences: a request may come then, too. False if it was interrupted.

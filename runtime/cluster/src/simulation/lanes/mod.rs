@@ -112,7 +112,10 @@ fn simulate_and_count(
     let options =
         LaneOptions { keeps_step_digests: observer.wants_step_digests(), keeps_series: observer.wants_series() };
     let lanes = (0..pool.engines).map(|engine| Lane::new(run, pool, engine, options));
-    let Ok(lanes) = lanes.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    let Ok(mut lanes) = lanes.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    if let Some(requests) = arrivals.known() {
+        lanes.iter_mut().for_each(|lane| lane.reserve(requests.div_ceil(u64::from(pool.engines))));
+    }
     let mut watch = Watch::new(observer, &pool.name, arrivals.known(), work);
     if watch.wants_stop() {
         return Ok(None);
