@@ -49,6 +49,9 @@ const SECOND_TOKEN: usize = 14;
 const LAST_TOKEN: usize = 15;
 const TRANSFER_START: usize = 11;
 
+/// The words that are not expected to be as before: these follow one another.
+const RELATED: std::ops::Range<usize> = 8..21;
+
 /// By word, in the order of [`words_of`].
 const EXPECTED: [Expected; WORDS] = {
     use Expected::{As, AsBefore, NoneOrAbout};
@@ -66,6 +69,12 @@ const EXPECTED: [Expected; WORDS] = {
     expected[18] = NoneOrAbout(ARRIVAL);
     expected[19] = NoneOrAbout(ARRIVAL);
     expected[20] = NoneOrAbout(ARRIVAL);
+    let mut index = 0;
+    while index < WORDS {
+        let is_related = RELATED.start <= index && index < RELATED.end;
+        assert!(is_related != matches!(expected[index], AsBefore));
+        index += 1;
+    }
     expected
 };
 
@@ -305,30 +314,47 @@ fn write(into: &mut Vec<u8>, mut number: u128) {
     into.push(number as u8);
 }
 
+/// Takes the number off the beginning that [`write`] has written there.
+fn read(bytes: &mut &[u8]) -> u128 {
+    let mut take = || {
+        let (&byte, rest) = bytes.split_first().expect("numbers are whole");
+        *bytes = rest;
+        byte
+    };
+    let mut low_bits = 0;
+    for shift in (0..63).step_by(7) {
+        let byte = take();
+        low_bits |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return low_bits.into();
+        }
+    }
+    u128::from(take()) << 63 | u128::from(low_bits)
+}
+
+/// Reads a word that is not as expected.
+fn read_word(bytes: &mut &[u8], about: u64) -> Option<u64> {
+    // A difference of 65 bits is one more than that of 64.
+    read(bytes).checked_sub(1).map(|folded| about.wrapping_add(unfolded(folded as u64)))
+}
+
+/// Reads words that are not as before, one for each bit of `changed`.
+fn read_changed(bytes: &mut &[u8], words: &mut Words, mut changed: u64) {
+    while changed != 0 {
+        let index = changed.trailing_zeros() as usize;
+        words[index] = read_word(bytes, words[index].unwrap_or_default());
+        changed &= changed - 1;
+    }
+}
+
 /// Goes through packed records.
 struct Reader<'a> {
     packed: &'a PackedRecords,
     chunk: usize,
     at: usize,
     left: u64,
-    /// Those of the record before.
+    /// Those of the latest record.
     words: Words,
-}
-
-impl Reader<'_> {
-    fn number(&mut self) -> u128 {
-        let chunk = &self.packed.chunks[self.chunk];
-        let (mut number, mut shift) = (0, 0);
-        loop {
-            let byte = chunk[self.at];
-            self.at += 1;
-            number |= u128::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return number;
-            }
-            shift += 7;
-        }
-    }
 }
 
 impl Iterator for Reader<'_> {
@@ -339,21 +365,20 @@ impl Iterator for Reader<'_> {
         if self.at == self.packed.chunks[self.chunk].len() {
             (self.chunk, self.at) = (self.chunk + 1, 0);
         }
+        let (mask_bytes, mut bytes) = self.packed.chunks[self.chunk][self.at..].split_at(MASK_BYTES);
         let mut mask = [0; 8];
-        mask[..MASK_BYTES].copy_from_slice(&self.packed.chunks[self.chunk][self.at..self.at + MASK_BYTES]);
-        self.at += MASK_BYTES;
+        mask[..MASK_BYTES].copy_from_slice(mask_bytes);
         let mask = u64::from_le_bytes(mask);
-        let mut words = [None; WORDS];
-        for index in 0..WORDS {
-            let (expected, about) = expectation(index, &words, &self.words);
-            words[index] = match mask >> index & 1 {
-                0 => expected,
-                // A difference of 65 bits is one more than that of 64.
-                _ => self.number().checked_sub(1).map(|folded| about.wrapping_add(unfolded(folded as u64))),
-            };
+        // In place: most words are as before.
+        let words = &mut self.words;
+        read_changed(&mut bytes, words, mask & ((1 << RELATED.start) - 1));
+        for index in RELATED {
+            let (expected, about) = expectation(index, words, words);
+            words[index] = if mask >> index & 1 == 0 { expected } else { read_word(&mut bytes, about) };
         }
-        self.words = words;
-        Some(record_of(&words, &self.packed.outcomes))
+        read_changed(&mut bytes, words, mask >> RELATED.end << RELATED.end);
+        self.at = self.packed.chunks[self.chunk].len() - bytes.len();
+        Some(record_of(words, &self.packed.outcomes))
     }
 }
 
