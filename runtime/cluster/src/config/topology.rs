@@ -129,6 +129,12 @@ impl PoolRole {
         }
     }
 
+    /// Whether KV routers ask what its engines have cached. Decode engines get the KV of prompts from
+    /// elsewhere.
+    pub(crate) const fn has_asked_caches(self) -> bool {
+        !matches!(self, Self::Decode)
+    }
+
     /// The index of the pool in [`Topology::pools`].
     #[must_use]
     pub const fn index(self) -> usize {

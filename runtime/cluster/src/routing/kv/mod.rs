@@ -97,24 +97,23 @@ impl KvRouter {
             }
         }
         let classes = config.queue.as_ref().map_or(0, |queue| queue.classes().len());
+        let (predicted, reported) = match config.knowledge {
+            _ if !facts.role.has_asked_caches() => (0, 0),
+            KvKnowledge::Predicted { .. } => (facts.workers, 0),
+            KvKnowledge::Events { .. } if config.knowledge.is_late() => (0, facts.workers),
+            KvKnowledge::Events { .. } => (0, 0),
+        };
         let each = |_| Replica {
             books: Books::new(&config, facts.workers),
             queue: RouterQueue::new(classes),
             coming: VecDeque::new(),
-            guesses: match config.knowledge {
-                KvKnowledge::Predicted { .. } => (0..facts.workers).map(|_| GuessedIndex::default()).collect(),
-                KvKnowledge::Events { .. } => Vec::new(),
-            },
+            guesses: (0..predicted).map(|_| GuessedIndex::default()).collect(),
         };
         Self {
             replicas: (0..config.replicas.count).map(each).collect(),
             owners: Vec::new(),
             turn: 0,
-            events: if config.knowledge.is_late() {
-                (0..facts.workers).map(|_| EventIndex::default()).collect()
-            } else {
-                Vec::new()
-            },
+            events: (0..reported).map(|_| EventIndex::default()).collect(),
             ties: Stream::new(seed, "ties"),
             costs: Vec::new(),
             no_blocks: Chain::from([]),
@@ -124,16 +123,11 @@ impl KvRouter {
         }
     }
 
-    /// Whether it asks what is cached at all. Also without a credit, what is cached
-    /// is not booked as prompt tokens to compute.
-    fn minds_caches(&self) -> bool {
-        self.facts.role != PoolRole::Decode
-    }
-
     /// Whether candidates must include the engines' current cache hits.
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
-        self.minds_caches() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
+        // Also without a credit: what is cached is not booked as prompt tokens to compute.
+        self.facts.role.has_asked_caches() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
     /// Whether it looks for KV below the device, too.
@@ -257,14 +251,14 @@ impl KvRouter {
     }
 
     fn chain(&self, blocks: &[BlockHash]) -> Chain {
-        let guesses = matches!(self.config.knowledge, KvKnowledge::Predicted { .. });
+        let guesses = self.replicas.iter().any(|replica| !replica.guesses.is_empty());
         let needed = self.config.track_active_blocks || guesses;
         if needed { Chain::from(blocks) } else { self.no_blocks.clone() }
     }
 
     /// Fills in the known cache hits, unless the caller has.
     fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
-        if !self.minds_caches() {
+        if !self.facts.role.has_asked_caches() {
             return;
         }
         let sees_tiers = self.sees_tiers();
@@ -292,8 +286,10 @@ impl KvRouter {
     ) -> Candidate {
         let to = candidates[self.cheapest(owner, prompt_tokens, &chain, candidates)];
         let cached = self.cached_tokens(&to);
-        if let KvKnowledge::Predicted { ttl_ns } = self.config.knowledge {
-            self.replicas[owner].guesses[to.worker as usize].sent(now_ns.saturating_add(ttl_ns), &chain);
+        if let KvKnowledge::Predicted { ttl_ns } = self.config.knowledge
+            && let Some(guess) = self.replicas[owner].guesses.get_mut(to.worker as usize)
+        {
+            guess.sent(now_ns.saturating_add(ttl_ns), &chain);
         }
         let prefill_tokens = u64::from(prompt_tokens).saturating_sub(cached);
         self.book(owner, now_ns, Entry::Sent { request, worker: to.worker, prefill_tokens, chain });
