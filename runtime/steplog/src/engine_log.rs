@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use hashbrown::HashTable;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::{AdmissionStop, EncoderInput, ScheduledKind, ScheduledRequest, StepPlan, WindowFree};
@@ -51,7 +52,8 @@ use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, W
 /// ```
 #[derive(Debug, Default)]
 pub struct EngineLog {
-    numbers: HashMap<BlockHash, u64>,
+    /// Of each block hash its number. Hashes are mixed well enough to be used as they are.
+    numbers: HashTable<(BlockHash, u64)>,
     /// Names of requests that are not called by their tags.
     names: HashMap<u64, Id>,
     /// Ended since the latest schedule.
@@ -254,7 +256,8 @@ impl EngineLog {
 
     fn number(&mut self, hash: BlockHash) -> u64 {
         let next = self.numbers.len() as u64;
-        *self.numbers.entry(hash).or_insert(next)
+        let entry = self.numbers.entry(hash, |(known, _)| *known == hash, |(known, _)| *known);
+        entry.or_insert((hash, next)).get().1
     }
 
     /// Nothing happened in the iterations before this one; false if there is a
