@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{IslBucket, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig};
+use crate::config::{IslBucket, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RouterConfig};
 use crate::routing::PoolRouter;
 use vcr_core::KvTier;
 use vcr_core::hash::ChainHasher;
@@ -227,6 +227,23 @@ fn a_decode_router_counts_every_block_and_no_prompt_tokens() {
     assert_eq!(account.prefill_tokens, 0);
     // Equal prompts are two requests there, so the second goes to the other worker.
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[4, 4]), Some(1 - first));
+}
+
+/// What it never looks up, it does not keep either.
+#[test]
+fn a_decode_router_keeps_no_view_of_the_caches() {
+    let late = KvKnowledge::Events { lag_ns: 10, at_step_end: true };
+    for (knowledge, views) in [(late, (3, 0)), (KvKnowledge::Predicted { ttl_ns: 100 }, (0, 3))] {
+        for role in [PoolRole::Aggregated, PoolRole::Prefill, PoolRole::Decode] {
+            let config = KvRouterConfig { knowledge, ..KvRouterConfig::default() };
+            let workers_report = RouterConfig::Kv(config.clone()).needs_kv_events(role);
+            let mut router = KvRouter::new(config, facts(3, role), 7);
+            let kept = (router.events.len(), router.replicas[0].guesses.len());
+            assert_eq!(kept, if role == PoolRole::Decode { (0, 0) } else { views }, "{role:?}");
+            assert_eq!((router.needs_events(), workers_report), (kept.0 > 0, kept.0 > 0), "{role:?}");
+            assert!(chosen(&mut router, &query(0, 0, &blocks(1, 4)), &[0, 0, 0]).is_some());
+        }
+    }
 }
 
 #[test]
