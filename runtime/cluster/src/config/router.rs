@@ -5,7 +5,6 @@ use std::fmt;
 use vcr_routing::AffinityConfig;
 
 use super::kv_router::KvRouterConfig;
-use super::topology::PoolRole;
 
 pub use vcr_core::factory::RouterFactory;
 
@@ -65,8 +64,8 @@ impl RouterConfig {
         matches!(self, Self::Kv(config) if config.queue.is_some())
     }
 
-    /// Whether it wants the KV events of the engines of a pool.
-    pub(crate) fn needs_kv_events(&self, role: PoolRole) -> bool {
-        role.has_asked_caches() && matches!(self, Self::Kv(config) if config.knowledge.is_late())
+    /// Whether it wants the engines' KV events, where their caches [are asked](super::PoolRole::has_asked_caches).
+    pub(crate) fn needs_kv_events(&self) -> bool {
+        matches!(self, Self::Kv(config) if config.knowledge.is_late())
     }
 }

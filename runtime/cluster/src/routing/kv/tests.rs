@@ -229,14 +229,14 @@ fn a_decode_router_counts_every_block_and_no_prompt_tokens() {
     assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[4, 4]), Some(1 - first));
 }
 
-/// What it never looks up, it does not keep either.
+/// Views that are never looked at would take the time of every event.
 #[test]
 fn a_decode_router_keeps_no_view_of_the_caches() {
     let late = KvKnowledge::Events { lag_ns: 10, at_step_end: true };
     for (knowledge, views) in [(late, (3, 0)), (KvKnowledge::Predicted { ttl_ns: 100 }, (0, 3))] {
         for role in [PoolRole::Aggregated, PoolRole::Prefill, PoolRole::Decode] {
             let config = KvRouterConfig { knowledge, ..KvRouterConfig::default() };
-            let workers_report = RouterConfig::Kv(config.clone()).needs_kv_events(role);
+            let workers_report = role.has_asked_caches() && RouterConfig::Kv(config.clone()).needs_kv_events();
             let mut router = KvRouter::new(config, facts(3, role), 7);
             let kept = (router.events.len(), router.replicas[0].guesses.len());
             assert_eq!(kept, if role == PoolRole::Decode { (0, 0) } else { views }, "{role:?}");
