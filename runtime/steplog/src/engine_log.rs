@@ -52,7 +52,7 @@ use crate::line::{Blocks, Encoded, Id, Lookup, Scheduled, StepEvent, StepLine, W
 /// ```
 #[derive(Debug, Default)]
 pub struct EngineLog {
-    /// Of each block hash its number. Hashes are mixed well enough to be used as they are.
+    /// The number of each block hash. Hashes are mixed well enough to be used as they are.
     numbers: HashTable<(BlockHash, u64)>,
     /// Names of requests that are not called by their tags.
     names: HashMap<u64, Id>,

@@ -64,8 +64,9 @@ impl RouterConfig {
         matches!(self, Self::Kv(config) if config.queue.is_some())
     }
 
-    /// Whether it wants the engines' KV events, where their caches [are asked](super::PoolRole::has_asked_caches).
-    pub(crate) fn needs_kv_events(&self) -> bool {
+    /// Whether it wants the engines' KV events; in pools whose
+    /// [role needs them](super::PoolRole::needs_kv_events).
+    pub(super) fn needs_kv_events(&self) -> bool {
         matches!(self, Self::Kv(config) if config.knowledge.is_late())
     }
 }

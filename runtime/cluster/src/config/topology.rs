@@ -2,6 +2,7 @@
 
 use super::conditional::ConditionalConfig;
 use super::pool::PoolConfig;
+use super::router::RouterConfig;
 use vcr_core::host::Overheads;
 
 /// Tokens whose KV a transfer moves.
@@ -129,10 +130,15 @@ impl PoolRole {
         }
     }
 
-    /// Whether KV routers ask what its engines have cached. Decode engines get the KV of prompts from
-    /// elsewhere.
-    pub(crate) const fn has_asked_caches(self) -> bool {
+    /// Whether KV routers look up what its engines have cached. Decode engines get the KV of prompts
+    /// from elsewhere.
+    pub(crate) const fn is_routed_by_cache(self) -> bool {
         !matches!(self, Self::Decode)
+    }
+
+    /// Whether its engines record KV events for such a router.
+    pub(crate) fn needs_kv_events(self, router: &RouterConfig) -> bool {
+        self.is_routed_by_cache() && router.needs_kv_events()
     }
 
     /// The index of the pool in [`Topology::pools`].

@@ -86,7 +86,7 @@ impl Worker {
         let plugin_context = |purpose| plugin_context(&run.name, config, index, purpose, seed, 0);
         let injector = config.failures.as_ref().map(|make| make(&plugin_context("failures")));
         let injector = injector.transpose().map_err(MakeError::Failures)?;
-        let needs_kv_events = role.has_asked_caches() && config.router.needs_kv_events();
+        let needs_kv_events = role.needs_kv_events(&config.router);
         let counts_passes = config.counts_passes();
         let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events, counts_passes);
         let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;

@@ -45,8 +45,8 @@ impl<T> ByBlock<T> {
     }
 }
 
-/// Cached copies of blocks, each an entry of its own: nearly all blocks have one, and half the memory is half the
-/// cache misses. An engine caches a block again only if it computed that meanwhile, so there are never many.
+/// Cached copies of blocks, one entry for each. An entry without a count takes half the memory, and a block has
+/// few copies: one, and one more for each request that computed it at the same time.
 #[derive(Default)]
 struct Copies(HashTable<BlockHash>);
 

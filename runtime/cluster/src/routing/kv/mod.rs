@@ -98,7 +98,7 @@ impl KvRouter {
         }
         let classes = config.queue.as_ref().map_or(0, |queue| queue.classes().len());
         let (predicted, reported) = match config.knowledge {
-            _ if !facts.role.has_asked_caches() => (0, 0),
+            _ if !facts.role.is_routed_by_cache() => (0, 0),
             KvKnowledge::Predicted { .. } => (facts.workers, 0),
             KvKnowledge::Events { .. } if config.knowledge.is_late() => (0, facts.workers),
             KvKnowledge::Events { .. } => (0, 0),
@@ -127,7 +127,7 @@ impl KvRouter {
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
         // Also without a credit: what is cached is not booked as prompt tokens to compute.
-        self.facts.role.has_asked_caches() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
+        self.facts.role.is_routed_by_cache() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
     /// Whether it looks for KV below the device, too.
@@ -258,7 +258,7 @@ impl KvRouter {
 
     /// Fills in the known cache hits, unless the caller has.
     fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
-        if !self.facts.role.has_asked_caches() {
+        if !self.facts.role.is_routed_by_cache() {
             return;
         }
         let sees_tiers = self.sees_tiers();

@@ -140,6 +140,24 @@ fn late_events_are_seen_late() {
 }
 
 #[test]
+fn a_block_is_cached_as_long_as_there_is_a_copy() {
+    let prompt = blocks(1, 4);
+    let mut index = index::EventIndex::default();
+    let cached_after = |index: &mut index::EventIndex, event| {
+        index.expect(5, event);
+        index.cached_blocks(5, &prompt)
+    };
+    let stored = KvEvent::Stored { tag: 0, parent: None, blocks: &prompt, tokens: &[] };
+    assert_eq!(cached_after(&mut index, stored), 4);
+    assert_eq!(cached_after(&mut index, stored), 4);
+    assert_eq!(cached_after(&mut index, KvEvent::Removed(prompt[2])), 4);
+    assert_eq!(cached_after(&mut index, KvEvent::Removed(prompt[2])), 2);
+    assert_eq!(cached_after(&mut index, KvEvent::Removed(prompt[2])), 2);
+    assert_eq!(cached_after(&mut index, KvEvent::Removed(prompt[0])), 2);
+    assert_eq!(cached_after(&mut index, KvEvent::Cleared), 0);
+}
+
+#[test]
 fn guesses_expire() {
     let knowledge = KvKnowledge::Predicted { ttl_ns: 100 };
     let mut router = router(KvRouterConfig { knowledge, ..KvRouterConfig::default() }, 2);
@@ -236,7 +254,7 @@ fn a_decode_router_keeps_no_view_of_the_caches() {
     for (knowledge, views) in [(late, (3, 0)), (KvKnowledge::Predicted { ttl_ns: 100 }, (0, 3))] {
         for role in [PoolRole::Aggregated, PoolRole::Prefill, PoolRole::Decode] {
             let config = KvRouterConfig { knowledge, ..KvRouterConfig::default() };
-            let workers_report = role.has_asked_caches() && RouterConfig::Kv(config.clone()).needs_kv_events();
+            let workers_report = role.needs_kv_events(&RouterConfig::Kv(config.clone()));
             let mut router = KvRouter::new(config, facts(3, role), 7);
             let kept = (router.events.len(), router.replicas[0].guesses.len());
             assert_eq!(kept, if role == PoolRole::Decode { (0, 0) } else { views }, "{role:?}");
