@@ -25,8 +25,9 @@ HERE = pathlib.Path(__file__).parent
 DEPLOY = HERE.parent.parent / "deploy"
 BASES = DEPLOY / "kustomize"
 
-# Of the Prometheus Operator and of KubeRay, which Kubernetes' schemas do not have.
+# Kinds of the Prometheus Operator, the Gateway API and KubeRay, which Kubernetes' schemas lack.
 OTHERS = {
+    "HTTPRoute": json.loads((HERE / "httproute.schema.json").read_text()),
     "PodMonitor": json.loads((HERE / "podmonitor.schema.json").read_text()),
     "RayJob": json.loads((HERE / "rayjob.schema.json").read_text()),
 }
@@ -82,7 +83,7 @@ def main():
         if yaml.safe_load((folder / "kustomization.yaml").read_text())["kind"] == "Kustomization":
             rendered[f"kustomize {folder.name}"] = kustomize(folder)
     rendered["kustomize overlay"] = kustomize(HERE / "overlay")
-    rendered["helm defaults"] = helm(chart, {})
+    rendered["helm defaults"] = helm(chart, {"image": {"repository": "vcr"}})
     for path in sorted((HERE / "values").glob("*.yaml")):
         rendered[f"helm {path.stem}"] = helm(chart, yaml.safe_load(path.read_text()))
     result = {"rendered": rendered, "values": chart.values}

@@ -28,16 +28,20 @@ fn kubernetes_accepts_every_object() {
         [
             "ConfigMap",
             "Deployment",
+            "HTTPRoute",
+            "HorizontalPodAutoscaler",
+            "Ingress",
             "Job",
             "NetworkPolicy",
             "PersistentVolumeClaim",
+            "PodDisruptionBudget",
             "PodMonitor",
             "Service",
             "StatefulSet"
         ]
         .into()
     );
-    assert_eq!(kinds("helm bare"), ["Deployment", "Job", "Service", "StatefulSet"].into());
+    assert_eq!(kinds("helm bare"), ["Deployment", "Job", "PodMonitor", "Service", "StatefulSet"].into());
 }
 
 #[test]
@@ -122,12 +126,16 @@ fn selectors_select() {
             let (kind, spec) = (text(&object["kind"]), &object["spec"]);
             let selectors = match kind {
                 "Service" => vec![&spec["selector"]],
-                "Deployment" | "StatefulSet" | "PodMonitor" => vec![&spec["selector"]["matchLabels"]],
+                "Deployment" | "StatefulSet" | "PodDisruptionBudget" | "PodMonitor" => {
+                    vec![&spec["selector"]["matchLabels"]]
+                }
                 "NetworkPolicy" => {
                     let peers = ["ingress", "egress"].map(|rules| spec[rules].as_array().into_iter().flatten());
                     let peers = peers.into_iter().flatten().flat_map(|rule| [&rule["from"], &rule["to"]]);
                     let peers = peers.flat_map(|peers| peers.as_array().into_iter().flatten());
                     // An empty one stands for all pods of the namespace.
+                    // Pods of other namespaces are not ours.
+                    let peers = peers.filter(|peer| peer["namespaceSelector"].is_null());
                     let peers = peers.map(|peer| &peer["podSelector"]["matchLabels"]).filter(|it| !it.is_null());
                     std::iter::once(&spec["podSelector"]["matchLabels"]).chain(peers).collect()
                 }
@@ -139,7 +147,8 @@ fn selectors_select() {
             }
         }
     }
-    assert_eq!(seen, ["Deployment", "NetworkPolicy", "PodMonitor", "Service", "StatefulSet"].into());
+    let kinds = ["Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "StatefulSet"];
+    assert_eq!(seen, kinds.into());
 }
 
 #[test]
@@ -147,7 +156,10 @@ fn network_policies_cover_every_pod() {
     let Some(rendered) = rendered() else { return };
     // Values that turn them off.
     for (name, objects) in rendered.all().filter(|(name, _)| *name != "helm bare") {
-        let policies = || objects.iter().filter(|it| it["kind"] == "NetworkPolicy");
+        let all = || objects.iter().filter(|it| it["kind"] == "NetworkPolicy");
+        // Another policy that selects the same pods admits further peers.
+        let admits_only = |it: &&Value| it["spec"]["policyTypes"] == serde_json::json!(["Ingress"]);
+        let policies = || all().filter(|it| !admits_only(it));
         for object in objects.iter().filter(|it| it["spec"]["template"].is_object()) {
             let has = labels(&object["spec"]["template"]["metadata"]["labels"]);
             let covers = |policy: &Value| {
@@ -184,6 +196,89 @@ fn ports_of_services_and_policies_are_those_of_containers() {
     }
 }
 
+/// Prometheus runs in another namespace, and so do controllers of an Ingress or a Gateway.
+#[test]
+fn policies_admit_prometheus_and_controllers() {
+    let Some(rendered) = rendered() else { return };
+    let ports_for = |objects: &[Value], peer: &Value, component: Option<&str>| -> BTreeSet<String> {
+        let of_pods = |it: &&Value| {
+            let selector = &it["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"];
+            it["kind"] == "NetworkPolicy" && selector.as_str() == component
+        };
+        let rules = objects.iter().filter(of_pods).flat_map(|it| it["spec"]["ingress"].as_array().expect("rules"));
+        let admitting = rules.filter(|rule| rule["from"].as_array().is_some_and(|from| from.contains(peer)));
+        let ports = admitting.flat_map(|rule| rule["ports"].as_array().expect("ports"));
+        ports.map(|port| text(&port["port"]).to_owned()).collect()
+    };
+    let prometheus = serde_json::json!({
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    });
+    for name in ["helm everything", "kustomize overlay"] {
+        let ports = ports_for(rendered.of(name), &prometheus, None);
+        assert_eq!(ports, ["http", "metrics"].map(str::to_owned).into(), "{name}");
+    }
+    let anybody = serde_json::json!({"namespaceSelector": {}});
+    let exposed = |component| ports_for(rendered.of("helm everything"), &anybody, Some(component));
+    for component in ["server", "fleet", "decode"] {
+        assert_eq!(exposed(component), ["http".to_owned()].into(), "{component}");
+    }
+    for component in ["prefill", "recorder"] {
+        assert!(exposed(component).is_empty(), "{component} has neither Ingress nor HTTPRoute");
+    }
+}
+
+/// Routes name existing Services, autoscalers existing workloads, which then set no number of replicas.
+#[test]
+fn routes_and_autoscalers_name_existing_objects() {
+    let Some(rendered) = rendered() else { return };
+    let objects = rendered.of("helm everything");
+    let find = |kind: &Value, name: &Value| {
+        let it = objects.iter().find(|it| it["kind"] == *kind && it["metadata"]["name"] == *name);
+        it.unwrap_or_else(|| panic!("there is no {kind} {name}"))
+    };
+    let service = Value::from("Service");
+    let mut seen = 0;
+    for object in objects {
+        let spec = &object["spec"];
+        match text(&object["kind"]) {
+            "HorizontalPodAutoscaler" => {
+                let target = find(&spec["scaleTargetRef"]["kind"], &spec["scaleTargetRef"]["name"]);
+                assert!(target["spec"]["replicas"].is_null(), "{target:#}");
+            }
+            "Ingress" => {
+                let backend = &spec["rules"][0]["http"]["paths"][0]["backend"]["service"];
+                let ports = &find(&service, &backend["name"])["spec"]["ports"];
+                assert_eq!(ports[0]["port"], backend["port"]["number"]);
+            }
+            "HTTPRoute" => {
+                let backend = &spec["rules"][0]["backendRefs"][0];
+                assert_eq!(find(&service, &backend["name"])["spec"]["ports"][0]["port"], backend["port"]);
+            }
+            _ => continue,
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 7, "three autoscalers, two Ingresses and two HTTPRoutes");
+}
+
+/// Fields of `scheduling` replace the chart's one by one, an empty list included.
+#[test]
+fn workloads_have_scheduling_of_their_own() {
+    let Some(rendered) = rendered() else { return };
+    let pod = |name: &str| {
+        let objects = rendered.of("helm everything");
+        let it = objects.iter().find(|it| it["metadata"]["name"] == name && it["spec"]["template"].is_object());
+        &it.unwrap_or_else(|| panic!("{name} was rendered"))["spec"]["template"]["spec"]
+    };
+    let (server, fleet) = (pod("demo-server"), pod("demo-fleet"));
+    assert_eq!(server["nodeSelector"]["kubernetes.io/arch"], "arm64");
+    assert_eq!(fleet["nodeSelector"]["kubernetes.io/arch"], "amd64");
+    assert!(server["tolerations"].is_null() && fleet["tolerations"].is_array());
+    assert!(server["topologySpreadConstraints"].is_array() && fleet["topologySpreadConstraints"].is_null());
+    assert_eq!((&server["affinity"], &server["priorityClassName"]), (&fleet["affinity"], &fleet["priorityClassName"]));
+}
+
 /// Names of all values, and of those below them.
 fn value_names(value: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     for (name, inner) in value.as_object().into_iter().flatten() {
@@ -193,11 +288,15 @@ fn value_names(value: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-/// Names of all properties of a schema.
-fn property_names(schema: &Value, prefix: &str, into: &mut BTreeSet<String>) {
+/// Names of all properties of a schema whose shared parts are in `definitions`.
+fn property_names(whole: &Value, schema: &Value, prefix: &str, into: &mut BTreeSet<String>) {
+    let schema = match schema["$ref"].as_str() {
+        Some(place) => &whole["definitions"][place.trim_start_matches("#/definitions/")],
+        None => schema,
+    };
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        property_names(inner, &name, into);
+        property_names(whole, inner, &name, into);
         into.insert(name);
     }
 }
@@ -210,11 +309,16 @@ fn the_schema_of_values_has_every_value() {
     let schema: Value = serde_json::from_str(&schema).expect("JSON");
     let (mut values, mut properties) = (BTreeSet::new(), BTreeSet::new());
     value_names(rendered.part("values"), "", &mut values);
-    property_names(&schema, "", &mut properties);
+    property_names(&schema, &schema, "", &mut properties);
     // Helm hands `global` to every chart. What Kubernetes defines has no properties of ours.
     properties.remove("global");
-    let foreign = |name: &String| ["resources.", "ecurityContext."].iter().any(|part| name.contains(part));
+    let foreign = |name: &String| {
+        let parts = ["resources.", "ecurityContext.", "podSelector", "namespaceSelector"];
+        parts.iter().any(|part| name.contains(part))
+    };
     values.retain(|name| !foreign(name));
+    // Empty by default.
+    properties.retain(|name| !name.contains(".scheduling."));
     assert_eq!(values, properties);
 }
 
