@@ -1,5 +1,5 @@
 //! The Python package: the wheel in a clean environment, and its own tests with what reads its
-//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh` builds and installs it.
+//! tables, with Jupyter, and on a cluster of Ray. `python/build.sh --install` builds and installs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use vcr_tests::{Client, Folder, Said, browser, client, root, shipped_guest, skip
 
 /// The wheel. None, said loudly, where it has not been built, or from other sources.
 fn wheel() -> Option<PathBuf> {
-    const HINT: &str = "python/build.sh builds the wheel of the Python package";
+    const HINT: &str = "python/build.sh --install builds the wheel of the Python package";
     let built = std::fs::read_dir(root().join("target/wheels")).into_iter().flatten().flatten();
     let found = built.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "whl"));
     let Some(wheel) = found else {
