@@ -44,7 +44,7 @@ fn goodput_counts_requests_that_kept_every_limit() {
 expect(r, "goodput{ttft<=100ms}", "count == 4");
 expect(r, "goodput{ttft<100ms}", "ratio == 30%");
 expect(r, "goodput{ttft<=100ms}", "rate > 13.3");
-expect(r, "goodput{ttft<=100ms,itl<10ms}", "count == 0");
+expect(r, "goodput{ttft<=100ms,tpot<10ms}", "count == 0");
 expect(r, "goodput{workload:a,e2e<=61ms,tpot<=10ms}", "ratio == 40%");
 expect(r, "goodput{queue<1s}", "count == 10");
 check("a value", value(r, "goodput{ttft<100ms}", "count") == 3.0);"#,

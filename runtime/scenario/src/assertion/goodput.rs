@@ -9,12 +9,10 @@ use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// The latencies by their names in vLLM's benchmark and Dynamo. In both the ITL of a request
-/// is the mean of its gaps.
-const LATENCIES: [(&str, SloMetric); 6] = [
+/// The latencies by their names in vLLM's benchmark.
+const LATENCIES: [(&str, SloMetric); 5] = [
     ("ttft", SloMetric::Ttft),
     ("tpot", SloMetric::Tpot),
-    ("itl", SloMetric::Tpot),
     ("e2e", SloMetric::E2e),
     ("e2el", SloMetric::E2e),
     ("queue", SloMetric::Queue),
@@ -98,7 +96,9 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
     }
     let Some((_, metric)) = LATENCIES.iter().find(|(known, _)| *known == name) else {
         let names = || LATENCIES.iter().map(|(name, _)| *name);
-        let close = nearest(name, names()).map(did_you_mean);
+        // Elsewhere `itl` is every single gap, of which a request has many.
+        let mean_gap = (name == "itl").then(|| "the mean gap between the tokens of a request is `tpot`".to_owned());
+        let close = mean_gap.or_else(|| nearest(name, names()).map(did_you_mean));
         let hint = close.unwrap_or_else(|| format!("limits are set for {}", names().collect::<Vec<_>>().join(", ")));
         return Err(Malformed { message: format!("requests have no latency `{name}`"), hint: Some(hint) });
     };
@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn limits_and_workloads_are_read_in_any_order() {
         let ttft = Slo { metric: SloMetric::Ttft, comparison: Comparison::Less, limit_ns: 1_000_000_000 };
-        let itl = Slo { metric: SloMetric::Tpot, comparison: Comparison::AtMost, limit_ns: 50_000_000 };
-        let all = GoodputOf { slos: vec![ttft, itl], ..GoodputOf::default() };
-        assert_eq!(parsed("goodput{ttft<1s,itl<=50ms}"), Ok(all));
-        let of_chat = GoodputOf { workload: Some("chat".to_owned()), slos: vec![itl], ..GoodputOf::default() };
-        assert_eq!(parsed("goodput{ itl <= 50ms, workload: chat }"), Ok(of_chat));
+        let tpot = Slo { metric: SloMetric::Tpot, comparison: Comparison::AtMost, limit_ns: 50_000_000 };
+        let all = GoodputOf { slos: vec![ttft, tpot], ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{ttft<1s,tpot<=50ms}"), Ok(all));
+        let of_chat = GoodputOf { workload: Some("chat".to_owned()), slos: vec![tpot], ..GoodputOf::default() };
+        assert_eq!(parsed("goodput{ tpot <= 50ms, workload: chat }"), Ok(of_chat));
         let of_class = GoodputOf { class: Some("gold".to_owned()), tenant: Some(3), ..GoodputOf::default() };
         assert_eq!(parsed("goodput{class:gold, tenant: 3}"), Ok(of_class));
     }

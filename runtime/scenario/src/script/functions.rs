@@ -109,3 +109,20 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
     ];
     kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FUNCTIONS;
+
+    /// The index of functions on the page of the language has every function.
+    #[test]
+    fn the_page_of_the_language_lists_every_function() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/scenarios/language.md");
+        let page = std::fs::read_to_string(page).expect("the page exists");
+        let table = page.lines().skip_while(|line| !line.starts_with("| functions | page |"));
+        let table: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
+        let listed = |name: &str| table.iter().any(|row| row.contains(&format!("`{name}`")));
+        let missing: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !listed(name)).collect();
+        assert!(missing.is_empty(), "not in the table of functions: {missing:?}");
+    }
+}
