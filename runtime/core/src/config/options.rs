@@ -410,7 +410,7 @@ options! {
     MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, All,
         "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
     MAMBA_CACHE_MODE mamba_cache_mode: Name(), "mamba_cache_mode", None, All,
-        "states of Mamba and linear attention that are kept: of `none` and `align` the one that follows from `enable_prefix_caching`, whichever is asked for; with `all` those at the ends of all blocks, which vLLM has up to 0.31";
+        "states of Mamba and linear attention that are kept. `none` or `align` is chosen from `enable_prefix_caching`, and your value is ignored; `all` keeps those at the ends of all blocks, which vLLM has up to 0.31";
     PREFIX_CACHE_RETENTION_INTERVAL prefix_cache_retention_interval:
         Limit("tokens", 0..=u32::MAX, "every prefix that can be hit"), "retention", None, All,
         "with sliding windows or states: distance between prefixes whose window or state is kept for later requests; 0 for those at the ends of prompts alone";

@@ -156,7 +156,7 @@ pub static SIGNALS: [SignalInfo; 13] = [
         signal: Signal::LatencyP95,
         name: "latency_p95",
         default: 0.05,
-        reason: "a twentieth is less than users notice and more than hosts of one type differ by",
+        reason: "5 % is below what users notice and above the noise between hosts",
         owner: "serving",
         action: "compare queue depth and batch sizes of both sides for the requests below",
         ..REGRESSION
