@@ -22,13 +22,13 @@ impl Pairs {
         Comparison { metric: self.metric, statistic, measured_ms: measured_ns / 1e6, simulated_ms: simulated_ns / 1e6 }
     }
 
-    /// Mean absolute error of single requests, relative to what was measured. Requests
-    /// whose measured time is 0 do not count.
+    /// Mean absolute error of single requests, relative to the measured time. Measured times
+    /// near zero count as [`NEAR_ZERO_MS`], as in [`Comparison::error`].
     #[must_use]
     pub fn mape(&self) -> f64 {
-        let errors: Vec<f64> =
-            self.pairs.iter().filter(|pair| pair.0 > 0.0).map(|(m, s)| ((s - m) / m).abs()).collect();
-        errors.iter().sum::<f64>() / errors.len().max(1) as f64
+        let errors =
+            self.pairs.iter().map(|(measured, simulated)| relative_error(measured / 1e6, simulated / 1e6).abs());
+        errors.sum::<f64>() / self.pairs.len().max(1) as f64
     }
 
     /// Pearson's correlation of single requests; none where a side does not vary.
@@ -123,7 +123,9 @@ mod tests {
         let p90 = pairs.compare(Statistic::P90);
         assert_eq!((p90.name().as_str(), p90.measured_ms), ("ttft p90", 89.0));
         assert!((p90.error() - 0.1).abs() < 1e-9);
-        assert!((pairs.mape() - 0.1).abs() < 1e-9);
+        assert!((pairs.mape() - 0.099).abs() < 1e-9, "the first of 100 requests took no time on either side");
+        let empty_queue = Pairs { metric: Metric::Queue, pairs: vec![(0.01e6, 0.0), (0.02e6, 0.0)] };
+        assert!((empty_queue.mape() - 0.03).abs() < 1e-9, "a wait of microseconds is near zero, not an error of 100 %");
         assert!((pairs.pearson().expect("they vary") - 1.0).abs() < 1e-9);
         let queue = |measured_ms, simulated_ms| Comparison {
             metric: Metric::Queue,
