@@ -20,16 +20,8 @@ case "${1-}" in
   *) echo "unknown argument \`$1\`: expected --install or nothing" >&2; exit 2 ;;
 esac
 
-# Minutes of compiling would end with an error of a build script otherwise.
-missing=()
-command -v c++ >/dev/null || missing+=(g++)
-compgen -G '/usr/lib/llvm-*/lib/libclang[-.][0-9s]*' >/dev/null ||
-  ldconfig -p 2>/dev/null | grep -q 'libclang[-.][0-9s]' || [ -n "${LIBCLANG_PATH-}" ] || [ "$(uname)" = Darwin ] || missing+=(libclang-dev)
-python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-if [ ${#missing[@]} -gt 0 ]; then
-  echo "missing packages: install them with \`apt-get install ${missing[*]}\`, or those of your system" >&2
-  exit 1
-fi
+. tests/needs.sh
+require_packages
 
 tools=target/tools/maturin
 if [ "$("$tools/bin/maturin" --version 2>/dev/null | tr ' ' =)" != "${maturin/==/=}" ]; then

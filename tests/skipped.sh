@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says how many checks of the last test run were skipped, and for want of what.
-# The README's test command removes the notes of earlier runs first.
+# `tests/run.sh` removes the notes of earlier runs first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${CARGO_TARGET_DIR:-target}/skipped

@@ -64,7 +64,7 @@ const SPECIAL: &[(&str, How, &str)] = &[
 ];
 
 /// The command that runs the tests is not one of them.
-const TEST_COMMAND: &str = "cargo nextest";
+const TEST_COMMAND: &str = "tests/run.sh";
 
 fn how(line: &str) -> How {
     SPECIAL.iter().find(|(text, _, _)| line.contains(text)).map_or(How::Ends(0), |(_, how, _)| *how)
