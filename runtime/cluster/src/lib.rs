@@ -3,7 +3,7 @@
 //! One call, [`simulate`], takes plain values (pools, links, workloads, faults
 //! and a seed) and returns a [`Report`]. The same values give the same bytes,
 //! always: time is integer nanoseconds, ties have a fixed order, and every
-//! random stream is named by its purpose. [`simulate_on`] takes several threads.
+//! random stream is named by its purpose.
 //!
 //! A program with a loop of its own steps a [`Cluster`]: it submits requests, lets time go on
 //! and sees the outputs and the state of the engines.
@@ -61,8 +61,8 @@ pub use report::{
     SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
 };
 pub use simulation::{
-    Cluster, ClusterError, ClusterOutput, ClusterRequest, CoresEstimate, EngineState, LaneCosts, LaneRound, LaneWork,
-    RequestOrigin, RunClock, ServedRequest, Threads, lane_work, simulate, simulate_in_real_time, simulate_on,
+    Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest,
+    simulate, simulate_in_real_time,
 };
 pub use target::{AdapterNames, FrontendTarget, HttpTarget, Prompts, ServeTarget, Target, TargetDriver, TargetError};
 pub use traffic::{AgentsInput, Attempt, Patience, StructuredOutputs};

@@ -22,16 +22,6 @@ impl<T> Default for Window<T> {
 }
 
 impl<T> Window<T> {
-    /// All items from 0 on.
-    pub(crate) fn of(items: Vec<T>) -> Self {
-        Self { items, ..Self::default() }
-    }
-
-    /// No items any more, though there were `count`.
-    pub(crate) fn after(count: u64) -> Self {
-        Self { first: count as usize, ..Self::default() }
-    }
-
     /// The number of the first item that is not forgotten.
     pub(crate) fn begin(&self) -> u64 {
         (self.first + self.forgotten) as u64

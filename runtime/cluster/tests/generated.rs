@@ -10,8 +10,8 @@ use support::pool;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::RequestRecord;
 use vcr_cluster::{
-    Answers, PackedRows, Report, RouterConfig, RunConfig, SyntheticInput, Threads, Topology, TracePacing,
-    WorkloadConfig, WorkloadSource, simulate_on,
+    Answers, PackedRows, Report, RouterConfig, RunConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource, simulate,
 };
 use vcr_core::seed;
 use vcr_random::Stream;
@@ -99,7 +99,7 @@ fn from_trace(input: &SyntheticInput) -> WorkloadConfig {
     WorkloadConfig::new("load", source)
 }
 
-fn simulated(workload: WorkloadConfig, engines: u32, threads: usize, packed_records: PackedRows) -> Report {
+fn simulated(workload: WorkloadConfig, engines: u32, packed_records: PackedRows) -> Report {
     let pool = pool("pool", engines, 4000, RouterConfig::RoundRobin);
     let config = RunConfig {
         seed: 3,
@@ -107,8 +107,7 @@ fn simulated(workload: WorkloadConfig, engines: u32, threads: usize, packed_reco
         packed_records,
         ..RunConfig::new("run", Topology::Aggregated(pool))
     };
-    let threads = Threads::wherever_possible(threads.try_into().expect("not 0"));
-    simulate_on(threads, config, &mut Unobserved).expect("a report")
+    simulate(config, &mut Unobserved).expect("a report")
 }
 
 fn arb_input() -> impl Strategy<Value = SyntheticInput> {
@@ -147,10 +146,10 @@ proptest! {
     /// Requests made when they are due are those of a file that has them all; packed records are
     /// those of a list.
     #[test]
-    fn generated_requests_run_as_those_of_a_file(input in arb_input(), engines in 1u32..5, threads in 1usize..5) {
+    fn generated_requests_run_as_those_of_a_file(input in arb_input(), engines in 1u32..5) {
         let generated = input.workload("load").expect("valid");
-        let listed = simulated(from_trace(&input), engines, 1, PackedRows::Never);
-        let packed = simulated(generated, engines, threads, PackedRows::Always);
+        let listed = simulated(from_trace(&input), engines, PackedRows::Never);
+        let packed = simulated(generated, engines, PackedRows::Always);
         prop_assert_eq!(&packed.fingerprint, &listed.fingerprint);
         prop_assert!(packed.requests.is_empty() && listed.packed_requests.is_empty());
         let seen = |report: &Report| {
@@ -172,7 +171,7 @@ proptest! {
 #[test]
 fn poisson_arrivals_have_the_asked_rate_and_depend_on_their_seed_alone() {
     let arrivals = |input: SyntheticInput| {
-        let report = simulated(input.workload("load").expect("valid"), 1, 1, PackedRows::Never);
+        let report = simulated(input.workload("load").expect("valid"), 1, PackedRows::Never);
         report.requests.iter().map(|record| record.arrival_ns).collect::<Vec<_>>()
     };
     let own = arrivals(input());

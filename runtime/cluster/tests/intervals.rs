@@ -4,12 +4,11 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use support::{MS, assert_conserved, config, linear, mix, recorded, run, synthetic};
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
-use vcr_cluster::{Arrivals, DataParallel, PoolConfig, RunConfig, Threads, Topology, simulate, simulate_on};
+use vcr_cluster::{Arrivals, DataParallel, PoolConfig, RunConfig, Topology, simulate};
 use vcr_core::sglang::{SglangConfig, SglangConfigInput};
 use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
@@ -180,11 +179,8 @@ proptest! {
         let config = RunConfig { seed, ..config(topology, workloads) };
         let (watched, passes) = Passes::of(&config, ranks);
         assert_conserved(&watched);
-        let together = simulate(config.clone(), &mut Unobserved).expect("it ends");
+        let together = simulate(config, &mut Unobserved).expect("it ends");
         prop_assert_eq!(&together.fingerprint, &watched.fingerprint);
-        let threads = Threads::wherever_possible(NonZeroUsize::MIN.saturating_add(1));
-        let on_threads = simulate_on(threads, config, &mut Unobserved).expect("it ends");
-        prop_assert_eq!(&on_threads.fingerprint, &watched.fingerprint);
         if !is_vllm {
             for passes in &passes {
                 for (first, pass) in passes.iter().enumerate().filter(|(_, pass)| pass.prefills) {

@@ -2,15 +2,12 @@
 
 mod support;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use support::{MS, assert_conserved, config, pool, run};
-use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{
-    Answers, KvRouterConfig, ProfileConfig, Report, RouterConfig, RunConfig, Threads, Topology, TracePacing,
-    WorkloadConfig, WorkloadSource, simulate_on,
+    Answers, ProfileConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
@@ -157,27 +154,6 @@ fn sessions_of_turns_are_plays_too() {
     let end_ns = |index: usize| report.requests[index].end_ns.expect("it has ended");
     assert_eq!(report.requests[1].arrival_ns, end_ns(0) + 50 * MS);
     assert_eq!(report.requests[2].arrival_ns, end_ns(1));
-}
-
-#[test]
-fn any_number_of_threads_gives_the_same_bytes() {
-    let profile = ProfileConfig {
-        snapshot_seed: Some(1),
-        warmup_requests: 3,
-        duration_ns: Some(30 * S),
-        grace_ns: S,
-        idle_cap_ns: Some(300 * MS),
-        ..ProfileConfig::new(7)
-    };
-    for router in [RouterConfig::RoundRobin, RouterConfig::Kv(KvRouterConfig::default())] {
-        let config = run_config(&trace(4), profile, router);
-        let on = |threads: usize| {
-            let threads = Threads::up_to(NonZeroUsize::new(threads).expect("it is above 0"));
-            let report = simulate_on(threads, config.clone(), &mut Unobserved).expect("it runs");
-            (serde_json::to_string(&report).expect("it is serialisable"), format!("{:?}", report.requests))
-        };
-        assert_eq!(on(1), on(4));
-    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
     ("std::net", "the simulator opens no socket"),
     ("std::env", "settings are arguments"),
     ("std::process", "the simulator starts no process"),
-    ("std::thread", "one run is one thread, but for its lanes"),
+    ("std::thread", "one run is one thread; callers run several side by side"),
     ("std::time", "time is virtual and always an argument"),
     ("Instant", "time is virtual and always an argument"),
     ("SystemTime", "time is virtual and always an argument"),
@@ -48,10 +48,7 @@ fn the_simulation_touches_nothing_of_the_machine() {
         assert!(files.len() > 5, "the scan misses the sources of {crate_name}");
         for file in files {
             let more = if crate_name == "core" { BANNED_IN_CORE } else { &[] };
-            // What happens in a lane depends on no other, so it may happen on any thread.
-            let has_threads = file.parent().is_some_and(|folder| folder.ends_with("cluster/src/simulation/lanes"));
-            let banned = BANNED_IN_SIMULATION.iter().chain(more);
-            found.extend(banned_words(&file, banned.filter(|(word, _)| !has_threads || *word != "std::thread")));
+            found.extend(banned_words(&file, BANNED_IN_SIMULATION.iter().chain(more)));
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -271,7 +271,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "S", value_parser = positive, conflicts_with = "max_sim_time")]
     pub(crate) max_sim_time_seconds: Option<f64>,
 
-    /// Threads of the run, or of the runs of a sweep [default: all cores]. Results are the same with any number.
+    /// Threads for the runs of a sweep [default: all cores]. Results are the same with any number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 

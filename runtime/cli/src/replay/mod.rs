@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use vcr_cluster::observe::{Observer, Progress, StepRecord, Telemetry};
-use vcr_cluster::{Overload, Report, RunConfig, Threads, simulate_on};
+use vcr_cluster::{Overload, Report, RunConfig, simulate};
 use vcr_dynamo::report::Summary;
 use vcr_input::memory;
 use vcr_scenario::{Blame, Reporter};
@@ -86,7 +86,7 @@ impl Replayed {
             }
         };
         let how = match args.run.replay_mode {
-            ReplayMode::Offline => How::Simulated(Threads::up_to(args.run.threads())),
+            ReplayMode::Offline => How::Simulated,
             ReplayMode::Online => How::Live,
         };
         let watched = Watched { capacity: capacity.as_mut(), telemetry: telemetry.as_mut() };
@@ -145,7 +145,7 @@ fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_
     let mut watcher = Watcher { reporter, name: &name, watched };
     let done = match how {
         How::Live => online::run(config, reporter, &mut watcher),
-        How::Simulated(threads) => simulate_on(threads, config, &mut watcher).map_err(|error| {
+        How::Simulated => simulate(config, &mut watcher).map_err(|error| {
             let (blame, hint) = Blame::of(&error);
             let refusal = Refusal { exit: blame.into(), ..Refusal::input(error.to_string()) };
             Refusal { hint: hint.map(str::to_owned), ..refusal }
@@ -158,8 +158,8 @@ fn run(config: RunConfig, how: How, reporter: &dyn Reporter, watched: Watched<'_
 /// How a run is carried out.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// In virtual time, on this many threads.
-    Simulated(Threads),
+    /// In virtual time.
+    Simulated,
     /// In real time.
     Live,
 }

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use vcr_cluster::Threads;
 use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
@@ -129,7 +127,7 @@ impl Points {
 
     /// Runs a point; none if it was stopped.
     pub(crate) fn execute(&self, values: &[String], reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
-        run_point(&self.setup(values)?, Threads::up_to(self.args.run.threads()), reporter)
+        run_point(&self.setup(values)?, reporter)
     }
 
     /// The files that points read.
@@ -160,9 +158,9 @@ fn setup_point(
 }
 
 /// Runs a point that was set up; none if it was stopped.
-fn run_point(setup: &Setup, threads: Threads, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
+fn run_point(setup: &Setup, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
     let Setup { config, settings, .. } = setup;
-    let run = run(config.clone(), How::Simulated(threads), reporter, Watched::default())
+    let run = run(config.clone(), How::Simulated, reporter, Watched::default())
         .map_err(|refusal| refusal.of(&format!("--sweep, {}", config.name)))?;
     if run.partial {
         return Ok(None);
@@ -195,16 +193,13 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let threads = args.run.threads();
     let of_cluster = args.sweep.cluster.execute(&args.words)?;
     let here: &[Setup] = if of_cluster.is_some() { &[] } else { &setups };
-    // Threads that have no run of their own share those of the others.
-    let shared = NonZeroUsize::new(threads.get() / here.len().max(1));
-    let each = Threads::up_to(shared.unwrap_or(NonZeroUsize::MIN));
     let points = parallel(threads.get(), here, |index, setup| {
         if stop::cause().is_some() {
             return Ok(None);
         }
         let index = chosen[index];
         let point = |measured| Point { index, values: combinations[index].clone(), measured };
-        Ok(run_point(setup, each, &reporter)?.map(point))
+        Ok(run_point(setup, &reporter)?.map(point))
     });
     let mut points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
     if let Some(part) = of_cluster {

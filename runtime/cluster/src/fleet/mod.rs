@@ -118,45 +118,6 @@ impl Fleet {
         })
     }
 
-    /// One engine of the only pool of a run, by itself.
-    ///
-    /// # Errors
-    /// As [`Fleet::new`].
-    pub(crate) fn of_engine(run: &RunConfig, config: &PoolConfig, engine: u32) -> Result<Self, SimError> {
-        let role = PoolRole::Aggregated;
-        let ranks = config.data_parallel.size;
-        let worker = |index| {
-            let worker = Worker::new(role, index, config, run, false);
-            worker.map_err(|error| make_error(config, index, 0, error))
-        };
-        let workers = (engine * ranks..(engine + 1) * ranks).map(worker).collect::<Result<_, _>>()?;
-        let own = PoolConfig { engines: 1, scaling: None, ..config.clone() };
-        let barriers = config.has_barrier();
-        let pools = vec![Pool { role, first_worker: 0, scaler: None, config: own, tiers_at: None }];
-        Ok(Self::unshared(pools, workers, barriers))
-    }
-
-    /// The engines of the only pool of a run, which were by themselves, in their order.
-    pub(crate) fn joined(config: &PoolConfig, engines: impl Iterator<Item = Self>) -> Self {
-        let workers = engines.flat_map(|fleet| fleet.workers).collect();
-        let role = PoolRole::Aggregated;
-        let pool = Pool { role, first_worker: 0, scaler: None, config: config.clone(), tiers_at: None };
-        let barriers = config.has_barrier();
-        Self::unshared(vec![pool], workers, barriers)
-    }
-
-    fn unshared(pools: Vec<Pool>, workers: Vec<Worker>, barriers: bool) -> Self {
-        Self {
-            pools,
-            workers,
-            barriers,
-            shares_tiers: false,
-            wave_passes: BTreeMap::new(),
-            rescaled: Vec::new(),
-            changed: Vec::new(),
-        }
-    }
-
     /// Prefill before decode.
     pub(crate) fn pools(&self) -> &[Pool] {
         &self.pools

@@ -306,16 +306,6 @@ impl MetricSet {
         self.counters[counter as usize]
     }
 
-    /// Adds those of `other`.
-    pub(crate) fn absorb(&mut self, other: Self) {
-        for (own, more) in self.trends.iter_mut().zip(other.trends) {
-            own.absorb(more);
-        }
-        for (own, more) in self.counters.iter_mut().zip(other.counters) {
-            *own += more;
-        }
-    }
-
     /// Sums up each of `sets`, and all of them together; returns the samples, too.
     pub(crate) fn summarise(sets: Vec<Self>) -> Summarised {
         let mut each = vec![MetricSummaries::default(); sets.len()];

@@ -371,26 +371,6 @@ impl Ledger {
         }
     }
 
-    /// Takes over what other ledgers have: of engines from a worker on, and of requests that have
-    /// the tags given here.
-    pub(crate) fn absorb(&mut self, others: Vec<(Self, u32, Vec<u64>)>) {
-        let mut stores = Vec::with_capacity(others.len());
-        for (other, first_worker, tags) in others {
-            self.metrics.iter_mut().zip(other.metrics).for_each(|(own, more)| own.absorb(more));
-            self.step_metrics.absorb(other.step_metrics);
-            self.tally.absorb(&other.tally);
-            self.last_end_ns = self.last_end_ns.max(other.last_end_ns);
-            self.ended += other.ended;
-            self.steps += other.steps;
-            let mut store = other.records;
-            if store.is_packed() {
-                store.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &other.overheads));
-            }
-            stores.push((store, first_worker, tags));
-        }
-        self.records.join(stores);
-    }
-
     /// Gives the records, in a list or packed, and the samples summed up by workload, steps last.
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, PackedRecords, Summarised) {
         self.records.open_mut().iter_mut().for_each(|record| reach_unfinished(record, &self.overheads));

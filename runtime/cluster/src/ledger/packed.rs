@@ -257,11 +257,6 @@ impl PackedRecords {
         self.len += 1;
     }
 
-    /// Adds records.
-    pub(crate) fn extend(&mut self, records: impl IntoIterator<Item = RequestRecord>) {
-        records.into_iter().for_each(|record| self.push(&record));
-    }
-
     /// Leaves the first `count` out.
     pub(crate) fn skip_first(&mut self, count: u64) {
         self.skipped = count.min(self.len);

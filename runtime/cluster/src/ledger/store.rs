@@ -1,9 +1,6 @@
 //! The records of requests by tag: those that may change, and those that are packed.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
-use std::slice::Iter;
 
 use super::packed::PackedRecords;
 use super::record::{Outcome, RequestRecord};
@@ -86,54 +83,6 @@ impl RecordStore {
             }
         }
     }
-
-    pub(super) fn is_packed(&self) -> bool {
-        self.packed.is_some()
-    }
-
-    /// Takes over the records of other stores: of engines from a worker on, and with the tags
-    /// here, which ascend. A run that was stopped may lack some, which get empty records.
-    pub(super) fn join(&mut self, others: Vec<(Self, u32, Vec<u64>)>) {
-        assert!(self.len() == 0, "the stores of all requests are joined");
-        if others.iter().any(|(store, ..)| !store.is_packed()) {
-            let last = others.iter().filter_map(|(_, _, tags)| tags.last()).max();
-            let mut records = vec![RequestRecord::default(); last.map_or(0, |last| *last as usize + 1)];
-            for (store, first_worker, tags) in others {
-                let (own, _) = store.close(0);
-                for (record, tag) in own.into_iter().zip(tags) {
-                    records[tag as usize] = of_workers_from(record, first_worker);
-                }
-            }
-            self.open = Window::of(records);
-            return;
-        }
-        let others: Vec<_> =
-            others.into_iter().map(|(store, first_worker, tags)| (store.close(0).1, first_worker, tags)).collect();
-        let mut heads: Vec<_> =
-            others.iter().map(|(store, first_worker, tags)| (store.iter(), *first_worker, tags.iter())).collect();
-        let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-        let head = |tags: &mut Iter<'_, u64>, index| tags.next().map(|tag| Reverse((*tag, index)));
-        next.extend(heads.iter_mut().enumerate().filter_map(|(index, (_, _, tags))| head(tags, index)));
-        let mut joined = PackedRecords::default();
-        while let Some(Reverse((tag, index))) = next.pop() {
-            while joined.len() < tag {
-                joined.push(&RequestRecord::default());
-            }
-            let (records, first_worker, tags) = &mut heads[index];
-            joined.extend(records.next().map(|record| of_workers_from(record, *first_worker)));
-            next.extend(head(tags, index));
-        }
-        self.open = Window::after(joined.len());
-        self.packed = Some(joined);
-    }
-}
-
-/// A record of engines that have the workers from `first_worker` on.
-fn of_workers_from(mut record: RequestRecord, first_worker: u32) -> RequestRecord {
-    for worker in [&mut record.prefill_worker, &mut record.decode_worker].into_iter().flatten() {
-        *worker += first_worker;
-    }
-    record
 }
 
 impl Index<usize> for RecordStore {

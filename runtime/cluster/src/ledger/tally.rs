@@ -23,18 +23,6 @@ impl Tally {
         self.arrived_output_tokens += u64::from(record.max_tokens);
     }
 
-    /// Adds what another ledger has counted.
-    pub(super) fn absorb(&mut self, other: &Self) {
-        self.arrived_requests += other.arrived_requests;
-        self.arrived_prompt_tokens += other.arrived_prompt_tokens;
-        self.arrived_output_tokens += other.arrived_output_tokens;
-        self.completed_requests += other.completed_requests;
-        self.ttft_count += other.ttft_count;
-        self.ttft_sum_ns += other.ttft_sum_ns;
-        self.token_gap_count += other.token_gap_count;
-        self.token_gap_sum_ns += other.token_gap_sum_ns;
-    }
-
     pub(super) fn completed(&mut self, record: &RequestRecord) {
         self.completed_requests += u64::from(record.prefill_worker.is_some());
     }

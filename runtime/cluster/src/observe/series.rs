@@ -51,17 +51,6 @@ impl RunSeries {
         }
     }
 
-    /// The series of engines that were watched by themselves, all until the same instant, in
-    /// their order.
-    pub(crate) fn joined(parts: Vec<Self>) -> Option<Self> {
-        let interval_ns = parts.first()?.interval_ns;
-        debug_assert!(parts.iter().all(|part| part.due_ns() == parts[0].due_ns()));
-        // Requests that may wait in front of engines are never simulated apart.
-        let router_queue_ns = parts.iter().filter_map(|part| part.router_queue_ns).max();
-        let engines = parts.into_iter().flat_map(|part| part.engines).collect();
-        Some(Self { interval_ns, engines, incidents: Vec::new(), router_queue_ns })
-    }
-
     /// Virtual time between two samples.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {

@@ -6,7 +6,6 @@
 
 mod affinity;
 mod by_load;
-mod elsewhere;
 mod kv;
 mod native;
 
@@ -18,7 +17,6 @@ use crate::error::SimError;
 use crate::event::{Event, EventQueue};
 use crate::fleet::{Fleet, Worker};
 use by_load::LoadRouter;
-use elsewhere::Elsewhere;
 use kv::{KvRouter, PoolFacts};
 use native::RoundRobin;
 
@@ -161,11 +159,6 @@ impl Routing {
     pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
         let fronts = fleet.pools().iter().map(|pool| Ok(Front::of(new_router(run, pool.config(), pool.role())?)));
         Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
-    }
-
-    /// For a single pool whose requests are routed elsewhere.
-    pub(crate) fn elsewhere() -> Self {
-        Self { fronts: vec![Front::of(Box::new(Elsewhere))] }
     }
 
     fn front(&self, role: PoolRole) -> &Front {

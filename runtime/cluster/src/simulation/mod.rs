@@ -15,7 +15,6 @@ mod faults;
 mod forecast;
 mod grammars;
 mod kv_handoff;
-mod lanes;
 mod lifecycle;
 mod observation;
 mod real_time;
@@ -41,7 +40,6 @@ use clock::Clock;
 pub use clock::RunClock;
 pub use cluster::{Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, ServedRequest};
 use facts::RunFacts;
-pub use lanes::{CoresEstimate, LaneCosts, LaneRound, LaneWork, Threads, lane_work};
 use observation::{Observation, sees_steps};
 pub use real_time::simulate_in_real_time;
 use steps::StepBuffers;
@@ -68,24 +66,12 @@ pub(crate) struct Simulation<'c, O: Observer> {
     buffers: StepBuffers,
 }
 
-/// Runs `config` to its end, on one thread.
+/// Runs `config` to its end, on the caller's thread.
 ///
 /// # Errors
 /// See [`SimError`]; a run that only lost requests to faults is not an error.
 pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
-    simulate_on(Threads::ONE, config, observer)
-}
-
-/// Runs `config` to its end on up to `threads` threads. The report is the same, to the last
-/// byte, on any number.
-///
-/// # Errors
-/// As [`simulate`].
-pub fn simulate_on(threads: Threads, config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
     config.check().map_err(SimError::Config)?;
-    if let Some(report) = lanes::simulate(threads, &config, observer)? {
-        return Ok(report);
-    }
     let mut simulation = Simulation::new(config, observer)?;
     simulation.run()?;
     simulation.into_report()

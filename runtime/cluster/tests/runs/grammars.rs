@@ -1,13 +1,9 @@
 //! Structured outputs: requests that wait in their engine for a grammar.
 
-use std::num::NonZeroUsize;
-
 use vcr_cluster::metrics::Counter;
-use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::Outcome;
 use vcr_cluster::{
-    Arrivals, PoolConfig, PoolRole, RouterConfig, RunConfig, StructuredOutputs, Threads, Topology, WorkloadConfig,
-    simulate_on,
+    Arrivals, PoolConfig, PoolRole, RouterConfig, RunConfig, StructuredOutputs, Topology, WorkloadConfig,
 };
 use vcr_core::RejectReason;
 use vcr_core::sglang::{SglangConfig, SglangConfigInput};
@@ -68,7 +64,7 @@ fn grammars_are_compiled_again_after_a_crash() {
 }
 
 #[test]
-fn observers_and_threads_change_nothing() {
+fn observers_change_nothing() {
     for (failing_share, is_async) in [(0.0, false), (0.3, true)] {
         let mut config = one_pool(3, with_grammars(burst(120), 0.6, failing_share));
         if let Topology::Aggregated(PoolConfig { engine, .. }) = &mut config.topology {
@@ -79,9 +75,6 @@ fn observers_and_threads_change_nothing() {
         let alone = run(&config);
         assert_conserved(&alone);
         assert_eq!(alone.fingerprint, watched(&config).fingerprint);
-        let threads = Threads::wherever_possible(NonZeroUsize::MIN.saturating_add(1));
-        let report = simulate_on(threads, config, &mut Unobserved).expect("it runs");
-        assert_eq!(alone.fingerprint, report.fingerprint);
     }
 }
 

@@ -3,7 +3,6 @@
 mod case;
 mod routers;
 mod schedulers;
-mod threads;
 
 use std::cell::Cell;
 use std::sync::Arc;

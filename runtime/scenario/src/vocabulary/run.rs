@@ -6,14 +6,13 @@ pub(super) mod search;
 pub(crate) mod target;
 mod watcher;
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
 use vcr_cluster::observe::Observer;
-use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, Threads, simulate, simulate_on};
+use vcr_cluster::{MemoryEstimate, Report, RunConfig, SimError, Target, simulate};
 use vcr_output::OutputFile;
 use vcr_units::format_ns;
 
@@ -100,16 +99,13 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     }
     let tasks = tasks(context, &planned);
     let watched = context.state().watched.clone();
-    // Threads that have no run of their own share those of the others.
-    let shared = NonZeroUsize::new(context.options.threads / tasks.len().max(1));
-    let each = Threads::up_to(shared.unwrap_or(NonZeroUsize::MIN));
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
     let simulate = |task: &Task| {
         let PlannedRun { config, target, is_limited, record, drawn } = &planned[task.run];
         let Some(draw) = task.draw else {
             let recording = record.as_deref().and_then(|path| recording(context, path)).transpose()?;
             let limited = is_limited.then_some(config.max_time_ns).flatten();
-            let mut report = execute_one(context, config.clone(), (target, limited), (first_index + task.run, each))?;
+            let mut report = execute_one(context, config.clone(), (target, limited), first_index + task.run)?;
             if let Some((path, draft)) = recording {
                 let block_size_tokens = config.topology.pools()[0].engine.block_size();
                 recording::write(&report, block_size_tokens, &path, draft).map_err(|error| Thrown::from(&error))?;
@@ -195,7 +191,7 @@ fn execute_one(
     context: &Context,
     config: RunConfig,
     (target, limit_ns): (&Target, Option<u64>),
-    (index, threads): (usize, Threads),
+    index: usize,
 ) -> Result<Report, Thrown> {
     let name = config.name.clone();
     let files = {
@@ -210,7 +206,7 @@ fn execute_one(
         context.reporter.warn(&format!("run `{name}`: {warning}"));
     }
     context.reporter.run_started(&name);
-    let result = carry_out(context, config, (target, threads), &mut watcher);
+    let result = carry_out(context, config, target, &mut watcher);
     context.reporter.run_ended(&name);
     let mut report = result?;
     if let Some(limit_ns) = limit_ns.filter(|_| report.cut_short) {
@@ -246,12 +242,12 @@ fn execute_one(
 fn carry_out(
     context: &Context,
     config: RunConfig,
-    (target, threads): (&Target, Threads),
+    target: &Target,
     observer: &mut dyn Observer,
 ) -> Result<Report, Thrown> {
     let name = config.name.clone();
     if target.is_virtual() {
-        return simulate_on(threads, config, observer).map_err(|error| sim_error(&name, error));
+        return simulate(config, observer).map_err(|error| sim_error(&name, error));
     }
     let driver = target::driver(context, target, &config)?;
     driver.run(target, config, observer).map_err(|error| target::thrown(&name, error))

@@ -95,11 +95,6 @@ impl<O: Observer> Observation<O> {
         sample.into_iter().chain(self.telemetry.map(|(due_ns, _)| due_ns))
     }
 
-    /// Keeps the series of N engines over time, whatever the observer wants.
-    pub(super) fn keep_series(&mut self, workers: usize) {
-        self.series = Some(RunSeries::new(workers));
-    }
-
     pub(super) fn has_series(&self) -> bool {
         self.series.is_some()
     }
