@@ -379,6 +379,32 @@ fn requests_that_lie_are_refused_and_others_served() {
 }
 
 #[test]
+fn peers_that_do_not_present_themselves_keep_no_other_out() {
+    let patient = TcpSettings { connect_timeout: PATIENCE, patience: PATIENCE, ..settings() };
+    let (mut prefill, mut decode) = (Engine::new("p", geometry(1)), Engine::with("d", geometry(1), 1, patient));
+    prefill.hold("r", &[5]);
+    let connect = || TcpStream::connect(("127.0.0.1", prefill.plane.port())).expect("it listens");
+    // Some say nothing at all, others begin and say no more.
+    let mut silent: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    let begun: Vec<TcpStream> = (0..90)
+        .map(|_| {
+            let mut stream = connect();
+            stream.write_all(&preface()[..1]).expect("it is taken");
+            stream
+        })
+        .collect();
+    decode.plane.start(transfer(1, prefill.peer("p"), "r", &[(1, 5)]));
+    assert!(decode.outcome(1).is_ok());
+    // The oldest were closed for the later ones, long before their time was up.
+    let ended = |stream: &mut TcpStream| {
+        stream.set_read_timeout(Some(PATIENCE)).expect("it is open");
+        stream.read(&mut [0]).map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |bytes| bytes == 0)
+    };
+    assert!(ended(&mut silent[0]));
+    drop((silent, begun));
+}
+
+#[test]
 fn a_corrupt_page_is_found_and_its_block_is_not_used() {
     let (mut prefill, mut decode) = (Engine::new("p", geometry(2)), Engine::new("d", geometry(2)));
     prefill.hold("r", &[5]);

@@ -178,9 +178,12 @@ impl Drop for TcpPlane {
     }
 }
 
+/// Stack of a thread. A connection has one, and none calls deeply.
+const STACK_BYTES: usize = 512 << 10;
+
 /// Starts a thread of a plane.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, TransferError> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(run).map_err(|error| {
         TransferError::new(ErrorKind::Local, format!("cannot start a thread for KV transfers: {error}"))
     })
 }

@@ -1,8 +1,11 @@
-//! The side that peers connect to: one thread for each connection.
+//! The side that peers connect to: one thread for each connection that has sent something.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,14 @@ use crate::tcp::spawn;
 
 /// Connections at once; more are refused.
 const MAX_CONNECTIONS: usize = 1024;
+/// Connections without a thread.
+const MAX_SILENT: usize = 256;
+/// Connections with a thread whose peers have not presented themselves.
+const MAX_GREETINGS: usize = 64;
+/// Time that a connection has in either list. After it the oldest one is closed if another needs its place.
+const GRACE: Duration = Duration::from_millis(500);
+/// Time after which a full list is looked at again.
+const RETRY: Duration = Duration::from_millis(10);
 /// Time for a peer to present itself.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a connection without requests is closed. Peers close theirs earlier.
@@ -35,8 +46,14 @@ impl Server {
     /// Accepts connections until the plane is stopped.
     pub(super) fn start(listener: TcpListener, shared: &Arc<Shared>) -> Result<Self, TransferError> {
         let connections = Connections::default();
-        let (for_thread, shared) = (Arc::clone(&connections), Arc::clone(shared));
-        let thread = spawn("kv-accept", move || accept(&listener, &shared, &for_thread))?;
+        let acceptor = Acceptor {
+            shared: Arc::clone(shared),
+            connections: Arc::clone(&connections),
+            count: Arc::default(),
+            greetings: Arc::default(),
+            silent: VecDeque::new(),
+        };
+        let thread = spawn("kv-accept", move || acceptor.accept(&listener))?;
         Ok(Self { thread: Some(thread), connections })
     }
 
@@ -51,54 +68,171 @@ impl Server {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, connections: &Connections) {
-    let count = Arc::new(AtomicUsize::new(0));
-    let interval = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-    while !shared.is_stopped() {
-        let mut fds = [PollFd::new(listener, PollFlags::IN)];
-        _ = poll(&mut fds, Some(&interval));
-        loop {
-            match listener.accept() {
-                Ok((stream, address)) => {
-                    let mut connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
-                    connections.retain(|thread| !thread.is_finished());
-                    connections.extend(start_connection(stream, address, shared, &count));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    tracing::warn!("cannot accept a KV connection: {error}");
-                    std::thread::sleep(Duration::from_millis(50));
-                    break;
+/// A connection that has sent nothing, or waits for a thread.
+struct Silent {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Instant,
+}
+
+/// Accepts connections, and starts a thread for each once it has sent something: a connection that says nothing takes
+/// no more than its socket.
+struct Acceptor {
+    shared: Arc<Shared>,
+    connections: Connections,
+    /// Connections with a thread.
+    count: Arc<AtomicUsize>,
+    greetings: Arc<Greetings>,
+    /// The oldest first.
+    silent: VecDeque<Silent>,
+}
+
+impl Acceptor {
+    fn accept(mut self, listener: &TcpListener) {
+        while !self.shared.is_stopped() {
+            self.wait(listener);
+            while self.has_place() {
+                match listener.accept() {
+                    Ok((stream, address)) => {
+                        self.silent.push_back(Silent { stream, address, since: Instant::now() });
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => {
+                        tracing::warn!("cannot accept a KV connection: {error}");
+                        std::thread::sleep(Duration::from_millis(50));
+                        break;
+                    }
                 }
             }
         }
     }
+
+    /// Waits for connections and for their first bytes, for a short time.
+    fn wait(&mut self, listener: &TcpListener) {
+        let interval = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let streams = self.silent.iter().map(|silent| silent.stream.as_fd());
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(listener.as_fd())
+            .chain(streams)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        if poll(&mut fds, Some(&interval)).is_err() {
+            return;
+        }
+        let speaks: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut is_full = false;
+        for (silent, speaks) in std::mem::take(&mut self.silent).into_iter().zip(speaks) {
+            is_full |= speaks && !self.greetings.has_place();
+            if speaks && !is_full {
+                self.start(silent);
+            } else if silent.since.elapsed() < GREETING_TIMEOUT {
+                self.silent.push_back(silent);
+            }
+        }
+        if is_full || self.silent.len() >= MAX_SILENT {
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// Whether another connection can be accepted. The oldest silent one goes if it had its time.
+    fn has_place(&mut self) -> bool {
+        if self.silent.len() < MAX_SILENT {
+            return true;
+        }
+        self.silent.pop_front_if(|oldest| oldest.since.elapsed() >= GRACE).is_some()
+    }
+
+    /// Starts the thread of a connection. Without one the connection is closed.
+    fn start(&self, silent: Silent) {
+        let Silent { stream, address, .. } = silent;
+        let open = self.count.load(Ordering::Relaxed);
+        if open >= MAX_CONNECTIONS + MAX_GREETINGS {
+            return;
+        }
+        let greeting = match Greetings::begun(&self.greetings, &stream) {
+            Ok(greeting) => greeting,
+            Err(error) => return tracing::warn!(%address, "a KV connection was closed: {error}"),
+        };
+        let counted = Counted::new(&self.count);
+        let shared = Arc::clone(&self.shared);
+        let serve = move || {
+            let _counted = counted;
+            lower_priority(shared.settings.niceness);
+            let served = opened(stream, &shared).and_then(|link| {
+                let mut connection = Connection { link, shared: &shared, peer: String::new() };
+                connection.greet(open >= MAX_CONNECTIONS)?;
+                drop(greeting);
+                connection.serve()
+            });
+            match served {
+                Ok(()) | Err(LinkError::Closed | LinkError::Stopped) => {}
+                Err(error) => tracing::debug!(%address, "a KV connection ended: {error}"),
+            }
+        };
+        match spawn("kv-serve", serve) {
+            Ok(thread) => {
+                let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+                connections.retain(|thread| !thread.is_finished());
+                connections.push(thread);
+            }
+            Err(error) => tracing::warn!(%address, "a KV connection was closed: {error}"),
+        }
+    }
 }
 
-fn start_connection(
-    stream: TcpStream,
-    address: SocketAddr,
-    shared: &Arc<Shared>,
-    count: &Arc<AtomicUsize>,
-) -> Option<JoinHandle<()>> {
-    let (shared, count) = (Arc::clone(shared), Arc::clone(count));
-    let is_over = count.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS;
-    let serve = move || {
-        lower_priority(shared.settings.niceness);
-        let served = opened(stream, &shared)
-            .and_then(|link| Connection { link, shared: &shared, peer: String::new() }.serve(is_over));
-        count.fetch_sub(1, Ordering::Relaxed);
-        match served {
-            Ok(()) | Err(LinkError::Closed | LinkError::Stopped) => {}
-            Err(error) => tracing::debug!(%address, "a KV connection ended: {error}"),
+/// Counts a connection as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Connections whose peers have not presented themselves, the oldest first.
+#[derive(Default)]
+struct Greetings {
+    open: Mutex<VecDeque<(Instant, Arc<TcpStream>)>>,
+}
+
+impl Greetings {
+    fn open(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<TcpStream>)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another peer can present itself. The oldest one is cut off if it had its time.
+    fn has_place(&self) -> bool {
+        let mut open = self.open();
+        if open.len() < MAX_GREETINGS {
+            return true;
         }
-    };
-    match spawn("kv-serve", serve) {
-        Ok(thread) => Some(thread),
-        Err(error) => {
-            tracing::warn!("{error}");
-            None
-        }
+        let late = open.pop_front_if(|(since, _)| since.elapsed() >= GRACE);
+        // Its thread finds the end of the stream.
+        late.is_some_and(|(_, stream)| stream.shutdown(Shutdown::Both).is_ok())
+    }
+
+    fn begun(greetings: &Arc<Self>, stream: &TcpStream) -> io::Result<Greeting> {
+        let stream = Arc::new(stream.try_clone()?);
+        greetings.open().push_back((Instant::now(), Arc::clone(&stream)));
+        Ok(Greeting { stream, greetings: Arc::clone(greetings) })
+    }
+}
+
+/// A peer that presents itself.
+struct Greeting {
+    stream: Arc<TcpStream>,
+    greetings: Arc<Greetings>,
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        self.greetings.open().retain(|(_, stream)| !Arc::ptr_eq(stream, &self.stream));
     }
 }
 
@@ -127,7 +261,8 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    fn serve(&mut self, is_over_limit: bool) -> Result<(), LinkError> {
+    /// Learns who the peer is, and refuses it where there are too many.
+    fn greet(&mut self, is_over_limit: bool) -> Result<(), LinkError> {
         let until = Instant::now() + GREETING_TIMEOUT;
         if let Err(error) = self.link.read_preface(until) {
             if matches!(error, LinkError::Decode(_)) {
@@ -144,10 +279,14 @@ impl Connection<'_> {
         };
         if is_over_limit {
             let message = format!("more than {MAX_CONNECTIONS} KV connections");
-            return self.link.open(&Message::Refused { kind: ErrorKind::Refused, message }, until);
+            self.link.open(&Message::Refused { kind: ErrorKind::Refused, message }, until)?;
+            return Err(LinkError::Closed);
         }
         self.peer = if hello.engine_id.is_empty() { "unnamed".to_owned() } else { hello.engine_id };
-        self.link.open(&Message::Welcome(self.shared.peer_info.clone()), until)?;
+        self.link.open(&Message::Welcome(self.shared.peer_info.clone()), until)
+    }
+
+    fn serve(&mut self) -> Result<(), LinkError> {
         loop {
             if !self.link.wait_for_frame(Instant::now() + IDLE_TIMEOUT)? {
                 return Ok(());

@@ -1,6 +1,7 @@
 //! TLS of the TCP plane. An engine presents one certificate, whether peers connect to it or it connects to them, and
 //! checks those of its peers by one authority.
 
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+
+/// The largest file of certificates or keys; the authorities of a system take 300 KB.
+const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// The files of TLS, in PEM.
 #[derive(Clone, Debug)]
@@ -119,11 +123,9 @@ impl Configs {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         let chain = certificates("certificate", &files.certificate)?;
         let key_path = files.key_path();
-        let key = PrivateKeyDer::from_pem_file(key_path).map_err(|error| TlsError {
-            what: "TLS key",
-            path: key_path.to_owned(),
-            reason: format!("expected a private key in PEM: {error}"),
-        })?;
+        let of_key = |reason: String| TlsError { what: "TLS key", path: key_path.to_owned(), reason };
+        let key = PrivateKeyDer::from_pem_slice(&pem(key_path).map_err(of_key)?);
+        let key = key.map_err(|error| of_key(format!("expected a private key in PEM: {error}")))?;
         let refused = |error: rustls::Error| TlsError {
             what: "certificate",
             path: files.certificate.clone(),
@@ -155,9 +157,21 @@ impl Configs {
     }
 }
 
+/// The contents of a file of certificates or keys.
+fn pem(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > PEM_BYTES_MAX {
+        return Err(format!("expected PEM of at most {PEM_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}
+
 fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |reason: String| TlsError { what, path: path.to_owned(), reason };
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let text = pem(path).map_err(error)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let all = read.map_err(|problem| error(format!("expected certificates in PEM: {problem}")))?;
     if all.is_empty() { Err(error("expected certificates in PEM, found none".to_owned())) } else { Ok(all) }
 }
