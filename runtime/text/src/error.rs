@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// A problem with a model's files or with a text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -38,14 +40,16 @@ pub enum TextError {
 }
 
 /// The kind of a template's failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TemplateErrorKind {
     /// The template does not compile.
     Syntax,
     /// The template itself called `raise_exception`.
     Raised,
-    /// The template takes more work than it may.
+    /// The template takes more work, time or memory than it may.
     Limit,
+    /// No process is free to render it.
+    Busy,
     /// The template asks for another file.
     File,
     /// The request does not fit the options, such as nothing to continue.
@@ -55,7 +59,7 @@ pub enum TemplateErrorKind {
 }
 
 /// A chat template's failure.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 #[error("{}{reason}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct TemplateError {
     /// Kind of the failure.

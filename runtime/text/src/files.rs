@@ -1,5 +1,7 @@
-//! Files that may be missing.
+//! Files of a model, which may be missing.
 
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -15,9 +17,27 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Json>, TextError> {
 
 /// A text file, if there is one.
 pub(crate) fn read_text(path: &Path) -> Result<Option<String>, TextError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TextError::Unreadable { path: path.to_owned(), source }),
+    let unreadable = |source| TextError::Unreadable { path: path.to_owned(), source };
+    match read_bytes(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error));
+            text.map(Some).map_err(unreadable)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(unreadable(source)),
     }
+}
+
+/// The largest file of a model that is read; tokenizers have up to 40 MB.
+const BYTES_MAX: u64 = 512 << 20;
+
+/// A file whole.
+pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        let problem = format!("expected a file of at most {} MiB", BYTES_MAX >> 20);
+        return Err(io::Error::new(ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
 }

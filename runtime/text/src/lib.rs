@@ -24,5 +24,5 @@ pub use minijinja::value::ValueKind;
 pub use reasoning::{Phase, ReasoningError, ReasoningForm};
 pub use source::{TextModel, TextSource};
 pub use stop::{StopMatch, StopStrings};
-pub use template::{ChatTemplate, ContentFormat, TemplateRequest};
+pub use template::{ChatTemplate, ContentFormat, TemplateRequest, render_in_processes, serve_renderings};
 pub use tokenizer::Tokenizer;

@@ -2,14 +2,17 @@
 
 mod environment;
 mod messages;
+mod processes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use minijinja::{Environment, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{TemplateError, TemplateErrorKind};
 use environment::{NAME, failed, fixed_clock};
+pub use processes::{render_in_processes, serve as serve_renderings};
 
 /// Form in which a template takes a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub enum ContentFormat {
 }
 
 /// One chat to be rendered.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
     /// The messages, a list of maps. Values that are read as [`Value`] by serde keep
     /// the order of their keys.
@@ -45,16 +48,24 @@ pub struct TemplateRequest {
 #[derive(Clone)]
 pub struct ChatTemplate(Arc<Inner>);
 
-struct Inner {
-    environment: Environment<'static>,
+/// What is compiled.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Compiled {
     source: String,
     special_texts: BTreeMap<String, String>,
+}
+
+struct Inner {
+    environment: Environment<'static>,
+    compiled: Compiled,
     content: ContentFormat,
+    /// It is our own, which needs no limits but its fuel.
+    is_builtin: bool,
 }
 
 impl std::fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChatTemplate").field("source", &self.0.source).finish_non_exhaustive()
+        f.debug_struct("ChatTemplate").field("source", &self.0.compiled.source).finish_non_exhaustive()
     }
 }
 
@@ -67,7 +78,7 @@ impl ChatTemplate {
     #[must_use]
     pub fn builtin() -> Self {
         let texts = crate::builtin::Builtin::new().special_texts();
-        match Self::new(include_str!("template/builtin.jinja"), texts) {
+        match Self::compiled(include_str!("template/builtin.jinja"), texts, true) {
             Ok(template) => template,
             Err(error) => panic!("the built-in template compiles: {error}"),
         }
@@ -78,9 +89,16 @@ impl ChatTemplate {
     /// # Errors
     /// When it does not compile.
     pub fn new(source: &str, special_texts: BTreeMap<String, String>) -> Result<Self, TemplateError> {
-        let environment = environment::compiled(source)?;
-        let content = ContentFormat::String;
-        let mut inner = Inner { environment, source: source.to_owned(), special_texts, content };
+        Self::compiled(source, special_texts, false)
+    }
+
+    fn compiled(
+        source: &str,
+        special_texts: BTreeMap<String, String>,
+        is_builtin: bool,
+    ) -> Result<Self, TemplateError> {
+        let mut inner = Inner::new(Compiled { source: source.to_owned(), special_texts })?;
+        inner.is_builtin = is_builtin;
         inner.content = messages::detected_format(|messages| {
             let request = TemplateRequest { messages, now_s: Some(0), ..TemplateRequest::default() };
             inner.render(&request.messages, &request)
@@ -91,7 +109,13 @@ impl ChatTemplate {
     /// The template's source.
     #[must_use]
     pub fn source(&self) -> &str {
-        &self.0.source
+        &self.0.compiled.source
+    }
+
+    /// Whether a rendering waits for another process ([`render_in_processes`]).
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.0.is_isolated()
     }
 
     /// Form in which the template takes a message's content.
@@ -161,18 +185,36 @@ fn refused(reason: &str) -> TemplateError {
 }
 
 impl Inner {
+    fn new(compiled: Compiled) -> Result<Self, TemplateError> {
+        let environment = environment::compiled(&compiled.source)?;
+        Ok(Self { environment, compiled, content: ContentFormat::String, is_builtin: false })
+    }
+
+    fn is_isolated(&self) -> bool {
+        !self.is_builtin && processes::is_isolated()
+    }
+
     fn render(&self, messages: &Value, request: &TemplateRequest) -> Result<String, TemplateError> {
+        let request = TemplateRequest { messages: messages.clone(), ..request.clone() };
+        if self.is_isolated() {
+            return processes::rendered(&processes::Job { template: self.compiled.clone(), request });
+        }
+        self.rendered_here(&request)
+    }
+
+    /// Renders in this process.
+    fn rendered_here(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
         let or_none = |value: &Option<Value>| value.clone().unwrap_or(Value::from(()));
         let mut context: BTreeMap<String, Value> =
-            self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str()))).collect();
-        context.insert("messages".to_owned(), messages.clone());
+            self.compiled.special_texts.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str()))).collect();
+        context.insert("messages".to_owned(), request.messages.clone());
         context.insert("tools".to_owned(), or_none(&request.tools));
         context.insert("documents".to_owned(), or_none(&request.documents));
         context.insert("add_generation_prompt".to_owned(), Value::from(request.add_generation_prompt));
         context.extend(request.kwargs.iter().map(|(name, value)| (name.clone(), value.clone())));
         let context = Value::from_pairs(context);
         let rendered = match request.now_s {
-            Some(now_s) if self.source.contains("strftime_now") => {
+            Some(now_s) if self.compiled.source.contains("strftime_now") => {
                 let mut environment = self.environment.clone();
                 fixed_clock(&mut environment, now_s);
                 environment.get_template(NAME).and_then(|template| template.render(context))

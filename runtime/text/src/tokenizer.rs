@@ -103,7 +103,8 @@ impl Tokenizer {
             let needed = "`tokenizer.json` is what text is turned into tokens with".to_owned();
             return Err(TextError::Missing { folder: folder.to_owned(), file: "tokenizer.json".to_owned(), needed });
         }
-        let bytes = std::fs::read(&path).map_err(|source| TextError::Unreadable { path: path.clone(), source })?;
+        let bytes = crate::files::read_bytes(&path);
+        let bytes = bytes.map_err(|source| TextError::Unreadable { path: path.clone(), source })?;
         let config = crate::files::read_json(&folder.join("tokenizer_config.json"))?;
         Self::from_json(&bytes, config.as_ref()).map_err(|reason| TextError::Invalid { path, reason })
     }

@@ -13,4 +13,5 @@ mod llm_d;
 mod operators;
 mod per_request;
 mod render;
+mod renderings;
 mod texts;

@@ -6,6 +6,7 @@ mod chats;
 pub(crate) mod config_file;
 mod model;
 mod operations;
+mod rendering;
 mod texts;
 mod traces;
 
@@ -31,6 +32,7 @@ use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
 use operations::{ChangedFaults, ChangedMetrics, Operations, Server};
+pub(crate) use rendering::rendering_process;
 
 /// Numbers in an embedding unless an option says: as many as small models have.
 const EMBEDDING_DIMENSIONS: u32 = 384;

@@ -15,8 +15,10 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 use tokio::time::sleep;
-use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
+use vcr_text::{ChatTemplate, TemplateError, TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use self::answers::{Form, Stream};
 use self::ranges::ChatFields;
@@ -241,10 +243,21 @@ pub(super) fn render(
         kwargs: kwargs.cloned().unwrap_or_default(),
         now_s: Some(unix_s() as i64),
     };
-    template.render_chat(&request).map_err(|error| match error.kind {
+    rendered(template, &request).map_err(|error| match error.kind {
         TemplateErrorKind::Raised | TemplateErrorKind::Request => ApiError::invalid(error.reason),
+        TemplateErrorKind::Limit => ApiError::invalid(format!("the chat cannot be rendered: {error}")),
+        TemplateErrorKind::Busy => ApiError::unavailable(error.reason),
         _ => ApiError::internal(format!("failed to submit chat request: {error}")),
     })
+}
+
+/// Renders a chat, and lets another thread serve in the place of this one where that takes long.
+fn rendered(template: &ChatTemplate, request: &TemplateRequest) -> Result<String, TemplateError> {
+    let is_many = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if template.waits() && is_many() {
+        return block_in_place(|| template.render_chat(request));
+    }
+    template.render_chat(request)
 }
 
 /// A chat whose requests are with the engines.

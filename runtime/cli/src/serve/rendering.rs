@@ -1,0 +1,20 @@
+//! Processes of this program that render chat templates.
+
+use std::process::ExitCode;
+
+/// The argument that makes a process one of them. Users have no use for it.
+const ARGUMENT: &str = "--render-chat-templates-of-stdin";
+
+/// Renders templates if this process was started for that. Otherwise templates will be rendered by
+/// processes of this program, if the system knows its path.
+pub(crate) fn rendering_process() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|argument| argument == ARGUMENT) {
+        let served = vcr_text::serve_renderings(std::io::stdin().lock(), std::io::stdout().lock());
+        return Some(if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    if let Ok(program) = std::env::current_exe() {
+        vcr_text::render_in_processes(program, ARGUMENT);
+    }
+    None
+}

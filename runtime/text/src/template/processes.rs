@@ -1,0 +1,272 @@
+//! Renderings in processes of their own.
+//!
+//! A template is a program of whoever made the model. Instructions and texts count against its
+//! fuel, but some single operations of the template engine do not: lists that share their parts
+//! are doubled for nothing and written out at great length. No thread can be stopped, and one
+//! failed allocation ends its process. So another process renders: it has a limit of memory, ends
+//! itself when a rendering takes too long, and takes only that rendering with it.
+
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{Compiled, TemplateRequest};
+use crate::{TemplateError, TemplateErrorKind};
+
+/// Time of one rendering. A chat of ten thousand messages takes less than a second.
+const TIME: Duration = Duration::from_secs(5);
+
+/// Memory of a process beyond what it has at its start, which limits the system's address space.
+const MEMORY: u64 = 1 << 30;
+
+/// Length of a rendered text, which the server holds as well.
+const TEXT_BYTES: usize = 64 << 20;
+
+/// Processes at once. A rendering waits for one.
+const PROCESSES: usize = 4;
+
+/// Time for which a rendering waits for a process: others may each take all their time.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// The exit code of a process whose rendering took too long.
+const TOO_LONG: i32 = 3;
+
+/// The longest message between the processes. The length of a broken one is arbitrary.
+const MESSAGE_BYTES: u64 = 4 << 30;
+
+/// What starts a process that calls [`serve`]. Without it templates are rendered in this process.
+static PROGRAM: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
+
+static POOL: Pool = Pool { state: Mutex::new(State { idle: Vec::new(), count: 0 }), freed: Condvar::new() };
+
+/// Has every template but the built-in one rendered in processes of `program`, which is started
+/// with one argument and has to call [`serve`] then.
+pub fn render_in_processes(program: PathBuf, argument: &'static str) {
+    _ = PROGRAM.set((program, argument));
+}
+
+/// Whether templates are rendered in other processes.
+pub(super) fn is_isolated() -> bool {
+    PROGRAM.get().is_some()
+}
+
+/// One rendering.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) template: Compiled,
+    pub(super) request: TemplateRequest,
+}
+
+type Rendered = Result<String, TemplateError>;
+
+/// Renders for the process at the other end of these pipes until it closes them. Must be the only
+/// work of its process, which gets a limit of memory and may end at any time.
+///
+/// # Errors
+/// When a pipe fails.
+pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
+    limit_memory();
+    let (rendering, watched) = mpsc::channel::<()>();
+    std::thread::Builder::new().name("deadline".to_owned()).spawn(move || end_late_renderings(&watched))?;
+    let mut input = BufReader::new(input);
+    let mut last: Option<super::Inner> = None;
+    while let Some(Job { template, request }) = received::<Job>(&mut input)? {
+        // One message at the start of a rendering, and one at its end.
+        _ = rendering.send(());
+        if last.as_ref().is_none_or(|last| last.compiled != template) {
+            last = None;
+        }
+        let inner = match last.take() {
+            Some(inner) => Ok(inner),
+            None => super::Inner::new(template),
+        };
+        let rendered: Rendered = match inner {
+            Ok(inner) => last.insert(inner).rendered_here(&request),
+            Err(error) => Err(error),
+        };
+        let rendered = rendered.and_then(within_length);
+        _ = rendering.send(());
+        sent(&mut output, &rendered)?;
+    }
+    Ok(())
+}
+
+fn within_length(text: String) -> Rendered {
+    if text.len() <= TEXT_BYTES {
+        return Ok(text);
+    }
+    let reason = format!("the template writes more than {} MiB", TEXT_BYTES >> 20);
+    Err(failed(TemplateErrorKind::Limit, reason))
+}
+
+/// Ends the process once a rendering takes too long.
+fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
+    while rendering.recv().is_ok() {
+        match rendering.recv_timeout(TIME) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => std::process::exit(TOO_LONG),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// The limit is that of address space, which has what the program takes at its start.
+fn limit_memory() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages: Option<u64> = pages.and_then(|text| text.split(' ').next()?.parse().ok());
+    let own = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
+    let mut limit = getrlimit(Resource::As);
+    let wanted = own.saturating_add(MEMORY);
+    limit.current = Some(limit.current.map_or(wanted, |current| current.min(wanted)));
+    // Where the system has no such limit, time and fuel remain.
+    _ = setrlimit(Resource::As, limit);
+    // Its end is no crash that anybody looks into.
+    let mut core = getrlimit(Resource::Core);
+    core.current = Some(0);
+    _ = setrlimit(Resource::Core, core);
+}
+
+fn sent(pipe: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    pipe.write_all(&(text.len() as u64).to_le_bytes())?;
+    pipe.write_all(&text)?;
+    pipe.flush()
+}
+
+/// The next message; none at the end.
+fn received<T: DeserializeOwned>(pipe: &mut impl Read) -> io::Result<Option<T>> {
+    let mut length = [0; 8];
+    match pipe.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = u64::from_le_bytes(length);
+    if length > MESSAGE_BYTES {
+        return Err(io::Error::other("invalid length of a message"));
+    }
+    let mut text = Vec::new();
+    if pipe.take(length).read_to_end(&mut text)? as u64 != length {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
+/// Processes that render, at most [`PROCESSES`].
+struct Pool {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+struct State {
+    idle: Vec<Worker>,
+    /// Of all of them.
+    count: usize,
+}
+
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// Renders in another process.
+pub(super) fn rendered(job: &Job) -> Rendered {
+    // A process that waited for work may have ended meanwhile; one that just started has not.
+    for _ in 0..PROCESSES {
+        let mut worker = POOL.taken()?;
+        if sent(&mut worker.input, job).is_ok() {
+            return worker.answered();
+        }
+        POOL.ended(worker);
+    }
+    Err(failed(TemplateErrorKind::Render, "the processes that render chat templates end at once".to_owned()))
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let Some((program, argument)) = PROGRAM.get() else {
+            return Err(io::Error::other("no program renders chat templates"));
+        };
+        let mut command = Command::new(program);
+        command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // A signal from the terminal is for the server.
+        let mut child = command.process_group(0).spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("a process without pipes"));
+        };
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    fn answered(mut self) -> Rendered {
+        if let Ok(Some(rendered)) = received::<Rendered>(&mut self.output) {
+            POOL.idle(self);
+            return rendered;
+        }
+        let code = POOL.ended(self);
+        Err(failed(
+            TemplateErrorKind::Limit,
+            if code == Some(TOO_LONG) {
+                format!("the template takes more than {} seconds: it may loop for ever", TIME.as_secs())
+            } else {
+                format!("the template takes more than {} MiB of memory, or nests its values too deeply", MEMORY >> 20)
+            },
+        ))
+    }
+}
+
+fn failed(kind: TemplateErrorKind, reason: String) -> TemplateError {
+    TemplateError { kind, line: None, reason }
+}
+
+impl Pool {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An idle process, or a new one.
+    fn taken(&self) -> Result<Worker, TemplateError> {
+        let is_full = |state: &mut State| state.idle.is_empty() && state.count >= PROCESSES;
+        let waited = self.freed.wait_timeout_while(self.state(), WAIT, is_full);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Some(worker) = state.idle.pop() {
+            return Ok(worker);
+        }
+        if waited.timed_out() {
+            let reason = "other chats take all processes that render templates: try again later".to_owned();
+            return Err(failed(TemplateErrorKind::Busy, reason));
+        }
+        state.count += 1;
+        drop(state);
+        Worker::start().map_err(|error| {
+            self.left();
+            let reason = format!("cannot start a process that renders the chat template: {error}");
+            failed(TemplateErrorKind::Busy, reason)
+        })
+    }
+
+    fn idle(&self, worker: Worker) {
+        self.state().idle.push(worker);
+        self.freed.notify_one();
+    }
+
+    /// Waits for the end of a process, and returns its exit code if it ended by itself.
+    fn ended(&self, mut worker: Worker) -> Option<i32> {
+        drop((worker.input, worker.output));
+        let code = worker.child.wait().ok().and_then(|status| status.code());
+        self.left();
+        code
+    }
+
+    fn left(&self) {
+        self.state().count -= 1;
+        self.freed.notify_one();
+    }
+}
