@@ -11,12 +11,12 @@ use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::Router;
 use vcr_core::scale::Autoscaler;
 use vcr_core::tokens::BatchTokenSource;
-use wasmtime::component::Component;
 
 use crate::component::api_version::ApiVersion;
 use crate::component::cache::Cache;
+use crate::component::compile::{self, CompileError};
 use crate::component::digest::digest;
-use crate::component::inspect;
+use crate::component::{inspect, size};
 use crate::error::{GuestError, LoadProblem};
 use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
@@ -97,6 +97,7 @@ impl GuestModule {
             return Err(refused(LoadProblem::TooLarge { size_bytes: Some(size_bytes), limit_bytes }));
         }
         let declared = inspect::declared(bytes, limits.wasi).map_err(refused)?;
+        size::check(bytes).map_err(refused)?;
         let (world, api_version) = (declared.world, declared.api_version);
         // Only now: most files that are not guests never need an engine.
         let engine = match limits.wall_time_per_call {
@@ -107,11 +108,17 @@ impl GuestModule {
         let digest = digest(bytes);
         let compiled = match cache {
             Some(cache) => cache.compiled(engine, &digest, bytes),
-            None => Component::from_binary(engine, bytes),
+            None => compile::compiled(engine, bytes),
         };
-        let component = compiled.map_err(|error| match sandbox::host_failure(&error) {
-            Some(reason) => GuestError::Host { guest: name.clone(), reason },
-            None => refused(LoadProblem::Compile { reason: format!("{error:#}") }),
+        let component = compiled.map_err(|error| match error {
+            CompileError::Compiler(error) => match sandbox::host_failure(&error) {
+                Some(reason) => GuestError::Host { guest: name.clone(), reason },
+                None => refused(LoadProblem::Compile { reason: format!("{error:#}") }),
+            },
+            CompileError::Slow { limit } => refused(LoadProblem::SlowToCompile { limit }),
+            CompileError::NoThread(error) => {
+                GuestError::Host { guest: name.clone(), reason: format!("no thread to compile it: {error}") }
+            }
         })?;
         let guest = versions::open(world, api_version, &component, &limits).map_err(|error| match error {
             OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),

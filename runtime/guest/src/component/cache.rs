@@ -1,9 +1,9 @@
 //! The cache of compiled guests.
 //!
-//! An entry is machine code, and as trusted as this program is: whoever could
-//! write one could do anything. So it lies in a folder that the user alone can
-//! write to, is made by this program alone, and is never taken from anywhere
-//! else. That folder is a subfolder of its own, and of its files only those named
+//! An entry is machine code, and as trusted as this program is: who can write one
+//! can do anything. So it lies in a folder that the user alone can write to, and
+//! nobody else can put another folder in its place. Its seal depends on a secret
+//! key of the user, so entries from anywhere else are not used. That folder is a subfolder of its own, and of its files only those named
 //! as the cache names them are ever removed: a user may put it beside other
 //! files. An entry is found by the hash of the component, the version of the compiler
 //! and its settings, so it never goes stale; it appears whole or not at all; and
@@ -18,10 +18,13 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
-use xxhash_rust::xxh3::xxh3_128;
+
+use crate::component::compile::{self, CompileError};
+use crate::component::key::Key;
 
 /// Names the folder in which the cache has its subfolder, in place of the usual
 /// one of the user; empty to keep none.
@@ -48,30 +51,39 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// A folder of compiled guests.
 pub(crate) struct Cache {
+    /// Without symbolic links.
     folder: PathBuf,
+    key: Key,
 }
 
 impl Cache {
     /// The cache that the environment names, or the usual one; none where there
     /// is not one that only the user can write to.
     pub(crate) fn from_env() -> Option<Self> {
+        let (home, config_home) = (std::env::var_os("HOME"), std::env::var_os("XDG_CONFIG_HOME"));
+        let key_folder = folder_of_user(config_home, home.clone(), ".config");
         match std::env::var_os(FOLDER_VARIABLE) {
             Some(folder) if folder.is_empty() => None,
-            Some(folder) => Self::inside(&PathBuf::from(folder)),
-            None => Self::open(usual_folder(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?),
+            Some(folder) => Self::inside(&PathBuf::from(folder), key_folder.as_deref()),
+            None => {
+                let folder = folder_of_user(std::env::var_os("XDG_CACHE_HOME"), home, ".cache")?;
+                Self::open(&folder.join(SUBFOLDER), key_folder.as_deref())
+            }
         }
     }
 
     /// A cache in its subfolder of `folder`, which the user may have for other
     /// files too.
-    fn inside(folder: &Path) -> Option<Self> {
-        // Who can write to it could put another subfolder in place of ours.
-        let is_ours = make_private(folder) && is_private(folder);
-        is_ours.then(|| Self::open(folder.join(SUBFOLDER))).flatten()
+    fn inside(folder: &Path, key_folder: Option<&Path>) -> Option<Self> {
+        Self::open(&private(folder)?.join(SUBFOLDER), key_folder)
     }
 
-    fn open(folder: PathBuf) -> Option<Self> {
-        (make_private(&folder) && is_private(&folder)).then_some(Self { folder })
+    /// The key is in `key_folder`, or with the entries if that cannot have it.
+    fn open(folder: &Path, key_folder: Option<&Path>) -> Option<Self> {
+        let folder = private(folder)?;
+        let of_user = key_folder.and_then(private).and_then(|folder| Key::in_folder(&folder));
+        let key = of_user.or_else(|| Key::in_folder(&folder))?;
+        Some(Self { folder, key })
     }
 
     /// The compiled form of the component `bytes`, whose SHA-256 is `digest`:
@@ -79,12 +91,12 @@ impl Cache {
     ///
     /// # Errors
     /// The compiler's message.
-    pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> wasmtime::Result<Component> {
+    pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component, CompileError> {
         let entry = self.folder.join(entry_name(engine, digest));
-        if let Some(component) = read(engine, &entry) {
+        if let Some(component) = self.read(engine, &entry) {
             return Ok(component);
         }
-        let component = Component::from_binary(engine, bytes)?;
+        let component = compile::compiled(engine, bytes)?;
         // Without an entry the next run compiles too, which is all that happens.
         if let Ok(image) = component.serialize() {
             let _ = self.keep(&entry, &image);
@@ -94,8 +106,30 @@ impl Cache {
 
     fn keep(&self, entry: &Path, image: &[u8]) -> io::Result<()> {
         write_whole(&self.folder, entry, image)?;
-        write_whole(&self.folder, &seal_of(entry), seal(image).as_bytes())?;
+        write_whole(&self.folder, &seal_of(entry), self.seal(entry, image).as_bytes())?;
         self.prune(SystemTime::now(), BYTES_MAX)
+    }
+
+    /// The contents of the file that marks an entry as complete and as ours.
+    fn seal(&self, entry: &Path, image: &[u8]) -> String {
+        let name = entry.file_name().unwrap_or_default().as_encoded_bytes();
+        format!("{} {}\n", hex::encode(self.key.code(name, image)), image.len())
+    }
+
+    /// The entry, if it is there and whole.
+    fn read(&self, engine: &Engine, entry: &Path) -> Option<Component> {
+        let image = fs::read(entry).ok()?;
+        if fs::read_to_string(seal_of(entry)).ok()? != self.seal(entry, &image) {
+            return None;
+        }
+        // Refuses by itself what another version or other settings have made.
+        // SAFETY: these bytes are what this program has written, as the seal with
+        // the user's key shows; the name, which is sealed too, holds the compiler's
+        // version and settings.
+        #[expect(unsafe_code, reason = "compiled code is trusted, and the safety comment says why it may be")]
+        let component = unsafe { Component::deserialize(engine, &image) }.ok()?;
+        touch(entry);
+        Some(component)
     }
 
     /// Removes entries that were not used for long, and the least recently used
@@ -124,16 +158,30 @@ impl Cache {
     }
 }
 
-/// The folder for what programs can make again.
-fn usual_folder(cache_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let given = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let base = given(cache_home).or_else(|| Some(given(home)?.join(".cache")))?;
-    Some(base.join("vcr").join(SUBFOLDER))
+/// Our folder among those of one kind of the user's files.
+fn folder_of_user(given: Option<OsString>, home: Option<OsString>, usual: &str) -> Option<PathBuf> {
+    let stated = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let base = stated(given).or_else(|| Some(stated(home)?.join(usual)))?;
+    Some(base.join("vcr"))
 }
 
-/// Makes a folder, and those above it, for the user alone where there is none.
-fn make_private(folder: &Path) -> bool {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).is_ok()
+/// The real path of a folder that only the user can write to, which is made where there is none.
+fn private(folder: &Path) -> Option<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+    // Other paths lead over symbolic links, which someone may change between two uses.
+    let folder = folder.canonicalize().ok()?;
+    let user = geteuid().as_raw();
+    let about = fs::metadata(&folder).ok()?;
+    let is_ours = about.is_dir() && about.uid() == user && about.mode() & 0o022 == 0;
+    (is_ours && folder.ancestors().skip(1).all(|above| keeps_its_entries(above, user))).then_some(folder)
+}
+
+/// Whether nobody but the user and the administrator can replace what is in a folder. In a folder with
+/// the sticky bit, such as `/tmp`, only its owner can replace an entry.
+fn keeps_its_entries(folder: &Path, user: u32) -> bool {
+    let Ok(about) = fs::symlink_metadata(folder) else { return false };
+    let is_trusted = about.uid() == user || about.uid() == 0;
+    about.is_dir() && is_trusted && (about.mode() & 0o022 == 0 || about.mode() & 0o1000 != 0)
 }
 
 /// Whether a file of this name is an entry, a seal or a draft of one.
@@ -146,14 +194,6 @@ fn is_own_name(name: &str) -> bool {
         rest.is_some_and(|rest| if is_draft { rest.starts_with('.') } else { rest.is_empty() })
     };
     is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
-}
-
-/// Whether only the user can write to a folder.
-fn is_private(folder: &Path) -> bool {
-    let Ok(about) = fs::metadata(folder) else { return false };
-    // The owner of `/proc/self` is the user of this process.
-    let is_ours = fs::metadata("/proc/self").map_or(true, |own| own.uid() == about.uid());
-    about.is_dir() && is_ours && about.mode() & 0o022 == 0
 }
 
 /// The name of the entry of a component: which one it is, and by what compiler
@@ -182,26 +222,6 @@ impl Hasher for Sha {
 /// The file beside an entry that marks it as complete.
 fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
-}
-
-/// Contents of that file: a hash against damage; the folder's permissions keep others out.
-fn seal(image: &[u8]) -> String {
-    format!("{:032x} {}\n", xxh3_128(image), image.len())
-}
-
-/// The entry, if it is there and whole.
-fn read(engine: &Engine, entry: &Path) -> Option<Component> {
-    let image = fs::read(entry).ok()?;
-    if fs::read_to_string(seal_of(entry)).ok()? != seal(&image) {
-        return None;
-    }
-    // Refuses by itself what another version or other settings have made.
-    // SAFETY: it is, byte for byte, what this program has written into a folder
-    // that the user alone can write to; the name holds the compiler's version.
-    #[expect(unsafe_code, reason = "compiled code is trusted, and the safety comment says why it may be")]
-    let component = unsafe { Component::deserialize_file(engine, entry) }.ok()?;
-    touch(entry);
-    Some(component)
 }
 
 /// Notes that an entry is in use. Where that fails it is cleared away sooner.
@@ -235,9 +255,19 @@ mod tests {
     const COMPONENT: &str = "(component (core module (func (export \"f\"))))";
     const DIGEST: &str = "the digest";
 
+    /// A cache whose key is with its entries.
+    fn open(folder: &Path) -> Option<Cache> {
+        Cache::open(folder, None)
+    }
+
+    /// The files of `entries` entries, and the key.
+    fn files(entries: usize) -> usize {
+        2 * entries + 1
+    }
+
     fn folder() -> (tempfile::TempDir, Cache) {
         let folder = tempfile::tempdir().expect("a folder");
-        let cache = Cache::open(folder.path().join("deep/down")).expect("the folder will do");
+        let cache = open(&folder.path().join("deep/down")).expect("the folder will do");
         (folder, cache)
     }
 
@@ -258,10 +288,11 @@ mod tests {
         let (_folder, cache) = folder();
         let engine = Engine::default();
         let entry = cache.folder.join(entry_name(&engine, DIGEST));
-        assert!(read(&engine, &entry).is_none());
+        assert!(cache.read(&engine, &entry).is_none());
         compile(&cache, &engine);
-        assert!(read(&engine, &entry).is_some());
-        assert_eq!(names(&cache), [entry.clone(), seal_of(&entry)], "and no draft is left");
+        assert!(cache.read(&engine, &entry).is_some());
+        let key = cache.folder.join("key");
+        assert_eq!(names(&cache), [entry.clone(), seal_of(&entry), key], "and no draft is left");
         // Bytes that cannot be compiled: only the entry can answer.
         cache.compiled(&engine, DIGEST, b"").expect("it was kept");
     }
@@ -272,7 +303,7 @@ mod tests {
         let other = Engine::new(Config::new().consume_fuel(true)).expect("the machine can run wasmtime");
         compile(&cache, &Engine::default());
         compile(&cache, &other);
-        assert_eq!(names(&cache).len(), 4);
+        assert_eq!(names(&cache).len(), files(2));
     }
 
     #[test]
@@ -286,29 +317,38 @@ mod tests {
         flipped[whole.len() / 2] ^= 1;
         for damaged in [&whole[..whole.len() / 2], &flipped, &[]] {
             fs::write(&entry, damaged).expect("it is ours");
-            assert!(read(&engine, &entry).is_none());
+            assert!(cache.read(&engine, &entry).is_none());
             compile(&cache, &engine);
             assert!(fs::read(&entry).expect("it was written") == whole, "it is mended");
         }
         fs::remove_file(seal_of(&entry)).expect("it is ours");
-        assert!(read(&engine, &entry).is_none(), "nothing marks it as complete");
+        assert!(cache.read(&engine, &entry).is_none(), "nothing marks it as complete");
     }
 
     #[test]
     fn a_folder_that_others_can_write_to_is_not_used() {
         let folder = tempfile::tempdir().expect("a folder");
-        let open = |mode| {
+        let inner = folder.path().join("inner");
+        let opens = |mode, path: &Path| {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
-            Cache::open(folder.path().to_owned()).is_some()
+            open(path).is_some()
         };
-        assert!(open(0o700) && open(0o755));
-        assert!(!open(0o777) && !open(0o770) && !open(0o1777));
+        assert!(opens(0o700, folder.path()) && opens(0o755, folder.path()));
+        assert!(!opens(0o777, folder.path()) && !opens(0o770, folder.path()) && !opens(0o1777, folder.path()));
+        // Who can write to a folder above can put another one in its place, unless the sticky bit forbids it.
+        assert!(opens(0o755, &inner) && opens(0o1777, &inner));
+        assert!(!opens(0o777, &inner) && !opens(0o775, &inner) && !opens(0o777, &inner.join("deeper")));
+        // A link does not hide what it leads to.
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let link = elsewhere.path().join("link");
+        std::os::unix::fs::symlink(&inner, &link).expect("it is ours");
+        assert!(!opens(0o777, &link) && opens(0o755, &link));
         let (_other, cache) = self::folder();
         let about = fs::metadata(&cache.folder).expect("it was made");
         assert_eq!(about.mode() & 0o777, 0o700);
         // A file is not a folder.
         let file = tempfile::NamedTempFile::new().expect("a file");
-        assert!(Cache::open(file.path().to_owned()).is_none());
+        assert!(open(file.path()).is_none());
     }
 
     #[test]
@@ -347,20 +387,49 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let theirs = folder.path().join("thesis.tex");
         File::create(&theirs).expect("it is ours").set_modified(SystemTime::UNIX_EPOCH).expect("it is ours");
-        let cache = Cache::inside(folder.path()).expect("the folder will do");
+        let cache = Cache::inside(folder.path(), None).expect("the folder will do");
         compile(&cache, &Engine::default());
-        assert_eq!(cache.folder, folder.path().join("compiled-guests"));
-        assert_eq!(names(&cache).len(), 2);
+        assert_eq!(cache.folder, folder.path().canonicalize().expect("it is there").join("compiled-guests"));
+        assert_eq!(names(&cache).len(), files(1));
         assert!(theirs.exists());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
-        assert!(Cache::inside(folder.path()).is_none(), "others could replace the subfolder");
+        assert!(Cache::inside(folder.path(), None).is_none(), "others could replace the subfolder");
+    }
+
+    #[test]
+    fn an_entry_that_another_key_sealed_is_not_used() {
+        let (_folder, cache) = folder();
+        let (_other_folder, other) = folder();
+        let engine = Engine::default();
+        compile(&cache, &engine);
+        for file in names(&cache).into_iter().filter(|file| file.extension().is_some()) {
+            fs::copy(&file, other.folder.join(file.file_name().expect("it has one"))).expect("it is ours");
+        }
+        let entry = entry_name(&engine, DIGEST);
+        assert!(cache.read(&engine, &cache.folder.join(&entry)).is_some());
+        assert!(other.read(&engine, &other.folder.join(&entry)).is_none());
+        // Nor is one under the name of another.
+        let renamed = cache.folder.join(format!("{:064x}.{ENTRY_EXTENSION}", 7));
+        fs::copy(cache.folder.join(&entry), &renamed).expect("it is ours");
+        fs::copy(seal_of(&cache.folder.join(&entry)), seal_of(&renamed)).expect("it is ours");
+        assert!(cache.read(&engine, &renamed).is_none());
+    }
+
+    #[test]
+    fn the_key_is_in_the_folder_of_the_users_settings() {
+        let (folder, settings) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let cache = Cache::open(folder.path(), Some(&settings.path().join("vcr"))).expect("the folders will do");
+        compile(&cache, &Engine::default());
+        assert_eq!(names(&cache).len(), 2);
+        let about = fs::metadata(settings.path().join("vcr/key")).expect("it was made");
+        assert_eq!((about.mode() & 0o777, about.len()), (0o600, 32));
     }
 
     #[test]
     fn the_usual_folder_is_the_users() {
         let text = |text: &str| Some(OsString::from(text));
-        assert_eq!(usual_folder(text("/c"), text("/h")), Some("/c/vcr/compiled-guests".into()));
-        assert_eq!(usual_folder(text(""), text("/h")), Some("/h/.cache/vcr/compiled-guests".into()));
-        assert_eq!(usual_folder(None, None), None);
+        assert_eq!(folder_of_user(text("/c"), text("/h"), ".cache"), Some("/c/vcr".into()));
+        assert_eq!(folder_of_user(text(""), text("/h"), ".cache"), Some("/h/.cache/vcr".into()));
+        assert_eq!(folder_of_user(None, None, ".cache"), None);
     }
 }

@@ -1,5 +1,7 @@
 //! Files that cannot be loaded as guests.
 
+use std::time::Duration;
+
 use crate::component::api_version::{ApiVersion, supported_list};
 use crate::wasi::granting;
 use crate::world::World;
@@ -68,6 +70,23 @@ pub enum LoadProblem {
         /// The version in the name of the export.
         declared: ApiVersion,
     },
+    /// The component has more of something than its compilation may meet.
+    #[error("it has more than {limit} {what}")]
+    TooComplex {
+        /// What it has too much of.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// The component passes components to others, so that nobody knows how many instances it makes.
+    #[error("it imports, exports or passes components: expected functions, instances, types and modules")]
+    PassesComponents,
+    /// The compilation took too long.
+    #[error("its compilation takes more than {} seconds", limit.as_secs())]
+    SlowToCompile {
+        /// The limit.
+        limit: Duration,
+    },
     /// The component does not compile.
     #[error("it does not compile: {reason}")]
     Compile {
@@ -87,10 +106,13 @@ impl LoadProblem {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::TooLarge { .. } => "build the guest in release mode, without what it does not use",
+            Self::TooLarge { .. } | Self::TooComplex { .. } | Self::SlowToCompile { .. } => {
+                "build the guest in release mode, without what it does not use"
+            }
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
             }
+            Self::PassesComponents => "build the guest with `vcr guest build`, or link its components into one before",
             Self::CoreModule => "make a component of it: `vcr guest build`",
             Self::Imports { imports } => return Some(imports_hint(imports)),
             Self::NoWorld { .. } | Self::SeveralWorlds { .. } => {

@@ -1,0 +1,66 @@
+//! Compilation within a limit of time.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+/// Time of one compilation. The largest guests that `size` allows take half of it on a slow machine.
+const TIME: Duration = Duration::from_secs(120);
+
+/// Stack of the thread that compiles: the system's usual size for a program.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Why there is no compiled component.
+#[derive(Debug)]
+pub(crate) enum CompileError {
+    /// The compiler's message.
+    Compiler(wasmtime::Error),
+    /// It took longer than this.
+    Slow { limit: Duration },
+    /// The system started no thread.
+    NoThread(io::Error),
+}
+
+/// Compiles a component, on a thread that is left alone when it takes too long: nothing can stop the
+/// compiler, and the error ends the command that needs the guest.
+///
+/// # Errors
+/// When it does not compile in time.
+pub(crate) fn compiled(engine: &Engine, bytes: &[u8]) -> Result<Component, CompileError> {
+    within(TIME, engine, bytes)
+}
+
+fn within(limit: Duration, engine: &Engine, bytes: &[u8]) -> Result<Component, CompileError> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let (engine, bytes) = (engine.clone(), bytes.to_vec());
+    let compile = move || {
+        _ = sender.send(Component::from_binary(&engine, &bytes));
+    };
+    let thread = std::thread::Builder::new().name("compile".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(compile).map_err(CompileError::NoThread)?;
+    match receiver.recv_timeout(limit) {
+        Ok(compiled) => compiled.map_err(CompileError::Compiler),
+        Err(RecvTimeoutError::Timeout) => Err(CompileError::Slow { limit }),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(CompileError::Compiler(wasmtime::Error::msg("the compiler failed without a message")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compilation_that_takes_too_long_is_given_up() {
+        let text = format!("(component (core module {}))", "(func)".repeat(5000));
+        let bytes = wat::parse_str(text).expect("the text is WebAssembly");
+        let engine = Engine::default();
+        assert!(matches!(within(Duration::ZERO, &engine, &bytes), Err(CompileError::Slow { .. })));
+        assert!(compiled(&engine, &bytes).is_ok());
+        assert!(matches!(compiled(&engine, b"\0asm"), Err(CompileError::Compiler(_))));
+    }
+}
