@@ -53,6 +53,10 @@ use inspect::captures;
 /// The binary.
 #[must_use]
 pub fn main() -> ExitCode {
+    #[cfg(feature = "serve")]
+    if let Some(code) = serve::rendering_process() {
+        return code;
+    }
     command(std::env::args_os().collect()).into()
 }
 
@@ -62,6 +66,11 @@ pub fn command(words: Vec<OsString>) -> Exit {
     vcr_input::on_notice(|text| exit::eprint_line(format_args!("{text}")));
     #[cfg(feature = "store")]
     vcr_store::Store::install();
+    let time = words::time(&words);
+    if let Err(error) = stop::watch().and_then(|()| time.map_or(Ok(()), stop::limit)) {
+        exit::print_error(&format!("cannot watch for signals: {error}"), None);
+        return Exit::BadInput;
+    }
     let cli = match words::parsed(words) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
@@ -72,8 +81,10 @@ pub fn command(words: Vec<OsString>) -> Exit {
         // Help and version.
         Err(error) => error.exit(),
     };
-    if let Err(error) = stop::watch(cli.timeout) {
-        exit::print_error(&format!("cannot watch for signals: {error}"), None);
+    if let Some(timeout) = cli.timeout.filter(|_| time.is_none())
+        && let Err(error) = stop::limit(timeout)
+    {
+        exit::print_error(&format!("cannot watch for the end of --timeout: {error}"), None);
         return Exit::BadInput;
     }
     match cli.command {

@@ -115,25 +115,26 @@ impl<H> Starting<H> {
     }
 }
 
-/// Begins to watch for signals, and for the end of the time that the command has.
-pub(crate) fn watch(timeout: Option<Duration>) -> io::Result<()> {
+/// Begins to watch for signals.
+pub(crate) fn watch() -> io::Result<()> {
     // Writing beyond a limit of file sizes becomes an error of the writer.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let wait = move || {
         for signal in signals.forever() {
             request(if signal == SIGINT { Cause::Interrupt } else { Cause::Terminate });
         }
     };
-    spawn("signals").spawn(wait)?;
-    if let Some(timeout) = timeout {
-        spawn("timeout").spawn(move || {
-            std::thread::sleep(timeout);
-            request(Cause::Timeout);
-        })?;
-    }
-    Ok(())
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
+}
+
+/// Gives the command this much time from now on.
+pub(crate) fn limit(time: Duration) -> io::Result<()> {
+    let end = move || {
+        std::thread::sleep(time);
+        request(Cause::Timeout);
+    };
+    std::thread::Builder::new().name("timeout".to_owned()).spawn(end).map(drop)
 }
 
 fn request(cause: Cause) {

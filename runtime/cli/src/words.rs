@@ -1,6 +1,7 @@
 //! From the words of a command line to a command.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::FromArgMatches;
 
@@ -11,6 +12,18 @@ use crate::values;
 
 /// Options that print the version, where nothing else is asked for.
 const VERSION: [&str; 2] = ["--version", "-V"];
+
+/// The time that a command line states for its command. It counts while the words are read, since files
+/// that they name are fetched and read then. What is wrong with it is said by [`parsed`].
+pub(crate) fn time(words: &[OsString]) -> Option<Duration> {
+    let mut texts = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--");
+    let rest = |word: &str| {
+        word.strip_prefix("--timeout").filter(|rest| rest.is_empty() || rest.starts_with('=')).map(str::to_owned)
+    };
+    let rest = texts.by_ref().find_map(rest)?;
+    let value = rest.strip_prefix('=').or_else(|| texts.next())?;
+    values::timeout(value).ok()
+}
 
 /// Reads a command line; that of `vcr serve` is completed by the file of `--config`.
 pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
@@ -36,4 +49,21 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
         _ => {}
     }
     Ok(cli)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_command_is_known_before_its_words_are_read() {
+        let time = |line: &str| time(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["vcr --timeout 5s run a", "vcr run a --timeout=5s", "vcr run --timeout-x 1s --timeout 5s --seed x"]
+        {
+            assert_eq!(time(line), Some(Duration::from_secs(5)), "{line}");
+        }
+        for line in ["vcr run a", "vcr run --timeout", "vcr run --timeout soon", "vcr run -- --timeout 5s"] {
+            assert_eq!(time(line), None, "{line}");
+        }
+    }
 }

@@ -1,11 +1,14 @@
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
 use oci_client::secrets::RegistryAuth;
 
 use crate::error::RegistryError;
+
+/// The largest file of credentials that is read whole.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// In the answer of credential helpers for a registry without a login.
 const NOT_FOUND: &str = "credentials not found";
@@ -41,7 +44,7 @@ impl DockerConfig {
         // Users who never logged in have no such file.
         let Ok(file) = File::open(path) else { return Ok(RegistryAuth::Anonymous) };
         // Errors do not quote credentials.
-        let reason = match get_credential_from_reader(BufReader::new(file), registry) {
+        let reason = match get_credential_from_reader(BufReader::new(file.take(CONFIG_BYTES_MAX)), registry) {
             Ok(DockerCredential::UsernamePassword(user, password)) => return Ok(RegistryAuth::Basic(user, password)),
             Ok(DockerCredential::IdentityToken(_)) => {
                 format!("`{registry}` has an identity token: expected a user and a password")

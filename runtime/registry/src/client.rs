@@ -1,8 +1,6 @@
 //! The distribution protocol, as far as guests need it.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use oci_client::Client;
@@ -10,16 +8,19 @@ use oci_client::client::{ClientConfig, ClientProtocol};
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest};
 use oci_client::secrets::RegistryAuth;
-use tokio::io::AsyncWrite;
 
 use crate::digest::sha256;
+use crate::download::Downloads;
 use crate::error::RegistryError;
-use crate::oci_reference::OciReference;
+use crate::oci_reference::{OciReference, is_sha256};
 
 /// The media types of components, as other WebAssembly tools have them.
 const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
 const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
 const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
+
+/// The longest manifest, which is what registries have to take.
+const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence of a registry.
@@ -69,8 +70,11 @@ impl<'a> RegistryClient<'a> {
     /// Downloads the component, of at most `bytes_max` bytes.
     pub(crate) fn pull(&self, bytes_max: u64) -> Result<Pulled, RegistryError> {
         let image = self.reference.inner();
-        let manifest = self.client.pull_manifest_raw(image, &self.auth, &[OCI_IMAGE_MEDIA_TYPE]);
-        let (manifest, _) = self.runtime.block_on(manifest).map_err(|error| self.failed(&error))?;
+        let is_local = self.reference.is_local();
+        let mut downloads = Downloads::new(image, is_local, self.auth.clone()).map_err(|reason| self.broken(reason))?;
+        let path = format!("manifests/{}", image.digest().or(image.tag()).unwrap_or("latest"));
+        let manifest = downloads.get(&path, OCI_IMAGE_MEDIA_TYPE, MANIFEST_BYTES_MAX);
+        let manifest = self.runtime.block_on(manifest).map_err(|reason| self.broken(reason))?;
         let manifest_digest = sha256(&manifest);
         if let Some(expected) = self.reference.digest() {
             self.check(expected, &manifest_digest)?;
@@ -80,10 +84,11 @@ impl<'a> RegistryClient<'a> {
         if size_bytes > bytes_max {
             return Err(self.not_a_guest(format!("expected at most {bytes_max} bytes, got {size_bytes}")));
         }
-        let mut bytes = Bounded { bytes: Vec::new(), bytes_max: size_bytes };
-        self.runtime.block_on(self.client.pull_blob(image, &layer, &mut bytes)).map_err(|error| self.failed(&error))?;
-        self.check(&layer.digest, &sha256(&bytes.bytes))?;
-        Ok(Pulled { manifest_digest, manifest: manifest.to_vec(), component: bytes.bytes })
+        let path = format!("blobs/{}", layer.digest);
+        let component = downloads.get(&path, "*/*", size_bytes);
+        let component = self.runtime.block_on(component).map_err(|reason| self.broken(reason))?;
+        self.check(&layer.digest, &sha256(&component))?;
+        Ok(Pulled { manifest_digest, manifest, component })
     }
 
     /// Uploads a component and returns the digest of its manifest.
@@ -155,7 +160,11 @@ impl<'a> RegistryClient<'a> {
             }
             cause = inner.source();
         }
-        RegistryError::Registry { what: self.what, reference, reason }
+        self.broken(reason)
+    }
+
+    fn broken(&self, reason: String) -> RegistryError {
+        RegistryError::Registry { what: self.what, reference: self.reference.to_string(), reason }
     }
 }
 
@@ -175,34 +184,15 @@ pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Resu
         .map_err(|error| not_a_guest(format!("expected the manifest of an artifact: {error}")))?;
     match &manifest.layers[..] {
         [layer] if [COMPONENT_MEDIA_TYPE, OLD_COMPONENT_MEDIA_TYPE].contains(&layer.media_type.as_str()) => {
-            Ok(layer.clone())
+            // It becomes a part of a path.
+            let is_digest = layer.digest.strip_prefix("sha256:").is_some_and(is_sha256);
+            if is_digest {
+                Ok(layer.clone())
+            } else {
+                Err(not_a_guest("expected a layer with a SHA-256 digest".to_owned()))
+            }
         }
         [layer] => Err(not_a_guest(format!("expected a component, got a layer of the type `{}`", layer.media_type))),
         layers => Err(not_a_guest(format!("expected 1 layer, got {}", layers.len()))),
-    }
-}
-
-/// Bytes up to a limit: a registry may send more than it has announced.
-struct Bounded {
-    bytes: Vec<u8>,
-    bytes_max: u64,
-}
-
-impl AsyncWrite for Bounded {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if (self.bytes.len() + bytes.len()) as u64 > self.bytes_max {
-            let message = format!("the registry sent more than the {} bytes that it announced", self.bytes_max);
-            return Poll::Ready(Err(io::Error::other(message)));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }

@@ -15,6 +15,8 @@ mod auth;
 mod client;
 #[cfg(feature = "oci")]
 mod digest;
+#[cfg(feature = "oci")]
+mod download;
 mod error;
 #[cfg(feature = "oci")]
 mod oci_reference;

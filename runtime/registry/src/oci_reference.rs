@@ -35,7 +35,7 @@ impl FromStr for OciReference {
     }
 }
 
-fn is_sha256(hex: &str) -> bool {
+pub(crate) fn is_sha256(hex: &str) -> bool {
     hex.len() == 64 && hex.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 

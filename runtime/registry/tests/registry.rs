@@ -138,6 +138,14 @@ fn missing_tags_and_unreachable_registries_are_errors() {
 }
 
 #[test]
+fn an_answer_without_an_end_is_refused() {
+    let it = Fixture::new();
+    it.server.answer_without_end();
+    let error = it.store.pull(&it.reference(":1")).expect_err("it is too long");
+    assert!(error.to_string().contains("the registry sends more than 4194304 bytes"), "{error}");
+}
+
+#[test]
 fn logins_are_used() {
     let it = Fixture::with_password(Some("someone:secret"));
     let error = it.store.push(&it.file(), &it.reference(":1")).expect_err("anonymous access is refused");

@@ -1,5 +1,6 @@
 //! Copies of objects, fetched a piece at a time.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,12 @@ const MAX_ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// From this size on a person is told about a download.
 const LARGE_BYTES: u64 = 64 << 20;
+/// Objects of a folder, and parts of a capture.
+const MAX_OBJECTS: usize = 100_000;
+/// Time in which a store that lists a folder names another object.
+const LIST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Number of a part that no capture has.
+const NO_PART: u32 = u32::MAX;
 /// Suffixes of captures, whose later parts have a number before it.
 const CAPTURE_SUFFIXES: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 
@@ -32,7 +39,7 @@ pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf,
         below(&*store, object, &name).await?
     } else {
         let meta = store.head(&object.key).await.map_err(StoreError::object(&object.name))?;
-        with_later_parts(&*store, meta, &name).await
+        with_later_parts(&*store, object, meta, &name).await?
     };
     let mut entry = cache.entry(&object.name)?;
     for (name, meta) in &found {
@@ -46,37 +53,67 @@ pub(crate) async fn fetch(location: &Location, cache: &Cache) -> Result<PathBuf,
 async fn below(store: &dyn ObjectStore, folder: &Object, name: &str) -> Result<Vec<(String, ObjectMeta)>, StoreError> {
     let prefix = Some(&folder.key).filter(|key| !key.as_ref().is_empty());
     let mut listed = store.list(prefix);
-    let mut found = Vec::new();
-    while let Some(meta) = listed.next().await {
+    let mut found = BTreeMap::new();
+    let endless = || StoreError::EndlessList { url: folder.name.clone() };
+    loop {
+        // A store may answer with empty pages for ever.
+        let next = tokio::time::timeout(LIST_TIMEOUT, listed.next()).await;
+        let Some(meta) = next.map_err(|_| endless())? else { break };
         let meta = meta.map_err(StoreError::object(&folder.name))?;
         let inner =
             meta.location.as_ref().strip_prefix(folder.key.as_ref()).unwrap_or_default().trim_start_matches('/');
         // Some tools make an empty object in place of a folder.
-        if !inner.is_empty() {
-            found.push((format!("{name}/{inner}"), meta));
+        if inner.is_empty() {
+            continue;
         }
+        let name = format!("{name}/{inner}");
+        if found.insert(name, meta).is_some() {
+            return Err(endless());
+        }
+        check_count(folder, found.len())?;
     }
     if found.is_empty() {
         return Err(StoreError::EmptyFolder { url: folder.name.clone() });
     }
-    found.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(found)
+    Ok(found.into_iter().collect())
+}
+
+fn check_count(object: &Object, count: usize) -> Result<(), StoreError> {
+    if count > MAX_OBJECTS {
+        return Err(StoreError::TooMany { url: object.name.clone(), most: MAX_OBJECTS });
+    }
+    Ok(())
 }
 
 /// An object, and the parts of the capture of which it may be the first.
-async fn with_later_parts(store: &dyn ObjectStore, first: ObjectMeta, name: &str) -> Vec<(String, ObjectMeta)> {
+async fn with_later_parts(
+    store: &dyn ObjectStore,
+    object: &Object,
+    first: ObjectMeta,
+    name: &str,
+) -> Result<Vec<(String, ObjectMeta)>, StoreError> {
     let key = first.location.as_ref().to_owned();
     let folder = key.strip_suffix(name).unwrap_or_default().to_owned();
     let mut found = vec![(name.to_owned(), first)];
-    let Some(suffix) = CAPTURE_SUFFIXES.into_iter().find(|suffix| name.ends_with(suffix)) else { return found };
+    let Some(suffix) = CAPTURE_SUFFIXES.into_iter().find(|suffix| name.ends_with(suffix)) else { return Ok(found) };
     let stem = name.strip_suffix(suffix).unwrap_or(name);
+    let part_name = |part: u32| format!("{stem}.{part}{suffix}");
+    let path = |name: &str| Path::from(format!("{folder}{name}"));
     for part in 1_u32.. {
-        let name = format!("{stem}.{part}{suffix}");
+        let name = part_name(part);
         // A part that should be there and is not is noticed by the reader of the capture.
-        let Ok(meta) = store.head(&Path::from(format!("{folder}{name}"))).await else { break };
+        let Ok(meta) = store.head(&path(&name)).await else { break };
+        if part == 1 && store.head(&path(&part_name(NO_PART))).await.is_ok() {
+            vcr_input::notice(&format!(
+                "`{}`: the server has an answer for every name, so later parts of the capture are not looked for",
+                object.name
+            ));
+            break;
+        }
         found.push((name, meta));
+        check_count(object, found.len())?;
     }
-    found
+    Ok(found)
 }
 
 /// Fetches what is missing of one object.

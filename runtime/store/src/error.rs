@@ -11,10 +11,16 @@ pub(crate) enum StoreError {
     Url { url: String, problem: &'static str },
     #[error("`{url}`: {source}")]
     Object { url: String, source: object_store::Error },
+    #[error("`{url}`: the Hub lists the file `{file}`: expected a name within the data set")]
+    ForeignName { url: String, file: String },
     #[error("`{url}`: {reason}")]
     Hub { url: String, reason: String },
     #[error("`{url}`: there are no objects below it")]
     EmptyFolder { url: String },
+    #[error("`{url}`: the store lists the objects below it without an end")]
+    EndlessList { url: String },
+    #[error("`{url}`: there are more than {most} objects; give a smaller folder, or fewer parts")]
+    TooMany { url: String, most: usize },
     #[error("`{url}`: it changed while it was read")]
     Changed { url: String },
     #[error("`{url}`: a data set can only be read")]

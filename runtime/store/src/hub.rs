@@ -26,6 +26,9 @@ pub(crate) fn fetch(data_set: &DataSet) -> Result<PathBuf, StoreError> {
     let names = info.siblings.iter().map(|sibling| sibling.rfilename.as_str()).filter(|name| name.starts_with(&prefix));
     let mut place = None;
     for name in names {
+        if name.split('/').any(|part| ["", ".", ".."].contains(&part)) {
+            return Err(StoreError::ForeignName { url: data_set.name.clone(), file: name.to_owned() });
+        }
         let copy = file(&api, repo(), name).map_err(failed)?;
         // As many folders up as there are names behind the prefix.
         let deep = name[prefix.len()..].split('/').count();

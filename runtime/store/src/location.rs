@@ -5,6 +5,12 @@ use vcr_input::remote::without_secrets;
 
 use crate::error::StoreError;
 
+/// The longest URL. Clients take those of 64 KiB, after they have encoded it and added to it.
+const MAX_BYTES: usize = 4096;
+
+/// Bytes of a longer one that its error shows.
+const SHOWN_BYTES: usize = 64;
+
 /// Location of an object, or of a folder of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
@@ -39,6 +45,10 @@ impl Location {
     /// Reads `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `az://CONTAINER/KEY`, `https://HOST/PATH` or
     /// `hf://datasets/OWNER/NAME[@REVISION]/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        if text.len() > MAX_BYTES {
+            let url = without_secrets(&text[..text.floor_char_boundary(SHOWN_BYTES)]);
+            return Err(StoreError::Url { url: format!("{url}..."), problem: "expected at most 4,096 bytes" });
+        }
         let name = without_secrets(text);
         let refused = |problem| StoreError::Url { url: name.clone(), problem };
         if text != name {
@@ -146,6 +156,15 @@ mod tests {
             let error = parse(text).expect_err("it has a secret");
             assert!(error.contains("credentials come from the environment") && !error.contains("geheim"), "{error}");
         }
+    }
+
+    #[test]
+    fn long_urls_are_refused() {
+        for text in [format!("https://host/{}", "a".repeat(100_000)), format!("s3://b/{}", "é".repeat(3000))] {
+            let error = parse(&text).expect_err("it is too long");
+            assert!(error.len() < 200 && error.ends_with("...`: expected at most 4,096 bytes"), "{error}");
+        }
+        assert!(parse(&format!("s3://bucket/{}", "a".repeat(4000))).is_ok());
     }
 
     #[test]

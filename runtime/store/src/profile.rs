@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs;
 use std::path::PathBuf;
 
 /// The keys of a profile, of both files.
@@ -19,7 +18,7 @@ impl Profile {
         let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
         let read = |variable: &str, usual: &str| {
             let path = env::var_os(variable).map_or_else(|| home.join(".aws").join(usual), PathBuf::from);
-            fs::read_to_string(path).unwrap_or_default()
+            vcr_input::read_text(&path, vcr_input::MAX_CONFIG_BYTES).unwrap_or_default()
         };
         let config = read("AWS_CONFIG_FILE", "config");
         let credentials = read("AWS_SHARED_CREDENTIALS_FILE", "credentials");

@@ -222,6 +222,54 @@ fn a_download_is_resumed_and_kept() {
     assert_eq!(server.sent_bytes(), newer.len());
 }
 
+/// Some servers have a page for every name.
+#[test]
+fn a_server_that_answers_every_name_has_no_parts_without_end() {
+    let folder = Folder::new();
+    let _ = run(&folder, &[], &["inspect", "gen-demo", "-o", "demo.jsonl"]).ended(0);
+    let server = Server::start();
+    server.put_everywhere(&fs::read(folder.path().join("demo.jsonl")).expect("it was written"));
+    let said = run(&folder, &[], &["inspect", "summarize", &server.url("/x.jsonl")]).ended(0);
+    assert!(said.stderr.contains("the server has an answer for every name"), "{}", said.stderr);
+}
+
+/// A page that says that there is another one, which is itself.
+#[test]
+fn a_list_without_an_end_is_refused() {
+    let (folder, server) = (Folder::new(), Server::start());
+    let page = "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again\
+                </NextContinuationToken><Contents><Key>data/a.jsonl</Key><LastModified>2025-01-01T00:00:00.000Z\
+                </LastModified><ETag>\"1\"</ETag><Size>1</Size></Contents></ListBucketResult>";
+    server.put_everywhere(page.as_bytes());
+    let settings = [
+        ("AWS_ENDPOINT_URL", server.url("")),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ("AWS_ACCESS_KEY_ID", "me".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+    ];
+    let said = run(&folder, &settings, &["inspect", "summarize", "s3://bucket/data/"]);
+    said.failed(2, &["`s3://bucket/data/`: the store lists the objects below it without an end"]);
+}
+
+#[test]
+fn a_url_that_is_too_long_is_refused() {
+    let url = format!("https://host/{}", "a".repeat(100_000));
+    run(&Folder::new(), &[], &["replay", &url]).failed(2, &["expected at most 4,096 bytes"]);
+}
+
+/// A server that never goes on.
+#[test]
+fn a_download_ends_with_the_time_of_its_command() {
+    let folder = Folder::new();
+    // Connections wait in the listener's queue.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let url = format!("http://{}/a.jsonl", listener.local_addr().expect("it is bound"));
+    for command in ["replay", "run", "fit"] {
+        let _ = run(&folder, &[], &["--timeout", "1s", command, &url]).ended(124);
+    }
+}
+
 #[test]
 fn data_sets_of_the_hub_are_read() {
     let (folder, server) = (Folder::new(), Server::start());

@@ -15,6 +15,8 @@ pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 struct State {
     /// Contents by path.
     files: BTreeMap<String, Vec<u8>>,
+    /// The contents at every other path.
+    elsewhere: Option<Vec<u8>>,
     /// Answers are cut off behind this many bytes, so many times.
     cut: (usize, u32),
     /// Bytes of bodies that were sent.
@@ -53,6 +55,11 @@ impl Server {
 
     pub(crate) fn put(&self, path: &str, contents: &[u8]) {
         self.with(|state| state.files.insert(path.to_owned(), contents.to_vec()));
+    }
+
+    /// Has contents for every path.
+    pub(crate) fn put_everywhere(&self, contents: &[u8]) {
+        self.with(|state| state.elsewhere = Some(contents.to_vec()));
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<Vec<u8>> {
@@ -101,7 +108,8 @@ fn answer_all(stream: &TcpStream, state: &Mutex<State>) {
             }
             continue;
         }
-        let Some(file) = state.files.get(path.split('?').next().unwrap_or_default()).cloned() else {
+        let file = state.files.get(path.split('?').next().unwrap_or_default()).or(state.elsewhere.as_ref());
+        let Some(file) = file.cloned() else {
             let _ = (&mut &*stream).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
             continue;
         };

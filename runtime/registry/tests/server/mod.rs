@@ -24,6 +24,7 @@ struct State {
     lies: Mutex<Option<&'static str>>,
     requests: AtomicUsize,
     is_shut: AtomicBool,
+    is_endless: AtomicBool,
     password: Option<String>,
 }
 
@@ -59,6 +60,11 @@ impl Server {
         self.state.is_shut.store(true, Ordering::Relaxed);
     }
 
+    /// Answers without an end from now on.
+    pub(crate) fn answer_without_end(&self) {
+        self.state.is_endless.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn requests(&self) -> usize {
         self.state.requests.load(Ordering::Relaxed)
     }
@@ -82,6 +88,12 @@ impl State {
                 return;
             }
             self.requests.fetch_add(1, Ordering::Relaxed);
+            if self.is_endless.load(Ordering::Relaxed) {
+                let mut out = stream;
+                let begun = out.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"a\":\"");
+                while begun.is_ok() && out.write_all(&[b' '; 1 << 16]).is_ok() {}
+                return;
+            }
             let (status, headers, body) = self.answer(&request);
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n");
