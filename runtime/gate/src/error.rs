@@ -30,6 +30,18 @@ pub enum GateError {
     /// Requests cannot be joined.
     #[error("{0}")]
     Join(String),
+    /// The policy divides the requests too finely.
+    #[error(
+        "invalid segments: expected at most {most}, got {count} by {by}; name fewer labels in `by` of `[segments]`"
+    )]
+    Segments {
+        /// Segments of the requests.
+        count: usize,
+        /// The limit.
+        most: usize,
+        /// The labels that they differ by.
+        by: String,
+    },
     /// A receiver of observations cannot take more.
     #[error("cannot write: {0}")]
     Write(io::Error),

@@ -52,7 +52,7 @@ pub fn judge(
     options: &GateOptions,
 ) -> Result<Judgement, GateError> {
     let joined = join::join(baseline, candidate, options.join)?;
-    Ok(decide::judge(policy, baseline, candidate, &joined, options.threads))
+    decide::judge(policy, baseline, candidate, &joined, options.threads)
 }
 
 /// Reads the inputs of one side, and the account of each.

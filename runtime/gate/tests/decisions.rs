@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Decided, Line, decide, lines, refused, same};
+use common::{Decided, Line, decide, judged, lines, refused, same};
 use vcr_gate::{Decision, Signal, Verdict};
 
 /// Limits for a few requests, without segments.
@@ -285,6 +285,19 @@ fn segments_are_judged_alone() {
     let decided = decide(by, &tenants(100_000_000, 10), &rest);
     assert!(decided.reason().starts_with("matched of tenant=b: 0"), "{}", decided.reason());
     promotes(&decide(by, &tenants(100_000_000, 9), &tenants(100_000_000, 9).split_off(9)));
+}
+
+#[test]
+fn segments_without_end_are_refused() {
+    let by = "policy = 1\n[segments]\nby = [\"model\", \"tenant\"]\n";
+    let all = |tenants: usize| {
+        let mut all = lines(tenants);
+        all.iter_mut().enumerate().for_each(|(index, line)| line.set("tenant", &format!("\"t{index}\"")));
+        all
+    };
+    assert!(judged(by, &all(50), &all(50)).is_ok());
+    let error = judged(by, &all(10_001), &all(10_001)).expect_err("too many").to_string();
+    assert!(error.starts_with("invalid segments: expected at most 10000, got 10001 by model, tenant; "), "{error}");
 }
 
 #[test]

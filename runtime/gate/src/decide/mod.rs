@@ -16,6 +16,7 @@ use std::num::NonZeroUsize;
 
 use serde::Serialize;
 
+use crate::error::GateError;
 use crate::join::{Joined, JoinedBy};
 use crate::outputs::{self, Outcome};
 use crate::policy::{Policy, Response, Signal};
@@ -220,10 +221,10 @@ pub(crate) fn judge(
     candidate: &Side,
     joined: &Joined,
     threads: NonZeroUsize,
-) -> Judgement {
+) -> Result<Judgement, GateError> {
     let pairs: Vec<Pair> = joined.pairs.iter().map(|(b, c)| pair(policy, baseline, candidate, *b, *c)).collect();
     let sides = Sides { baseline, candidate, pairs: &pairs };
-    let scopes = scopes(policy, &sides);
+    let scopes = scopes(policy, &sides)?;
     let tests = regression::tests(policy, &sides, &scopes);
     let level = regression::Level::of(policy, tests.len());
     let tested = regression::run(policy, &sides, &scopes, &tests, level, threads);
@@ -237,7 +238,7 @@ pub(crate) fn judge(
         })
         .collect();
     let decision = segments.iter().map(|segment| segment.decision).max().unwrap_or(Decision::Promote);
-    Judgement {
+    Ok(Judgement {
         decision,
         reason: reason(decision, &segments),
         joined_by: joined.by,
@@ -250,7 +251,7 @@ pub(crate) fn judge(
         alpha_each: level.alpha,
         resamples: level.resamples,
         segments,
-    }
+    })
 }
 
 fn pair(policy: &Policy, b: &Side, c: &Side, baseline: u32, candidate: u32) -> Pair {

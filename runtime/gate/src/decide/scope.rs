@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{Sides, label_of, name_of};
+use crate::error::GateError;
 use crate::policy::{Policy, SEGMENT_LABELS};
 use crate::side::Label;
+
+/// Segments of a decision. Each has judgements and texts of its own, some 3 KB.
+const SEGMENTS_MAX: usize = 10_000;
 
 /// Requests that are judged together.
 pub(super) struct Scope {
@@ -33,7 +37,10 @@ type Key = [(u32, u32); SEGMENT_LABELS.len()];
 
 /// All requests, then the segments by name. A segment that is everything is left out. Those whose
 /// requests of the baseline have no partner at all are there, without pairs.
-pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
+///
+/// # Errors
+/// When there are too many segments.
+pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     let all = Scope {
         name: "all".to_owned(),
         labels: BTreeMap::new(),
@@ -49,6 +56,7 @@ pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
         }
         by_key.entry(key).or_default().push(index as u32);
     }
+    check_count(policy, by_key.len())?;
     let is_everything = by_key.len() == 1;
     let mut segments: Vec<Scope> = Vec::new();
     for (key, pairs) in by_key {
@@ -60,16 +68,23 @@ pub(super) fn scopes(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
     if is_everything {
         segments.clear();
     }
-    segments.extend(missing(policy, sides));
+    segments.extend(missing(policy, sides)?);
     segments.sort_by(|a, b| a.name.cmp(&b.name));
-    std::iter::once(all).chain(segments).collect()
+    Ok(std::iter::once(all).chain(segments).collect())
+}
+
+fn check_count(policy: &Policy, count: usize) -> Result<(), GateError> {
+    if count <= SEGMENTS_MAX {
+        return Ok(());
+    }
+    Err(GateError::Segments { count, most: SEGMENTS_MAX, by: policy.segment_by.join(", ") })
 }
 
 /// Segments of the baseline that are large enough, of which no request has a partner. They are
 /// found by the labels of the baseline without its backend, which is expected to change.
-fn missing(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
+fn missing(policy: &Policy, sides: &Sides<'_>) -> Result<Vec<Scope>, GateError> {
     if policy.limit(crate::Signal::Matched).is_none() || sides.pairs.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let by: Vec<&'static str> = policy.segment_by.iter().copied().filter(|name| *name != "backend").collect();
     let key_of = |index: usize| {
@@ -86,14 +101,15 @@ fn missing(policy: &Policy, sides: &Sides<'_>) -> Vec<Scope> {
     for pair in sides.pairs {
         counts.entry(key_of(pair.baseline as usize)).or_default().1 += 1;
     }
-    let lost = counts.into_iter().filter(|(_, (observed, matched))| *observed >= policy.min_segment && *matched == 0);
-    lost.map(|(key, _)| {
+    counts.retain(|_, (observed, matched)| *observed >= policy.min_segment && *matched == 0);
+    check_count(policy, counts.len())?;
+    let lost = counts.into_keys().map(|key| {
         let named =
             by.iter().zip(key).map(|(name, label)| (*name, sides.baseline.name(label).unwrap_or("-").to_owned()));
         let labels: BTreeMap<&'static str, String> = named.collect();
         Scope { name: name(policy, &labels), labels, pairs: Vec::new(), is_all: false, is_small: true }
-    })
-    .collect()
+    });
+    Ok(lost.collect())
 }
 
 fn name(policy: &Policy, labels: &BTreeMap<&'static str, String>) -> String {

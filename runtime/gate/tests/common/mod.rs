@@ -110,12 +110,16 @@ fn load(lines: &[Line]) -> Result<Side, GateError> {
 }
 
 pub(crate) fn decide(policy: &str, baseline: &[Line], candidate: &[Line]) -> Decided {
+    let judgement = judged(policy, baseline, candidate).expect("they can be joined");
+    Decided { judgement }
+}
+
+pub(crate) fn judged(policy: &str, baseline: &[Line], candidate: &[Line]) -> Result<Judgement, GateError> {
     // Tables of cases may repeat those of what they stand behind.
     let policy = Policy::parse(&merged(policy), "policy.toml").unwrap_or_else(|error| panic!("{error}"));
     let side = |lines| load(lines).unwrap_or_else(|error| panic!("{error}"));
     let options = GateOptions { join: JoinBy::Auto, threads: NonZeroUsize::MIN };
-    let judgement = vcr_gate::judge(&policy, &side(baseline), &side(candidate), &options).expect("they can be joined");
-    Decided { judgement }
+    vcr_gate::judge(&policy, &side(baseline), &side(candidate), &options)
 }
 
 /// TOML whose tables are merged where they appear twice.
