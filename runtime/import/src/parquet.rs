@@ -19,6 +19,9 @@ use crate::error::{Place, Problem};
 use crate::readers::dataset::table::RowSink;
 use crate::table::columns::{Cells, Column};
 
+/// The most rows of a table. Equal rows take next to nothing in a file, and as much as others in memory.
+const ROWS_MAX: u64 = 5_000_000;
+
 fn open(path: &Path, name: &str) -> Result<File, ImportError> {
     File::open(path).map_err(|source| ImportError::Read { name: name.to_owned(), source })
 }
@@ -46,8 +49,19 @@ pub(crate) fn read_stream(mut reader: impl BufRead, name: &str, rows: &mut dyn R
 fn read(chunks: impl ChunkReader + 'static, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
     let unreadable = |error: ParquetError| Problem::new("", error.to_string()).at(name, Place::File);
     let reader = SerializedFileReader::new(chunks).map_err(unreadable)?;
+    let too_many = || {
+        let problem = format!("invalid table: expected at most {ROWS_MAX} rows; split it");
+        Problem::new("", problem).at(name, Place::File)
+    };
+    if reader.metadata().file_metadata().num_rows() > ROWS_MAX as i64 {
+        return Err(too_many());
+    }
     let table = reader.get_row_iter(None).map_err(unreadable)?;
     for (index, row) in table.enumerate() {
+        // The index of the file may be wrong.
+        if index as u64 >= ROWS_MAX {
+            return Err(too_many());
+        }
         let place = Place::Row(index as u64 + 1);
         // The reader cannot go on behind a page that it cannot read.
         let row = row.map_err(|error| Problem::new("", error.to_string()).at(name, place.clone()))?;
@@ -111,4 +125,39 @@ fn write_column<W: Write + Send>(
     }
     column.close()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts rows.
+    struct Count(u64);
+
+    impl RowSink for Count {
+        fn add(&mut self, _: Place, _: &Map<String, Value>) -> Result<(), ImportError> {
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
+            Err(problem.at("rows", place))
+        }
+    }
+
+    fn counted(rows: u64) -> Result<u64, String> {
+        let mut table = Vec::new();
+        let cells = Cells::Counts(vec![1; usize::try_from(rows).expect("it fits")]);
+        write(&mut table, &[Column { name: "n".to_owned(), cells }]).expect("memory takes it");
+        let mut count = Count(0);
+        let read = read_stream(&table[..], "rows", &mut count);
+        read.map(|()| count.0).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rows_are_limited_however_small_their_file_is() {
+        assert_eq!(counted(1000), Ok(1000));
+        let error = counted(ROWS_MAX + 1).expect_err("too many");
+        assert!(error.contains("expected at most 5000000 rows; split it"), "{error}");
+    }
 }
