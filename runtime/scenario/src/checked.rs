@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::scenario::Scenario;
 use crate::script::calls;
 use crate::script::error::{self, ScenarioError};
+use crate::script::stack::with_large_stack;
 use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Reporter, RunOptions, SourceFile};
@@ -39,6 +40,10 @@ impl Scenario {
     /// # Errors
     /// What would end the scenario before its first run, and what can be known of the rest.
     pub fn check(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Checked, ScenarioError> {
+        with_large_stack(|| self.check_here(options, reporter))
+    }
+
+    fn check_here(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Checked, ScenarioError> {
         let file = self.path().display().to_string();
         let mut context = self.context(options, reporter, None);
         context.is_check = true;
@@ -87,6 +92,27 @@ mod tests {
 
     use super::*;
     use crate::Silent;
+
+    /// Closures that capture each other, far more than a usual stack can free.
+    #[test]
+    fn nested_values_are_freed() {
+        let check = |source: &str| {
+            let scenario = Scenario::compile(Path::new("a.rhai"), source.to_owned()).expect("it is a script");
+            scenario.check(RunOptions::default(), Arc::new(Silent)).map(|checked| checked.runs)
+        };
+        assert_eq!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; }").ok(), Some(0));
+        // One that is thrown is freed as well.
+        assert!(check("let f = |x| x; for i in 0..300000 { let g = f; f = |x| g; } throw f").is_err());
+    }
+
+    #[test]
+    fn the_script_itself_has_a_limit_of_processor_time() {
+        let source =
+            "let text = \"x\"; for i in 0..19 { text += text; } let all = []; loop { let copy = text + \"y\"; }";
+        let scenario = Scenario::compile(Path::new("a.rhai"), source.to_owned()).expect("it is a script");
+        let error = scenario.check(RunOptions::default(), Arc::new(Silent)).expect_err("it never ends");
+        assert!(error.message.contains("of processor time") || error.message.contains("operations"), "{error:?}");
+    }
 
     /// Where no execution comes, only the check of names sees it.
     #[test]

@@ -17,6 +17,7 @@ use crate::script::calls::{self, Parameters};
 use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::loaded::Loaded;
+use crate::script::stack::with_large_stack;
 use crate::vocabulary;
 use crate::vocabulary::run::parameter;
 use crate::{Outcome, Partial, Reporter, RunOptions, Silent};
@@ -178,6 +179,10 @@ impl Scenario {
 
     /// Executes the script; returns what stopped it early, if anything did.
     fn execute(&self, context: &Arc<Context>) -> Result<Option<Partial>, ScenarioError> {
+        with_large_stack(|| self.execute_here(context))
+    }
+
+    fn execute_here(&self, context: &Arc<Context>) -> Result<Option<Partial>, ScenarioError> {
         let file = self.path.display().to_string();
         let engine = vocabulary::script_engine(context);
         context.state().watched.clone_from(&self.watched);

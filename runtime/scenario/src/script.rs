@@ -10,4 +10,5 @@ pub(crate) mod meter;
 pub(crate) mod options;
 pub(crate) mod refusal;
 pub(crate) mod register;
+pub(crate) mod stack;
 pub(crate) mod suggestion;

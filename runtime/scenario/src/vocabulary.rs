@@ -32,6 +32,8 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     STANDARD.register_into_engine(&mut engine);
     set_limits(&mut engine, context);
     engine.disable_symbol("eval");
+    // Function pointers that contain each other are copied whole by each operation. Closures share.
+    engine.disable_symbol("curry");
     refuse(&mut engine, "exit", "a scenario cannot end before its assertions are checked; to fail it, use `throw`");
     refuse(&mut engine, "sleep", "a scenario has no wall clock; times are options such as `at` and `start`");
     let printer = Arc::clone(context);

@@ -4,12 +4,19 @@
 //! single value. The [`Meter`](crate::script::meter::Meter) bounds what it cannot: all
 //! values together, runs, and printed text.
 
+use std::time::Duration;
+
 use vcr_cluster::MemoryEstimate;
 use vcr_input::memory;
 use vcr_units::format_bytes;
 
 /// Script operations after which a scenario counts as endless.
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
+
+/// Processor time of the operations of a script, its runs and the reading of files not counted. An
+/// operation may copy a value, so their number alone does not bound it. Scripts that do what
+/// they are for take far less than a second.
+pub(crate) const MAX_SCRIPT_TIME: Duration = Duration::from_secs(60);
 
 /// Default maximum of runs of a scenario.
 pub const DEFAULT_MAX_RUNS: u64 = 10_000;

@@ -1,14 +1,17 @@
 //! Resources that a script has used, and its end when they exceed their limits.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rhai::Dynamic;
+use rustix::time::{ClockId, clock_gettime};
 use vcr_input::memory;
 use vcr_units::format_bytes;
 
 use crate::script::error::Thrown;
-use crate::script::limits::{MAX_SCRIPT_OPERATIONS, MEMORY_HINT};
+use crate::script::limits::{MAX_SCRIPT_OPERATIONS, MAX_SCRIPT_TIME, MEMORY_HINT};
 
 /// Memory of all values of a script together.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
@@ -19,6 +22,19 @@ const MAX_PRINTED_BYTES: u64 = 16 << 20;
 /// Operations between two checks of the used memory. One operation may take a few MiB.
 pub(crate) const OPERATIONS_PER_LOOK: u64 = 64;
 
+thread_local! {
+    /// The processor time of this thread that is accounted for.
+    static ACCOUNTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Processor time of this thread since it was last asked for.
+fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let now = Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0));
+    now.saturating_sub(ACCOUNTED.replace(now))
+}
+
 /// Resources that a script has used so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -28,6 +44,8 @@ pub(crate) struct Meter {
     /// Those of functions that a function of the vocabulary calls included: the script
     /// engine's own count loses them.
     operations: AtomicU64,
+    /// Nanoseconds of its operations.
+    time_ns: AtomicU64,
     runs: AtomicU64,
     printed_lines: AtomicU64,
     printed_bytes: AtomicU64,
@@ -41,6 +59,7 @@ impl Meter {
         Self {
             other_bytes: AtomicU64::new(memory::resident_bytes().unwrap_or(0)),
             operations: AtomicU64::new(0),
+            time_ns: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             printed_lines: AtomicU64::new(0),
             printed_bytes: AtomicU64::new(0),
@@ -49,10 +68,12 @@ impl Meter {
         }
     }
 
-    /// Runs code whose memory does not belong to the script's values.
+    /// Runs code whose memory and time are not those of the script's values and operations.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.count_time();
         let before = memory::resident_bytes().unwrap_or(0);
         let result = work();
+        processor_time();
         let taken = memory::resident_bytes().unwrap_or(0).saturating_sub(before);
         self.other_bytes.fetch_add(taken, Ordering::Relaxed);
         result
@@ -86,6 +107,20 @@ impl Meter {
         self.is_exceeded.store(true, Ordering::Relaxed);
     }
 
+    /// Counts the time of operations; returns their sum.
+    fn count_time(&self) -> Duration {
+        let time_ns = u64::try_from(processor_time().as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.time_ns.fetch_add(time_ns, Ordering::Relaxed).saturating_add(time_ns))
+    }
+
+    fn look_at_time(&self) {
+        if self.count_time() > MAX_SCRIPT_TIME {
+            let seconds = MAX_SCRIPT_TIME.as_secs();
+            let message = format!("the operations of the script take more than {seconds} s of processor time");
+            self.exceed(Thrown::input(message).hint("look for a loop that copies large texts, arrays or maps"));
+        }
+    }
+
     fn look_at_memory(&self) {
         let values = memory::resident_bytes().unwrap_or(0).saturating_sub(self.other_bytes.load(Ordering::Relaxed));
         if values > MAX_VALUE_BYTES {
@@ -109,6 +144,7 @@ impl Meter {
             self.exceed(Thrown::input(message).hint("look for a loop that never ends; runs themselves do not count"));
         } else if operations.is_multiple_of(OPERATIONS_PER_LOOK) {
             self.look_at_memory();
+            self.look_at_time();
         }
         if !self.is_exceeded.load(Ordering::Relaxed) {
             return None;
