@@ -33,7 +33,7 @@ pub fn read_queue_policies(
     path: &str,
     model_name: Option<&str>,
 ) -> Result<Option<QueueConfig>, DynamoError> {
-    let text = vcr_input::read_text(Path::new(path), vcr_input::MAX_CONFIG_BYTES)
+    let text = vcr_input::read_yaml(Path::new(path), vcr_input::MAX_CONFIG_BYTES)
         .map_err(|error| DynamoError::one(place, "", format!("cannot read `{path}`: {error}")))?;
     parse_queue_policies(path, &text, model_name)
 }

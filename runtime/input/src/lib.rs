@@ -16,10 +16,12 @@ mod lines;
 pub mod memory;
 pub mod remote;
 mod unpack;
+mod yaml;
 
 pub use file::{is_regular, notice, on_notice, open, read_bytes, read_text};
 pub use lines::{LineCap, LineError, Lines};
 pub use unpack::{Packing, Unpacked};
+pub use yaml::read_yaml;
 
 /// Largest scenario script.
 pub const MAX_SCRIPT_BYTES: u64 = 1 << 20;

@@ -62,7 +62,7 @@ impl System {
     /// # Errors
     /// If it cannot be read, or a number in it is not above 0.
     pub(crate) fn read(path: &Path) -> Result<Self, TablesError> {
-        let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES)
+        let text = vcr_input::read_yaml(path, vcr_input::MAX_CONFIG_BYTES)
             .map_err(|error| TablesError::file(path, format!("cannot read it: {error}")))?;
         let file: File = yaml_serde::from_str(&text).map_err(|error| TablesError::file(path, error.to_string()))?;
         let numbers = [

@@ -49,7 +49,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, String> {
     if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
         return Err("expected a file whose name ends in .yaml or .yml".to_owned());
     }
-    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+    let text = vcr_input::read_yaml(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
     yaml_serde::from_str(&text).map_err(|error| format!("expected arguments and their values as YAML: {error}"))
 }
 

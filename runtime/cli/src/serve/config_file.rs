@@ -113,7 +113,7 @@ pub(crate) fn log_translation() {
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, Setting>, String> {
-    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+    let text = vcr_input::read_yaml(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
     options_file::parse(&text)
 }
 

@@ -317,6 +317,6 @@ impl ClientFaultRules for ChangedFaults {
 
 /// Reads a configuration of llm-d-inference-sim.
 pub(crate) fn llm_d_config(path: &Path) -> Result<Translation, String> {
-    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+    let text = vcr_input::read_yaml(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
     llm_d::parse(&text)
 }

@@ -45,7 +45,7 @@ fn read(path: &Path) -> Result<(Vec<WorkloadConfig>, Vec<String>), String> {
     if path.is_dir() {
         return servegen::workloads(path).map(|workloads| (workloads, Vec::new()));
     }
-    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES);
+    let text = vcr_input::read_yaml(path, vcr_input::MAX_CONFIG_BYTES);
     parse(&text.map_err(|error| format!("cannot be read: {error}"))?)
 }
 
