@@ -34,7 +34,7 @@ pub(crate) fn traced(
     let Some(endpoint) = args.otlp_traces_endpoint.clone() else { return Ok((metrics, None)) };
     let authorities = match &args.otlp_traces_certificate {
         None => None,
-        Some(path) => Some(std::fs::read(path).map_err(|error| {
+        Some(path) => Some(vcr_input::read_bytes(path, vcr_input::MAX_CONFIG_BYTES).map_err(|error| {
             Unusable::new(format!("invalid --otlp-traces-certificate {}: {error}", path.display()))
         })?),
     };

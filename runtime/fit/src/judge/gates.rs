@@ -17,7 +17,8 @@ pub fn read_gates(path: &Path) -> Result<Vec<Gate>, FitError> {
     struct File {
         gates: BTreeMap<String, String>,
     }
-    let text = std::fs::read_to_string(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+    let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES)
+        .map_err(|source| FitError::Read { path: path.to_owned(), source })?;
     let file: File = toml::from_str(&text).map_err(|error| {
         FitError::Gates(format!(
             "{}: {error}; expected a table [gates] with entries such as \"ttft p50\" = \"< 10%\"",

@@ -2,6 +2,7 @@
 //! server signs itself.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -11,6 +12,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+
+/// The largest file of certificates or keys; the authorities of a system take 300 KB.
+const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// Whether clients need a certificate, by the numbers of Python's `ssl.CERT_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,11 +178,9 @@ impl ServerCertificate {
             Self::Files { certificates: path, key } => {
                 let chain = certificates("certificate", path)?;
                 let path = key.as_ref().unwrap_or(path);
-                let key = PrivateKeyDer::from_pem_file(path).map_err(|error| TlsError::File {
-                    what: "TLS key",
-                    path: path.clone(),
-                    reason: error.to_string(),
-                })?;
+                let refused = |reason| TlsError::File { what: "TLS key", path: path.clone(), reason };
+                let key = PrivateKeyDer::from_pem_slice(&pem(path).map_err(refused)?);
+                let key = key.map_err(|error| refused(error.to_string()))?;
                 Ok((chain, key))
             }
             Self::SelfSigned { certificate, key } => Ok((vec![certificate.clone()], key.clone_key().into())),
@@ -226,9 +228,22 @@ impl TlsSettings {
     }
 }
 
+/// The contents of a file of certificates or keys.
+fn pem(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > PEM_BYTES_MAX {
+        return Err(format!("expected PEM of at most {PEM_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}
+
 fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |reason: String| TlsError::File { what, path: path.to_owned(), reason };
-    let all = CertificateDer::pem_file_iter(path).map_err(|problem| error(problem.to_string()))?;
-    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(|problem| error(problem.to_string()))?;
+    let text = pem(path).map_err(error)?;
+    let all: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|problem| error(problem.to_string()))?;
     if all.is_empty() { Err(error("there is no certificate in it".to_owned())) } else { Ok(all) }
 }
