@@ -81,8 +81,8 @@ pub enum LoadProblem {
     /// The component passes components to others, so that nobody knows how many instances it makes.
     #[error("it imports, exports or passes components: expected functions, instances, types and modules")]
     PassesComponents,
-    /// The compilation took too long.
-    #[error("its compilation takes more than {} seconds", limit.as_secs())]
+    /// The compilation took too much processor time.
+    #[error("its compilation takes more than {} seconds of processor time", limit.as_secs())]
     SlowToCompile {
         /// The limit.
         limit: Duration,

@@ -12,15 +12,22 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Compiled, TemplateRequest};
 use crate::{TemplateError, TemplateErrorKind};
 
-/// Time of one rendering. A chat of ten thousand messages takes less than a second.
+/// Processor time of one rendering. A chat of ten thousand messages takes less than a second.
 const TIME: Duration = Duration::from_secs(5);
+
+/// Real time of one rendering, for machines that are busy.
+const REAL_TIME: Duration = Duration::from_secs(30);
+
+/// Interval at which these are looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Memory of a process beyond what it has at its start, which limits the system's address space.
 const MEMORY: u64 = 1 << 30;
@@ -32,7 +39,7 @@ const TEXT_BYTES: usize = 64 << 20;
 const PROCESSES: usize = 4;
 
 /// Time for which a rendering waits for a process: others may each take all their time.
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(30);
 
 /// The exit code of a process whose rendering took too long.
 const TOO_LONG: i32 = 3;
@@ -108,12 +115,19 @@ fn within_length(text: String) -> Rendered {
 /// Ends the process once a rendering takes too long.
 fn end_late_renderings(rendering: &mpsc::Receiver<()>) {
     while rendering.recv().is_ok() {
-        match rendering.recv_timeout(TIME) {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => std::process::exit(TOO_LONG),
-            Err(RecvTimeoutError::Disconnected) => return,
+        let (start, began) = (processor_time(), Instant::now());
+        while rendering.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            if processor_time().saturating_sub(start) > TIME || began.elapsed() > REAL_TIME {
+                std::process::exit(TOO_LONG);
+            }
         }
     }
+}
+
+/// That of this process so far.
+fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// The limit is that of address space, which has what the program takes at its start.
@@ -214,7 +228,7 @@ impl Worker {
         Err(failed(
             TemplateErrorKind::Limit,
             if code == Some(TOO_LONG) {
-                format!("the template takes more than {} seconds: it may loop for ever", TIME.as_secs())
+                format!("the template takes more than {} s of processor time: it may loop for ever", TIME.as_secs())
             } else {
                 format!("the template takes more than {} MiB of memory, or nests its values too deeply", MEMORY >> 20)
             },
