@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vcr_tests::Folder;
 
 use crate::{ENGINE, error, prediction, table, truth, world};
@@ -29,6 +29,59 @@ fn a_fit_predicts_a_load_that_it_has_not_seen() {
     assert_eq!(found["in_sample"], false);
     for (name, most) in [("itl mean", 0.03), ("e2e p50", 0.03), ("ttft p50", 0.08)] {
         assert!(error(&found, name).abs() < most, "{name} is {} off: {found:#}", error(&found, name));
+    }
+}
+
+/// Requests that the engine computes alone, whose prompts take this many times as long as a step.
+fn slow_prompts(folder: &Folder, name: &str, gaps: u32, rate: &str) {
+    let step_ns = 9.9e6;
+    let mut truth = truth();
+    truth["step"]["coefficients"] =
+        json!({"step": step_ns, "token_above_128": f64::from(gaps - 1) * step_ns / f64::from(2056 - 128)});
+    truth["overheads"] = json!({});
+    folder.write("slow.json", truth.to_string());
+    folder.write(
+        "test.rhai",
+        r#"let e = engine(#{ num_gpu_blocks: 27_000, max_num_batched_tokens: 8_192 });
+let c = cluster(#{ engines: pool(#{ engine: e, latency: fitted(#{ path: "slow.json" }) }) });
+let w = poisson(#{ rate: `${param("rate", 1)}/s`, count: 32, prompt_tokens: 2_056, output_tokens: uniform(40, 90) });
+run(#{ cluster: c, workloads: [w] });
+"#,
+    );
+    table(folder, name, &["-e", &format!("rate={rate}")]);
+}
+
+const SLOW_ENGINE: &str = "num_gpu_blocks: 27_000, max_num_batched_tokens: 8_192";
+
+/// Far from what physics says of prompts, the fit starts from what was measured.
+#[test]
+fn prompts_that_take_many_steps_are_fitted() {
+    for gaps in [52, 80, 160, 400] {
+        let folder = Folder::new();
+        slow_prompts(&folder, "a.csv", gaps, "0.05");
+        let said = folder.vcr(&["fit", "a.csv", "--engine", SLOW_ENGINE, "--folds", "0", "-o", "model.json"]).ended(0);
+        assert!(!said.stderr.contains("engine settings may be wrong"), "{gaps}: {}", said.stderr);
+        let found = prediction(&folder, &["model.json", "a.csv"]);
+        for (name, most) in [("ttft p50", 0.05), ("ttft p90", 0.05), ("itl p50", 0.03), ("e2e p50", 0.05)] {
+            assert!(error(&found, name).abs() < most, "{gaps} gaps, {name}: {}", error(&found, name));
+        }
+    }
+}
+
+/// Loads in which prompts wait for each other do not lead astray.
+#[test]
+fn slow_prompts_of_several_loads_are_fitted() {
+    let folder = Folder::new();
+    for (name, rate) in [("a.csv", "0.3"), ("b.csv", "1"), ("c.csv", "1.6")] {
+        slow_prompts(&folder, name, 50, rate);
+    }
+    let fit = ["fit", "a.csv", "b.csv", "c.csv", "--engine", SLOW_ENGINE, "--folds", "0", "-o", "model.json"];
+    let _ = folder.vcr(&fit).ended(0);
+    for name in ["a.csv", "b.csv", "c.csv"] {
+        let found = prediction(&folder, &["model.json", name]);
+        for (metric, most) in [("ttft p50", 0.1), ("itl p50", 0.1), ("e2e p50", 0.1)] {
+            assert!(error(&found, metric).abs() < most, "{name}, {metric}: {}", error(&found, metric));
+        }
     }
 }
 

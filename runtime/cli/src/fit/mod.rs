@@ -85,7 +85,9 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     }
     if !fit.model.failed_checks.is_empty() && !args.force {
         let message = format!("the fit failed its checks: {}", fit.model.failed_checks.join("; "));
-        return Err(Refused::Other(message, Some("correct --engine or the inputs, or write it with --force")));
+        let hint = "no prices of steps explain these times: check columns and units of the inputs, whether something \
+                    else than one engine served them, and --engine; or write the model with --force";
+        return Err(Refused::Other(message, Some(hint)));
     }
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
     // The component first: without a compiler for it nothing is written.

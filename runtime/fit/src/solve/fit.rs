@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use vcr_cluster::Overheads;
 use vcr_compare::{Comparison, Metric, Statistic};
-use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
+use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, StepWork, TERM_COUNT, TERMS, amounts};
 
 use crate::error::FitError;
 use crate::judge::metrics::comparisons;
@@ -74,6 +74,14 @@ const EXPLAINING_ROUNDS: u32 = 5;
 const AVERAGED_FROM: u32 = 3;
 /// Changes of all observed times below this are none.
 const CONVERGED: f64 = 2e-3;
+/// A mean relative error of percentiles from which the assumed prices of prompts are doubted.
+const POOR_LOSS: f64 = 0.1;
+/// Prices of prompts that are doubted are tried at these steps below what the shortest waits say.
+const PROMPT_SCALE_STEP: f64 = 2.0;
+/// Prices of prompts up to this many times the assumed ones are within what is assumed.
+const LEAST_PROMPT_SCALE: f64 = 1.5;
+/// Most prices that are tried.
+const MAX_PROMPT_SCALES: usize = 8;
 
 /// Fits a model to all sources at once. `progress` hears of each stage.
 ///
@@ -84,8 +92,7 @@ pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&s
         source.check_concurrency()?;
     }
     let mut fitter = Fitter::new(sources, options)?;
-    let start = fitter.start;
-    let mut best = fitter.alternate(start, MAX_ROUNDS, progress)?;
+    let mut best = fitter.explain(MAX_ROUNDS, progress)?;
     progress("refining");
     best = fitter.polish(best)?;
     let folds = fitter.cross_validate(&best, options.folds, progress)?;
@@ -96,8 +103,7 @@ pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&s
 pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
     source.check_concurrency()?;
     let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
-    let start = fitter.start;
-    Ok(fitter.alternate(start, EXPLAINING_ROUNDS, &mut |_| {})?.loss)
+    Ok(fitter.explain(EXPLAINING_ROUNDS, &mut |_| {})?.loss)
 }
 
 /// Parameters with what they predict.
@@ -113,6 +119,8 @@ struct Fitter<'s> {
     options: &'s FitOptions,
     prior: Prior,
     start: Row,
+    /// Time of prompts that waited least, in multiples of their assumed price.
+    prompt_scale: f64,
     simulations: u32,
 }
 
@@ -152,7 +160,40 @@ impl<'s> Fitter<'s> {
             let slope = &mut start[term("token_above_128")];
             *slope = slope.min(*ns);
         }
-        Ok(Self { sources, options, prior, start, simulations: 0 })
+        let prompt_scale = prompt_scale(sources, &prior, step_ns);
+        Ok(Self { sources, options, prior, start, prompt_scale, simulations: 0 })
+    }
+
+    /// Alternates from the assumed prices. Where they explain little and prompts took longer than they say, also
+    /// from prices of prompts as long as the measured ones: from a start that is far too fast every measured
+    /// first-token time looks like a wait in a queue, or like an outlier, and none moves the prices.
+    fn explain(&mut self, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
+        let start = self.start;
+        let assumed = self.alternate(start, rounds, progress)?;
+        if assumed.loss <= POOR_LOSS || self.options.base.is_some() {
+            return Ok(assumed);
+        }
+        progress("trying other prices of prompts");
+        // The shortest waits of a busy engine are in part queues, so lower prices are tried as well.
+        let scales = std::iter::successors(Some(self.prompt_scale), |scale| Some(scale / PROMPT_SCALE_STEP));
+        let mut nearest: Option<(f64, Trial)> = None;
+        for scale in scales.take_while(|scale| *scale > LEAST_PROMPT_SCALE).take(MAX_PROMPT_SCALES) {
+            let trial = self.trial(with_prompts(&self.prior.mean, &start, scale), false)?;
+            if nearest.as_ref().is_none_or(|(_, nearest)| trial.loss < nearest.loss) {
+                nearest = Some((scale, trial));
+            }
+        }
+        let Some((scale, nearest)) = nearest else { return Ok(assumed) };
+        let physical = (self.prior, self.start);
+        self.prior.mean = with_prompts(&physical.0.mean, &physical.0.mean, scale);
+        self.prior.spread = with_prompts(&physical.0.spread, &physical.0.spread, scale);
+        self.start = nearest.values;
+        let measured = self.alternate(nearest.values, rounds, progress)?;
+        if measured.loss < assumed.loss {
+            return Ok(measured);
+        }
+        (self.prior, self.start) = physical;
+        Ok(assumed)
     }
 
     /// Simulates all sources.
@@ -275,8 +316,7 @@ impl<'s> Fitter<'s> {
         if rest.iter().all(|source| source.measurements.steps().is_empty() && !source.measurements.is_compared()) {
             return Ok((Vec::new(), 0));
         }
-        let mut fitter =
-            Fitter { sources: &rest, options: self.options, prior: self.prior, start: self.start, simulations: 0 };
+        let mut fitter = Fitter { sources: &rest, simulations: 0, ..*self };
         let fitted = fitter.alternate(best.values, 2, &mut |_| {})?;
         let mut comparisons = Vec::new();
         for (index, (source, simulation)) in self.sources.iter().zip(&fitted.simulations).enumerate() {
@@ -368,6 +408,45 @@ impl<'s> Fitter<'s> {
             ]),
         }
     }
+}
+
+/// How many times as long as their price by `prior` the prompts took that waited least; a tenth of them were shorter.
+fn prompt_scale(sources: &[Source], prior: &Prior, step_ns: f64) -> f64 {
+    let assumed_ns = |prompt_tokens: f64| {
+        let tokens = prompt_tokens.max(1.0) as u64;
+        let work = StepWork {
+            prefill_requests: 1,
+            prefill_tokens: tokens,
+            prefill_attention_pairs: tokens * (tokens + 1) / 2,
+            ..StepWork::default()
+        };
+        let price = amounts(&work).into_iter().zip(&prior.mean).enumerate();
+        price.filter(|(index, _)| is_of_prompts(*index)).map(|(_, (amount, value))| amount * value).sum::<f64>()
+    };
+    let scale = |ttft_ns: f64, prompt_tokens: f64| (ttft_ns - step_ns) / assumed_ns(prompt_tokens).max(1.0);
+    let requests = sources.iter().flat_map(|source| source.measurements.requests()).filter(|each| each.is_whole);
+    let points = sources.iter().filter_map(|source| source.measurements.point());
+    let mut scales: Vec<f64> = requests
+        .filter_map(|request| Some(scale(request.ttft_ns? as f64, f64::from(request.prompt_tokens))))
+        .chain(points.filter_map(|point| Some(scale(point.mean_ns(Metric::Ttft)?, point.prompt_tokens.0))))
+        .collect();
+    scales.sort_by(f64::total_cmp);
+    scales.get(scales.len() / 10).copied().unwrap_or(1.0)
+}
+
+/// Whether a parameter is the price of work that only steps with prompts have.
+fn is_of_prompts(index: usize) -> bool {
+    let names = ["prefill_step", "prefill_chunk", "token_above_128", "token_above_512", "prefill_context_token"];
+    TERMS.get(index).is_some_and(|term| names.contains(&term.name) || term.name == "attention_pair")
+}
+
+/// `others`, but for prices of prompts, which are a multiple of those of `prices`.
+fn with_prompts(prices: &Row, others: &Row, scale: f64) -> Row {
+    let mut values = *others;
+    for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| is_of_prompts(*index)) {
+        *value = prices[index] * scale;
+    }
+    values
 }
 
 /// The place of a term among the parameters.

@@ -27,12 +27,13 @@ pub(crate) fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<S
         failed.push(format!("{name}: {metric} is {:+.0} % off in sample", comparison.error() * 100.0));
     }
     // Queues that are far too long or too short come from capacity, not from prices.
-    let itl_is_right = of("itl p50").is_some_and(|each| each.error().abs() < 0.1);
-    if let Some(tail) = of("ttft p99").filter(|_| itl_is_right) {
+    let is_right = |name, most: f64| of(name).is_some_and(|each| each.error().abs() < most);
+    let medians_are_right = is_right("itl p50", 0.1) && is_right("ttft p50", MAX_MEDIAN_ERROR);
+    if let Some(tail) = of("ttft p99").filter(|_| medians_are_right) {
         let ratio = tail.simulated_ms / tail.measured_ms.max(1e-6);
         if !(0.4..=2.5).contains(&ratio) {
             warnings.push(format!(
-                "{name}: simulated ttft p99 is {:.0} ms, measured {:.0} ms, though times between tokens agree: the \
+                "{name}: simulated ttft p99 is {:.0} ms, measured {:.0} ms, though the medians agree: the \
                  engine settings may be wrong; try `--infer num_gpu_blocks,max_num_seqs`",
                 tail.simulated_ms, tail.measured_ms
             ));
