@@ -6,13 +6,15 @@ use std::sync::Arc;
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::record::Outcome;
 use vcr_cluster::{
-    Answers, Overheads, PoolConfig, Report, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
+    Answers, Overheads, PoolConfig, Report, RunConfig, Topology, TracePacing, WhenFull, WorkloadConfig, WorkloadSource,
+    simulate,
 };
 use vcr_core::ServingEngine;
 use vcr_fitted::{StepPrice, StepWork};
 use vcr_timing::{Fitted, fitted_work};
 
 use crate::error::FitError;
+use crate::measurements::aggregates::Point;
 use crate::measurements::data::Measurements;
 
 /// A model under trial.
@@ -97,7 +99,11 @@ pub fn run(
         stagger_ns: 0,
         answers: Answers::Simulated,
     };
-    let workload = WorkloadConfig::new("measured", source);
+    let mut workload = WorkloadConfig::new("measured", source);
+    if let Some(most) = measurements.point().and_then(Point::most_at_once) {
+        workload.client.max_in_flight = Some(most.into());
+        workload.client.when_full = WhenFull::Delay;
+    }
     let config = RunConfig { seed, workloads: vec![workload], ..RunConfig::new("fit", Topology::Aggregated(pool)) };
     let mut steps = Steps::default();
     let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };

@@ -15,8 +15,20 @@ pub struct ClientConfig {
     pub cancel: Option<CancelConfig>,
     /// Whether and how clients try again.
     pub retry: Option<RetryConfig>,
-    /// An open loop starts no session while this many are in flight: those are dropped.
+    /// An open loop starts no session while this many are in flight.
     pub max_in_flight: Option<u64>,
+    /// Sessions that may not start.
+    pub when_full: WhenFull,
+}
+
+/// What becomes of a session that is due while as many are in flight as may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is dropped.
+    #[default]
+    Drop,
+    /// It starts when another one ends.
+    Delay,
 }
 
 /// When clients lose interest in an answer.
@@ -49,7 +61,7 @@ impl ClientConfig {
     /// Whether a client does anything but wait once it has sent.
     #[must_use]
     pub fn is_patient(&self) -> bool {
-        *self == Self { max_in_flight: self.max_in_flight, ..Self::default() }
+        *self == Self { max_in_flight: self.max_in_flight, when_full: self.when_full, ..Self::default() }
     }
 
     /// Every problem of it.

@@ -18,7 +18,7 @@ mod workload;
 use std::collections::BTreeSet;
 
 pub use arrivals::{Arrivals, Gaps, Limit};
-pub use client::{CancelConfig, ClientConfig, RetryConfig};
+pub use client::{CancelConfig, ClientConfig, RetryConfig, WhenFull};
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub(crate) use curve::CurveWalk;
 pub use curve::{Curve, MAX_PIECES, Piece};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use vcr_core::hash::HashedBlocks;
 use vcr_core::seed;
 
-use crate::config::{ClientConfig, RunConfig, WorkloadConfig, WorkloadSource};
+use crate::config::{ClientConfig, RunConfig, WhenFull, WorkloadConfig, WorkloadSource};
 use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
 use crate::window::Window;
@@ -174,6 +174,10 @@ impl Traffic {
     pub(crate) fn start_session(&mut self, index: u32, now_ns: u64, events: &mut EventQueue) -> Start {
         let workload = &mut self.workloads[index as usize];
         if workload.closed_loop().is_none() {
+            if workload.is_full() && workload.client().when_full == WhenFull::Delay {
+                workload.delay_next();
+                return Start::Nothing;
+            }
             let start = if workload.is_full() {
                 workload.drop_next();
                 Start::Dropped
@@ -181,7 +185,8 @@ impl Traffic {
                 Start::Turn(workload.start_next())
             };
             if let Some(at_ns) = workload.next_start_ns() {
-                events.push(at_ns, Event::Arrival { workload: index });
+                // Sessions that were due meanwhile start now.
+                events.push(at_ns.max(now_ns), Event::Arrival { workload: index });
             }
             return start;
         }
@@ -281,7 +286,9 @@ impl Traffic {
             events.push(now_ns.saturating_add(think_ns), next);
             return false;
         }
-        workload.end_session();
+        if workload.end_session() {
+            events.push(now_ns, Event::Arrival { workload: index });
+        }
         // A refusal takes no time: without a count to end it, a loop of refused
         // requests would go on for ever at one instant.
         let is_refused = matches!(record.outcome, Outcome::Rejected(_) | Outcome::Shed) && !workload.is_counted();

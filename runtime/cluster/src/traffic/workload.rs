@@ -30,6 +30,8 @@ pub(crate) struct Workload {
     started: u64,
     /// Sessions that have started and are not over; not kept for graphs.
     active: u64,
+    /// Whether a session of an open loop is due and waits until another one ends.
+    is_delayed: bool,
 }
 
 /// Values that all turns of a workload share.
@@ -100,7 +102,7 @@ impl Workload {
             WorkloadSource::Generated(input) => Source::Generated(Generated::new(input)),
         };
         let common = Common { start_ns, priority, seed, blocks, keeps_tokens, content_salt };
-        Self { name, client, common, source, started: 0, active: 0 }
+        Self { name, client, common, source, started: 0, active: 0, is_delayed: false }
     }
 
     /// A session has started elsewhere.
@@ -233,9 +235,15 @@ impl Workload {
         self.started += 1;
     }
 
-    /// A session is over, whose turns do not wait for others.
-    pub(crate) fn end_session(&mut self) {
+    /// The next session of an open loop starts when another one ends.
+    pub(crate) fn delay_next(&mut self) {
+        self.is_delayed = true;
+    }
+
+    /// A session is over, whose turns do not wait for others. Whether one that waited for it starts.
+    pub(crate) fn end_session(&mut self) -> bool {
         self.active -= 1;
+        std::mem::take(&mut self.is_delayed)
     }
 
     /// When the session starts that comes after `before` others of an open loop, never

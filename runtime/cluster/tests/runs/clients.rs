@@ -9,7 +9,7 @@ use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::{GiveUp, Outcome};
 use vcr_cluster::{
     Arrivals, CancelConfig, ClientConfig, Limit, Report, RequestMix, RetryConfig, RouterConfig, RunConfig, SimError,
-    Topology, WorkloadConfig, simulate,
+    Topology, WhenFull, WorkloadConfig, simulate,
 };
 use vcr_random::Distribution;
 
@@ -125,6 +125,22 @@ fn what_does_not_fit_in_flight_is_dropped_and_counted() {
     assert_eq!(sessions[..4], [0, 1, 5, 6]);
 }
 
+#[test]
+fn what_does_not_fit_in_flight_may_wait_instead() {
+    let limit = Limit { count: Some(20), duration_ns: None };
+    let client = ClientConfig { max_in_flight: Some(2), when_full: WhenFull::Delay, ..ClientConfig::default() };
+    let report = run(&clients(client, Arrivals::Constant { rate_per_s: 20.0, limit }));
+    assert_eq!((count(&report, Counter::Requests), count(&report, Counter::Dropped)), (20, 0));
+    let sessions: Vec<u64> = report.requests.iter().map(|record| record.session).collect();
+    assert_eq!(sessions, (0..20).collect::<Vec<_>>());
+    // From the third on each starts when one of the two before it ends.
+    for (index, record) in report.requests.iter().enumerate().skip(2) {
+        let ends = report.requests[..index].iter().filter_map(|earlier| earlier.end_ns);
+        assert!(ends.clone().any(|end_ns| end_ns == record.arrival_ns), "{index}: {}", record.arrival_ns);
+        assert_eq!(ends.filter(|end_ns| *end_ns > record.arrival_ns).count(), 1, "{index}");
+    }
+}
+
 /// Whatever clients do, nothing is lost, and going through steps at once changes nothing.
 #[test]
 fn impatient_clients_are_served_alike_whether_steps_are_seen_or_not() {
@@ -163,6 +179,7 @@ fn assert_served_alike(cases: u32, drawn: impl Strategy<Value = Case>) {
             cancel,
             retry: attempts.map(|most| RetryConfig { backoff_ns: backoff_ms * MS, ..retry(most) }),
             max_in_flight: None,
+            when_full: WhenFull::Drop,
         };
         let mut run_config = case.config();
         run_config.workloads.iter_mut().for_each(|workload| workload.client = client.clone());

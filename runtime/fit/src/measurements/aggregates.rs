@@ -36,8 +36,37 @@ pub(crate) struct Point {
 pub(crate) enum Arrivals {
     /// This many at any time: each is followed by the next when it ends.
     Closed(u32),
-    /// At random, at this mean rate per second.
-    Open(f64),
+    /// At times of their own.
+    Open(Rate),
+}
+
+/// Times at which requests come, whether others have ended or not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate {
+    /// Mean rate per second.
+    pub(crate) per_s: f64,
+    /// Shape of the gamma distribution of the times between them: 1 at random (Poisson), less in bursts, more
+    /// evenly; infinite for equal times.
+    pub(crate) burstiness: f64,
+    /// Most requests at once: those beyond wait with their sender, which does not count as their time.
+    pub(crate) most: Option<u32>,
+}
+
+impl Rate {
+    /// At random.
+    fn at_random(per_s: f64) -> Self {
+        Self { per_s, burstiness: 1.0, most: None }
+    }
+
+    /// Time from one request to the next, in seconds.
+    fn gap_s(self, stream: &mut Stream) -> f64 {
+        let gap = match self.burstiness {
+            1.0 => stream.exponential(),
+            shape if shape.is_infinite() => 1.0,
+            shape => stream.gamma(shape) / shape,
+        };
+        gap / self.per_s
+    }
 }
 
 /// A made up request of a load.
@@ -62,6 +91,14 @@ impl Point {
         of(Statistic::Mean).or_else(|| of(Statistic::P50)).map(|(.., ms)| ms * 1e6)
     }
 
+    /// Most requests at once of an open loop, if it is limited.
+    pub(crate) fn most_at_once(&self) -> Option<u32> {
+        match self.arrivals {
+            Arrivals::Open(rate) => rate.most,
+            Arrivals::Closed(_) => None,
+        }
+    }
+
     /// Requests like those of the load, in order of arrival; the same ones each time.
     pub(crate) fn requests(&self) -> Vec<MadeUp> {
         let mut lengths = Stream::new(1, "aggregate.lengths");
@@ -76,8 +113,8 @@ impl Point {
             let (arrival_ns, sender) = match self.arrivals {
                 // Those of the first round come together.
                 Arrivals::Closed(senders) => (u64::from(index / senders), Some(index % senders)),
-                Arrivals::Open(per_s) => {
-                    at_ns += gaps.exponential() / per_s * 1e9;
+                Arrivals::Open(rate) => {
+                    at_ns += rate.gap_s(&mut gaps) * 1e9;
                     (at_ns as u64, None)
                 }
             };
@@ -138,8 +175,12 @@ fn check(point: Point) -> Result<Point, String> {
     }
     match point.arrivals {
         Arrivals::Closed(0) => needs("the concurrency is 0: expected at least 1"),
-        Arrivals::Open(per_s) if !(per_s.is_finite() && per_s > 0.0) => {
+        Arrivals::Open(Rate { per_s, .. }) if !(per_s.is_finite() && per_s > 0.0) => {
             needs("neither concurrency nor rate is known: expected one of them")
+        }
+        Arrivals::Open(Rate { most: Some(0), .. }) => needs("the concurrency is 0: expected at least 1"),
+        Arrivals::Open(Rate { burstiness, .. }) if burstiness.is_nan() || burstiness <= 0.0 => {
+            needs("the burstiness is not above 0: expected 1 for requests that come at random")
         }
         _ => Ok(point),
     }
@@ -154,20 +195,31 @@ fn count(number: Option<f64>) -> u32 {
     number.filter(|number| (0.0..4e9).contains(number)).map_or(0, |number| number.round() as u32)
 }
 
-/// A closed loop if there is a limit of requests at once, else an open one. A limit at
-/// which a rate never arrives does not limit.
-fn arrivals(concurrency: Option<f64>, rate: Option<f64>) -> Arrivals {
-    match (concurrency.filter(|n| n.is_finite()), rate.filter(|rate| rate.is_finite() && *rate > 0.0)) {
-        (_, Some(rate)) => Arrivals::Open(rate),
-        (Some(concurrency), None) => Arrivals::Closed(count(Some(concurrency))),
-        (None, None) => Arrivals::Open(f64::NAN),
+/// An open loop if there is a rate, with a limit of requests at once if there is one; else a closed one.
+fn arrivals(concurrency: Option<f64>, rate: Option<f64>, burstiness: f64) -> Arrivals {
+    let most = concurrency.filter(|concurrency| concurrency.is_finite()).map(|number| count(Some(number)));
+    match (most, rate.filter(|rate| rate.is_finite() && *rate > 0.0)) {
+        (most, Some(per_s)) => Arrivals::Open(Rate { per_s, burstiness, most }),
+        (Some(concurrency), None) => Arrivals::Closed(concurrency),
+        (None, None) => Arrivals::Open(Rate::at_random(f64::NAN)),
     }
 }
+
+/// Burstiness of equal times between requests.
+const EVEN: f64 = f64::INFINITY;
 
 fn named(arrivals: Arrivals) -> String {
     match arrivals {
         Arrivals::Closed(concurrency) => format!("concurrency {concurrency}"),
-        Arrivals::Open(per_s) => format!("rate {per_s}/s"),
+        Arrivals::Open(Rate { per_s, burstiness, most }) => {
+            let spread = match burstiness {
+                1.0 => String::new(),
+                shape if shape.is_infinite() => ", evenly".to_owned(),
+                shape => format!(", burstiness {shape}"),
+            };
+            let most = most.map(|most| format!(", at most {most} at once")).unwrap_or_default();
+            format!("rate {per_s}/s{spread}{most}")
+        }
     }
 }
 
@@ -178,7 +230,8 @@ fn vllm_bench(report: &Value) -> Result<Point, String> {
     let limit = number(report, &["max_concurrency"]);
     // Without rate and limit all are sent at once.
     let all_at_once = rate.is_none_or(f64::is_infinite).then_some(f64::from(completed));
-    let arrivals = arrivals(limit.or(all_at_once), rate);
+    let burstiness = number(report, &["burstiness"]).unwrap_or(1.0);
+    let arrivals = arrivals(limit.or(all_at_once), rate, burstiness);
     let mut reported = Vec::new();
     for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Itl, "tpot"), (Metric::E2e, "e2el")] {
         let statistics =
@@ -229,11 +282,19 @@ fn aiperf(report: &Value) -> Result<Point, String> {
             reported.extend(number(metrics, &[name, key]).map(|time| (metric, statistic, time * ms_per_unit)));
         }
     }
-    let load = |key: &str| {
-        let places = [&["input_config", "loadgen", key][..], &["input_config", key], &["loadgen", key]];
-        places.into_iter().find_map(|place| number(report, place))
+    let places = |key| [vec!["input_config", "loadgen", key], vec!["input_config", key], vec!["loadgen", key]];
+    let load = |key: &'static str| places(key).into_iter().find_map(|place| number(report, &place));
+    let text = |key: &'static str| {
+        let found =
+            places(key).into_iter().find_map(|place| place.iter().try_fold(report, |value, key| value.get(key)));
+        found.and_then(Value::as_str)
     };
-    let arrivals = arrivals(load("concurrency"), load("request_rate"));
+    let burstiness = match text("arrival_pattern").or_else(|| text("request_rate_mode")) {
+        Some("constant") => EVEN,
+        Some("gamma") => load("arrival_smoothness").unwrap_or(1.0),
+        _ => 1.0,
+    };
+    let arrivals = arrivals(load("concurrency"), load("request_rate"), burstiness);
     let tokens =
         |key: &str| (number(metrics, &[key, "avg"]).unwrap_or(0.0), number(metrics, &[key, "std"]).unwrap_or(0.0));
     Ok(Point {
@@ -286,9 +347,10 @@ fn guidellm_load(benchmark: &Value) -> Result<Point, String> {
     let kind = strategy.and_then(|strategy| strategy.get("type_")).and_then(Value::as_str).unwrap_or_default();
     let arrivals = match kind {
         "synchronous" => Arrivals::Closed(1),
-        "concurrent" => arrivals(told("streams"), None),
-        "throughput" => arrivals(told("max_concurrency").or_else(|| of("request_concurrency", &["mean"])), None),
-        _ => arrivals(None, told("rate")),
+        "concurrent" => arrivals(told("streams"), None, 1.0),
+        "throughput" => arrivals(told("max_concurrency").or_else(|| of("request_concurrency", &["mean"])), None, 1.0),
+        "constant" => arrivals(told("max_concurrency"), told("rate"), EVEN),
+        _ => arrivals(told("max_concurrency"), told("rate"), 1.0),
     };
     let tokens = |name: &str| (of(name, &["mean"]).unwrap_or(0.0), of(name, &["std_dev"]).unwrap_or(0.0));
     let requests = of("prompt_token_count", &["count"]).or_else(|| of("prompt_token_count", &["total_count"]));
@@ -336,7 +398,14 @@ mod tests {
         assert_eq!(point.reported.len(), 4);
         let mut report = bench();
         (report["request_rate"], report["max_concurrency"]) = (json!(4.5), Value::Null);
-        assert_eq!(one(&report).arrivals, Arrivals::Open(4.5));
+        assert_eq!(one(&report).arrivals, Arrivals::Open(Rate::at_random(4.5)));
+        (report["burstiness"], report["max_concurrency"]) = (json!(0.5), json!(8));
+        let point = one(&report);
+        assert_eq!(point.arrivals, Arrivals::Open(Rate { per_s: 4.5, burstiness: 0.5, most: Some(8) }));
+        assert_eq!(point.name, "rate 4.5/s, burstiness 0.5, at most 8 at once");
+        (report["burstiness"], report["max_concurrency"]) = (json!(0), Value::Null);
+        assert!(points(&report).expect_err("no burstiness").contains("the burstiness is not above 0"));
+        report["burstiness"] = Value::Null;
         report["request_rate"] = json!("inf");
         assert_eq!(one(&report).arrivals, Arrivals::Closed(200), "all come at once");
     }
@@ -353,7 +422,10 @@ mod tests {
         assert_eq!((point.arrivals, point.requests, point.prompt_tokens), (Arrivals::Closed(8), 64, (550.0, 12.0)));
         assert_eq!(point.mean_ns(Metric::E2e), Some(1.2e9));
         let nested = json!({"records": metrics, "input_config": {"loadgen": {"request_rate": 2.5}}});
-        assert_eq!(one(&nested).arrivals, Arrivals::Open(2.5));
+        assert_eq!(one(&nested).arrivals, Arrivals::Open(Rate::at_random(2.5)));
+        let mut evenly = nested;
+        evenly["input_config"]["loadgen"]["request_rate_mode"] = json!("constant");
+        assert_eq!(one(&evenly).arrivals, Arrivals::Open(Rate { burstiness: EVEN, ..Rate::at_random(2.5) }));
         report["request_latency"]["unit"] = json!("fortnights");
         assert!(points(&report).expect_err("the unit").contains("invalid unit `fortnights`"));
     }
@@ -397,13 +469,27 @@ mod tests {
 
     #[test]
     fn made_up_requests_are_like_those_of_the_load() {
-        let point = Point { prompt_tokens: (1000.0, 100.0), arrivals: Arrivals::Open(10.0), ..one(&bench()) };
+        let open = |burstiness| Arrivals::Open(Rate { burstiness, ..Rate::at_random(10.0) });
+        let point = Point { prompt_tokens: (1000.0, 100.0), arrivals: open(1.0), ..one(&bench()) };
         let requests = point.requests();
         assert_eq!((requests.len(), &requests), (200, &point.requests()));
         let mean = requests.iter().map(|each| f64::from(each.prompt_tokens)).sum::<f64>() / 200.0;
         assert!((mean - 1000.0).abs() < 25.0, "{mean}");
         let seconds = requests[199].arrival_ns as f64 / 1e9;
         assert!((14.0..27.0).contains(&seconds), "{seconds}");
+        // The variance of the times between requests is that of a gamma distribution: 1 / burstiness.
+        let variance = |burstiness: f64| {
+            let requests = Point { arrivals: open(burstiness), requests: 2_000, ..point.clone() }.requests();
+            let gaps: Vec<f64> =
+                requests.windows(2).map(|pair| (pair[1].arrival_ns - pair[0].arrival_ns) as f64 / 1e8).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            assert!((mean - 1.0).abs() < 0.1, "{burstiness}: {mean}");
+            gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / gaps.len() as f64
+        };
+        for (burstiness, wanted) in [(0.25, 4.0), (1.0, 1.0), (4.0, 0.25), (EVEN, 0.0)] {
+            let found = variance(burstiness);
+            assert!((found - wanted).abs() <= 0.2 * wanted + 1e-9, "{burstiness}: {found}");
+        }
         let closed = one(&bench()).requests();
         assert_eq!((closed[17].sender, closed[17].arrival_ns), (Some(1), 1));
     }

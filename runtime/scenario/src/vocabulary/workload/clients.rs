@@ -1,7 +1,9 @@
 //! Options that all workloads have: their tenant, their SLO, their structured outputs, what their
 //! clients do.
 
-use vcr_cluster::{CancelConfig, ClientConfig, RetryConfig, Slo, StructuredOutputs, WorkloadConfig, WorkloadSource};
+use vcr_cluster::{
+    CancelConfig, ClientConfig, RetryConfig, Slo, StructuredOutputs, WhenFull, WorkloadConfig, WorkloadSource,
+};
 use vcr_random::Distribution;
 
 use crate::script::options::Options;
@@ -83,5 +85,13 @@ fn client(options: &mut Options<'_>) -> ClientConfig {
         }
     });
     let max_in_flight = options.u64("max_in_flight");
-    ClientConfig { first_token_timeout_ns, timeout_ns, deadline_ns, cancel, retry, max_in_flight }
+    ClientConfig {
+        first_token_timeout_ns,
+        timeout_ns,
+        deadline_ns,
+        cancel,
+        retry,
+        max_in_flight,
+        when_full: WhenFull::Drop,
+    }
 }
