@@ -55,7 +55,14 @@ fn columns_without_a_unit_or_a_meaning_are_refused() {
     refused(&folder, &with("ttft_ms=frist"), &["`a.csv`", "no column `frist` for `ttft_ms`", known]);
     refused(&folder, &with("ttft_ms="), &["expected NAME=COLUMN, such as ttft_ms=first_token"]);
     // What no column says is asked for.
-    refused(&folder, &["--engine", ENGINE], &["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN"]);
+    let needles = ["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN`; not used are first"];
+    refused(&folder, &["--engine", ENGINE], &needles);
+    folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &["a", "b", "c", "d", "e"]));
+    let needles = ["the columns are a, b, c, d, e: expected arrival_ms, prompt_tokens", "--map prompt_tokens=COLUMN"];
+    refused(&folder, &["--engine", ENGINE], &needles);
+    let titles = ["arrival_ms", "prompt_tokens", "output_tokens", "ttft", "e2e_ms"];
+    folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &titles));
+    refused(&folder, &["--engine", ENGINE], &["invalid column `ttft`", "`--map ttft_ms=ttft`"]);
 }
 
 #[test]
@@ -63,6 +70,14 @@ fn settings_that_are_none_are_refused_with_a_hint() {
     let folder = world();
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &COLUMNS));
     refused(&folder, &["--engine", "max_num_sqs: 7"], &["max_num_sqs", "hint: "]);
+    // Places are those in what the user wrote, and command lines are read as `vllm serve` reads them.
+    refused(&folder, &["--engine", "max_num_seqs: abc"], &["--engine:1:15: Variable not found: abc"]);
+    refused(&folder, &["--engine", "--max-num-sqs 7"], &["--engine: unknown argument `--max-num-sqs`", "did you mean"]);
+    refused(&folder, &["--engine", "vllm serve m --stream-interval 4"], &["`--stream-interval 4` is not simulated"]);
+    for line in ["vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2", "--model m --num-gpu-blocks-override 9000"] {
+        let fit = ["fit", "a.csv", "--engine", line, "--folds", "0", "--force", "-o", "model.json"];
+        let _ = folder.vcr(&fit).ended(0);
+    }
     refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
 }
 

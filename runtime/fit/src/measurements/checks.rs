@@ -6,18 +6,19 @@ use crate::measurements::measured::Measured;
 /// Fewer whole requests than this fix nothing.
 const MIN_REQUESTS: usize = 20;
 
-/// Checks the requests of a file, in order of arrival. Gives what looks odd.
+/// Checks the requests of a file, in order of arrival; `unused` are columns without a known name. Gives what looks odd.
 ///
 /// # Errors
 /// When there are too few, or their times contradict each other.
-pub(crate) fn rows(name: &str, rows: &[&Measured]) -> Result<Vec<String>, FitError> {
+pub(crate) fn rows(name: &str, rows: &[&Measured], unused: &[&str]) -> Result<Vec<String>, FitError> {
     let whole: Vec<&Measured> = rows.iter().copied().filter(|row| row.is_whole).collect();
     if whole.len() < MIN_REQUESTS {
         let what = format!(
             "{} of {} requests were answered whole and have a first-token time: expected at least {MIN_REQUESTS}; \
-             name columns with `--map ttft_ms=COLUMN`",
+             name columns with `--map ttft_ms=COLUMN`{}",
             whole.len(),
-            rows.len()
+            rows.len(),
+            if unused.is_empty() { String::new() } else { format!("; not used are {}", unused.join(", ")) }
         );
         return Err(FitError::data(name, what));
     }
@@ -87,7 +88,7 @@ mod tests {
             })
             .collect();
         measured.iter_mut().enumerate().for_each(|(index, request)| change(index, request));
-        rows("a.csv", &measured.iter().collect::<Vec<_>>()).expect("they can be true")
+        rows("a.csv", &measured.iter().collect::<Vec<_>>(), &[]).expect("they can be true")
     }
 
     #[test]
@@ -123,7 +124,7 @@ mod tests {
             };
             change(&mut request);
             let requests = vec![request; 40];
-            rows("a.csv", &requests.iter().collect::<Vec<_>>()).expect_err("they cannot be true").to_string()
+            rows("a.csv", &requests.iter().collect::<Vec<_>>(), &[]).expect_err("they cannot be true").to_string()
         };
         let late = refused(&|request| request.e2e_ns = Some(20));
         assert!(late.contains("40 of 40 requests have their first token after their end"), "{late}");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_fitted::ProvenanceInput;
-use vcr_import::{Format, ImportOptions};
+use vcr_import::{Format, ImportError, ImportOptions};
 use vcr_trace::Trace;
 use vcr_trace::capture::CaptureLine;
 
@@ -163,12 +163,14 @@ impl Measurements {
                 _ => {}
             }
             Ok(())
-        })?;
+        })
+        .map_err(|error| unknown_columns(&name, error))?;
         let mut rows: Vec<Row> =
             rows.into_iter().collect::<Result<_, _>>().map_err(|what| FitError::data(&name, what))?;
         rows.sort_by_key(|row| row.measured.arrival_ns);
         let measured: Vec<&Measured> = rows.iter().map(|row| &row.measured).collect();
-        let mut warnings = checks::rows(&name, &measured)?;
+        let unused: Vec<&str> = imported.notes.iter().filter_map(|note| column_of(&note.what)).collect();
+        let mut warnings = checks::rows(&name, &measured, &unused)?;
         warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
         let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64, part: None };
@@ -295,4 +297,30 @@ impl Measurements {
         }
         part
     }
+}
+/// The error of a table whose columns say nothing, with the way out.
+fn unknown_columns(name: &str, error: ImportError) -> FitError {
+    match error {
+        ImportError::UnknownColumns { columns, .. } => FitError::data(
+            name,
+            format!(
+                "the columns are {columns}: expected arrival_ms, prompt_tokens, output_tokens, ttft_ms and e2e_ms; say \
+                 which column is which with `--map prompt_tokens=COLUMN --map ttft_ms=COLUMN`"
+            ),
+        ),
+        ImportError::Item { name, place, field, problem } if problem.starts_with("invalid column") => {
+            let problem = format!("{problem}, or name it with its unit: `--map {field}_ms={field}`");
+            ImportError::Item { name, place, field, problem }.into()
+        }
+        ImportError::Item { name, place, field, problem } if problem.starts_with("the row has none") => {
+            let problem = format!("{problem}, or say which column it is: `--map {field}=COLUMN`");
+            ImportError::Item { name, place, field, problem }.into()
+        }
+        error => error.into(),
+    }
+}
+
+/// The column that a note of an import is about.
+fn column_of(note: &str) -> Option<&str> {
+    note.strip_prefix("values of the column `")?.strip_suffix('`')
 }
