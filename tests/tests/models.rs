@@ -94,3 +94,99 @@ fn a_table_shows_groups_weights_and_blocks() {
     folder.vcr(&["inspect", "model", "Qwen/Qwen3-8B", "--gpu", "h9"]).failed(2, &["unknown `h9`: expected one of"]);
     folder.vcr(&["inspect", "model"]).failed(2, &["MODEL"]);
 }
+
+/// Median first-token time of one prompt of 8,000 tokens, its peaks in the report, and the summary.
+fn priced(latency: &str) -> (f64, Value, String) {
+    let script = format!(
+        r#"let c = cluster(#{{ engines: pool(#{{ engine: engine(#{{ max_num_batched_tokens: 8_192 }}), latency: {latency} }}) }});
+run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 8_000, output_tokens: 2 }}) ] }});
+"#
+    );
+    let folder = Folder::with(&script);
+    let report = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
+    let ttft_ms = report["metrics"]["trends"]["ttft_ms"]["p50"].as_f64().expect("a time");
+    (ttft_ms, report["peaks"].clone(), folder.run(&[]).ended(0).stdout)
+}
+
+#[test]
+fn quantised_weights_are_priced_as_gpus_multiply_them() {
+    let of = |name: &str, gpu: &str| {
+        priced(&format!(r#"roofline(#{{ model: model("{name}", #{{ gpu: "{gpu}", tensor_parallel: 2 }}) }})"#))
+    };
+    let (plain_ms, plain, _) = of("Qwen/Qwen3-32B", "h100-sxm");
+    let (fp8_ms, fp8, summary) = of("Qwen/Qwen3-32B-FP8", "h100-sxm");
+    assert!((0.5..0.65).contains(&(fp8_ms / plain_ms)), "{plain_ms} ms, {fp8_ms} ms");
+    let peak = |weights: &str, computed_as: &str, tflops: f64, gpu: &str| json!([{"pool": "engines", "weights": weights, "computed_as": computed_as, "peak_tflops": tflops, "gpu": gpu}]);
+    assert_eq!(plain, peak("bfloat16", "bfloat16", 989.4, "h100-sxm"));
+    assert_eq!(fp8, peak("fp8", "fp8", 1_978.9, "h100-sxm"));
+    assert!(summary.contains("engines: fp8 weights, multiplied as fp8, at 1979 TFLOP/s of h100-sxm"), "{summary}");
+    // An A100 multiplies no fp8: weights are converted, and a long prompt takes as long as without quantisation.
+    let (plain_ms, ..) = of("Qwen/Qwen3-32B", "a100-80gb");
+    let (fp8_ms, fp8, summary) = of("Qwen/Qwen3-32B-FP8", "a100-80gb");
+    assert!((fp8_ms / plain_ms - 1.0).abs() < 0.02, "{plain_ms} ms, {fp8_ms} ms");
+    assert_eq!(fp8, peak("fp8", "bfloat16", 312.0, "a100-80gb"));
+    let converted = "engines: fp8 weights, multiplied as bfloat16, to which they are converted, at 312 TFLOP/s of";
+    assert!(summary.contains(converted), "{summary}");
+    let preset = r#"roofline(#{ model: "qwen3-32b", gpu: "h100-sxm", tensor_parallel: 2, weight_dtype: "nvfp4" })"#;
+    assert_eq!(priced(preset).1, peak("nvfp4", "bfloat16", 989.4, "h100-sxm"));
+    let (_, unknown, _) = priced(r#"fixed(#{ step: "1ms" })"#);
+    assert_eq!(unknown, Value::Null, "a model that knows no peak");
+}
+
+#[test]
+fn engine_and_latency_model_agree_on_gpus() {
+    let script = |engine: &str, latency: &str| {
+        format!(
+            r#"let c = cluster(#{{ engines: pool(#{{ engine: {engine}, latency: {latency} }}) }});
+run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 100, output_tokens: 2 }}) ] }});
+"#
+        )
+    };
+    let roofline = |options: &str| format!(r#"roofline(#{{ model: "qwen3-8b", gpu: "h100-sxm"{options} }})"#);
+    let made = |gpus: u32| format!(r#"model("Qwen/Qwen3-8B", #{{ gpu: "h100", tensor_parallel: {gpus} }})"#);
+    let of_model = |gpus: u32| format!("roofline(#{{ model: {} }})", made(gpus));
+    let two = r#"vllm_args("vllm serve Qwen/Qwen3-8B -tp 2")"#;
+    let one = r#"vllm_args("vllm serve Qwen/Qwen3-8B")"#;
+    let engine = format!("engine(#{{ model: {} }})", made(2));
+    for (engine, latency, words) in [
+        (
+            two,
+            roofline(""),
+            &[
+                "2 GPUs share each layer by `--tensor-parallel-size 2` of `vllm_args`",
+                "but 1 by `roofline`, which has no `tensor_parallel`",
+                "write `tensor_parallel: 2` in `roofline`",
+            ][..],
+        ),
+        (
+            one,
+            roofline(", tensor_parallel: 4"),
+            &[
+                "1 GPUs share each layer by vLLM's default of `--tensor-parallel-size`",
+                "but 4 by `tensor_parallel: 4`",
+                "or `--tensor-parallel-size 4` in `vllm_args`",
+            ],
+        ),
+        (two, of_model(1), &["but 1 by `tensor_parallel: 1` of `model(\"Qwen/Qwen3-8B\")` in `roofline`"]),
+        (
+            &engine,
+            roofline(""),
+            &["2 GPUs share each layer by `tensor_parallel: 2` of `model(\"Qwen/Qwen3-8B\")` in `engine`"],
+        ),
+    ] {
+        let folder = Folder::with(&script(engine, &latency));
+        folder.run(&[]).failed(2, words);
+        folder.vcr(&["check", "test.rhai"]).failed(2, words);
+    }
+    for (engine, latency) in [
+        (two, roofline(", tensor_parallel: 2")),
+        (two, of_model(2)),
+        (one, roofline("")),
+        (&engine, of_model(2)),
+        (two, r#"fixed(#{ step: "1ms" })"#.to_owned()),
+    ] {
+        let _ = Folder::with(&script(engine, &latency)).run(&[]).ended(0);
+    }
+    let serve = ["serve", "--vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2", "--latency", &roofline("")];
+    Folder::new().vcr(&serve).failed(2, &["2 GPUs share each layer by `--tensor-parallel-size 2` of `--vllm-args`"]);
+}

@@ -43,7 +43,7 @@ pub use config::{
     PoolConfig, PoolRole, ProfileConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
     RequestClass, RequestMix, RetryConfig, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
     ScalingConfig, Slo, SourceOutput, SyntheticInput, SyntheticProblem, TokenConfig, TokenFactory, Topology,
-    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    TracePacing, TransferScope, WhenFull, WorkloadConfig, WorkloadSource,
 };
 pub use disaggregation::{Link, TransferKey};
 pub use error::SimError;
@@ -56,9 +56,10 @@ pub use ledger::{StepFacts, metrics, record};
 pub use measured::{DRAWN_TOKENS, Due, Ending, IssuedRequest, MeasuredRun, recorded_answers, structured_outputs};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport, MeasuredFacts,
-    MetricsReport, PoolReport, ProfileReport, Report, RequestNames, ScalingEvent, Selection, SloClassReport, SloCounts,
-    SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos, quantile,
+    ComputePeak, EngineReport, Goodput, Interval, KvMoved, KvPeerReport, KvTierReport, KvTransfer, LinkReport,
+    MeasuredFacts, MetricsReport, PoolPeak, PoolReport, ProfileReport, Report, RequestNames, ScalingEvent, Selection,
+    SloClassReport, SloCounts, SloMetric, TableCoverage, TargetReport, TrendReport, Uncertainty, WorkloadSlos,
+    quantile,
 };
 pub use simulation::{
     Cluster, ClusterError, ClusterOutput, ClusterRequest, EngineState, RequestOrigin, RunClock, ServedRequest,

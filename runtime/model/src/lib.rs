@@ -30,5 +30,5 @@ pub use layers::{Attention, Experts, FeedForward, Layer, Mixer, Reach};
 pub use model::Model;
 pub use quantisation::WeightFormat;
 pub use serving::Serving;
-pub use table::names;
+pub use table::{names, names_of};
 pub use work::{AttentionWork, ExpertWork, ModelWork};

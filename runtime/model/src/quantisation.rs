@@ -1,6 +1,7 @@
 //! Quantisation of weights, as checkpoints state it.
 
 use serde_json::{Map, Value};
+use vcr_roofline::Arithmetic;
 
 use crate::error::{ModelError, nearest};
 use crate::fields::Fields;
@@ -68,12 +69,28 @@ pub(crate) struct Formats {
     pub(crate) dense: WeightFormat,
     pub(crate) experts: WeightFormat,
     pub(crate) shared: WeightFormat,
+    /// What quantised weights are multiplied as, on a GPU that can.
+    pub(crate) arithmetic: Arithmetic,
     /// Whether the checkpoint wants its KV in eight-bit floats.
     pub(crate) has_fp8_kv_cache: bool,
 }
 
 /// Methods that are read, as `--quantization` names them.
-const METHODS: [&str; 6] = ["compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "mxfp4", "nvfp4"];
+const METHODS: [&str; 10] = [
+    "awq",
+    "awq_marlin",
+    "compressed-tensors",
+    "fp8",
+    "gptq",
+    "gptq_marlin",
+    "modelopt",
+    "modelopt_fp4",
+    "mxfp4",
+    "nvfp4",
+];
+
+/// Weights of a group, where a checkpoint does not say it.
+const DEFAULT_GROUP: u64 = 128;
 
 /// Bytes of a number of this data type.
 pub(crate) fn plain_bytes(name: &str) -> Option<u64> {
@@ -102,7 +119,7 @@ impl Formats {
         let Some(section) = stated.filter(|value| !value.is_null()).or(separate).and_then(Value::as_object) else {
             return Ok(Self::all(plain, plain));
         };
-        let format = format_of(fields, section)?;
+        let (format, arithmetic) = format_of(fields, section)?;
         let excluded = Excluded::of(section);
         let unless = |is_excluded: bool| if is_excluded { plain } else { format };
         let formats = Self {
@@ -111,6 +128,7 @@ impl Formats {
             dense: unless(excluded.dense),
             experts: unless(excluded.experts),
             shared: unless(excluded.shared),
+            arithmetic,
             has_fp8_kv_cache: has_fp8_kv_cache(section),
             ..Self::all(plain, format)
         };
@@ -126,6 +144,20 @@ impl Formats {
         Self::all(WeightFormat::Plain(1), WeightFormat::Plain(1))
     }
 
+    /// Formats in which a quantised weight counts 1 and any other 0.
+    pub(crate) fn quantised_numbers(self) -> Self {
+        let counted = |format: WeightFormat| WeightFormat::Plain(u64::from(format != self.plain));
+        Self {
+            plain: WeightFormat::Plain(0),
+            attention: counted(self.attention),
+            state: counted(self.state),
+            dense: counted(self.dense),
+            experts: counted(self.experts),
+            shared: counted(self.shared),
+            ..self
+        }
+    }
+
     fn all(plain: WeightFormat, format: WeightFormat) -> Self {
         Self {
             plain,
@@ -134,6 +166,7 @@ impl Formats {
             dense: format,
             experts: format,
             shared: format,
+            arithmetic: Arithmetic::default(),
             has_fp8_kv_cache: false,
         }
     }
@@ -145,7 +178,8 @@ impl Formats {
     pub(crate) fn quantised(self, method: &str) -> Result<Self, ModelError> {
         let is_plain = self == Self::all(self.plain, self.plain);
         if method == "fp8" && is_plain {
-            return Ok(Self::all(self.plain, WeightFormat::Fp8 { has_blocks: false }));
+            let formats = Self::all(self.plain, WeightFormat::Fp8 { has_blocks: false });
+            return Ok(Self { arithmetic: Arithmetic::Fp8, ..formats });
         }
         if METHODS.contains(&method) && !is_plain {
             return Ok(self);
@@ -159,8 +193,8 @@ impl Formats {
     }
 }
 
-/// The format that most of a quantised checkpoint has.
-fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFormat, ModelError> {
+/// The format that most of a quantised checkpoint has, and what its weights are multiplied as.
+fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<(WeightFormat, Arithmetic), ModelError> {
     let name = |key: &str| section.get(key).and_then(Value::as_str).map(str::to_lowercase);
     let method = name("quant_algo").or_else(|| name("quant_method"));
     let Some(method) = method else { return Err(fields.missing("quantization_config.quant_method")) };
@@ -170,28 +204,64 @@ fn format_of(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightF
         fields.wrong("quantization_config.quant_method", &what.into(), &expected)
     };
     Ok(match method.as_str() {
-        "fp8" => WeightFormat::Fp8 { has_blocks: section.get("weight_block_size").is_some_and(Value::is_array) },
-        "mxfp4" => WeightFormat::Mxfp4,
-        "nvfp4" => WeightFormat::Nvfp4,
+        "fp8" => {
+            let has_blocks = section.get("weight_block_size").is_some_and(Value::is_array);
+            (WeightFormat::Fp8 { has_blocks }, Arithmetic::Fp8)
+        }
+        "mxfp4" => (WeightFormat::Mxfp4, Arithmetic::Bfloat16),
+        "nvfp4" => (WeightFormat::Nvfp4, Arithmetic::Fp4),
+        "awq" | "gptq" | "awq_marlin" | "gptq_marlin" => (integers(fields, section)?, Arithmetic::Bfloat16),
         "compressed-tensors" | "modelopt" | "modelopt_fp4" => {
             let groups = section.get("config_groups").and_then(Value::as_object);
-            let weights = groups.into_iter().flat_map(Map::values).find_map(|group| group.get("weights"));
+            let group = groups.into_iter().flat_map(Map::values).find(|group| group.get("weights").is_some());
+            let weights = group.and_then(|group| group.get("weights"));
             let weights = weights.ok_or_else(|| fields.missing("quantization_config.config_groups"))?;
             let bits = weights.get("num_bits").and_then(Value::as_u64);
             let kind = weights.get("type").and_then(Value::as_str).unwrap_or_default();
-            let group = weights.get("group_size").and_then(Value::as_u64).filter(|group| *group > 0);
+            let group_size = weights.get("group_size").and_then(Value::as_u64).filter(|group| *group > 0);
             let is_block = weights.get("strategy").is_some_and(|strategy| strategy == "block");
-            match (bits, kind, group) {
+            let format = match (bits, kind, group_size) {
                 (Some(8), "float", _) => WeightFormat::Fp8 { has_blocks: is_block },
                 (Some(8), "int", _) => WeightFormat::Int8,
-                (Some(4), "int", group) => WeightFormat::Int4 { group: group.unwrap_or(128) },
+                (Some(4), "int", group) => WeightFormat::Int4 { group: group.unwrap_or(DEFAULT_GROUP) },
                 (Some(4), "float", Some(16)) => WeightFormat::Nvfp4,
                 (Some(4), "float", _) => WeightFormat::Mxfp4,
                 _ => return Err(unknown(&format!("{method} with weights {weights}"))),
-            }
+            };
+            (format, arithmetic_of(format, group.and_then(|group| group.get("input_activations"))))
         }
         other => return Err(unknown(other)),
     })
+}
+
+/// Integers of AWQ and GPTQ, in groups that share a scale; without `group_size`, of 128.
+fn integers(fields: Fields<'_>, section: &Map<String, Value>) -> Result<WeightFormat, ModelError> {
+    let number = |keys: [&str; 2]| keys.iter().find_map(|key| section.get(*key)).cloned().unwrap_or(Value::Null);
+    let bits = number(["bits", "w_bit"]);
+    match bits.as_u64() {
+        // A group of -1 is a whole row.
+        Some(4) => Ok(WeightFormat::Int4 {
+            group: match number(["group_size", "q_group_size"]) {
+                Value::Null => DEFAULT_GROUP,
+                size => size.as_u64().filter(|size| *size > 0).unwrap_or(u64::MAX),
+            },
+        }),
+        Some(8) => Ok(WeightFormat::Int8),
+        _ => Err(fields.wrong("quantization_config.bits", &bits, "4 or 8")),
+    }
+}
+
+/// What weights of a format are multiplied as beside such activations: as numbers of 16 bits where these are not
+/// quantised.
+fn arithmetic_of(format: WeightFormat, activations: Option<&Value>) -> Arithmetic {
+    let Some(activations) = activations.filter(|value| value.is_object()) else { return Arithmetic::Bfloat16 };
+    let kind = activations.get("type").and_then(Value::as_str).unwrap_or_default();
+    match (activations.get("num_bits").and_then(Value::as_u64), kind, format) {
+        (Some(8), "float", _) => Arithmetic::Fp8,
+        (Some(8), "int", _) => Arithmetic::Int8,
+        (Some(4), "float", WeightFormat::Nvfp4) => Arithmetic::Fp4,
+        _ => Arithmetic::Bfloat16,
+    }
 }
 
 /// Parts that a checkpoint leaves as they were.

@@ -54,6 +54,12 @@ pub(crate) fn find(name: &str) -> Option<(String, Map<String, Value>)> {
     Some((entry.names[0].clone(), config))
 }
 
+/// All names of the model of a name, by which it is published; none if it is not in the table.
+pub fn names_of(name: &str) -> &'static [String] {
+    let entry = TABLE.model.iter().find(|entry| aliases(entry).any(|known| known.eq_ignore_ascii_case(name)));
+    entry.map_or(&[], |entry| &entry.names)
+}
+
 /// The name that is most like this one.
 pub(crate) fn nearest_name(name: &str) -> Option<String> {
     nearest(name, TABLE.model.iter().flat_map(aliases))

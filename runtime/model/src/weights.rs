@@ -64,13 +64,13 @@ pub(crate) fn table(tokens: u64, hidden: u64) -> f64 {
     product(tokens.next_multiple_of(VOCABULARY_MULTIPLE), hidden)
 }
 
-/// Weights of a step on one GPU, as numbers and as bytes.
+/// Weights of a step on one GPU: their number, their bytes, and the number of quantised ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepWeights {
     /// Matrices of all layers but routed experts.
-    pub(crate) shared: [f64; 2],
+    pub(crate) shared: [f64; 3],
     /// One routed expert of each layer.
-    pub(crate) expert: [f64; 2],
+    pub(crate) expert: [f64; 3],
     /// The output head.
     pub(crate) head: [f64; 2],
 }
@@ -81,12 +81,14 @@ pub(crate) fn of_step(sizes: Sizes, layers: &[Layer], formats: Formats, serving:
         let count = Count { sizes, formats, tensor, expert_ranks: expert_ranks(serving), experts };
         layers.iter().map(|layer| count.layer(layer)).sum::<f64>()
     };
-    let both = |experts: ExpertsCounted| [sum(Formats::numbers(), experts), sum(formats, experts)];
-    let (shared, with_one) = (both(ExpertsCounted::None), both(ExpertsCounted::One));
+    let all = |experts: ExpertsCounted| {
+        [Formats::numbers(), formats, formats.quantised_numbers()].map(|formats| sum(formats, experts))
+    };
+    let (shared, with_one) = (all(ExpertsCounted::None), all(ExpertsCounted::One));
     let head = product(sizes.vocabulary, sizes.hidden) / tensor;
     StepWeights {
         shared,
-        expert: [with_one[0] - shared[0], with_one[1] - shared[1]],
+        expert: [0, 1, 2].map(|index| with_one[index] - shared[index]),
         head: [head, head * formats.plain.bytes()],
     }
 }

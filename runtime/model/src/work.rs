@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use vcr_roofline::Arithmetic;
+
 use crate::error::ModelError;
 use crate::kv::spec;
 use crate::layers::{FeedForward, Layer, Mixer, Reach};
@@ -19,6 +21,10 @@ pub struct ModelWork {
     pub shared_weights: f64,
     /// Bytes of these.
     pub shared_bytes: f64,
+    /// Those of the shared weights that are quantised.
+    pub quantised_shared_weights: f64,
+    /// What quantised weights are multiplied as, on a GPU that can.
+    pub arithmetic: Arithmetic,
     /// Routed experts, if there are some.
     pub experts: Option<ExpertWork>,
     /// Weights of the output head.
@@ -42,6 +48,8 @@ pub struct ExpertWork {
     pub weights: f64,
     /// Bytes of these.
     pub bytes: f64,
+    /// Those of the weights that are quantised.
+    pub quantised_weights: f64,
     /// Ranks whose tokens use the experts of this GPU.
     pub ranks: u64,
 }
@@ -89,7 +97,8 @@ impl Model {
         let shape = self.shape();
         serving.check(shape)?;
         let kv_bytes = serving.kv_bytes(shape)?;
-        let weights = weights::of_step(self.sizes, &self.layers, self.formats(serving)?, serving);
+        let formats = self.formats(serving)?;
+        let weights = weights::of_step(self.sizes, &self.layers, formats, serving);
         let experts = self.layers.iter().find_map(|layer| match layer.feed_forward {
             FeedForward::Experts(experts) => Some(experts),
             FeedForward::None | FeedForward::Dense(_) => None,
@@ -109,11 +118,14 @@ impl Model {
             hidden_size: self.hidden_size,
             shared_weights: weights.shared[0],
             shared_bytes: weights.shared[1],
+            quantised_shared_weights: weights.shared[2],
+            arithmetic: formats.arithmetic,
             experts: experts.map(|experts| ExpertWork {
                 count: experts.count,
                 per_token: experts.per_token,
                 weights: weights.expert[0],
                 bytes: weights.expert[1],
+                quantised_weights: weights.expert[2],
                 ranks: if serving.expert_parallel { serving.data_parallel } else { 1 },
             }),
             head_weights: weights.head[0],

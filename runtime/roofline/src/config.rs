@@ -1,6 +1,7 @@
 use alloc::string::String;
 
-use crate::{Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
+use crate::arithmetic::{Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype, weight_dtype};
+use crate::{Arithmetic, Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
 
 /// A roofline as a user writes it: preset names, and numbers that replace
 /// those of the presets. Every field may be left out as long as a preset or a
@@ -11,7 +12,7 @@ use crate::{Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, prese
 pub struct RooflineConfig {
     /// Name of a model in [`presets::MODELS`].
     pub model: Option<String>,
-    /// Name of a GPU in [`presets::GPUS`].
+    /// A name of a GPU of [`presets::GPUS`], by [`presets::gpu_name`].
     pub gpu: Option<String>,
 
     /// See [`TransformerSpec::layers`].
@@ -28,12 +29,15 @@ pub struct RooflineConfig {
     pub head_dim: Option<u64>,
     /// See [`TransformerSpec::vocab_size`].
     pub vocab_size: Option<u64>,
-    /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset.
+    /// Name of a data type in [`WEIGHT_DTYPES`](crate::WEIGHT_DTYPES), which gives the bytes of a weight and the
+    /// peak of the GPU that it is multiplied at.
+    pub weight_dtype: Option<String>,
+    /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset. Without `weight_dtype`, 1 is fp8.
     pub weight_bytes: Option<f64>,
     /// See [`TransformerSpec::kv_bytes`]; 2 where neither given nor preset.
     pub kv_bytes: Option<f64>,
 
-    /// See [`GpuSpec::peak_flops`].
+    /// The peak of all arithmetic, whatever the data type of the weights.
     pub peak_flops: Option<f64>,
     /// See [`GpuSpec::memory_bytes_per_s`].
     pub memory_bytes_per_s: Option<f64>,
@@ -83,6 +87,7 @@ impl RooflineConfig {
         let pick = |value: Option<u64>, field, get: fn(&TransformerSpec) -> u64| {
             value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "model" })
         };
+        let dtype = weight_dtype(self.weight_dtype.as_deref(), self.weight_bytes)?;
         Ok(TransformerSpec {
             layers: pick(self.layers, "layers", |spec| spec.layers)?,
             hidden_size: pick(self.hidden_size, "hidden_size", |spec| spec.hidden_size)?,
@@ -91,9 +96,30 @@ impl RooflineConfig {
             kv_heads: pick(self.kv_heads, "kv_heads", |spec| spec.kv_heads)?,
             head_dim: pick(self.head_dim, "head_dim", |spec| spec.head_dim)?,
             vocab_size: pick(self.vocab_size, "vocab_size", |spec| spec.vocab_size)?,
-            weight_bytes: self.weight_bytes.or(preset.map(|spec| spec.weight_bytes)).unwrap_or(2.0),
+            weight_bytes: dtype.map(|dtype| dtype.bytes).or(preset.map(|spec| spec.weight_bytes)).unwrap_or(2.0),
+            arithmetic: dtype.map(|dtype| dtype.arithmetic).unwrap_or_default(),
             kv_bytes: self.kv_bytes.or(preset.map(|spec| spec.kv_bytes)).unwrap_or(2.0),
         })
+    }
+
+    /// What the matrices of layers are multiplied as, where `wanted` is what a GPU that can would do.
+    ///
+    /// # Errors
+    /// When the GPU's preset does not exist, or a quantity is missing.
+    pub fn peak(&self, wanted: Arithmetic) -> Result<Peak, RooflineError> {
+        Ok(self.gpu()?.peak(wanted))
+    }
+
+    /// Name of the data type of the weights, and the peak that they are multiplied at.
+    ///
+    /// # Errors
+    /// When a preset or data type does not exist, or a quantity is missing.
+    pub fn weights_and_peak(&self) -> Result<(&'static str, Peak), RooflineError> {
+        let model = self.transformer()?;
+        let is_same = |dtype: &WeightDtype| dtype.bytes == model.weight_bytes && dtype.arithmetic == model.arithmetic;
+        let stated = WEIGHT_DTYPES.iter().find(|(name, _)| Some(*name) == self.weight_dtype.as_deref());
+        let found = stated.or_else(|| WEIGHT_DTYPES.iter().find(|(_, dtype)| is_same(dtype)));
+        Ok((found.map_or("other", |(name, _)| name), self.peak(model.arithmetic)?))
     }
 
     /// The GPU, from its preset and the overrides.
@@ -117,7 +143,13 @@ impl RooflineConfig {
         };
         // One GPU never uses its interconnect, so it need not be known.
         let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
+        // What is stated is the peak of all arithmetic.
+        let quantised = match self.peak_flops {
+            Some(flops) => QuantisedPeaks::all(flops),
+            None => preset.map(|spec| spec.quantised).unwrap_or_default(),
+        };
         Ok(GpuSpec {
+            quantised,
             peak_flops: pick(self.peak_flops, "peak_flops", |spec| spec.peak_flops)?,
             memory_bytes_per_s: pick(self.memory_bytes_per_s, "memory_bytes_per_s", |spec| spec.memory_bytes_per_s)?,
             interconnect_bytes_per_s: pick(self.interconnect_bytes_per_s, "interconnect_bytes_per_s", |spec| {
@@ -203,5 +235,50 @@ mod tests {
         config.tensor_parallel = Some(2);
         let text = config.build().expect_err("two GPUs do").to_string();
         assert!(text.starts_with("`interconnect_bytes_per_s` has no value"), "{text}");
+    }
+
+    #[test]
+    fn the_data_type_of_weights_decides_their_bytes_and_their_peak() {
+        let prompt = crate::StepWork {
+            prefill_tokens: 8_000,
+            prefill_attention_pairs: 32_004_000,
+            sampled_requests: 1,
+            ..crate::StepWork::default()
+        };
+        let decode = crate::StepWork { decode_requests: 1, decode_tokens: 1, ..crate::StepWork::default() };
+        let cost = |gpu: &str, change: fn(&mut RooflineConfig), work: &crate::StepWork| {
+            let mut config = RooflineConfig::of_presets("qwen3-32b", gpu);
+            config.tensor_parallel = Some(2);
+            change(&mut config);
+            config.build().expect("valid").step_cost(work)
+        };
+        let fp8: fn(&mut RooflineConfig) = |config| config.weight_dtype = Some("fp8".into());
+        let plain: fn(&mut RooflineConfig) = |_| ();
+        let (of_h100, of_a100) = (
+            cost("h100-sxm", fp8, &prompt).gemm_ns / cost("h100-sxm", plain, &prompt).gemm_ns,
+            cost("a100-80gb", fp8, &prompt).gemm_ns / cost("a100-80gb", plain, &prompt).gemm_ns,
+        );
+        assert!((of_h100 - 0.5).abs() < 1e-3, "twice the peak: {of_h100}");
+        assert_eq!(of_a100, 1.0, "no such peak: weights are converted");
+        for gpu in ["h100-sxm", "a100-80gb"] {
+            assert_eq!(cost(gpu, fp8, &decode).gemm_ns, 0.5 * cost(gpu, plain, &decode).gemm_ns, "half the bytes");
+            let head = |set| cost(gpu, set, &prompt).head_ns;
+            assert_eq!(head(fp8), head(plain), "the output head is not quantised");
+        }
+        let of_bytes: fn(&mut RooflineConfig) = |config| config.weight_bytes = Some(1.0);
+        assert_eq!(cost("h100-sxm", of_bytes, &prompt), cost("h100-sxm", fp8, &prompt));
+        let int4: fn(&mut RooflineConfig) = |config| config.weight_dtype = Some("int4".into());
+        assert_eq!(cost("h100-sxm", int4, &prompt).gemm_ns, cost("h100-sxm", plain, &prompt).gemm_ns);
+        // A stated peak is that of all arithmetic.
+        let stated: fn(&mut RooflineConfig) = |config| {
+            config.weight_dtype = Some("fp8".into());
+            config.peak_flops = Some(989.4e12);
+        };
+        assert_eq!(cost("h100-sxm", stated, &prompt).gemm_ns, cost("h100-sxm", plain, &prompt).gemm_ns);
+
+        let mut config = RooflineConfig::of_presets("qwen3-32b", "h100-sxm");
+        config.weight_dtype = Some("fp9".into());
+        let text = config.build().expect_err("no such type").to_string();
+        assert!(text.starts_with("invalid `weight_dtype`: expected one of bfloat16, fp8"), "{text}");
     }
 }

@@ -93,12 +93,12 @@ impl Roofline {
         let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * model.hidden_size as f64 * ACTIVATION_BYTES;
 
         Ok(Self {
-            gemm_compute_ns_per_token: 2.0 * layer_weights_per_gpu * ns_per_flop,
+            gemm_compute_ns_per_token: 2.0 * layer_weights_per_gpu * ns_per_flop * gpu.relative_time(model.arithmetic),
             gemm_memory_ns: layer_weights_per_gpu * model.weight_bytes * ns_per_byte,
             attention_compute_ns_per_pair: 4.0 * query_width_per_gpu * layers * ns_per_flop,
             attention_memory_ns_per_token: kv_bytes_per_token * ns_per_byte,
             head_compute_ns_per_request: 2.0 * head_weights_per_gpu * ns_per_flop,
-            head_memory_ns: head_weights_per_gpu * model.weight_bytes * ns_per_byte,
+            head_memory_ns: head_weights_per_gpu * model.head_weight_bytes() * ns_per_byte,
             all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
             all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
             step_overhead_ns: deployment.step_overhead_ns,
@@ -174,7 +174,7 @@ pub(crate) fn larger(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presets;
+    use crate::{Arithmetic, QuantisedPeaks, presets};
 
     /// Round numbers, so that every expectation can be worked out by hand.
     fn tiny() -> (TransformerSpec, GpuSpec, Deployment) {
@@ -188,8 +188,14 @@ mod tests {
             vocab_size: 100,
             weight_bytes: 2.0,
             kv_bytes: 2.0,
+            arithmetic: Arithmetic::default(),
         };
-        let gpu = GpuSpec { peak_flops: 2e9, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
+        let gpu = GpuSpec {
+            peak_flops: 2e9,
+            quantised: QuantisedPeaks::default(),
+            memory_bytes_per_s: 4e9,
+            interconnect_bytes_per_s: 1e9,
+        };
         let deployment = Deployment {
             tensor_parallel: 1,
             compute_efficiency: 0.5,

@@ -13,6 +13,13 @@ pub enum RooflineError {
         /// The names that exist, separated by commas.
         known: String,
     },
+    /// No data type of weights has this name.
+    UnknownDtype {
+        /// Requested name.
+        name: String,
+        /// The names that exist, separated by commas.
+        known: String,
+    },
     /// A quantity has no preset and no value.
     Missing {
         /// The config key of the quantity.
@@ -55,6 +62,9 @@ impl fmt::Display for RooflineError {
         match self {
             Self::UnknownPreset { field, name, known } => {
                 write!(f, "`{field}` is \"{name}\", which is not a preset; use one of {known}")
+            }
+            Self::UnknownDtype { name, known } => {
+                write!(f, "invalid `weight_dtype`: expected one of {known}, got \"{name}\"")
             }
             Self::Missing { field, preset } => {
                 write!(f, "`{field}` has no value; set it, or name a preset in `{preset}`")

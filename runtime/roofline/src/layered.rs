@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::check::check_hardware;
 use crate::cost::{ACTIVATION_BYTES, ALL_REDUCES_PER_LAYER, NS_PER_S, count, decode_pairs, larger};
-use crate::{Deployment, GpuSpec, RooflineError, StepCost, StepWork};
+use crate::{Arithmetic, Deployment, GpuSpec, RooflineError, StepCost, StepWork};
 
 /// A model as one GPU has it, summed over all layers. No number is negative.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,6 +16,10 @@ pub struct LayeredSpec {
     pub shared_weights: f64,
     /// Bytes of these.
     pub shared_bytes: f64,
+    /// Those of the shared weights that are multiplied as `arithmetic`; the others have 16 bits.
+    pub quantised_shared_weights: f64,
+    /// What quantised weights are multiplied as, on a GPU that can.
+    pub arithmetic: Arithmetic,
     /// Routed experts, if there are some.
     pub experts: Option<ExpertsSpec>,
     /// Weights of the output head.
@@ -39,6 +43,8 @@ pub struct ExpertsSpec {
     pub weights: f64,
     /// Bytes of these.
     pub bytes: f64,
+    /// Those of the weights that are multiplied as the model's `arithmetic`.
+    pub quantised_weights: f64,
     /// Ranks with steps of the same size whose tokens use these experts.
     pub ranks: u64,
 }
@@ -65,6 +71,7 @@ pub struct LayeredRoofline {
     spec: LayeredSpec,
     ns_per_flop: f64,
     ns_per_byte: f64,
+    /// Weights that a token is multiplied with, in the time of those of 16 bits.
     weights_per_token: f64,
     all_reduce_ns_per_token: f64,
     all_reduce_fixed_ns: f64,
@@ -82,11 +89,17 @@ impl LayeredRoofline {
         let layers = spec.layers as f64;
         let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
         let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * spec.hidden_size as f64 * ACTIVATION_BYTES;
-        let routed = spec.experts.map_or(0.0, |experts| experts.per_token as f64 * experts.weights);
+        // Weights in the time of those of 16 bits.
+        let saved = 1.0 - gpu.relative_time(spec.arithmetic);
+        let in_time = |weights: f64, quantised: f64| weights - quantised * saved;
+        let shared = in_time(spec.shared_weights, spec.quantised_shared_weights);
+        let routed = spec
+            .experts
+            .map_or(0.0, |experts| experts.per_token as f64 * in_time(experts.weights, experts.quantised_weights));
         Ok(Self {
             ns_per_flop: NS_PER_S / (gpu.peak_flops * deployment.compute_efficiency),
             ns_per_byte: NS_PER_S / (gpu.memory_bytes_per_s * deployment.bandwidth_efficiency),
-            weights_per_token: spec.shared_weights + routed,
+            weights_per_token: shared + routed,
             all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
             all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
             step_overhead_ns: deployment.step_overhead_ns,
@@ -178,10 +191,12 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::QuantisedPeaks;
 
     /// One FLOP takes 1 ns, and so does one byte.
     fn layered(spec: LayeredSpec) -> LayeredRoofline {
-        let gpu = GpuSpec { peak_flops: 2e9, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
+        let quantised = QuantisedPeaks { fp8_flops: Some(4e9), ..QuantisedPeaks::default() };
+        let gpu = GpuSpec { peak_flops: 2e9, quantised, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
         let deployment = Deployment {
             tensor_parallel: 1,
             compute_efficiency: 0.5,
@@ -203,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_step_reads_the_experts_that_its_tokens_use() {
-        let experts = ExpertsSpec { count: 8, per_token: 2, weights: 10.0, bytes: 1_000.0, ranks: 1 };
+        let experts =
+            ExpertsSpec { count: 8, per_token: 2, weights: 10.0, bytes: 1_000.0, quantised_weights: 0.0, ranks: 1 };
         let spec = LayeredSpec { experts: Some(experts), shared_bytes: 100.0, ..LayeredSpec::default() };
         let cost = |tokens| layered(spec.clone()).step_cost(&decodes(tokens, 0), 0).gemm_ns;
         assert_eq!(cost(1), 100.0 + 2_000.0);
@@ -238,5 +254,28 @@ mod tests {
     fn states_are_read_and_written_by_each_request() {
         let spec = LayeredSpec { state_bytes: 50.0, ..LayeredSpec::default() };
         assert_eq!(layered(spec).step_cost(&decodes(4, 1_000), 0).gemm_ns, 4.0 * 2.0 * 50.0);
+    }
+
+    #[test]
+    fn quantised_weights_are_multiplied_at_their_peak() {
+        let experts =
+            ExpertsSpec { count: 4, per_token: 1, weights: 6.0, bytes: 0.0, quantised_weights: 6.0, ranks: 1 };
+        let spec = LayeredSpec {
+            shared_weights: 10.0,
+            quantised_shared_weights: 8.0,
+            arithmetic: Arithmetic::Fp8,
+            experts: Some(experts),
+            head_weights: 3.0,
+            attention: vec![AttentionSpec { window_tokens: None, kv_bytes_per_token: 0.0, flops_per_pair: 4.0 }],
+            ..LayeredSpec::default()
+        };
+        let work = StepWork { sampled_requests: 1, ..decodes(1, 7) };
+        let cost = |spec: &LayeredSpec| layered(spec.clone()).step_cost(&work, 0);
+        // Two FLOPs of each of 2 plain weights, and of 14 at twice the peak.
+        assert_eq!(cost(&spec).gemm_ns, 2.0 * (2.0 + 14.0 / 2.0));
+        let plain = LayeredSpec { arithmetic: Arithmetic::Bfloat16, ..spec.clone() };
+        assert_eq!(cost(&plain).gemm_ns, 2.0 * 16.0);
+        assert_eq!(cost(&LayeredSpec { arithmetic: Arithmetic::Int8, ..spec.clone() }), cost(&plain), "no such peak");
+        assert_eq!((cost(&spec).head_ns, cost(&spec).attention_ns), (6.0, 4.0 * 7.0), "computed with 16 bits");
     }
 }

@@ -24,6 +24,10 @@
 //!   ring that moves `2 (t - 1) / t` of the message per GPU (Patarasuk and Yuan,
 //!   "Bandwidth optimal all-reduce algorithms", 2009).
 //!
+//! The GEMMs of layers run at the peak of the GPU for the data type of weights and activations;
+//! a GPU without such a peak converts the weights and multiplies numbers of 16 bits. Attention
+//! and output head are computed with 16 bits.
+//!
 //! Not modelled: activation traffic, pipeline parallelism, tile quantisation, overlap of
 //! kernels. The two efficiencies and the overhead stand in for these and are meant to be
 //! fitted. [`LayeredRoofline`] has the same formulas for models with other layers: routed
@@ -39,6 +43,7 @@
 
 extern crate alloc;
 
+mod arithmetic;
 mod check;
 mod config;
 mod cost;
@@ -49,6 +54,7 @@ mod physics;
 pub mod presets;
 mod spec;
 
+pub use arithmetic::{Arithmetic, Peak, QuantisedPeaks, WEIGHT_DTYPES, WeightDtype};
 pub use config::RooflineConfig;
 pub use cost::{Roofline, StepCost, StepWork};
 pub use error::RooflineError;

@@ -6,13 +6,18 @@ const MIB: f64 = 1_048_576.0;
 
 /// Memory of the GPUs of [`presets::GPUS`] as PyTorch reports it, which is a
 /// little below what the datasheet says.
-const GPU_MEMORY_MIB: [(&str, f64); 6] = [
+const GPU_MEMORY_MIB: [(&str, f64); 11] = [
+    ("a100-40gb", 40_440.0),
     ("a100-80gb", 81_050.0),
     ("b200", 182_630.0),
+    ("b300", 274_120.0),
+    ("gb200", 188_720.0),
     ("h100-sxm", 81_090.0),
     ("h200-sxm", 143_160.0),
     ("l4", 22_560.0),
     ("l40s", 45_460.0),
+    ("mi300x", 196_590.0),
+    ("rtx-4090", 24_080.0),
 ];
 
 /// Models of [`presets::MODELS`] whose output head has the weights of their embedding.
@@ -33,15 +38,19 @@ pub struct MemoryNeed {
 impl MemoryNeed {
     /// `weights` are those of all layers.
     fn new(model: &TransformerSpec, weights: f64, model_name: Option<&str>, gpu: Option<&str>, gpus: u64) -> Self {
-        let is_tied = model_name.is_some_and(|name| TIED_EMBEDDINGS.contains(&name));
+        let is_tied = model_name.is_some_and(|name| {
+            let spec = presets::model(name);
+            spec.is_some() && TIED_EMBEDDINGS.iter().any(|tied| presets::model(tied) == spec)
+        });
         let embeddings = if is_tied { 1.0 } else { 2.0 } * model.hidden_size as f64 * model.vocab_size as f64;
         // That it is not 0 is checked where the model is built.
         let gpus = gpus.max(1) as f64;
         // With more GPUs than key-value heads each GPU keeps one whole head.
         let kv_heads = (model.kv_heads as f64 / gpus).max(1.0);
+        let gpu = gpu.and_then(presets::gpu_name);
         let known = GPU_MEMORY_MIB.iter().find(|(name, _)| Some(*name) == gpu);
         Self {
-            weight_bytes: (weights + embeddings) * model.weight_bytes / gpus,
+            weight_bytes: (weights * model.weight_bytes + embeddings * model.head_weight_bytes()) / gpus,
             kv_bytes_per_token: 2.0 * model.layers as f64 * kv_heads * model.head_dim as f64 * model.kv_bytes,
             gpu_memory_bytes: known.map(|(_, mib)| mib * MIB),
         }

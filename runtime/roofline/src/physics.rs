@@ -87,6 +87,8 @@ pub struct PhysicsConfig {
     pub kv_heads: Option<u64>,
     /// See [`TransformerSpec::head_dim`].
     pub head_dim: Option<u64>,
+    /// See [`RooflineConfig::weight_dtype`].
+    pub weight_dtype: Option<String>,
     /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset.
     pub weight_bytes: Option<f64>,
     /// See [`TransformerSpec::kv_bytes`]; 2 where neither given nor preset.
@@ -148,7 +150,8 @@ impl PhysicsConfig {
 
     /// The same as a roofline knows it. What a roofline has besides plays no part
     /// here: the output head, the interconnect, efficiencies.
-    pub(crate) fn roofline(&self) -> RooflineConfig {
+    #[must_use]
+    pub fn roofline(&self) -> RooflineConfig {
         RooflineConfig {
             model: self.model.clone(),
             gpu: self.gpu.clone(),
@@ -159,6 +162,7 @@ impl PhysicsConfig {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             vocab_size: Some(1),
+            weight_dtype: self.weight_dtype.clone(),
             weight_bytes: self.weight_bytes,
             kv_bytes: self.kv_bytes,
             peak_flops: self.peak_flops,
@@ -242,7 +246,7 @@ impl Physics {
         let active = layers * attention + dense_layers * mlp + moe_layers * experts.per_token as f64 * expert;
         let all = layers * attention + dense_layers * mlp + moe_layers * experts.experts as f64 * expert;
 
-        let compute_ns_per_token = 2.0 * active / gpus * ns_per_flop;
+        let compute_ns_per_token = 2.0 * active / gpus * ns_per_flop * gpu.relative_time(model.arithmetic);
         let query_width = model.attention_heads as f64 * model.head_dim as f64;
         let compute_ns_per_pair = 4.0 * query_width * layers / gpus * ns_per_flop;
         // With more GPUs than key-value heads each GPU keeps one whole head.
@@ -320,6 +324,7 @@ mod tests {
             attention_heads: Some(4),
             kv_heads: Some(2),
             head_dim: Some(2),
+            weight_dtype: None,
             weight_bytes: None,
             kv_bytes: None,
             peak_flops: Some(1e9),

@@ -1,14 +1,14 @@
 //! Models and GPUs by name.
 //!
 //! Model numbers are meant to be those of the `config.json` published with each
-//! model, GPU numbers those of NVIDIA's datasheets: dense bf16 tensor throughput,
+//! model, GPU numbers those of the vendors' datasheets: dense tensor throughput,
 //! peak memory bandwidth, and NVLink or PCIe bandwidth in one direction. Only
 //! llama-3.1-8b is tested against published sizes; check a preset before relying
 //! on its absolute times.
 
 use alloc::string::String;
 
-use crate::{GpuSpec, TransformerSpec};
+use crate::{Arithmetic, GpuSpec, QuantisedPeaks, TransformerSpec};
 
 /// A transformer with bf16 weights and a bf16 cache.
 const fn transformer(
@@ -30,15 +30,30 @@ const fn transformer(
         vocab_size,
         weight_bytes: 2.0,
         kv_bytes: 2.0,
+        arithmetic: Arithmetic::Bfloat16,
     }
 }
 
+/// TFLOP/s with numbers of 16 bits, and GB/s.
 const fn gpu(peak_tflops: f64, memory_gb_per_s: f64, interconnect_gb_per_s: f64) -> GpuSpec {
     GpuSpec {
         peak_flops: peak_tflops * 1e12,
+        quantised: QuantisedPeaks { fp8_flops: None, int8_flops: None, fp4_flops: None },
         memory_bytes_per_s: memory_gb_per_s * 1e9,
         interconnect_bytes_per_s: interconnect_gb_per_s * 1e9,
     }
+}
+
+/// TFLOP/s with quantised numbers; 0 for what the GPU cannot multiply.
+const fn quantised([fp8, int8, fp4]: [f64; 3], gpu: GpuSpec) -> GpuSpec {
+    GpuSpec {
+        quantised: QuantisedPeaks { fp8_flops: flops(fp8), int8_flops: flops(int8), fp4_flops: flops(fp4) },
+        ..gpu
+    }
+}
+
+const fn flops(tflops: f64) -> Option<f64> {
+    if tflops > 0.0 { Some(tflops * 1e12) } else { None }
 }
 
 /// Every model preset, by name.
@@ -55,30 +70,66 @@ pub const MODELS: &[(&str, TransformerSpec)] = &[
     ("qwen3-32b", transformer(64, 5_120, 25_600, 64, 8, 128, 151_936)),
 ];
 
-/// Every GPU preset, by name.
+/// Every GPU preset, by name. Quantised peaks are those of fp8, int8 and fp4.
 pub const GPUS: &[(&str, GpuSpec)] = &[
     // NVLink 3: 600 GB/s both ways.
-    ("a100-80gb", gpu(312.0, 2_039.0, 300.0)),
+    ("a100-40gb", quantised([0.0, 624.0, 0.0], gpu(312.0, 1_555.0, 300.0))),
+    ("a100-80gb", quantised([0.0, 624.0, 0.0], gpu(312.0, 2_039.0, 300.0))),
     // NVLink 5: 1,800 GB/s both ways.
-    ("b200", gpu(2_250.0, 8_000.0, 900.0)),
+    ("b200", quantised([4_500.0, 4_500.0, 9_000.0], gpu(2_250.0, 8_000.0, 900.0))),
+    ("b300", quantised([4_500.0, 150.0, 13_500.0], gpu(2_250.0, 8_000.0, 900.0))),
+    ("gb200", quantised([5_000.0, 5_000.0, 10_000.0], gpu(2_500.0, 8_000.0, 900.0))),
     // NVLink 4: 900 GB/s both ways.
-    ("h100-sxm", gpu(989.4, 3_350.0, 450.0)),
-    ("h200-sxm", gpu(989.4, 4_800.0, 450.0)),
+    ("h100-sxm", quantised([1_978.9, 1_978.9, 0.0], gpu(989.4, 3_350.0, 450.0))),
+    ("h200-sxm", quantised([1_978.9, 1_978.9, 0.0], gpu(989.4, 4_800.0, 450.0))),
     // PCIe 4.0 x16: 64 GB/s both ways.
-    ("l4", gpu(121.0, 300.0, 32.0)),
-    ("l40s", gpu(362.05, 864.0, 32.0)),
+    ("l4", quantised([242.5, 242.5, 0.0], gpu(121.0, 300.0, 32.0))),
+    ("l40s", quantised([733.0, 733.0, 0.0], gpu(362.05, 864.0, 32.0))),
+    // Infinity Fabric: 896 GB/s both ways, over all links.
+    ("mi300x", quantised([2_614.9, 2_614.9, 0.0], gpu(1_307.4, 5_300.0, 448.0))),
+    // Floats are summed in 32 bits.
+    ("rtx-4090", quantised([330.3, 660.6, 0.0], gpu(165.2, 1_008.0, 32.0))),
 ];
 
-/// The model preset called `name`.
+/// Every GPU that this program knows anything of, and its other names: whatever their case, with `-`, `_` or blanks,
+/// with or without the vendor.
+pub const GPU_NAMES: &[(&str, &[&str])] = &[
+    ("a100-40gb", &["a100-sxm-40gb", "a100-sxm4-40gb", "a100-pcie-40gb"]),
+    ("a100-80gb", &["a100", "a100-sxm", "a100-sxm-80gb", "a100-sxm4-80gb"]),
+    ("b200", &["b200-sxm"]),
+    ("b300", &["b300-sxm"]),
+    ("gb10", &["dgx-spark"]),
+    ("gb200", &[]),
+    ("h100-sxm", &["h100", "h100-80gb", "h100-80gb-hbm3", "h100-sxm5"]),
+    ("h200-sxm", &["h200", "h200-141gb"]),
+    ("l4", &[]),
+    ("l40s", &[]),
+    ("mi300x", &["instinct-mi300x"]),
+    ("rtx-4090", &["4090", "rtx4090", "geforce-rtx-4090"]),
+];
+
+/// The name of a GPU here, by any of its names.
 #[must_use]
-pub fn model(name: &str) -> Option<TransformerSpec> {
-    find(MODELS, name)
+pub fn gpu_name(text: &str) -> Option<&'static str> {
+    let text = text.trim().to_ascii_lowercase().replace(['_', ' '], "-");
+    let text = ["nvidia-", "amd-"].iter().find_map(|vendor| text.strip_prefix(vendor)).unwrap_or(&text);
+    GPU_NAMES.iter().find(|(name, others)| *name == text || others.contains(&text)).map(|(name, _)| *name)
 }
 
-/// The GPU preset called `name`.
+/// The model preset of a name: its own, or that of a publication such as `meta-llama/Llama-3.1-8B-Instruct`.
+#[must_use]
+pub fn model(name: &str) -> Option<TransformerSpec> {
+    find(MODELS, name).or_else(|| {
+        let published = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        let plain = published.strip_prefix("meta-").unwrap_or(&published);
+        find(MODELS, plain.strip_suffix("-instruct").unwrap_or(plain))
+    })
+}
+
+/// The GPU preset of a name.
 #[must_use]
 pub fn gpu_named(name: &str) -> Option<GpuSpec> {
-    find(GPUS, name)
+    find(GPUS, gpu_name(name)?)
 }
 
 fn find<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
@@ -95,4 +146,33 @@ pub(crate) fn names<T>(table: &[(&str, T)]) -> String {
         joined.push_str(name);
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_means_one_gpu() {
+        for (name, others) in GPU_NAMES {
+            for other in others.iter().chain([name]) {
+                assert_eq!(gpu_name(other), Some(*name), "{other}");
+            }
+        }
+        for text in ["H100", "h100_sxm", "H100-SXM", "NVIDIA H100 80GB HBM3", "nvidia_h100"] {
+            assert_eq!(gpu_name(text), Some("h100-sxm"), "{text}");
+        }
+        assert_eq!((gpu_name("h900"), gpu_name("")), (None, None));
+        assert!(GPUS.iter().all(|(name, _)| gpu_name(name) == Some(*name)), "presets are among the names");
+    }
+
+    #[test]
+    fn presets_have_the_names_of_their_publications() {
+        let llama = model("llama-3.1-8b");
+        for name in ["Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"] {
+            assert_eq!(model(name), llama, "{name}");
+        }
+        assert_eq!(model("Qwen/Qwen3-32B"), model("qwen3-32b"));
+        assert_eq!(model("Qwen/Qwen3-32B-FP8"), None, "another checkpoint");
+    }
 }

@@ -1,3 +1,8 @@
+use crate::arithmetic::{Arithmetic, QuantisedPeaks};
+
+/// Bytes of a weight that is not quantised.
+const UNQUANTISED_BYTES: f64 = 2.0;
+
 /// The numbers of a dense decoder-only transformer that its cost depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerSpec {
@@ -15,8 +20,10 @@ pub struct TransformerSpec {
     pub head_dim: u64,
     /// Rows of the output head.
     pub vocab_size: u64,
-    /// Bytes of one weight: 2 for bf16, 1 for fp8, 0.5 for int4.
+    /// Bytes of one weight of a layer: 2 for bf16, 1 for fp8, 0.5 for int4.
     pub weight_bytes: f64,
+    /// What the weights of layers are multiplied as, on a GPU that can.
+    pub arithmetic: Arithmetic,
     /// Bytes of one cached key or value element: 2 for bf16, 1 for fp8.
     pub kv_bytes: f64,
 }
@@ -33,6 +40,12 @@ impl TransformerSpec {
         attention + mlp
     }
 
+    /// Bytes of a weight of the embedding and the output head, which engines do not quantise.
+    #[must_use]
+    pub fn head_weight_bytes(&self) -> f64 {
+        if self.weight_bytes < UNQUANTISED_BYTES { UNQUANTISED_BYTES } else { self.weight_bytes }
+    }
+
     /// Bytes that one cached token takes over all layers and heads.
     #[must_use]
     pub fn kv_bytes_per_token(&self) -> f64 {
@@ -43,8 +56,10 @@ impl TransformerSpec {
 /// The numbers of one GPU, as its datasheet gives them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuSpec {
-    /// Dense peak of the tensor cores at the precision of the GEMMs, FLOP/s.
+    /// Dense peak of the tensor cores with numbers of 16 bits, FLOP/s.
     pub peak_flops: f64,
+    /// The same with quantised numbers.
+    pub quantised: QuantisedPeaks,
     /// Peak memory bandwidth, bytes/s.
     pub memory_bytes_per_s: f64,
     /// Bandwidth to the other GPUs in one direction, bytes/s.

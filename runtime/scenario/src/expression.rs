@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rhai::{Dynamic, Position};
+use rhai::{Dynamic, Position, Scope};
 use vcr_cluster::{LatencyFactory, Overheads, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory, Target};
-use vcr_core::{Policy, SchedulerRules};
+use vcr_core::{EngineConfigInput, Policy, SchedulerRules};
 use vcr_guest::Limits;
 use vcr_random::Distribution;
+use vcr_vllm_args::{Deployment, VllmArgs};
 
 use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
@@ -20,6 +21,7 @@ use crate::vocabulary::engine::compat;
 use crate::vocabulary::engine::policy::PolicySpec;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
+use crate::vocabulary::placement::Placement;
 use crate::vocabulary::run::target;
 use crate::vocabulary::script_engine;
 use crate::{RunOptions, Silent};
@@ -43,6 +45,22 @@ pub fn latency(
     Ok(spec.factory)
 }
 
+/// What the latency model of `source` contradicts a command line of `vllm serve` in, and what to write.
+///
+/// # Errors
+/// When it is not a latency model.
+pub fn contradictions(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    (option, args): (&'static str, &VllmArgs),
+) -> Result<Vec<String>, ScenarioError> {
+    let value = evaluate(name, source, folder, None)?;
+    let placement = LatencySpec::of(&value).ok().and_then(|spec| spec.placement);
+    let of_engine = Placement::of_args(option, args);
+    Ok(placement.map(|placement| Placement::contradictions(&of_engine, &placement)).unwrap_or_default())
+}
+
 /// The time outside of steps that the latency model of `source` knows; none if it knows of
 /// none.
 ///
@@ -58,52 +76,85 @@ pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overh
 }
 
 /// The engines that `source` describes, with a latency model that takes no time: the map
-/// of `engine(#{ ... })`, with or without its braces, as JSON or as vLLM's flags
-/// (`--max-num-seqs 256`); or a whole `pool(#{ ... })`.
+/// of `engine(#{ ... })`, with or without its braces, or as JSON; a command line of `vllm serve`,
+/// or its arguments alone; or a whole `pool(#{ ... })`.
 ///
 /// # Errors
-/// When it is not an expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or makes something else. Places are those in `source`.
 pub fn engines(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
     let source = source.trim();
-    let options = match source {
-        _ if source.starts_with("pool(") => None,
-        _ if source.starts_with("engine(") => Some(source.to_owned()),
-        _ if source.starts_with("#{") => Some(format!("engine({source})")),
-        _ if source.starts_with('{') => Some(format!("engine(#{source})")),
-        _ if source.starts_with("--") => Some(format!("engine(#{{ {} }})", options_of_flags(source))),
-        _ => Some(format!("engine(#{{ {source} }})")),
+    if is_command_line(source) {
+        return engines_of_args(name, source);
+    }
+    // The source has lines of its own, and what stands before it in the first of them.
+    let (start, before, end) = match source {
+        _ if source.starts_with("pool(") => ("", "", ""),
+        _ if source.starts_with("engine(") => (POOL, "", "})"),
+        _ if source.starts_with("#{") => (ENGINE, "", ")})"),
+        _ if source.starts_with('{') => (ENGINE, "#", ")})"),
+        _ => (ENGINE_OPTIONS, "", "})})"),
     };
-    let pool = match options {
-        Some(engine) => format!("pool(#{{ engine: {engine}, latency: fixed(#{{ step: \"1ms\" }}) }})"),
-        None => source.to_owned(),
-    };
-    let value = evaluate(name, &pool, Path::new(""), None)?;
+    let script = format!("{start}\n{before}{source}\n{end}");
+    let made = evaluate(name, &script, Path::new(""), None)
+        .map_err(|error| ScenarioError { at: error.at.and_then(|at| place_in(source, before, at)), ..error });
+    pool_of(name, made?)
+}
+
+const POOL: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine:";
+const ENGINE: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine: engine(";
+const ENGINE_OPTIONS: &str = "pool(#{ latency: fixed(#{ step: \"1ms\" }), engine: engine(#{";
+
+/// Line and column of a script in the source that begins in its second line behind `before`; none outside of it.
+fn place_in(source: &str, before: &str, (line, column): (usize, usize)) -> Option<(usize, usize)> {
+    let line = line.checked_sub(1).filter(|line| (1..=source.lines().count()).contains(line))?;
+    let shift = if line == 1 { before.len() } else { 0 };
+    Some((line, column.saturating_sub(shift).max(1)))
+}
+
+fn pool_of(name: &str, value: Dynamic) -> Result<PoolConfig, ScenarioError> {
     value.try_cast::<PoolSpec>().map(|pool| pool.config).ok_or_else(|| {
         wrong(name, "it describes no engine", "write its settings: num_gpu_blocks: 27_000, max_num_seqs: 256")
     })
 }
 
-/// vLLM's flags as options: `--max-num-seqs 256` as `max_num_seqs: 256`.
-fn options_of_flags(flags: &str) -> String {
-    let mut options = String::new();
-    for word in flags.split([' ', '=', '\n']).filter(|word| !word.is_empty()) {
-        if let Some(flag) = word.strip_prefix("--") {
-            let (flag, no) = flag.strip_prefix("no-").map_or((flag, false), |flag| (flag, true));
-            if !options.is_empty() {
-                options.push_str(if options.ends_with(": ") { "true, " } else { ", " });
-            }
-            options.push_str(&flag.replace('-', "_"));
-            options.push_str(if no { ": false" } else { ": " });
-        } else if word.parse::<f64>().is_ok() || word == "true" || word == "false" {
-            options.push_str(word);
-        } else {
-            options.push_str(&format!("{word:?}"));
-        }
-    }
-    if options.ends_with(": ") {
-        options.push_str("true");
-    }
-    options
+/// Whether it is a command line of `vllm serve`, or arguments of one.
+fn is_command_line(source: &str) -> bool {
+    let first = source.split_whitespace().next().unwrap_or_default();
+    first.starts_with('-') || first == "vllm" || ["vllm serve", "vllm.entrypoints"].iter().any(|it| source.contains(it))
+}
+
+/// An argument of older versions, and vLLM's own.
+const NUM_GPU_BLOCKS: [&str; 2] = ["--num-gpu-blocks", "--num-gpu-blocks-override"];
+
+/// The engines of a command line. KV blocks that follow from neither an argument nor the model are as many as an
+/// `engine(#{})` has.
+fn engines_of_args(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
+    let [older, own] = NUM_GPU_BLOCKS;
+    let word = |word: &str| match word.strip_prefix(older) {
+        Some(rest) if rest.is_empty() || rest.starts_with('=') => format!("{own}{rest}"),
+        _ => word.to_owned(),
+    };
+    let command = source.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    let invalid = |message: String| ScenarioError {
+        blame: Blame::Input,
+        file: name.to_owned(),
+        at: None,
+        message,
+        hint: Some("`vcr inspect vllm-args` shows what each argument becomes".to_owned()),
+    };
+    let args = VllmArgs::read(&command, Deployment::default())
+        .map_err(|errors| invalid(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
+    let blocks = args.known_blocks().map_err(|error| invalid(error.to_string()))?;
+    let blocks = blocks.unwrap_or(EngineConfigInput::default().num_gpu_blocks);
+    let mut scope = Scope::new();
+    scope.push("command", command);
+    scope.push("blocks", i64::from(blocks));
+    let script = format!("{POOL} vllm_args(command, #{{ num_gpu_blocks: blocks }}) }})");
+    let context = context(String::new(), Path::new(""), None);
+    let made = script_engine(&context).eval_expression_with_scope::<Dynamic>(&mut scope, &script);
+    // Places are those of the script above, which the user has not written.
+    let made = made.map_err(|error| ScenarioError { at: None, ..error::from_script(name, &error) })?;
+    pool_of(name, made)
 }
 
 /// The target that `source` names or makes: a name, a URL, or an expression such as
@@ -309,13 +360,41 @@ mod tests {
             "max_num_seqs: 7",
             "--max-num-seqs 7",
             "--enable-prefix-caching --max-num-seqs=7",
+            "--num-gpu-blocks 900 --max-num-seqs 7",
+            "vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 7",
+            "--model Qwen/Qwen3-8B --num-gpu-blocks-override=900 --max-num-seqs 7",
             "pool(#{ engine: engine(#{ max_num_seqs: 7 }), latency: fixed(#{ step: \"1s\" }) })",
         ] {
             assert_eq!(seqs(source), Ok((7, true)), "{source}");
         }
         assert_eq!(seqs("--no-enable-prefix-caching --max-num-seqs 9"), Ok((9, false)));
         assert!(seqs("max_num_sqs: 7").expect_err("unknown").contains("has no option `max_num_sqs`"));
+        let blocks = |source: &str| {
+            let pool = engines("--engine", source).unwrap_or_else(|error| panic!("{source}: {error}"));
+            pool.engine.as_vllm().map(|config| config.num_gpu_blocks)
+        };
+        for source in ["--num-gpu-blocks-override 900", "--num-gpu-blocks 900", "vllm serve m --num-gpu-blocks=900"] {
+            assert_eq!(blocks(source), Some(900), "{source}");
+        }
+        assert_eq!(blocks("vllm serve m"), blocks("max_num_seqs: 256"), "neither stated nor known");
+        assert!(blocks("vllm serve Qwen/Qwen3-8B") > Some(20_000), "those of the model on an H100");
         assert!(seqs("pool(#{}").is_err());
+        // Places are those in what the user wrote.
+        let at = |source: &str| engines("--engine", source).expect_err("it is wrong").at;
+        assert_eq!(at("max_num_seqs: abc"), Some((1, 15)));
+        assert_eq!(at("{\"max_num_seqs\": abc}"), Some((1, 18)));
+        assert_eq!(at("#{ max_num_seqs: abc }"), Some((1, 18)));
+        assert_eq!(at("engine(#{\n  max_num_seqs: abc })"), Some((2, 17)));
+        assert_eq!(at("max_num_sqs: 7"), None, "the call is not the user's");
+        let error = |source: &str| engines("--engine", source).expect_err("it is wrong").to_string();
+        assert_eq!(
+            error("--max-num-sqs 3"),
+            "--engine: unknown argument `--max-num-sqs`: did you mean `--max-num-seqs`?"
+        );
+        assert_eq!(
+            error("vllm serve m --max-num-seqs x"),
+            "--engine: invalid `--max-num-seqs x`: expected a whole number"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod engine;
 pub(crate) mod guest;
 pub(crate) mod latency;
 pub(crate) mod model;
+pub(crate) mod placement;
 pub(crate) mod plugin;
 mod result;
 pub(crate) mod run;

@@ -28,6 +28,7 @@ impl Dtype {
     pub(crate) const NVFP4: Self = Self { name: "nvfp4", bytes: 0.5625, pipe: Pipe::Fp4 };
     pub(crate) const INT4_WEIGHTS: Self = Self { name: "int4_wo", bytes: 0.5, pipe: Pipe::Bfloat16 };
     pub(crate) const INT8_WEIGHTS: Self = Self { name: "int8_wo", bytes: 1.0, pipe: Pipe::Bfloat16 };
+    pub(crate) const INT8: Self = Self { name: "sq", bytes: 1.0, pipe: Pipe::Int8 };
     pub(crate) const MXFP4: Self = Self { name: "w4a16_mxfp4", bytes: 0.5, pipe: Pipe::Bfloat16 };
 
     /// Those of matrix multiplications.
@@ -39,7 +40,7 @@ impl Dtype {
         Self::NVFP4,
         Self::INT4_WEIGHTS,
         Self::INT8_WEIGHTS,
-        Self { name: "sq", bytes: 1.0, pipe: Pipe::Int8 },
+        Self::INT8,
     ];
     /// Those of experts.
     pub(crate) const MOE: &'static [Self] = &[

@@ -118,14 +118,19 @@ impl System {
 
     /// Operations a second with a data type; those of bfloat16 where the file has none.
     pub(crate) fn flops(&self, dtype: Dtype) -> f64 {
+        self.peak(dtype).1
+    }
+
+    /// The name of what a data type is multiplied as, and operations a second with it.
+    pub(crate) fn peak(&self, dtype: Dtype) -> (&'static str, f64) {
         let gpu = &self.file.gpu;
-        let of_pipe = match dtype.pipe {
-            Pipe::Bfloat16 => None,
-            Pipe::Int8 => gpu.int8_tc_flops,
-            Pipe::Fp8 => gpu.fp8_tc_flops,
-            Pipe::Fp4 => gpu.fp4_tc_flops,
+        let (name, of_pipe) = match dtype.pipe {
+            Pipe::Bfloat16 => ("bfloat16", None),
+            Pipe::Int8 => ("int8", gpu.int8_tc_flops),
+            Pipe::Fp8 => ("fp8", gpu.fp8_tc_flops),
+            Pipe::Fp4 => ("fp4", gpu.fp4_tc_flops),
         };
-        of_pipe.unwrap_or(gpu.bfloat16_tc_flops)
+        of_pipe.map_or(("bfloat16", gpu.bfloat16_tc_flops), |flops| (name, flops))
     }
 
     /// The least time for an amount of operations and of memory traffic, in nanoseconds.

@@ -70,7 +70,7 @@ impl TablesInput {
 }
 
 /// Resolved names of a model and of a version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// The version whose tables are looked at first.
     pub version: String,
@@ -82,6 +82,10 @@ pub struct Resolved {
     pub kv_cache_dtype: &'static str,
     /// That prefills attend in.
     pub attention_dtype: &'static str,
+    /// What matrices are multiplied as where no table has their time.
+    pub computed_as: &'static str,
+    /// The GPU's peak with it, in operations a second.
+    pub peak_flops: f64,
 }
 
 /// A latency model of operator tables: the plain sum over the operators of a step.
@@ -183,7 +187,11 @@ impl Tables {
         dtypes.attention =
             given("attention_dtype", &input.attention_dtype, Dtype::ATTENTION)?.unwrap_or(dtypes.attention);
         let stack = package.stack(&input.system, &input.backend, input.version.as_deref())?;
+        let most = if model.experts.is_some() { dtypes.moe } else { dtypes.gemm };
+        let (computed_as, peak_flops) = stack.system.peak(most);
         let resolved = Resolved {
+            computed_as,
+            peak_flops,
             version: stack.version().to_owned(),
             gemm_dtype: dtypes.gemm.name,
             moe_dtype: model.experts.map(|_| dtypes.moe.name),

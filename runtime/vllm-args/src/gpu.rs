@@ -1,5 +1,7 @@
 //! GPUs by which vLLM chooses its defaults.
 
+use vcr_roofline::presets;
+
 /// A GPU with the memory that its driver reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu {
@@ -38,12 +40,11 @@ pub(crate) struct BatchDefaults {
 }
 
 impl Gpu {
-    /// The GPU of this name, or of what stands before its form: `h100` is `h100-sxm`.
+    /// The GPU of a name, as [`presets::gpu_name`] knows them: `h100` is `h100-sxm`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let exact = GPUS.iter().find(|gpu| gpu.name == name);
-        let short = || GPUS.iter().find(|gpu| gpu.name.strip_suffix("-sxm") == Some(name));
-        exact.or_else(short).copied()
+        let name = presets::gpu_name(name)?;
+        GPUS.iter().find(|gpu| gpu.name == name).copied()
     }
 
     /// Memory that the driver reports, in bytes.

@@ -151,4 +151,10 @@ impl VllmArgs {
         read.files = files;
         if errors.is_empty() { Ok(read) } else { Err(errors) }
     }
+
+    /// Whether the command line has this argument.
+    #[must_use]
+    pub fn has(&self, argument: &str) -> bool {
+        self.rows.iter().any(|row| row.argument == argument && row.effect != Effect::Default)
+    }
 }

@@ -118,6 +118,8 @@ struct Found {
     kv: KvPlan,
     weight_bytes: f64,
     weight_format: &'static str,
+    /// Data type that its matrices are multiplied as, on a GPU that can.
+    computed_as: &'static str,
     /// Memory for KV blocks of the fullest stage, if it is known, and the blocks in it.
     pool: Option<(u64, u32)>,
 }
@@ -187,7 +189,8 @@ fn find(args: &ModelArgs, name: &str) -> Result<Found, ModelError> {
     };
     let weight_bytes = model.weight_bytes(&serving)?;
     let weight_format = model.weight_format(&serving)?.name();
-    Ok(Found { model, kv, weight_bytes, weight_format, pool })
+    let computed_as = model.work(&serving)?.arithmetic.name();
+    Ok(Found { model, kv, weight_bytes, weight_format, computed_as, pool })
 }
 
 fn write_tables(out: &mut dyn Write, found: &Found) -> io::Result<()> {
@@ -203,6 +206,10 @@ fn write_tables(out: &mut dyn Write, found: &Found) -> io::Result<()> {
     row("hidden_size", model.hidden_size.to_string());
     row("max_model_len", kv.max_model_len.to_string());
     row("weights", format!("{} on each GPU, {}", gib(found.weight_bytes), found.weight_format));
+    row(
+        "computed as",
+        format!("{}{}", found.computed_as, if found.computed_as == "bfloat16" { "" } else { ", on a GPU that can" }),
+    );
     row("KV of a token", format!("{:.0} bytes", kv.bytes_per_token()));
     row("KV block", format!("{} bytes", kv.bytes_per_block));
     row("KV of a sequence", format!("{} at most", gib(kv.bytes_of_sequence(kv.max_model_len) as f64)));
@@ -261,6 +268,7 @@ fn write_json(out: &mut dyn Write, found: &Found) -> io::Result<()> {
         "max_model_len": kv.max_model_len,
         "weight_bytes": found.weight_bytes,
         "weight_format": found.weight_format,
+        "computed_as": found.computed_as,
         "block_size": kv.block_size,
         "bytes_per_block": kv.bytes_per_block,
         "kv_bytes_per_token": kv.bytes_per_token(),

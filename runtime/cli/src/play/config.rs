@@ -106,6 +106,7 @@ pub(crate) fn live_config(
 ) -> Result<LiveConfig, Unusable> {
     use_small_pages();
     let (latency, latency_name) = latency(args, guests)?;
+    check_placement(args, side.identity.version)?;
     let (ranking, policy) = policy(args, side.identity.version, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
         return Err(Unusable::new("invalid --time-scale: expected more than 0"));
@@ -242,6 +243,14 @@ fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
         return Err(Unusable::config_of_native("--router", "router"));
     }
     Ok(Some(native("--router", text)?))
+}
+
+/// Checks that the latency model is of as many GPUs as vLLM's command line says.
+fn check_placement(args: &LiveArgs, minor: Option<VllmMinor>) -> Result<(), Unusable> {
+    let Some(text) = args.timing.latency.as_ref().filter(|text| !is_guest(text)) else { return Ok(()) };
+    let Some(command) = args.engine.command_line(minor)? else { return Ok(()) };
+    let contradictions = expression::contradictions("--latency", text, Path::new(""), ("--vllm-args", &command))?;
+    if contradictions.is_empty() { Ok(()) } else { Err(Unusable::new(contradictions.join("\n"))) }
 }
 
 /// The latency model and its name.

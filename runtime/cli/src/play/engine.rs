@@ -74,15 +74,21 @@ impl EngineArgs {
         }
     }
 
-    /// The declared options: those given, then those of vLLM's command line, then defaults.
-    fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
-        let Some(command) = &self.vllm_args else { return Ok(self.options.input.clone()) };
+    /// vLLM's command line, if it is given.
+    pub(crate) fn command_line(&self, minor: Option<VllmMinor>) -> Result<Option<VllmArgs>, Unusable> {
+        let Some(command) = &self.vllm_args else { return Ok(None) };
         let minor = minor.unwrap_or(VllmMinor::V0_33).name();
         let deployment = Deployment { minor, gpu: &self.vllm_args_gpu, ..Deployment::default() };
         let args = VllmArgs::read(command, deployment).map_err(|errors| {
             let lines: Vec<_> = errors.iter().map(|error| format!("--vllm-args: {error}")).collect();
             Unusable::new(lines.join("\n"))
         })?;
+        Ok(Some(args))
+    }
+
+    /// The declared options: those given, then those of vLLM's command line, then defaults.
+    fn input(&self, minor: Option<VllmMinor>) -> Result<EngineConfigInput, Unusable> {
+        let Some(args) = self.command_line(minor)? else { return Ok(self.options.input.clone()) };
         let is_given = self.options.given.iter().any(|option| option.name == option::NUM_GPU_BLOCKS.name);
         let blocks = if is_given { Ok(None) } else { args.known_blocks() };
         let blocks = blocks.map_err(|error| Unusable::new(format!("--vllm-args: {error}")))?;

@@ -53,6 +53,8 @@ pub(super) fn check(args: &CheckArgs) -> Result<io::Result<()>, TablesError> {
             "moe_dtype": resolved.moe_dtype,
             "kv_cache_dtype": resolved.kv_cache_dtype,
             "attention_dtype": resolved.attention_dtype,
+            "computed_as": resolved.computed_as,
+            "peak_tflops": resolved.peak_flops / 1e12,
             "steps": steps,
             "operators_of": STEPS[LISTED].0,
             "operators": operators,
@@ -64,7 +66,9 @@ pub(super) fn check(args: &CheckArgs) -> Result<io::Result<()>, TablesError> {
         writeln!(out, "{BOLD}{model}{BOLD:#} on {}, {} {}", stack.system, stack.backend, resolved.version)?;
         let moe = resolved.moe_dtype.map(|dtype| format!(", experts {dtype}")).unwrap_or_default();
         let (gemm, kv_cache) = (resolved.gemm_dtype, resolved.kv_cache_dtype);
-        writeln!(out, "matrices {gemm}{moe}, KV cache {kv_cache}, prefills attend in {}\n", resolved.attention_dtype)?;
+        writeln!(out, "matrices {gemm}{moe}, KV cache {kv_cache}, prefills attend in {}", resolved.attention_dtype)?;
+        let (computed_as, tflops) = (resolved.computed_as, resolved.peak_flops / 1e12);
+        writeln!(out, "without rows, matrices are multiplied as {computed_as}, at {tflops:.0} TFLOP/s\n")?;
         let missing: Vec<&str> = operators
             .iter()
             .filter(|(name, priced)| priced.of(Source::Formula) == priced.ns() && !has_no_table(name))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use comfy_table::Table;
 use vcr_cluster::metrics::Metric;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
-use vcr_cluster::{Interval, MetricsReport, Report, TargetReport, TrendReport, Uncertainty};
+use vcr_cluster::{Interval, MetricsReport, PoolPeak, Report, TargetReport, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
@@ -108,6 +108,9 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     }
     if let Some(coverage) = &run.table_coverage {
         writeln!(out, "  {coverage}")?;
+    }
+    for PoolPeak { pool, peak } in &run.peaks {
+        writeln!(out, "  {}: {}", printable(pool), printable(&peak.to_string()))?;
     }
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;

@@ -3,6 +3,7 @@
 use vcr_core::{EngineKind, KvTiersConfig, NamedValue};
 
 use super::router::RouterConfig;
+use crate::report::ComputePeak;
 use vcr_core::host::Overheads;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, ScalerFactory, TokenFactory};
@@ -101,6 +102,8 @@ pub struct PoolConfig {
     pub prefill_schedule_interval: u32,
     /// The cached block that goes first.
     pub kv_eviction: KvEviction,
+    /// The peak of its GPUs that its prices rest on, if its latency model knows one.
+    pub peak: Option<ComputePeak>,
 }
 
 impl PoolConfig {
@@ -123,6 +126,7 @@ impl PoolConfig {
             rejects_in_queue: false,
             prefill_schedule_interval: 1,
             kv_eviction: KvEviction::default(),
+            peak: None,
         }
     }
 

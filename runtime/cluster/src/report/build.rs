@@ -9,7 +9,7 @@ use vcr_core::{EngineStats, KvTierStats, RejectReason, ServingEngine};
 
 use super::ends::{Ends, EndsOfWorkload};
 use super::{
-    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, ProfileReport, Report, RequestNames,
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolPeak, PoolReport, ProfileReport, Report, RequestNames,
     ScalingEvent, TableCoverage, TrendReport, WorkloadSlos,
 };
 use crate::config::RunConfig;
@@ -128,6 +128,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
     report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
     report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
+    report.peaks = PoolPeak::of(&config.topology.pools());
     Ok(report)
 }
 

@@ -217,6 +217,7 @@ impl Report {
         self.links = cluster.links;
         self.outside_fitted_range = cluster.outside_fitted_range;
         self.table_coverage = cluster.table_coverage;
+        self.peaks = cluster.peaks;
         self.series = cluster.series;
     }
 

@@ -10,6 +10,7 @@ mod ends;
 mod goodput;
 mod kv_transfers;
 mod measured;
+mod peak;
 mod profile;
 mod request_names;
 mod uncertainty;
@@ -31,6 +32,7 @@ pub use goodput::{Goodput, Selection, SloClassReport, SloCounts, SloMetric, Work
 pub use kv_transfers::{KvMoved, KvPeerReport, KvTransfer};
 pub(crate) use measured::{MeasuredEnd, build_measured, measured_ns};
 pub use measured::{MeasuredFacts, TargetReport};
+pub use peak::{ComputePeak, PoolPeak};
 pub use profile::ProfileReport;
 pub use request_names::RequestNames;
 pub use uncertainty::{Interval, Uncertainty, quantile};
@@ -256,6 +258,9 @@ pub struct Report {
     /// there if any were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_coverage: Option<TableCoverage>,
+    /// Peaks of GPUs that prices rest on, by pool; only there if any latency model knows one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peaks: Vec<PoolPeak>,
     /// Intervals of its metrics where the latency models are uncertain; only there
     /// if it was simulated with drawn coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -346,6 +351,7 @@ impl Report {
             links: Vec::new(),
             outside_fitted_range: None,
             table_coverage: None,
+            peaks: Vec::new(),
             uncertainty: None,
             profile: None,
             fingerprint: String::new(),

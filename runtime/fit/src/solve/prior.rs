@@ -7,6 +7,7 @@
 //! was measured, which is about the time of reading the weights.
 
 use vcr_fitted::{TERM_COUNT, TERMS};
+use vcr_roofline::Arithmetic;
 
 use crate::solve::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
 use crate::solve::regress::Prior;
@@ -45,13 +46,23 @@ impl Ratios {
         // Between a dense model with 8 billion weights (8e-6) and one with 70 (2e-6).
         let usual = Self { kv_token: 5e-6, kv_spread: 1.0, token: 3.5e-3, pair: 1e-7 };
         let Some(shape) = shape else { return usual };
-        let operations_per_byte = OPERATIONS_PER_BYTE * (2.0 / shape.bytes_per_weight).clamp(1.0, 2.0);
+        let operations_per_byte = OPERATIONS_PER_BYTE * speed(shape.arithmetic);
         Self {
             kv_token: shape.kv_bytes_per_token / shape.weight_bytes,
             kv_spread: 0.5,
             token: 2.0 * shape.weights_per_token / operations_per_byte / shape.weight_bytes,
             pair: shape.flops_per_pair / OPERATIONS_PER_BYTE / shape.weight_bytes,
         }
+    }
+}
+
+/// How many times as fast as numbers of 16 bits these are multiplied. The GPU is not known: it is taken for one that
+/// can.
+fn speed(arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
+        Arithmetic::Bfloat16 => 1.0,
+        Arithmetic::Fp8 | Arithmetic::Int8 => 2.0,
+        Arithmetic::Fp4 => 4.0,
     }
 }
 

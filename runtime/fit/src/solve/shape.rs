@@ -1,7 +1,7 @@
 //! The shape of a model, as far as prices depend on it.
 
 use vcr_model::{AttentionWork, Model, ModelWork, Serving};
-use vcr_roofline::{TransformerSpec, presets};
+use vcr_roofline::{Arithmetic, TransformerSpec, presets};
 
 use crate::error::FitError;
 
@@ -18,6 +18,8 @@ pub struct Shape {
     pub flops_per_pair: f64,
     /// Bytes of one weight.
     pub bytes_per_weight: f64,
+    /// What weights are multiplied as, on a GPU that can.
+    pub arithmetic: Arithmetic,
 }
 
 impl Shape {
@@ -48,6 +50,7 @@ impl Shape {
             kv_bytes_per_token: sum(|part| part.kv_bytes_per_token),
             flops_per_pair: sum(|part| part.flops_per_pair),
             bytes_per_weight: work.weight_bytes() / work.weights(),
+            arithmetic: work.arithmetic,
         }
     }
 
@@ -60,6 +63,7 @@ impl Shape {
             kv_bytes_per_token: spec.kv_bytes_per_token(),
             flops_per_pair: 4.0 * layers * (spec.attention_heads * spec.head_dim) as f64,
             bytes_per_weight: spec.weight_bytes,
+            arithmetic: spec.arithmetic,
         }
     }
 }

@@ -8,7 +8,20 @@ use vcr_roofline::{RooflineConfig, StepWork};
 
 use crate::components::built::built;
 
-const CONFIG: &str = r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#;
+/// Configs of the guest: weights of 16 bits, quantised ones, and those that the GPU cannot multiply.
+const CONFIGS: [(&str, &str, Option<&str>); 3] = [
+    (r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#, "h100-sxm", None),
+    (
+        r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4, "weight_dtype": "fp8"}"#,
+        "h100-sxm",
+        Some("fp8"),
+    ),
+    (
+        r#"{"model": "llama-3.3-70b", "gpu": "a100-80gb", "tensor_parallel": 4, "weight_dtype": "fp8"}"#,
+        "a100-80gb",
+        Some("fp8"),
+    ),
+];
 
 fn shape() -> impl Strategy<Value = StepShape> {
     let tokens = 0u64..300_000;
@@ -60,12 +73,20 @@ fn guest_and_native_roofline_agree() {
     let Some(module) = built("roofline") else {
         return;
     };
-    let mut config = RooflineConfig::of_presets("llama-3.3-70b", "h100-sxm");
-    config.tensor_parallel = Some(4);
-    let native = config.build().expect("the presets are valid");
+    for (json, gpu, dtype) in CONFIGS {
+        let mut config = RooflineConfig::of_presets("llama-3.3-70b", gpu);
+        config.tensor_parallel = Some(4);
+        config.weight_dtype = dtype.map(str::to_owned);
+        let native = config.build().expect("the presets are valid");
+        let guest = module.latency_model(json, 1).expect("it configures");
+        agree(&native, guest);
+    }
+}
 
+/// Compares the guest with the native formulas on random steps.
+fn agree(native: &vcr_roofline::Roofline, guest: Box<dyn LatencyModel>) {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let guest = RefCell::new(module.latency_model(CONFIG, 1).expect("it configures"));
+    let guest = RefCell::new(guest);
     runner
         .run(&(proptest::collection::vec(shape(), 1..600), any::<bool>()), |(shapes, bounded)| {
             let horizon_ns = if bounded { 2_000_000_000 } else { u64::MAX };

@@ -67,6 +67,11 @@ impl<'s> Options<'s> {
         if self.map.get(name).is_some_and(wanted) { self.map.remove(name) } else { None }
     }
 
+    /// What a function made, without taking it.
+    pub(crate) fn peek<T: Clone + Send + Sync + 'static>(&self, name: &str) -> Option<T> {
+        self.map.get(name)?.clone().try_cast::<T>()
+    }
+
     /// Whether an option is given and not yet taken.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)

@@ -22,6 +22,7 @@ use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
 use crate::vocabulary::cluster::drawn::DrawnPool;
 use crate::vocabulary::engine::EngineSpec;
+use crate::vocabulary::placement::Placement;
 use crate::vocabulary::{engine, latency, model};
 
 /// A pool that may be named by its role in the cluster.
@@ -87,6 +88,13 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     if let (Err(what), Some(_)) = (&engine, &latency) {
         options.problem("engine", what.clone());
     }
+    if let (Ok(engine), Some(latency)) = (&engine, &latency)
+        && let (Some(of_engine), Some(of_latency)) = (engine.placement(), &latency.placement)
+    {
+        for contradiction in Placement::contradictions(&of_engine, of_latency) {
+            options.problem("latency", contradiction);
+        }
+    }
     if let Ok(engine) = &engine
         && engine.kind.as_vllm().is_some_and(|config| !config.draft_ranges.is_empty() && data_parallel.size > 1)
     {
@@ -130,6 +138,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         rejects_in_queue: false,
         prefill_schedule_interval,
         kv_eviction: engine.kv_eviction,
+        peak: latency.peak,
     };
     Ok(PoolSpec { name, config, drawn })
 }

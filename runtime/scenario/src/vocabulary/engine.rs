@@ -24,6 +24,7 @@ use crate::script::options::{Options, as_text};
 use crate::vocabulary::engine::memory::{MemoryPlan, ModelMemory};
 use crate::vocabulary::engine::tiers::TiersSpec;
 use crate::vocabulary::model::ModelSpec;
+use crate::vocabulary::placement::Placement;
 
 /// Checked engine settings.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ pub(crate) struct EngineSpec {
     auto_blocks: Option<EngineConfigInput>,
     /// The command line that it was read from.
     pub(crate) served: Option<Arc<VllmArgs>>,
+    /// Its model, if stated.
+    model: Option<ModelSpec>,
 }
 
 impl Default for EngineSpec {
@@ -54,11 +57,21 @@ impl Default for EngineSpec {
             overheads: None,
             auto_blocks: None,
             served: None,
+            model: None,
         }
     }
 }
 
 impl EngineSpec {
+    /// The GPUs that its model is on, if it says so.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        match (&self.model, &self.served) {
+            (Some(model), _) => Some(Placement::of_model("engine", model)),
+            (None, Some(args)) => Some(Placement::of_args(served::FUNCTION, args)),
+            (None, None) => None,
+        }
+    }
+
     /// The engine with a model: refused if that is larger than its GPUs; with `"auto"` it gets
     /// as many KV blocks as fit.
     ///
@@ -113,6 +126,7 @@ const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
 
 pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let mut policy = None;
+    let model = options.peek::<ModelSpec>("model");
     let is_auto = options.take_if("num_gpu_blocks", |value| as_text(value).as_deref() == Some("auto")).is_some();
     let mut memory = MemoryPlan { utilization: 1.0, ..MemoryPlan::default() };
     let made = match options.choice("engine_type", TYPES).unwrap_or_default() {
@@ -151,7 +165,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
             ticks(&mut options)
         }
     };
-    let read = Read { made, policy: policy.and_then(|spec| spec.factory), memory, is_auto, served: None };
+    let read = Read { made, policy: policy.and_then(|spec| spec.factory), memory, is_auto, served: None, model };
     read.finish(options)
 }
 
@@ -162,12 +176,13 @@ struct Read {
     memory: MemoryPlan,
     is_auto: bool,
     served: Option<Arc<VllmArgs>>,
+    model: Option<ModelSpec>,
 }
 
 impl Read {
     /// Reads what is the same for all schedulers.
     fn finish(self, mut options: Options<'_>) -> Scripted<EngineSpec> {
-        let Self { made, policy, memory, is_auto, served } = self;
+        let Self { made, policy, memory, is_auto, served, model } = self;
         let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
         let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
         if acceptance_rates.len() < rates.len() {
@@ -187,7 +202,7 @@ impl Read {
             EngineKind::Vllm(config) if is_auto => Some(config.stated()),
             _ => None,
         };
-        Ok(EngineSpec { kind, policy, acceptance_rates, kv_eviction, memory, overheads, auto_blocks, served })
+        Ok(EngineSpec { kind, policy, acceptance_rates, kv_eviction, memory, overheads, auto_blocks, served, model })
     }
 }
 

@@ -11,7 +11,7 @@ mod tables;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
-use vcr_cluster::{LatencyFactory, Overheads};
+use vcr_cluster::{ComputePeak, LatencyFactory, Overheads};
 use vcr_core::factory::copies;
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_guest::{WithFallback, World};
@@ -27,6 +27,7 @@ use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
 use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::guest::GuestSpec;
+use crate::vocabulary::placement::Placement;
 
 /// Draws a latency model by a seed.
 pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;
@@ -37,8 +38,12 @@ pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
     /// Memory of the model and its KV cache, if known.
     pub(crate) memory: Option<ModelMemory>,
+    /// The peak of a GPU that its prices rest on, if it knows one.
+    pub(crate) peak: Option<ComputePeak>,
     /// Time of requests outside of steps, if the model knows it.
     pub(crate) overheads: Option<Overheads>,
+    /// The GPUs that it prices, if it knows them.
+    pub(crate) placement: Option<Placement>,
     /// The same model with coefficients drawn by a seed, as far as data left them open;
     /// none for a model that is sure of itself. Equal seeds draw equal coefficients.
     pub(crate) draws: Option<Draws>,
@@ -47,7 +52,7 @@ pub(crate) struct LatencySpec {
 impl LatencySpec {
     /// A model of which nothing else is known.
     pub(crate) fn new(factory: LatencyFactory) -> Self {
-        Self { factory, memory: None, overheads: None, draws: None }
+        Self { factory, memory: None, peak: None, overheads: None, placement: None, draws: None }
     }
 
     /// Reads a latency model of a script: a native one, or a guest of that world.
@@ -228,7 +233,8 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
     let speculative = options.boolean("speculative").unwrap_or(false);
     let sums_contexts = options.boolean("sums_contexts").unwrap_or(false);
     let speed = speed(&mut options);
-    let deployment = options.u64("tensor_parallel").map_or(Deployment::Only, Deployment::TensorParallel);
+    let tensor_parallel = options.u64("tensor_parallel");
+    let deployment = tensor_parallel.map_or(Deployment::Only, Deployment::TensorParallel);
     let mut spec = None;
     if !path.is_empty() {
         context.state().inputs.named("profile", &path, context.resolve(&path));
@@ -237,7 +243,8 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
         match context.reads(&path).map_err(|thrown| thrown.message).and_then(|()| read()) {
             Ok(tables) => {
                 let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
-                spec = copied(Profile::new(input), &mut options);
+                let placement = tensor_parallel.map(|gpus| Placement::of_latency("profile", Some(gpus)));
+                spec = copied(Profile::new(input), &mut options).map(|spec| LatencySpec { placement, ..spec });
             }
             Err(message) => options.problem("path", message),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rhai::{Array, Dynamic, Engine, ImmutableString, Map, NativeCallContext};
 use vcr_core::{EngineConfigInput, SchedulerRules};
-use vcr_model::{DraftMethod, KvPlan, Model, ModelError, ModelWork, Serving};
+use vcr_model::{DraftMethod, KvPlan, Model, ModelError, ModelWork, Serving, WeightFormat};
 use vcr_vllm_args::{GPUS, Gpu};
 
 use crate::script::context::Context;
@@ -30,6 +30,42 @@ pub(crate) struct ModelSpec {
 }
 
 impl ModelSpec {
+    /// A model of the table on so many GPUs, otherwise as `vllm serve` starts it.
+    ///
+    /// # Errors
+    /// If it cannot be served so.
+    pub(crate) fn of_table(name: &str, tensor_parallel: u64) -> Result<Self, String> {
+        let serving = Serving { tensor_parallel, ..Serving::default() };
+        let of = || -> Result<Self, ModelError> {
+            let model = Model::find(name)?;
+            let kv = model.kv_plan(&serving)?;
+            let weight_bytes = model.weight_bytes(&serving)?;
+            let (model, kv) = (Arc::new(model), Arc::new(kv));
+            Ok(Self { model, serving: Arc::new(serving.clone()), kv, weight_bytes, gpu: None, num_gpu_blocks: None })
+        };
+        of().map_err(|error| error.to_string())
+    }
+
+    /// Bytes of its weights on each GPU.
+    pub(crate) fn weight_bytes(&self) -> f64 {
+        self.weight_bytes
+    }
+
+    /// Bytes of the KV cache of a token on each GPU.
+    pub(crate) fn kv_bytes_per_token(&self) -> f64 {
+        self.kv.bytes_per_token()
+    }
+
+    /// Whether all layers are in one group of full attention.
+    pub(crate) fn has_one_group(&self) -> bool {
+        self.kv.engine_groups(SchedulerRules::V0_33).is_empty()
+    }
+
+    /// Its name in the table, or its file.
+    pub(crate) fn name(&self) -> &str {
+        &self.model.name
+    }
+
     /// How it is served.
     pub(crate) fn serving(&self) -> &Serving {
         &self.serving
@@ -46,6 +82,14 @@ impl ModelSpec {
     /// If it cannot be served so.
     pub(crate) fn work(&self) -> Result<ModelWork, ModelError> {
         self.model.work(&self.serving)
+    }
+
+    /// Format of the largest part of its weights.
+    ///
+    /// # Errors
+    /// If the quantisation is not known.
+    pub(crate) fn weight_format(&self) -> Result<WeightFormat, ModelError> {
+        self.model.weight_format(&self.serving)
     }
 
     /// Gives an engine what follows from its model.

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use vcr_roofline::presets;
+
 use crate::error::{DATA_VARIABLE, TablesError};
 use crate::system::System;
 
@@ -99,9 +101,12 @@ impl Package {
     /// not valid.
     pub fn stack(&self, system: &str, backend: &str, version: Option<&str>) -> Result<Stack, TablesError> {
         let known = self.systems();
-        if !known.iter().any(|name| name == system) {
+        let is_same_gpu =
+            |name: &str| presets::gpu_name(name).is_some_and(|gpu| presets::gpu_name(system) == Some(gpu));
+        let found = known.iter().find(|name| *name == system).or_else(|| known.iter().find(|name| is_same_gpu(name)));
+        let Some(system) = found.map(String::as_str) else {
             return Err(TablesError::Unknown { what: "system", name: system.to_owned(), known });
-        }
+        };
         let file = self.systems.join(format!("{system}.yaml"));
         let read = System::read(&file)?;
         let data = self.systems.join(read.data_folder());

@@ -55,6 +55,11 @@ pub(super) fn dtypes(
         Some("fp8_block") => (Dtype::FP8_BLOCK, Dtype::FP8_BLOCK),
         Some("nvfp4") => (Dtype::NVFP4, Dtype::NVFP4),
         Some("mxfp4") => (Dtype::BFLOAT16, Dtype::MXFP4),
+        Some("awq" | "gptq") => {
+            let bits = own.and_then(|own| own.get("bits").or_else(|| own.get("w_bit"))).and_then(Value::as_u64);
+            let dtype = if bits == Some(8) { Dtype::INT8_WEIGHTS } else { Dtype::INT4_WEIGHTS };
+            (dtype, dtype)
+        }
         Some("compressed-tensors" | "modelopt") => match grouped(own) {
             Some(dtype) => {
                 let unless = |is_excluded: bool| if is_excluded { Dtype::BFLOAT16 } else { dtype };
@@ -127,11 +132,15 @@ fn grouped(own: Option<&Value>) -> Option<Dtype> {
         let kind = weights.get("type").and_then(Value::as_str).unwrap_or_default().to_lowercase();
         let is_block = weights.get("strategy").and_then(Value::as_str) == Some("block")
             || weights.get("block_structure").is_some_and(|structure| !structure.is_null());
+        let has_activations = group.get("input_activations").is_some_and(Value::is_object);
+        let group_size = weights.get("group_size").and_then(Value::as_u64);
         match (weights.get("num_bits").and_then(Value::as_u64)?, kind.as_str()) {
             (4, "int") => Some(Dtype::INT4_WEIGHTS),
+            (8, "int") if has_activations => Some(Dtype::INT8),
             (8, "int") => Some(Dtype::INT8_WEIGHTS),
             (8, "float") if is_block => Some(Dtype::FP8_BLOCK),
             (8, "float") => Some(Dtype::FP8),
+            (4, "float") if has_activations && group_size == Some(16) => Some(Dtype::NVFP4),
             (4, "float") => Some(Dtype::MXFP4),
             _ => None,
         }

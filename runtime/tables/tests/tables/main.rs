@@ -114,6 +114,16 @@ fn data_types_come_from_the_checkpoint_or_the_input() {
     let groups = r#""compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4, "type": "int"}}}"#;
     assert_eq!(with(&config(groups)), ("int4_wo", "bfloat16"));
     assert_eq!(with(&config(&format!(r#"{groups}, "ignore": ["re:.*self_attn.*"]"#))), ("bfloat16", "bfloat16"));
+    assert_eq!(with(&config(r#""awq", "bits": 4, "group_size": 128"#)), ("int4_wo", "bfloat16"));
+    assert_eq!(with(&config(r#""gptq", "bits": 8"#)), ("int8_wo", "bfloat16"));
+    let both = |bits: u32, kind: &str, group: u32| {
+        let part = format!(r#"{{"num_bits": {bits}, "type": "{kind}", "group_size": {group}}}"#);
+        config(&format!(
+            r#""compressed-tensors", "config_groups": {{"a": {{"weights": {part}, "input_activations": {part}}}}}"#
+        ))
+    };
+    assert_eq!(with(&both(8, "int", 0)), ("sq", "bfloat16"), "activations are quantised as well");
+    assert_eq!(with(&both(4, "float", 16)), ("nvfp4", "bfloat16"));
     let given = TablesInput { kv_cache_dtype: Some("fp8".to_owned()), ..fake.input("dense") };
     assert_eq!(Tables::new(&given).unwrap().resolved().kv_cache_dtype, "fp8");
 }

@@ -150,8 +150,8 @@ fn configurations_are_checked_by_field() {
         (DENSE.replace("architectures", "architecture"), "expected a field `architectures`"),
         (EXPERTS.replace("\"num_local_experts\": 8, ", ""), "expected a field `num_local_experts` above 0"),
         (
-            DENSE.replacen('{', "{\"quantization_config\": {\"quant_method\": \"awq\"},", 1),
-            "quantisation `awq` is not known",
+            DENSE.replacen('{', "{\"quantization_config\": {\"quant_method\": \"aqlm\"},", 1),
+            "quantisation `aqlm` is not known",
         ),
         ("{".to_owned(), "us--broken_config.json"),
     ];

@@ -12,9 +12,10 @@ use super::{EngineSpec, Read, compat, vllm};
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
+use crate::vocabulary::model::ModelSpec;
 
 /// The name of the function.
-const FUNCTION: &str = "vllm_args";
+pub(super) const FUNCTION: &str = "vllm_args";
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     let shared = Arc::clone(context);
@@ -83,7 +84,8 @@ fn make(context: &Context, command: &str, mut options: Options<'_>) -> Scripted<
         rules,
         ..args.input.clone()
     };
+    let model = options.peek::<ModelSpec>("model");
     let made = vllm(&mut options, own, is_auto);
     let policy = policy.and_then(|spec| spec.factory);
-    Read { made, policy, memory, is_auto, served: Some(Arc::new(args)) }.finish(options)
+    Read { made, policy, memory, is_auto, served: Some(Arc::new(args)), model }.finish(options)
 }

@@ -11,7 +11,9 @@ use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::{Options, describe};
 use crate::vocabulary::engine::memory::ModelMemory;
+use crate::vocabulary::latency::roofline::compute_peak;
 use crate::vocabulary::latency::{LatencySpec, finish};
+use crate::vocabulary::placement::Placement;
 
 pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let coefficients = options.take("coefficients").and_then(|value| {
@@ -21,6 +23,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     options.required("coefficients", coefficients.map(|_| ()));
     let model = options.string("model");
     let gpu = options.string("gpu");
+    let weight_dtype = options.string("weight_dtype");
     let mut count = |name| options.u64(name);
     let [layers, hidden_size, intermediate_size, attention_heads, kv_heads, head_dim] =
         ["layers", "hidden_size", "intermediate_size", "attention_heads", "kv_heads", "head_dim"].map(&mut count);
@@ -39,6 +42,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         attention_heads,
         kv_heads,
         head_dim,
+        weight_dtype,
         weight_bytes,
         kv_bytes,
         peak_flops,
@@ -53,11 +57,21 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         let names = [config.model.as_deref(), config.gpu.as_deref()];
         ModelMemory::of(&mut options, &config.memory().ok()?, names, gpu_memory)
     });
+    let peak = config.as_ref().and_then(|config| {
+        let target = config.roofline();
+        Some(compute_peak(target.weights_and_peak().ok()?, &target))
+    });
     let built = config.map(|config| config.build());
     let spec = match built {
         Some(Ok(formulas)) => {
+            let placement = Some(Placement::of_latency("trained_physics", tensor_parallel));
             let model = Physics::new(formulas);
-            Some(LatencySpec { memory, ..LatencySpec::new(Arc::new(move |_seed| Ok(Box::new(model)))) })
+            Some(LatencySpec {
+                memory,
+                peak,
+                placement,
+                ..LatencySpec::new(Arc::new(move |_seed| Ok(Box::new(model))))
+            })
         }
         Some(Err(error)) => {
             options.problem("", format!("`trained_physics`: {error}"));

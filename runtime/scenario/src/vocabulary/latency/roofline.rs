@@ -1,18 +1,22 @@
 //! `roofline(#{ ... })`: compute and memory limits of a model on GPUs.
 
+use rhai::{Dynamic, ImmutableString};
+use vcr_cluster::ComputePeak;
 use vcr_core::factory::copies;
 use vcr_model::ModelWork;
-use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec, RooflineConfig, RooflineError};
+use vcr_roofline::{AttentionSpec, ExpertsSpec, LayeredSpec, MemoryNeed, Peak, RooflineConfig, RooflineError, presets};
 use vcr_timing::{LayeredRoofline, Roofline};
+use vcr_vllm_args::Gpu;
 
 use crate::script::error::Scripted;
-use crate::script::options::Options;
+use crate::script::options::{Options, as_text};
 use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
 use crate::vocabulary::model::ModelSpec;
+use crate::vocabulary::placement::Placement;
 
 /// Options whose values follow from `model(...)`.
-const OF_MODEL: [&str; 10] = [
+const OF_MODEL: [&str; 11] = [
     "layers",
     "hidden_size",
     "intermediate_size",
@@ -20,6 +24,7 @@ const OF_MODEL: [&str; 10] = [
     "kv_heads",
     "head_dim",
     "vocab_size",
+    "weight_dtype",
     "weight_bytes",
     "kv_bytes",
     "tensor_parallel",
@@ -28,6 +33,9 @@ const OF_MODEL: [&str; 10] = [
 pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
     if let Some(model) = options.take_if("model", |value| value.is::<ModelSpec>()) {
         return of_model(&model.cast::<ModelSpec>(), options);
+    }
+    if let Some(name) = options.take_if("model", is_of_table) {
+        return of_table(&name.to_string(), options);
     }
     let config = RooflineConfig {
         model: options.string("model"),
@@ -39,6 +47,7 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
         kv_heads: options.u64("kv_heads"),
         head_dim: options.u64("head_dim"),
         vocab_size: options.u64("vocab_size"),
+        weight_dtype: options.string("weight_dtype"),
         weight_bytes: options.f64("weight_bytes"),
         kv_bytes: options.f64("kv_bytes"),
         peak_flops: options.f64("peak_flops"),
@@ -58,7 +67,9 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let spec = match config.build() {
         Ok(formulas) => {
             let model = Roofline::new(formulas);
-            Some(LatencySpec { memory, ..LatencySpec::new(copies(model)) })
+            let peak = config.weights_and_peak().ok().map(|found| compute_peak(found, &config));
+            let placement = Some(Placement::of_latency("roofline", config.tensor_parallel));
+            Some(LatencySpec { memory, peak, placement, ..LatencySpec::new(copies(model)) })
         }
         Err(error) => {
             let hint = match &error {
@@ -72,6 +83,46 @@ pub(super) fn make(mut options: Options<'_>) -> Scripted<LatencySpec> {
         }
     };
     finish(options, spec)
+}
+
+/// Whether it is the name of a model that is no preset, but in the table of models.
+fn is_of_table(value: &Dynamic) -> bool {
+    as_text(value).is_some_and(|name| presets::model(&name).is_none() && !vcr_model::names_of(&name).is_empty())
+}
+
+/// A model of the table by name: as `model(...)` has it, on so many GPUs.
+fn of_table(name: &str, mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let gpus = options.u64("tensor_parallel");
+    let gpu_memory = options.bytes("gpu_memory");
+    let model = match ModelSpec::of_table(name, gpus.unwrap_or(1)) {
+        Ok(model) => model,
+        Err(problem) => {
+            options.problem("model", problem);
+            return finish(options, None);
+        }
+    };
+    let gpu = options.peek::<ImmutableString>("gpu").map(String::from);
+    let need = MemoryNeed {
+        weight_bytes: model.weight_bytes(),
+        kv_bytes_per_token: model.kv_bytes_per_token(),
+        gpu_memory_bytes: gpu.as_deref().and_then(Gpu::named).map(Gpu::memory_bytes),
+    };
+    let memory = ModelMemory::of(&mut options, &need, [Some(name), gpu.as_deref()], gpu_memory);
+    // Blocks of several groups are those of `engine(#{ model: model(...) })`.
+    let memory = memory.filter(|_| model.has_one_group());
+    let placement = Some(Placement::of_latency("roofline", gpus));
+    Ok(LatencySpec { memory, placement, ..of_model(&model, options)? })
+}
+
+/// The peak of a report; one that `peak_flops` states is not that of a GPU by name.
+pub(super) fn compute_peak((weights, peak): (&str, Peak), config: &RooflineConfig) -> ComputePeak {
+    let of_gpu = config.gpu.as_deref().filter(|_| config.peak_flops.is_none()).and_then(presets::gpu_name);
+    ComputePeak {
+        weights: weights.to_owned(),
+        computed_as: peak.arithmetic.name().to_owned(),
+        peak_tflops: peak.flops / 1e12,
+        gpu: of_gpu.map(str::to_owned),
+    }
 }
 
 /// The model of `model(...)`, as it is served there.
@@ -92,12 +143,17 @@ fn of_model(model: &ModelSpec, mut options: Options<'_>) -> Scripted<LatencySpec
         all_reduce_latency_ns: options.f64("all_reduce_latency_ns"),
         ..RooflineConfig::default()
     };
-    let made = model
-        .work()
-        .map_err(|error| error.to_string())
-        .and_then(|work| layered(&work, &config).map_err(|error| format!("`roofline`: {error}")));
-    let spec = made.map_err(|problem| options.problem("", problem)).ok();
-    finish(options, spec.map(|model| LatencySpec::new(copies(model))))
+    let made = model.work().map_err(|error| error.to_string()).and_then(|work| {
+        let of_roofline = |error| format!("`roofline`: {error}");
+        let formulas = layered(&work, &config).map_err(of_roofline)?;
+        let peak = config.peak(work.arithmetic).map_err(of_roofline)?;
+        let format = model.weight_format().map_err(|error| error.to_string())?.name();
+        let peak = compute_peak((format, peak), &config);
+        let placement = Some(Placement::of_model("roofline", model));
+        Ok(LatencySpec { peak: Some(peak), placement, ..LatencySpec::new(copies(formulas)) })
+    });
+    let spec = made.map_err(|problem: String| options.problem("", problem)).ok();
+    finish(options, spec)
 }
 
 fn layered(work: &ModelWork, config: &RooflineConfig) -> Result<LayeredRoofline, RooflineError> {
@@ -106,11 +162,14 @@ fn layered(work: &ModelWork, config: &RooflineConfig) -> Result<LayeredRoofline,
         hidden_size: work.hidden_size,
         shared_weights: work.shared_weights,
         shared_bytes: work.shared_bytes,
+        quantised_shared_weights: work.quantised_shared_weights,
+        arithmetic: work.arithmetic,
         experts: work.experts.map(|experts| ExpertsSpec {
             count: experts.count,
             per_token: experts.per_token,
             weights: experts.weights,
             bytes: experts.bytes,
+            quantised_weights: experts.quantised_weights,
             ranks: experts.ranks,
         }),
         head_weights: work.head_weights,
@@ -186,6 +245,33 @@ mod tests {
                 assert!(preset_ns.abs_diff(model_ns) <= 1, "{name}: {preset_ns} ns, {model_ns} ns");
             }
         }
+    }
+
+    #[test]
+    fn fp8_checkpoints_are_priced_at_the_fp8_peak() {
+        let chunk = StepShape {
+            prefill_requests: 1,
+            prefill_tokens: 8_000,
+            prefill_attention_pairs: 32_004_000,
+            sampled_requests: 1,
+            ..StepShape::default()
+        };
+        let served = Serving { tensor_parallel: 2, ..Serving::default() };
+        let [plain, fp8] = ["Qwen/Qwen3-32B", "Qwen/Qwen3-32B-FP8"]
+            .map(|name| step_ns(&mut of(name, served.clone()), chunk) as f64 / 1e6);
+        // Two FLOPs of each of 31.2 billion weights and 8,000 tokens on two GPUs, at 60 % of 989.4 and 1978.9 TFLOP/s.
+        let saved_ms = 2.0 * 31.2e9 * 8_000.0 / 2.0 / 0.6 / 1_978.9e12 * 1e3;
+        assert!((plain - fp8 - saved_ms).abs() < 2.0, "{plain} ms, {fp8} ms, {saved_ms} ms");
+        let config = RooflineConfig {
+            tensor_parallel: Some(2),
+            weight_dtype: Some("fp8".to_owned()),
+            ..RooflineConfig::of_presets("qwen3-32b", "h100-sxm")
+        };
+        let preset = step_ns(&mut Roofline::new(config.build().expect("presets are valid")), chunk) as f64 / 1e6;
+        assert!((preset - fp8).abs() < 0.1, "{preset} ms, {fp8} ms");
+        let quantised = Serving { quantization: Some("fp8".to_owned()), ..served };
+        let loaded = step_ns(&mut of("Qwen/Qwen3-32B", quantised), chunk) as f64 / 1e6;
+        assert!((loaded - fp8).abs() < 0.1, "quantised while it is loaded: {loaded} ms, {fp8} ms");
     }
 
     #[test]

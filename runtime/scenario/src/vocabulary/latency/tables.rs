@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
+use vcr_cluster::ComputePeak;
 use vcr_core::factory::copies;
-use vcr_roofline::MemoryNeed;
-use vcr_tables::{DATA_VARIABLE, Scale, SourceFiles, Tables, TablesInput};
+use vcr_roofline::{MemoryNeed, presets};
+use vcr_tables::{DATA_VARIABLE, Resolved, Scale, SourceFiles, Tables, TablesError, TablesInput};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::vocabulary::engine::memory::ModelMemory;
 use crate::vocabulary::latency::{LatencySpec, finish};
+use crate::vocabulary::placement::Placement;
 
 /// The file beside a model's configuration that says how it is quantised.
 const QUANTISATION: &str = "hf_quant_config.json";
@@ -31,6 +33,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     if let Some(backend) = options.string("backend") {
         input.backend = backend;
     }
+    let has_gpus = options.has("tensor_parallel");
     let sizes = [
         ("tensor_parallel", &mut input.tensor_parallel),
         ("expert_parallel", &mut input.expert_parallel),
@@ -75,7 +78,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
             Ok(())
         };
         let read = read.and_then(|()| {
-            Tables::new(&input).map_err(|error| match error.hint() {
+            named(&mut input).map_err(|error| match error.hint() {
                 Some(hint) => format!("{error}; {hint}"),
                 None => error.to_string(),
             })
@@ -87,12 +90,40 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
                 let names = [Some(&*model), Some(&*system)];
                 let memory =
                     tables.memory().and_then(|need| ModelMemory::of(&mut options, &in_memory(need), names, gpu_memory));
-                spec = Some(LatencySpec { memory, ..LatencySpec::new(copies(tables.with_scale(scale))) });
+                let gpus = has_gpus.then_some(input.tensor_parallel.into());
+                let placement = Some(Placement::of_latency("tables", gpus));
+                let peak = Some(compute_peak(tables.resolved(), &system));
+                spec =
+                    Some(LatencySpec { memory, peak, placement, ..LatencySpec::new(copies(tables.with_scale(scale))) });
             }
             Err(message) => options.problem("", format!("`tables`: {message}")),
         }
     }
     finish(options, spec)
+}
+
+/// The tables of a model by any of its names, as `model(...)` knows them.
+fn named(input: &mut TablesInput) -> Result<Tables, TablesError> {
+    let first = Tables::new(input);
+    let Err(TablesError::Unknown { what: "model", .. }) = &first else { return first };
+    for name in vcr_model::names_of(&input.model) {
+        let made = Tables::new(&TablesInput { model: name.clone(), ..input.clone() });
+        if !matches!(made, Err(TablesError::Unknown { what: "model", .. })) {
+            input.model.clone_from(name);
+            return made;
+        }
+    }
+    first
+}
+
+/// The peak of what has no table.
+fn compute_peak(resolved: &Resolved, system: &str) -> ComputePeak {
+    ComputePeak {
+        weights: resolved.moe_dtype.unwrap_or(resolved.gemm_dtype).to_owned(),
+        computed_as: resolved.computed_as.to_owned(),
+        peak_tflops: resolved.peak_flops / 1e12,
+        gpu: Some(presets::gpu_name(system).unwrap_or(system).to_owned()),
+    }
 }
 
 fn in_memory(need: vcr_tables::MemoryNeed) -> MemoryNeed {

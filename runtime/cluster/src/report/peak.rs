@@ -1,0 +1,50 @@
+//! Peaks of GPUs that prices rest on.
+
+use serde::Serialize;
+
+use crate::config::PoolConfig;
+
+/// The data type of numbers that are not quantised.
+const UNQUANTISED: &str = "bfloat16";
+
+/// What the matrices of a pool's model are multiplied as, and how fast its GPU can do so.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComputePeak {
+    /// Data type of the weights.
+    pub weights: String,
+    /// Data type that they are multiplied as.
+    pub computed_as: String,
+    /// Peak of the GPU with that type, in TFLOP/s.
+    pub peak_tflops: f64,
+    /// Name of the GPU, if stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+}
+
+impl std::fmt::Display for ComputePeak {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { weights, computed_as, peak_tflops, gpu } = self;
+        let of_gpu = gpu.as_ref().map(|gpu| format!(" of {gpu}")).unwrap_or_default();
+        let is_converted = computed_as == UNQUANTISED && weights != UNQUANTISED;
+        let converted = if is_converted { ", to which they are converted" } else { "" };
+        write!(f, "{weights} weights, multiplied as {computed_as}{converted}, at {peak_tflops:.0} TFLOP/s{of_gpu}")
+    }
+}
+
+/// The same of a pool of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolPeak {
+    /// Name of the pool.
+    pub pool: String,
+    /// The peak of its GPUs.
+    #[serde(flatten)]
+    pub peak: ComputePeak,
+}
+
+impl PoolPeak {
+    /// None of pools whose latency models know no peak.
+    pub(crate) fn of(pools: &[&PoolConfig]) -> Vec<Self> {
+        let of_pool = |pool: &&PoolConfig| Some(Self { pool: pool.name.clone(), peak: pool.peak.clone()? });
+        pools.iter().filter_map(of_pool).collect()
+    }
+}
