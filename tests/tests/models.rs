@@ -190,3 +190,32 @@ run(#{{ cluster: c, workloads: [ burst(#{{ count: 1, prompt_tokens: 100, output_
     let serve = ["serve", "--vllm-args", "vllm serve Qwen/Qwen3-8B -tp 2", "--latency", &roofline("")];
     Folder::new().vcr(&serve).failed(2, &["2 GPUs share each layer by `--tensor-parallel-size 2` of `--vllm-args`"]);
 }
+
+#[test]
+fn gpus_and_models_have_the_same_names_everywhere() {
+    let roofline = |model: &str, gpu: &str| priced(&format!(r#"roofline(#{{ model: "{model}", gpu: "{gpu}" }})"#));
+    let (ttft_ms, peaks, _) = roofline("qwen3-8b", "h100-sxm");
+    for gpu in ["h100", "H100", "h100_sxm", "NVIDIA H100 80GB HBM3"] {
+        let found = roofline("Qwen/Qwen3-8B", gpu);
+        assert_eq!((found.0, &found.1), (ttft_ms, &peaks), "{gpu}");
+        let made = priced(&format!(r#"roofline(#{{ model: model("qwen3-8b", #{{ gpu: "{gpu}" }}) }})"#));
+        assert!((made.0 / ttft_ms - 1.0).abs() < 1e-3, "{gpu}: {} ms, {ttft_ms} ms", made.0);
+        assert_eq!(made.1, peaks, "{gpu}");
+        let line = format!(r#"vllm_args("vllm serve Qwen/Qwen3-8B", #{{ gpu: "{gpu}" }})"#);
+        assert_eq!(
+            fingerprint(&line),
+            fingerprint(r#"vllm_args("vllm serve qwen3-8b", #{ gpu: "h100-sxm" })"#),
+            "{gpu}"
+        );
+        let _ = Folder::new().vcr(&["inspect", "model", "Qwen/Qwen3-8B", "--gpu", gpu]).ended(0);
+    }
+    // A name of the table of models is the model itself.
+    let by_name = roofline("Qwen/Qwen3-30B-A3B-FP8", "h100");
+    let made = priced(r#"roofline(#{ model: model("Qwen/Qwen3-30B-A3B-FP8"), gpu: "h100" })"#);
+    assert_eq!((by_name.0, by_name.1), (made.0, made.1));
+    let folder = Folder::with(
+        &scenario("engine(#{})")
+            .replace(r#"fixed(#{ step: "10ms" })"#, r#"roofline(#{ model: "Qwen/Qwen3-30B-A3B-FP9", gpu: "h100" })"#),
+    );
+    folder.run(&[]).failed(2, &["\"Qwen/Qwen3-30B-A3B-FP9\", which is not a preset"]);
+}

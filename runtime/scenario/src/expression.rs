@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(at("{\"max_num_seqs\": abc}"), Some((1, 18)));
         assert_eq!(at("#{ max_num_seqs: abc }"), Some((1, 18)));
         assert_eq!(at("engine(#{\n  max_num_seqs: abc })"), Some((2, 17)));
-        assert_eq!(at("max_num_sqs: 7"), None, "the call is not the user's");
+        assert_eq!(at("max_num_sqs: 7"), Some((1, 1)));
         let error = |source: &str| engines("--engine", source).expect_err("it is wrong").to_string();
         assert_eq!(
             error("--max-num-sqs 3"),

@@ -90,6 +90,32 @@ mod tests {
     }
 
     #[test]
+    fn quantised_checkpoints_have_the_bytes_of_their_weights() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("config.json");
+        let shape = |quantisation: &str| {
+            let text = format!(
+                r#"{{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
+                "max_position_embeddings": 131072, "torch_dtype": "bfloat16"{quantisation}}}"#
+            );
+            std::fs::write(&path, text).expect("it is writable");
+            Shape::read(&path.display().to_string()).expect("it is read")
+        };
+        let plain = shape("");
+        for method in ["awq", "gptq"] {
+            let four_bits = shape(&format!(
+                r#", "quantization_config": {{"quant_method": "{method}", "bits": 4, "group_size": 128}}"#
+            ));
+            assert!((0.27..0.36).contains(&(four_bits.weight_bytes / plain.weight_bytes)), "{four_bits:?}");
+            assert_eq!(four_bits.weights_per_token, plain.weights_per_token);
+            assert_eq!(four_bits.arithmetic, Arithmetic::Bfloat16, "weights are converted before they are multiplied");
+        }
+        let fp8 = shape(r#", "quantization_config": {"quant_method": "fp8"}"#);
+        assert_eq!(fp8.arithmetic, Arithmetic::Fp8);
+    }
+
+    #[test]
     fn unknown_models_are_refused_with_the_known_names() {
         let error = Shape::read("llama-9").expect_err("unknown").to_string();
         assert!(error.contains("invalid model shape") && error.contains("Llama-3.1-8B"), "{error}");

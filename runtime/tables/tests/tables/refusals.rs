@@ -175,3 +175,17 @@ fn a_system_is_checked_by_field() {
         assert_refused(&fake, &fake.input("dense"), &[expected, "gpu.yaml"]);
     }
 }
+
+/// A system of the package by any name of its GPU.
+#[test]
+fn systems_have_the_names_of_gpus() {
+    let fake = Fake::with_tables();
+    fs::copy(fake.path("systems/gpu.yaml"), fake.path("systems/h100_sxm.yaml")).expect("it is writable");
+    fs::create_dir_all(fake.path("systems/data/h100_sxm/gemm")).expect("it is writable");
+    let system = |name: &str| TablesInput { system: name.to_owned(), ..fake.input("dense") };
+    for name in ["h100_sxm", "h100-sxm", "h100", "H100"] {
+        // That GPU has the tables of the other one.
+        assert!(Tables::new(&system(name)).is_ok(), "{name}");
+    }
+    assert_refused(&fake, &system("h200"), &["h200", "h100_sxm"]);
+}
