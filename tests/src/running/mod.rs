@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
 use crate::vcr;
@@ -47,6 +48,15 @@ impl Running {
             .spawn()
             .expect("the binary starts");
         Self { process, command: format!("vcr {}", args[0]), folder }
+    }
+
+    /// Lets it open this many descriptors, and no more.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn limit_descriptors(&self, most: u64) {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        prlimit(Some(Pid::from_child(&self.process)), Resource::Nofile, limit).expect("a running process has limits");
     }
 
     /// Its output so far.

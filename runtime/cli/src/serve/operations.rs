@@ -10,7 +10,7 @@ use vcr_control::{ClientFaultRules, FakeMetricValues};
 use vcr_frontend::Front;
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, HeaderName, Tenants};
-use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
+use vcr_frontend::http::{Around, BodyLimits, ClientCertificates, Cors, ListenOptions, PodHeaders, RequestLog};
 use vcr_frontend::http::{ServerCertificate, Tls, TlsError, TlsSettings};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakeSlot, Metrics, MetricsOptions};
@@ -24,7 +24,7 @@ use crate::play::unusable::Unusable;
 #[command(next_help_heading = "HTTP")]
 pub(crate) struct HttpArgs {
     /// Require one of these keys (repeatable).
-    #[arg(long, value_name = "KEY", env = "VLLM_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY", env = "VLLM_API_KEY", hide_env_values = true, value_parser = api_key)]
     pub(crate) api_key: Vec<String>,
 
     /// Serve HTTPS with this certificate (PEM), read again when it changes.
@@ -80,11 +80,15 @@ pub(crate) struct HttpArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub(crate) http_timeout_keep_alive: u64,
 
+    /// Seconds for the body of a request, plus 1 s for each 100 KB of it that arrived.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) request_body_timeout: u64,
+
     /// Limit of a request's body.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub(crate) max_request_body_size: usize,
 
-    /// Memory for large bodies that come at the same time; others wait.
+    /// Memory for large bodies that arrive at the same time; others wait.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub(crate) max_request_body_memory: usize,
 }
@@ -136,6 +140,14 @@ fn tenant_key(text: &str) -> Result<TenantKey, String> {
     }
 }
 
+/// An API key. An empty one is a mistake, such as a secret that was not found.
+fn api_key(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        false => Ok(text.to_owned()),
+        true => Err("expected a key; leave it out to serve without keys".to_owned()),
+    }
+}
+
 /// A JSON list of texts.
 #[derive(Clone, Debug)]
 pub(crate) struct List(Vec<String>);
@@ -144,7 +156,7 @@ fn list(text: &str) -> Result<List, String> {
     serde_json::from_str(text).map(List).map_err(|_| "expected a JSON list such as [\"*\"]".to_owned())
 }
 
-fn size(text: &str) -> Result<usize, String> {
+pub(super) fn size(text: &str) -> Result<usize, String> {
     let bytes = units::bytes(text).map_err(|error| error.to_string())?;
     usize::try_from(bytes).map_err(|_| "expected a size that fits into memory".to_owned())
 }
@@ -194,7 +206,9 @@ impl Operations {
         let metrics = Metrics::new(&options);
         let fake_metrics = fake_metrics(faults.fake_metrics.as_deref(), &options)?;
         let mut api_keys = http.api_key.clone();
-        api_keys.extend(std::env::var("VCR_API_KEY"));
+        if let Ok(key) = std::env::var("VCR_API_KEY") {
+            api_keys.push(api_key(&key).map_err(|reason| Unusable::new(format!("invalid VCR_API_KEY: {reason}")))?);
+        }
         let around = Around {
             metrics: metrics.clone(),
             fake_metrics: Some(Arc::clone(&fake_metrics)),
@@ -208,7 +222,10 @@ impl Operations {
             log: RequestLog { has_id_header: http.enable_request_id_headers },
             pod: PodHeaders::new(http.pod_name.as_deref(), http.pod_namespace.as_deref())
                 .map_err(|_| Unusable::new("--pod-name or --pod-namespace cannot be in a header".to_owned()))?,
-            max_body_bytes: http.max_request_body_size,
+            body: BodyLimits {
+                max_bytes: http.max_request_body_size,
+                timeout: Duration::from_secs(http.request_body_timeout),
+            },
             body_memory_bytes: http.max_request_body_memory,
         };
         let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed, faults.tenants()));

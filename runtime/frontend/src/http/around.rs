@@ -6,16 +6,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use hyper::body::Incoming;
 
+use super::body::{BodyLimits, Cut, LimitedBody, Verdict};
 use super::connection::ConnectionControl;
-use super::large::{BodyMemory, beside_others};
+use super::large::{BodyMemory, beside_others, content_length};
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use super::pod::PodHeaders;
 use crate::engine::with_connection;
 use crate::metrics::{self, CONTENT_TYPE, FakeSlot, HttpRecorder, Metrics, count};
+use crate::server::error::{ApiError, refusal};
 use crate::server::ids::RequestIds;
 use crate::server::routes::{Handlers, Routes};
 
@@ -34,8 +37,8 @@ pub struct Around {
     pub log: RequestLog,
     /// The pod that responses name.
     pub pod: PodHeaders,
-    /// The limit of a request's body.
-    pub max_body_bytes: usize,
+    /// Limits of a request's body.
+    pub body: BodyLimits,
     /// The limit of large bodies that come at the same time, together.
     pub body_memory_bytes: usize,
 }
@@ -66,7 +69,11 @@ impl Next<'_> {
 pub trait Site: Send + Sync {
     /// Answers the request of a client. The future is in a box, so that a connection
     /// has no room for it once the answer has begun.
-    fn answer(self: Arc<Self>, request: Request, client: Client) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        client: Client,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
 }
 
 /// The client of a request.
@@ -87,8 +94,7 @@ struct Layers<I> {
     cors: Cors,
     keys: ApiKeys,
     http: HttpRecorder,
-    body_limit: DefaultBodyLimit,
-    max_body_bytes: usize,
+    body_limits: BodyLimits,
     body_memory: BodyMemory,
     innermost: I,
     handlers: Handlers,
@@ -117,9 +123,8 @@ impl Around {
             cors: self.cors.clone(),
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
             http: HttpRecorder::new(&self.metrics, paths),
-            body_limit: DefaultBodyLimit::max(self.max_body_bytes),
-            max_body_bytes: self.max_body_bytes,
-            body_memory: BodyMemory::new(self.body_memory_bytes, self.max_body_bytes),
+            body_limits: self.body,
+            body_memory: BodyMemory::new(self.body_memory_bytes, self.body.max_bytes),
             innermost,
             handlers,
         })
@@ -127,16 +132,21 @@ impl Around {
 }
 
 impl<I: Innermost> Site for Layers<I> {
-    fn answer(self: Arc<Self>, mut request: Request, client: Client) -> Pin<Box<dyn Future<Output = Response> + Send>> {
-        if !is_within(request.headers(), self.max_body_bytes) {
-            self.body_limit.apply(&mut request);
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        client: Client,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        let (mut request, verdict) = LimitedBody::of(request, self.body_limits);
+        if !is_within_unset_limit(request.headers()) {
+            // The body has its own limit.
+            DefaultBodyLimit::disable().apply(&mut request);
         }
         let Client { peer, connection } = client;
         let port = connection.port();
         Box::pin(with_connection(connection, async move {
-            let next = |request| self.innermost.run(request, Next(&self.handlers));
-            let counted =
-                |request| count(&self.http, request, |request| beside_others(&self.body_memory, request, next));
+            let limited = |request| self.limited(request, &verdict);
+            let counted = |request| count(&self.http, request, limited);
             let opened = |request| require_key(&self.keys, request, counted);
             let answered = log_request(self.log, &self.ids, peer, request, |request| cors(&self.cors, request, opened));
             let mut response = answered.await;
@@ -146,12 +156,38 @@ impl<I: Innermost> Site for Layers<I> {
     }
 }
 
-/// The limit of a body without any other, which is axum's.
-const UNSET_LIMIT_BYTES: usize = 2_097_152;
+impl<I: Innermost> Layers<I> {
+    /// Answers a request, unless its body exceeds the limits.
+    async fn limited(&self, request: Request, verdict: &Verdict) -> Response {
+        let is_http1 = request.version() < Version::HTTP_2;
+        let refused = refusal(request.uri().path());
+        let cut = match content_length(request.headers()) {
+            Some(bytes) if bytes > self.body_limits.max_bytes as u64 => Cut::TooLarge,
+            _ => {
+                let next = |request| self.innermost.run(request, Next(&self.handlers));
+                let response = beside_others(&self.body_memory, verdict, request, next).await;
+                match verdict.get() {
+                    None => return response,
+                    Some(cut) => cut,
+                }
+            }
+        };
+        let mut response = refused(&match cut {
+            Cut::TooLarge => ApiError::too_large(self.body_limits.max_bytes),
+            Cut::TooSlow => ApiError::too_slow(),
+        });
+        if is_http1 {
+            // What is left of the body is not read.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
 
-/// Whether the head of a request promises a body within `limit`, which HTTP holds it to: it
-/// needs no limit of its own.
-fn is_within(headers: &HeaderMap, limit: usize) -> bool {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    length.is_some_and(|bytes| bytes <= limit.min(UNSET_LIMIT_BYTES))
+/// The limit of a body without any other, which is axum's.
+const UNSET_LIMIT_BYTES: u64 = 2_097_152;
+
+/// Whether the head of a request promises a body within axum's limit, which HTTP holds it to.
+fn is_within_unset_limit(headers: &HeaderMap) -> bool {
+    content_length(headers).is_some_and(|bytes| bytes <= UNSET_LIMIT_BYTES)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -17,44 +17,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Bodies from this length on are large: a millisecond or more of work.
+use super::body::{Cut, Verdict};
+
+/// Bodies from this length on are large: a millisecond or more of work. Memory for what follows
+/// is reserved in parts of this length.
 const LARGE_BYTES: u64 = 128 * 1024;
-/// The unit in which memory is reserved.
-const UNIT_BYTES: usize = 1024;
-/// Time for a large body to come whole, and more for each of its bytes.
-const LONGEST: Pace = Pace { start: Duration::from_secs(30), per_byte: Duration::from_micros(10) };
-/// The same for what has come of it, while it keeps others waiting: who stops sending goes.
-const WITH_OTHERS: Pace = Pace { start: Duration::from_secs(5), per_byte: Duration::from_micros(1) };
-/// Time between two looks at how much of a body has come.
+/// While a body keeps others waiting for memory: the time that it may take, and more for each
+/// byte of it that has arrived.
+const WITH_OTHERS: Duration = Duration::from_secs(5);
+const PER_BYTE: Duration = Duration::from_micros(1);
+/// While a body keeps others waiting for memory: the longest time without a byte.
+const STALLED: Duration = Duration::from_secs(2);
+/// Time between two looks at how much of a body has arrived.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The time that bytes may take.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    start: Duration,
-    per_byte: Duration,
-}
-
-impl Pace {
-    fn of(self, bytes: u64) -> Duration {
-        let more = self.per_byte.as_nanos().saturating_mul(u128::from(bytes));
-        self.start + Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX))
-    }
-}
-
 /// Memory limit of all large bodies together. Clones share it.
+///
+/// Memory is reserved as bytes arrive, so that a client that only promises a large body takes
+/// none. Bodies that have a part of the memory and need more could wait for each other for ever:
+/// one of them at a time takes the last room, which is enough for a whole body.
 #[derive(Clone, Debug)]
 pub(super) struct BodyMemory {
-    units: Arc<Semaphore>,
-    /// All units.
-    total: u32,
-    /// The limit of one body, in bytes.
-    longest: usize,
+    /// Parts of the shared room.
+    shared: Arc<Semaphore>,
+    last: Arc<Semaphore>,
     /// Bodies that wait.
     waiting: Arc<AtomicUsize>,
 }
 
-/// A body that waits for room, until it is dropped.
+/// A body that waits for memory, until it is dropped.
 struct InQueue(Arc<AtomicUsize>);
 
 impl InQueue {
@@ -70,31 +61,41 @@ impl Drop for InQueue {
     }
 }
 
-type Acquired = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+/// Memory that a body has.
+#[derive(Debug)]
+enum Grant {
+    /// A part of the shared room.
+    Part(OwnedSemaphorePermit),
+    /// The last room: all that the body needs.
+    Last(OwnedSemaphorePermit),
+}
+
+type Acquired = Pin<Box<dyn Future<Output = Option<Grant>> + Send>>;
 
 impl BodyMemory {
     /// Large bodies take `bytes` together at most, and at least one of `longest` fits.
     pub(super) fn new(bytes: usize, longest: usize) -> Self {
-        let units = bytes.max(longest).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        let total = u32::try_from(units).unwrap_or(u32::MAX);
-        Self { units: Arc::new(Semaphore::new(total as usize)), total, longest, waiting: Arc::default() }
+        let parts = bytes.saturating_sub(longest) / LARGE_BYTES as usize;
+        let shared = Arc::new(Semaphore::new(parts.min(Semaphore::MAX_PERMITS)));
+        Self { shared, last: Arc::new(Semaphore::new(1)), waiting: Arc::default() }
     }
 
-    /// Waits for room for a body of `bytes`, of which no more are read than the longest has.
-    fn wait(&self, bytes: usize) -> Phase {
-        let bytes = bytes.min(self.longest);
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(self.total);
-        let (semaphore, waiting) = (Arc::clone(&self.units), Arc::clone(&self.waiting));
-        let acquired = async move {
-            match Arc::clone(&semaphore).try_acquire_many_owned(units) {
-                Ok(permit) => Some(permit),
-                Err(_) => {
-                    let _in_queue = InQueue::new(&waiting);
-                    semaphore.acquire_many_owned(units).await.ok()
-                }
+    /// One more part, if there is room.
+    fn part(&self) -> Option<Grant> {
+        Arc::clone(&self.shared).try_acquire_owned().ok().map(Grant::Part)
+    }
+
+    /// Waits for one more part, or for the last room.
+    fn wait(&self) -> Acquired {
+        let Self { shared, last, waiting } = self.clone();
+        Box::pin(async move {
+            let _in_queue = InQueue::new(&waiting);
+            tokio::select! {
+                biased;
+                permit = last.acquire_owned() => permit.ok().map(Grant::Last),
+                permit = shared.acquire_owned() => permit.ok().map(Grant::Part),
             }
-        };
-        Phase::Waits(Box::pin(acquired), bytes)
+        })
     }
 }
 
@@ -104,14 +105,26 @@ struct Room(Mutex<Held>);
 
 #[derive(Debug, Default)]
 struct Held {
+    /// Parts of the shared room, or the last room.
     permit: Option<OwnedSemaphorePermit>,
     /// Whether its handler has read it.
     is_read: bool,
 }
 
 impl Room {
-    fn change(&self, change: impl FnOnce(&mut Held)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    fn change<R>(&self, change: impl FnOnce(&mut Held) -> R) -> R {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, grant: Grant) {
+        self.change(|held| match grant {
+            Grant::Part(part) => match &mut held.permit {
+                Some(parts) => parts.merge(part),
+                None => held.permit = Some(part),
+            },
+            // It has room for all of the body, so others can have the parts.
+            Grant::Last(last) => held.permit = Some(last),
+        });
     }
 
     /// The handler waits for something: what it has read of a body is no longer a body.
@@ -120,52 +133,92 @@ impl Room {
     }
 }
 
-/// A body that comes once there is room for it.
-struct Admitted {
-    body: Body,
-    memory: BodyMemory,
-    room: Arc<Room>,
-    /// Bytes so far.
-    received: u64,
-    phase: Phase,
-}
-
-/// A body on its way, with room.
-struct Coming {
+/// How a body with memory arrives.
+struct Progress {
     since: Instant,
-    /// The time for all of it.
-    longest: Duration,
+    latest: Instant,
     next_look: Pin<Box<Sleep>>,
 }
 
-impl Coming {
-    fn new(bytes: usize) -> Self {
-        Self { since: Instant::now(), longest: LONGEST.of(bytes as u64), next_look: Box::pin(sleep(LOOK)) }
+impl Progress {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { since: now, latest: now, next_look: Box::pin(sleep(LOOK)) }
     }
 
-    /// Its time, with this much of it here and `waiting` others.
-    fn allowed(&self, received: u64, waiting: usize) -> Duration {
-        if waiting > 0 { self.longest.min(WITH_OTHERS.of(received)) } else { self.longest }
+    /// Whether it has to give way to others, with this much of it here. `paused` is the time since its
+    /// latest byte.
+    fn is_over(elapsed: Duration, paused: Duration, received: u64) -> bool {
+        let more = PER_BYTE.as_nanos().saturating_mul(u128::from(received));
+        let allowed = WITH_OTHERS.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX)));
+        paused >= STALLED || elapsed >= allowed
     }
 
-    /// Whether it takes too long, with this much of it here; looked at from time to time.
+    /// Whether it keeps others waiting for too long; looked at from time to time.
     fn is_late(&mut self, received: u64, waiting: &AtomicUsize, context: &mut Context<'_>) -> bool {
         while self.next_look.as_mut().poll(context).is_ready() {
-            let (elapsed, allowed) = (self.since.elapsed(), self.allowed(received, waiting.load(Ordering::Relaxed)));
-            if elapsed >= allowed {
+            let keeps_waiting = waiting.load(Ordering::Relaxed) > 0;
+            if keeps_waiting && Self::is_over(self.since.elapsed(), self.latest.elapsed(), received) {
                 return true;
             }
-            self.next_look.as_mut().reset(Instant::now() + LOOK.min(allowed - elapsed));
+            self.next_look.as_mut().reset(Instant::now() + LOOK);
         }
         false
     }
 }
 
-enum Phase {
-    /// A body that does not say its length, which may be short.
-    Unknown,
-    Waits(Acquired, usize),
-    Comes(Coming),
+/// A body for which memory is reserved as it arrives.
+struct Admitted {
+    body: Body,
+    memory: BodyMemory,
+    room: Arc<Room>,
+    verdict: Verdict,
+    /// Bytes so far.
+    received: u64,
+    /// Bytes that it has room for; the first part needs none.
+    granted: u64,
+    /// A wait for more room, and its beginning.
+    waits: Option<(Acquired, Instant)>,
+    progress: Option<Progress>,
+}
+
+impl Admitted {
+    fn new(body: Body, memory: &BodyMemory, room: &Arc<Room>, verdict: Verdict) -> Self {
+        let (memory, room) = (memory.clone(), Arc::clone(room));
+        Self { body, memory, room, verdict, received: 0, granted: LARGE_BYTES, waits: None, progress: None }
+    }
+
+    /// Takes room for what comes next.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.received >= self.granted {
+            let granted = match &mut self.waits {
+                Some((acquired, since)) => {
+                    let granted = ready!(acquired.as_mut().poll(context));
+                    // That time was not the client's.
+                    if let Some(progress) = &mut self.progress {
+                        progress.since += since.elapsed();
+                        progress.latest = Instant::now();
+                    }
+                    self.waits = None;
+                    granted
+                }
+                None => match self.memory.part() {
+                    Some(part) => Some(part),
+                    None => {
+                        self.waits = Some((self.memory.wait(), Instant::now()));
+                        continue;
+                    }
+                },
+            };
+            let has_all = matches!(granted, None | Some(Grant::Last(_)));
+            self.granted = if has_all { u64::MAX } else { self.granted + LARGE_BYTES };
+            self.progress.get_or_insert_with(Progress::new);
+            if let Some(grant) = granted {
+                self.room.add(grant);
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 impl HttpBody for Admitted {
@@ -177,24 +230,18 @@ impl HttpBody for Admitted {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        if let Phase::Waits(acquired, bytes) = &mut this.phase {
-            let permit = ready!(acquired.as_mut().poll(context));
-            this.room.change(|held| held.permit = permit);
-            this.phase = Phase::Comes(Coming::new(*bytes));
-        }
+        ready!(this.poll_room(context));
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
-            // The sender is what this waits for.
-            if let Phase::Comes(coming) = &mut this.phase
-                && coming.is_late(this.received, &this.memory.waiting, context)
-            {
-                return Poll::Ready(Some(Err(axum::Error::new("the body took too long"))));
-            }
-            return Poll::Pending;
+            let is_late = this
+                .progress
+                .as_mut()
+                .is_some_and(|progress| progress.is_late(this.received, &this.memory.waiting, context));
+            return if is_late { Poll::Ready(Some(Err(this.verdict.cut(Cut::TooSlow)))) } else { Poll::Pending };
         };
         if let Some(Ok(frame)) = &frame {
             this.received += frame.data_ref().map_or(0, Bytes::len) as u64;
-            if matches!(this.phase, Phase::Unknown) && this.received >= LARGE_BYTES {
-                this.phase = this.memory.wait(usize::MAX);
+            if let Some(progress) = &mut this.progress {
+                progress.latest = Instant::now();
             }
         }
         Poll::Ready(frame)
@@ -215,36 +262,40 @@ impl Drop for Admitted {
     }
 }
 
-/// Handles a request, and a large one once there is room for it, so that its thread's other
+/// Handles a request, and a large one as there is room for it, so that its thread's other
 /// work goes on.
 pub(super) async fn beside_others<F: Future<Output = Response>>(
     memory: &BodyMemory,
+    verdict: &Verdict,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length = content_length(request.headers());
     match length.map_or(request.body().is_end_stream(), |bytes| bytes < LARGE_BYTES) {
         true => next(request).await,
         // In a box, so that small requests have no room for it.
-        false => Box::pin(admitted(memory, length, request, next)).await,
+        false => Box::pin(admitted(memory, verdict, request, next)).await,
     }
+}
+
+/// The length of a body, where its head says it.
+pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 /// Handles a request whose body is large, or may be.
 async fn admitted<F: Future<Output = Response>>(
     memory: &BodyMemory,
-    length: Option<u64>,
+    verdict: &Verdict,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
+    let headers = request.headers();
     // One that does not say its length, in chunks, may have any.
-    let takes_long = length.is_some() || request.headers().contains_key(header::TRANSFER_ENCODING);
+    let takes_long = headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
     let may_block = takes_long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-    let phase = length.map_or(Phase::Unknown, |bytes| memory.wait(usize::try_from(bytes).unwrap_or(usize::MAX)));
     let room = Arc::<Room>::default();
-    let (memory, of_body) = (memory.clone(), Arc::clone(&room));
-    let request = request.map(|body| Body::new(Admitted { body, memory, room: of_body, received: 0, phase }));
+    let request = request.map(|body| Body::new(Admitted::new(body, memory, &room, verdict.clone())));
     let mut answered = pin!(next(request));
     poll_fn(|context| {
         let polled = match may_block {
@@ -263,38 +314,79 @@ mod tests {
 
     use super::*;
 
-    const BODY_BYTES: usize = 1 << 20;
+    const PART: usize = LARGE_BYTES as usize;
+    const SECOND: Duration = Duration::from_secs(1);
 
-    /// A sender that stops has its time as long as nobody waits for its room, and one that
-    /// goes on has more of it.
+    /// A body in frames of half a part, `parts` long, that never ends.
+    fn unending(memory: &BodyMemory, parts: usize) -> Admitted {
+        let frames = std::iter::repeat_n(Bytes::from(vec![0; PART / 2]), 2 * parts).map(Ok::<_, std::io::Error>);
+        let frames = futures_util::stream::iter(frames);
+        let body = Body::from_stream(futures_util::StreamExt::chain(frames, futures_util::stream::pending()));
+        Admitted::new(body, memory, &Arc::default(), Verdict::default())
+    }
+
+    /// Reads what has arrived and has room. Returns its length.
+    async fn read(body: &mut Admitted) -> usize {
+        while poll_immediate(poll_fn(|context| Pin::new(&mut *body).poll_frame(context))).await.is_some() {}
+        body.received as usize
+    }
+
+    #[test]
+    fn a_body_that_keeps_others_waiting_has_less_time() {
+        let mib = 1 << 20;
+        assert!(!Progress::is_over(4 * SECOND, SECOND, 0));
+        assert!(Progress::is_over(5 * SECOND, SECOND, 0));
+        assert!(!Progress::is_over(6 * SECOND, SECOND, mib) && Progress::is_over(7 * SECOND, SECOND, mib));
+        assert!(Progress::is_over(2 * SECOND, 2 * SECOND, u64::MAX), "no byte for two seconds");
+    }
+
+    /// A promise takes no memory, and neither does the first part of a body.
     #[tokio::test]
-    async fn a_body_that_keeps_others_waiting_has_less_time() {
-        let (coming, all) = (Coming::new(BODY_BYTES), BODY_BYTES as u64);
-        assert_eq!(coming.allowed(0, 0), LONGEST.of(all));
-        assert_eq!(coming.allowed(0, 1), WITH_OTHERS.start);
-        assert_eq!(coming.allowed(all, 1), WITH_OTHERS.start + Duration::from_nanos(1000 * all));
-        assert!(coming.allowed(all * 1000, 1) <= LONGEST.of(all));
+    async fn memory_is_taken_as_bytes_arrive() {
+        let memory = BodyMemory::new(3 * PART, PART);
+        let mut begun: Vec<Admitted> = (0..8).map(|_| unending(&memory, 1)).collect();
+        for body in &mut begun {
+            read(body).await;
+        }
+        let mut whole = unending(&memory, 3);
+        assert_eq!(read(&mut whole).await, 3 * PART);
+        assert_eq!(memory.shared.available_permits(), 0);
+    }
+
+    /// Bodies of which each has a part, and needs another one, do not wait for each other.
+    #[tokio::test]
+    async fn one_body_at_a_time_takes_the_last_room() {
+        let memory = BodyMemory::new(7 * PART, 5 * PART);
+        let mut bodies: Vec<Admitted> = (0..3).map(|_| unending(&memory, 5)).collect();
+        bodies[0].received = LARGE_BYTES;
+        bodies[1].received = LARGE_BYTES;
+        for body in &mut bodies[..2] {
+            assert!(poll_immediate(poll_fn(|context| body.poll_room(context))).await.is_some());
+        }
+        assert_eq!(memory.shared.available_permits(), 0);
+        assert_eq!(read(&mut bodies[0]).await, 6 * PART, "it takes the last room");
+        assert_eq!(memory.shared.available_permits(), 1, "and gives back its part");
+        assert_eq!(read(&mut bodies[1]).await, 3 * PART);
+        assert_eq!(read(&mut bodies[2]).await, PART);
+        assert_eq!(memory.waiting.load(Ordering::Relaxed), 2);
+        drop(bodies.remove(0).room);
     }
 
     /// Only bodies without room count as waiting, also after they have given up.
     #[tokio::test]
     async fn bodies_without_room_are_counted() {
-        let memory = BodyMemory::new(BODY_BYTES, BODY_BYTES);
+        let memory = BodyMemory::new(PART, PART);
         let waiting = || memory.waiting.load(Ordering::Relaxed);
-        let wait = || match memory.wait(BODY_BYTES) {
-            Phase::Waits(acquired, _) => acquired,
-            _ => unreachable!("it waits first"),
-        };
-        let permit = wait().await.expect("there is room");
+        let last = memory.wait().await.expect("there is room");
         assert_eq!(waiting(), 0);
-        let (mut second, mut third) = (wait(), wait());
+        let (mut second, mut third) = (memory.wait(), memory.wait());
         for acquired in [&mut second, &mut third] {
             assert!(poll_immediate(acquired).await.is_none());
         }
         assert_eq!(waiting(), 2);
         drop(third);
         assert_eq!(waiting(), 1);
-        drop(permit);
+        drop(last);
         assert!(second.await.is_some());
         assert_eq!(waiting(), 0);
     }

@@ -32,6 +32,10 @@ use crate::metrics::{Held, Metrics};
 /// Pause after a failure to accept: most are a lack of file descriptors, which
 /// only the end of other connections heals.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Time between two pings of HTTP/2, and for their answers: a client that is gone and has said nothing does not keep its
+/// connection.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The read buffer of an HTTP/1 connection, and so the limit of a request's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
@@ -90,11 +94,13 @@ pub async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let (ending, ends) = watch::channel(false);
     let mut shutdown = pin!(shutdown);
+    let mut is_failing = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
         };
+        let was_failing = std::mem::replace(&mut is_failing, accepted.is_err());
         match accepted {
             Ok((stream, _)) if (options.refuses)() => {
                 options.metrics.fault("refuse");
@@ -106,7 +112,10 @@ pub async fn serve(
                 connection.begin(stream);
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
+                // It is tried again many times a second.
+                if !was_failing {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -197,7 +206,8 @@ impl Connection {
                 let begun = Arc::clone(&has_begun);
                 let service = self.service(&control, move || begun.store(true, Ordering::Relaxed));
                 let mut builder = http2::Builder::new(TokioExecutor::new());
-                let mut connection = Box::pin(builder.timer(TokioTimer::new()).serve_connection(socket, service));
+                builder.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+                let mut connection = Box::pin(builder.serve_connection(socket, service));
                 // The library waits for the first request without a limit.
                 let without_request = async {
                     sleep(head_timeout).await;
@@ -221,7 +231,7 @@ impl Connection {
         let (site, client) = (Arc::clone(&self.site), Client { peer: self.peer, connection: control.clone() });
         service_fn(move |request: Request<Incoming>| {
             begin();
-            let answer = Arc::clone(&site).answer(request.map(Body::new), client.clone());
+            let answer = Arc::clone(&site).answer(request, client.clone());
             async move { Ok::<Response<Body>, Infallible>(answer.await) }
         })
     }

@@ -2,6 +2,7 @@
 //! log, and limits.
 
 mod around;
+mod body;
 mod connection;
 mod head_timer;
 mod large;
@@ -16,6 +17,7 @@ mod threads;
 mod tls;
 
 pub use around::{Around, Client, Innermost, Next, Site};
+pub use body::BodyLimits;
 pub use connection::ConnectionControl;
 pub use layers::{ApiKeys, Cors, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};

@@ -67,7 +67,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
     let around = Around {
         metrics: metrics.clone(),
         fake_metrics: None,
-        api_keys: list_of(&["one", "", "two"]),
+        api_keys: list_of(&["one", "two"]),
         cors: Cors {
             origins: list_of(&["http://a.example"]),
             methods: list_of(&["*"]),
@@ -76,7 +76,7 @@ fn site(metrics: &Metrics) -> Arc<dyn Site> {
         },
         log: RequestLog { has_id_header: true },
         pod: PodHeaders::default(),
-        max_body_bytes: 1000,
+        body: BodyLimits { max_bytes: 1000, timeout: Duration::from_secs(60) },
         body_memory_bytes: 1000,
     };
     around.site(routes, Direct)
@@ -109,7 +109,7 @@ async fn ask(address: SocketAddr, head: &str) -> String {
 }
 
 #[tokio::test]
-async fn keys_guard_the_api_only() {
+async fn keys_guard_all_but_what_probes_read() {
     let (address, _end, _) = started(options()).await;
     let status = async |head: &str| ask(address, head).await.split(' ').nth(1).map(str::to_owned).unwrap_or_default();
     let refused = ask(address, "GET /v1/models HTTP/1.1\r\n").await;
@@ -122,8 +122,13 @@ async fn keys_guard_the_api_only() {
         ("GET /v1/models HTTP/1.1\r\nx-api-key: one\r\n", "401"),
         ("POST /v1/messages HTTP/1.1\r\nx-api-key: one\r\ncontent-length: 0\r\n", "200"),
         ("GET /v1/nothing HTTP/1.1\r\n", "401"),
+        ("GET /nothing HTTP/1.1\r\n", "401"),
+        ("POST /pause HTTP/1.1\r\ncontent-length: 0\r\n", "401"),
+        ("POST /health HTTP/1.1\r\ncontent-length: 0\r\n", "401"),
+        ("POST /vllm.grpc.engine.VllmEngine/Abort HTTP/1.1\r\ncontent-length: 0\r\n", "401"),
         ("GET /health HTTP/1.1\r\n", "200"),
-        ("GET /nothing HTTP/1.1\r\n", "404"),
+        ("HEAD /health HTTP/1.1\r\n", "200"),
+        ("POST /ping HTTP/1.1\r\ncontent-length: 0\r\n", "404"),
     ] {
         assert_eq!(status(head).await, wanted, "{head}");
     }

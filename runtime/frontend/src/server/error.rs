@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use vcr_wire::RequestError;
 
+use crate::dialects::anthropic;
 use crate::engine::EngineError;
 
 /// A kind of errors that clients can tell apart.
@@ -21,8 +22,18 @@ pub struct ErrorKind {
 }
 
 /// All kinds, in the order of their statuses.
-pub const ERROR_KINDS: [&ErrorKind; 7] =
-    [&INVALID, &MALFORMED, &NOT_FOUND, &TOO_MANY, &INTERNAL, &NOT_SIMULATED, &UNAVAILABLE];
+pub const ERROR_KINDS: [&ErrorKind; 10] = [
+    &INVALID,
+    &MALFORMED,
+    &FORBIDDEN,
+    &NOT_FOUND,
+    &TOO_SLOW,
+    &TOO_LARGE,
+    &TOO_MANY,
+    &INTERNAL,
+    &NOT_SIMULATED,
+    &UNAVAILABLE,
+];
 
 const INVALID: ErrorKind = ErrorKind {
     status: StatusCode::BAD_REQUEST,
@@ -34,10 +45,22 @@ const MALFORMED: ErrorKind = ErrorKind {
     name: "Bad Request",
     meaning: "the body is not a request: no JSON, or a field of another type",
 };
+const FORBIDDEN: ErrorKind = ErrorKind {
+    status: StatusCode::FORBIDDEN,
+    name: "PermissionDeniedError",
+    meaning: "a web page asks to change the engines",
+};
 const NOT_FOUND: ErrorKind = ErrorKind {
     status: StatusCode::NOT_FOUND,
     name: "NotFoundError",
     meaning: "no such model, adapter or stored response",
+};
+const TOO_SLOW: ErrorKind =
+    ErrorKind { status: StatusCode::REQUEST_TIMEOUT, name: "RequestTimeoutError", meaning: "the body came too slowly" };
+const TOO_LARGE: ErrorKind = ErrorKind {
+    status: StatusCode::PAYLOAD_TOO_LARGE,
+    name: "RequestTooLargeError",
+    meaning: "the body is longer than `--max-request-body-size`",
 };
 const TOO_MANY: ErrorKind = ErrorKind {
     status: StatusCode::TOO_MANY_REQUESTS,
@@ -110,6 +133,12 @@ impl ApiError {
         Self { param: Some("model"), ..Self::not_found(message) }
     }
 
+    /// Something that this client may not do.
+    #[must_use]
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(&FORBIDDEN, message)
+    }
+
     /// Something that does not exist.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
@@ -123,6 +152,18 @@ impl ApiError {
             "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
              untrusted chat template.",
         )
+    }
+
+    /// A body that came too slowly.
+    #[must_use]
+    pub fn too_slow() -> Self {
+        Self::new(&TOO_SLOW, "The request body took too long to arrive.")
+    }
+
+    /// A body above the limit.
+    #[must_use]
+    pub fn too_large(max_bytes: usize) -> Self {
+        Self::new(&TOO_LARGE, format!("The request body is too large: expected at most {max_bytes} bytes."))
     }
 
     /// A failure that is not the client's.
@@ -183,6 +224,14 @@ impl From<EngineError> for ApiError {
             EngineError::Full => Self::unavailable(error.to_string()),
             EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),
         }
+    }
+}
+
+/// Answers errors in the words of the API that a path belongs to.
+pub(crate) fn refusal(path: &str) -> fn(&ApiError) -> Response {
+    match path.starts_with("/v1/messages") {
+        true => |error| (error.status, Json(anthropic::error(error.status.as_u16(), &error.message))).into_response(),
+        false => |error| (error.status, Json(error.body())).into_response(),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use vcr_cluster::{AdapterNames, HttpTarget, ServeTarget, TargetError};
 use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer, Tenants};
-use vcr_frontend::http::{Around, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
+use vcr_frontend::http::{Around, BodyLimits, Cors, ListenOptions, PodHeaders, RequestLog, ServerThreads};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, Metrics, MetricsOptions};
 use vcr_frontend::{Adapters, App, ChatOptions, EngineClient, Front, MediaRules, Model, ServerOptions};
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
@@ -110,7 +110,7 @@ pub(crate) fn serve(
             cors: Cors { origins: Vec::new(), methods: Vec::new(), headers: Vec::new(), credentials: false },
             log: RequestLog { has_id_header: false },
             pod: PodHeaders::default(),
-            max_body_bytes: MAX_BODY_BYTES,
+            body: BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: HEAD_TIMEOUT },
             body_memory_bytes: 4 * MAX_BODY_BYTES,
         },
         faults: FaultLayer { faults: rules, metrics: metrics.clone(), max_body_bytes: MAX_BODY_BYTES },

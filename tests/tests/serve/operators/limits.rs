@@ -69,6 +69,110 @@ fn half_a_request_keeps_nobody_waiting() {
     assert_serves(&serve);
 }
 
+/// The head of a request whose body never ends, and the beginning of that body.
+fn unending(path: &str, length: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{length}\r\n\r\n{{")
+}
+
+fn connected(serve: &Serve, text: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(serve.address()).expect("it listens");
+    connection.write_all(text.as_bytes()).expect("it reads");
+    connection
+}
+
+/// All that a server sends until it closes the connection.
+fn answer(mut connection: TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A connection with unread bytes is reset behind the answer.
+    _ = connection.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Bodies of all lengths have a time limit, and it needs no other request.
+#[test]
+fn bodies_that_stop_are_ended() {
+    let serve = Serve::start(&["--request-body-timeout", "1"]);
+    let known = "content-length: 1000";
+    let stopped = [
+        ("/v1/completions", known, "RequestTimeoutError"),
+        ("/v1/completions", "content-length: 1000000", "RequestTimeoutError"),
+        ("/v1/completions", "transfer-encoding: chunked", "RequestTimeoutError"),
+        ("/v1/messages", known, "timeout_error"),
+        ("/pause", known, "paused"),
+        ("/update_weights", known, "RequestTimeoutError"),
+    ];
+    let connections = stopped.map(|(path, length, _)| connected(&serve, &unending(path, length)));
+    for ((path, length, kind), connection) in stopped.into_iter().zip(connections) {
+        let answer = answer(connection);
+        let status = if path == "/pause" { "HTTP/1.1 200" } else { "HTTP/1.1 408" };
+        assert!(answer.starts_with(status) && answer.contains(kind), "{path} {length}: {answer}");
+    }
+    assert_eq!(serve.post("/resume", &json!({})).status, 200);
+    assert_serves(&serve);
+}
+
+/// A server without descriptors serves again when those clients' time is over.
+#[test]
+fn silent_clients_do_not_stop_service_for_good() {
+    let serve = Serve::start(&["--request-body-timeout", "2", "--http-timeout-keep-alive", "2"]);
+    serve.limit_descriptors(120);
+    let body = unending("/v1/completions", "content-length: 1000");
+    let silent: Vec<_> = (0..300).map(|number| connected(&serve, if number % 2 == 0 { "" } else { &body })).collect();
+    // It waits in the queue of the socket, or is refused there until there is room.
+    wait_until("it serves again", || {
+        let Ok(mut connection) = TcpStream::connect(serve.address()) else { return false };
+        connection.set_read_timeout(Some(Duration::from_secs(5))).expect("a time");
+        let mut answer = [0; 12];
+        connection.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").is_ok()
+            && connection.read_exact(&mut answer).is_ok()
+            && answer.starts_with(b"HTTP/1.1 200")
+    });
+    drop(silent);
+    assert_serves(&serve);
+}
+
+#[test]
+fn a_body_above_the_limit_is_refused_by_its_length() {
+    let serve = Serve::start(&["--max-request-body-size", "1MiB"]);
+    for (path, kind) in [("/v1/completions", "RequestTooLargeError"), ("/v1/messages", "request_too_large")] {
+        let refused = answer(connected(&serve, &unending(path, "content-length: 1048577")));
+        assert!(refused.starts_with("HTTP/1.1 413") && refused.contains(kind), "{refused}");
+        assert!(refused.contains("1048576 bytes"), "{refused}");
+    }
+    // A body in chunks is read up to the limit.
+    let mut chunks = connected(&serve, &unending("/v1/completions", "transfer-encoding: chunked").replace('{', ""));
+    _ = chunks.write_all(format!("100001\r\n{}\r\n0\r\n\r\n", "x".repeat(0x10_0001)).as_bytes());
+    let refused = answer(chunks);
+    assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
+    assert_serves(&serve);
+}
+
+/// Clients that promise large bodies and stop take no memory that others wait for.
+#[test]
+fn stalled_large_bodies_delay_nobody() {
+    const LENGTH: usize = 32 << 20;
+    let serve = Serve::start(&[
+        "--max-request-body-size",
+        "32MiB",
+        "--max-request-body-memory",
+        "64MiB",
+        "--request-body-timeout",
+        "86400",
+    ]);
+    let begun = format!("{}{}", unending("/v1/completions", &format!("content-length: {LENGTH}")), " ".repeat(300_000));
+    let stalled: Vec<_> = (0..8).map(|_| connected(&serve, &begun)).collect();
+    let body = format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "word ".repeat(LENGTH / 5 - 10));
+    let reply = serve.post_text("/v1/completions", &body);
+    assert_eq!(reply.status, 400, "the prompt is too long: {reply:?}");
+    // None of them had to go.
+    for mut connection in stalled {
+        let rest = LENGTH - 300_001;
+        connection.write_all(&vec![b' '; rest]).expect("it is still read");
+        let answer = answer(connection);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+}
+
 #[test]
 fn prompts_of_a_hundred_thousand_tokens_are_answered() {
     let serve = Serve::start(&["--max-model-len", "300000", "--num-gpu-blocks", "30000"]);
