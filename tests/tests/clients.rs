@@ -1,11 +1,11 @@
-//! `vcr serve` and clients that other people wrote: SDKs of OpenAI and Anthropic, LiteLLM,
+//! `vcr serve` and clients that other people wrote: SDKs of OpenAI and Anthropic, LiteLLM, Codex,
 //! and the benchmarks of vLLM, GuideLLM and AIPerf. `tests/frontends/clients.sh` installs them.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use vcr_tests::{Serve, client, ended, frontend_model, vllm_rs};
+use vcr_tests::{Serve, client, ended, frontend_model, skip, vllm_rs};
 
 /// Answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
@@ -112,6 +112,65 @@ fn the_sdk_of_openai_calls_tools() {
     let responses = &report["responses"];
     assert_eq!((&responses["type"], &responses["helper"]), (&json!("function_call"), &responses["whole"]));
     assert_arguments(&serde_json::from_str(text(responses, "/whole")).expect("arguments are JSON"));
+}
+
+#[test]
+fn the_sdk_of_openai_reads_items_of_all_tools() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&["--store-responses"]);
+    let report = sdks.report("openai_sdk.py", &[&url(&serve), "items"]);
+    let custom = report["custom"].as_array().expect("a list");
+    assert_eq!(custom[0], "custom_tool_call");
+    assert!(custom[2..].iter().all(|input| *input == custom[1] && input.is_string()), "{custom:?}");
+    let numbers = report["numbers"].as_array().expect("a list");
+    assert_eq!(*numbers, (0..numbers.len()).map(|number| json!(number)).collect::<Vec<_>>());
+    assert_eq!(report["namespace"], json!(["function_call", "eyes", "look"]));
+    assert!(!text(&report, "/after").is_empty());
+    assert_eq!(report["top_logprobs"], json!([2, 2, 2]));
+    assert_eq!((&report["grown"], &report["stored"]), (&json!(true), &json!(true)));
+    assert_eq!(report["deleted"], "NotFoundError");
+    assert_eq!(report["cut"], json!(["incomplete", ""]), "the beginning of a call is no text");
+}
+
+/// Codex offers tools of several types, runs the commands of the answer, and prints the last text.
+#[test]
+fn codex_works_through_a_turn() {
+    let Some(codex) = client("codex") else { return };
+    let program = codex.environment().join("node_modules/@openai/codex/bin/codex.js");
+    if !program.exists() {
+        skip("npm could not install Codex (tests/frontends/clients.sh codex)");
+        return;
+    }
+    for probability in ["0", "1"] {
+        let serve = Serve::start(&[WORDS, &["--tool-call-probability", probability, "--log-requests"]].concat());
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let provider = format!("name = \"vcr\"\nbase_url = \"{}/v1\"\nwire_api = \"responses\"\n", url(&serve));
+        let once = "request_max_retries = 0\nstream_max_retries = 0\n";
+        let config = format!("model = \"sim\"\nmodel_provider = \"vcr\"\n[model_providers.vcr]\n{provider}{once}");
+        std::fs::write(folder.path().join("config.toml"), config).expect("a temporary folder is writable");
+        let mut command = codex.program("node");
+        command.arg(&program).args(["exec", "--json", "--skip-git-repo-check", "Say hello"]);
+        command.env("CODEX_HOME", folder.path()).current_dir(folder.path());
+        let said = ended(command);
+        let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == *kind).count();
+        assert_eq!((of("turn.completed"), of("turn.failed"), of("error")), (1, 0, 0), "{said}");
+        let answer = events.iter().find(|event| event["item"]["type"] == "agent_message").expect("an answer");
+        assert!(!text(answer, "/item/text").is_empty(), "{said}");
+        let requests = serve.log().matches("reason=").count();
+        assert!(if probability == "0" { requests == 1 } else { requests > 1 }, "{requests} requests: {said}");
+    }
+}
+
+#[test]
+fn the_sdk_of_anthropic_parses_answers_of_a_type() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&[]);
+    let report = sdks.report("anthropic_sdk.py", &[&url(&serve), "parse"]);
+    assert!(report["whole"]["rain"].is_boolean() && report["whole"]["days"].is_i64(), "{report}");
+    assert_eq!(report["streamed"], report["whole"]);
+    assert_arguments(&report["plain"]);
+    assert_eq!(report["refused"], json!([400, 400, 400]));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
     anthropic_sdk.py URL [CHECK]
 
-Without a CHECK all ways to ask; `tools` calls tools, and `errors` needs a server with the faults that the test sets.
+Without a CHECK all ways to ask; `tools` calls tools, `parse` asks for answers of a type, and `errors` needs a server with the faults that the test sets.
 """
 
 import json
 import sys
 
 import anthropic
+import pydantic
 
 url = sys.argv[1]
 check = sys.argv[2] if len(sys.argv) > 2 else "answers"
@@ -70,6 +71,37 @@ def tools():
     }
 
 
+class Forecast(pydantic.BaseModel):
+    place: str
+    days: int
+    rain: bool
+
+
+def parse():
+    """Answers of a type, whole and streamed; a schema of its own; and requests that the protocol refuses."""
+    asked = {"model": "sim", "messages": turns, "max_tokens": 2000}
+    greedy = {"extra_body": {"temperature": 0}}
+    whole = client.messages.parse(**asked, output_format=Forecast, **greedy)
+    with client.messages.stream(**asked, output_format=Forecast, **greedy) as stream:
+        streamed = stream.get_final_message()
+    format = {"type": "json_schema", "schema": weather}
+    plain = client.messages.create(**asked, output_config={"effort": "low", "format": format}, **greedy)
+
+    def refused(**more):
+        return caught(lambda: client.messages.create(**asked, **more)).get("status")
+
+    return {
+        "whole": whole.parsed_output.model_dump(),
+        "streamed": streamed.parsed_output.model_dump(),
+        "plain": json.loads(plain.content[0].text),
+        "refused": [
+            refused(tools=[{"name": "weather"}]),
+            refused(thinking={"type": "enabled", "budget_tokens": 1000}),
+            refused(output_config={"effort": "huge"}),
+        ],
+    }
+
+
 def caught(call):
     try:
         call()
@@ -107,4 +139,4 @@ def errors():
     }
 
 
-print(json.dumps({"answers": answers, "errors": errors, "tools": tools}[check]()))
+print(json.dumps({"answers": answers, "errors": errors, "parse": parse, "tools": tools}[check]()))

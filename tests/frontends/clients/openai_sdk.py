@@ -2,7 +2,7 @@
 
     openai_sdk.py URL [CHECK]
 
-Without a CHECK all ways to ask; `tools` needs one that always calls, and `errors` and `retries` need a server with the faults
+Without a CHECK all ways to ask; `tools` needs one that always calls, `items` one that stores responses, and `errors` and `retries` need a server with the faults
 that the test sets, by the header X-Tenant.
 """
 
@@ -72,6 +72,53 @@ def responses():
         "usage": whole.usage.total_tokens,
         "kinds": list(dict.fromkeys(kinds)),
         "helper": final.output_text,
+    }
+
+
+def items():
+    """Responses with tools of several types, with log probabilities, and from a store."""
+    function = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    offered = [
+        {"type": "web_search"},
+        {"type": "local_shell"},
+        {"type": "custom", "name": "patch", "description": "of files"},
+        {"type": "namespace", "name": "eyes", "description": "to see", "tools": [function]},
+    ]
+    asked = {"model": "sim", "input": "Hello", "tools": offered, "temperature": 0, "parallel_tool_calls": False}
+    named = {"type": "custom", "name": "patch"}
+    whole = client.responses.create(**asked, tool_choice=named).output[0]
+    with client.responses.stream(**asked, tool_choice=named) as stream:
+        events = list(stream)
+        final = stream.get_final_response().output[0]
+    pieces = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    space = client.responses.create(**asked, tool_choice={"type": "function", "name": "look"}).output[0]
+    history = [
+        {"role": "user", "content": "Hello"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"type": "item_reference", "id": "msg_1"},
+        {"type": "custom_tool_call", "call_id": whole.call_id, "name": "patch", "input": whole.input},
+        {"type": "custom_tool_call_output", "call_id": whole.call_id, "output": "done"},
+    ]
+    told = client.responses.create(model="sim", input=history, tools=offered, max_output_tokens=20)
+    likely = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 3}
+    likely = client.responses.create(model="sim", input="Hello", **likely)
+    first = client.responses.create(model="sim", input="Hello", max_output_tokens=3)
+    second = client.responses.create(
+        model="sim", input="And then?", previous_response_id=first.id, max_output_tokens=3
+    )
+    stored = client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    cut = client.responses.create(**{**asked, "max_output_tokens": 2}, tool_choice="required")
+    return {
+        "custom": [whole.type, whole.input, final.input, "".join(pieces)],
+        "numbers": [event.sequence_number for event in events if hasattr(event, "sequence_number")],
+        "namespace": [space.type, space.namespace, space.name],
+        "after": told.output_text,
+        "top_logprobs": [len(token.top_logprobs) for token in likely.output[0].content[0].logprobs],
+        "grown": second.usage.input_tokens > first.usage.input_tokens,
+        "stored": stored,
+        "deleted": caught(lambda: client.responses.retrieve(first.id))["class"],
+        "cut": [cut.status, cut.output_text],
     }
 
 
@@ -193,5 +240,5 @@ def answers():
     }
 
 
-CHECKS = {"answers": answers, "errors": errors, "retries": retries, "tools": tools, "embeddings": embeddings}
+CHECKS = {"answers": answers, "errors": errors, "retries": retries, "tools": tools, "items": items, "embeddings": embeddings}
 print(json.dumps(CHECKS[check]()))

@@ -60,6 +60,8 @@ pub struct ChatAnswer {
     pub reasoning: Option<String>,
     /// The text of the answer.
     pub content: Option<String>,
+    /// Log probabilities of its tokens, if they were asked for.
+    pub logprobs: Option<Value>,
     /// Calls of tools.
     pub tool_calls: Vec<ToolCall>,
     /// `stop`, `length`, `tool_calls`, ...
@@ -80,6 +82,7 @@ impl ChatAnswer {
         Self {
             reasoning: reasoning(message),
             content: string(message, "content"),
+            logprobs: logprobs(choice),
             tool_calls: calls.iter().map(tool_call).collect(),
             finish_reason: string(choice, "finish_reason"),
             stop_reason: given(choice, "stop_reason").cloned(),
@@ -95,6 +98,8 @@ pub struct ChatDelta {
     pub reasoning: Option<String>,
     /// More of the text.
     pub content: Option<String>,
+    /// Log probabilities of its tokens, if they were asked for.
+    pub logprobs: Option<Value>,
     /// More of the calls of tools.
     pub tool_calls: Vec<ToolCallDelta>,
     /// Why the answer ends, in its last chunk.
@@ -115,6 +120,7 @@ impl ChatDelta {
         Self {
             reasoning: reasoning(delta),
             content: string(delta, "content"),
+            logprobs: logprobs(choice),
             tool_calls: calls.iter().map(tool_call_delta).collect(),
             finish_reason: string(choice, "finish_reason"),
             stop_reason: given(choice, "stop_reason").cloned(),
@@ -126,6 +132,11 @@ impl ChatDelta {
 /// The reasoning of a message: vLLM renamed the field from `reasoning_content`.
 fn reasoning(message: &Value) -> Option<String> {
     string(message, "reasoning").or_else(|| string(message, "reasoning_content"))
+}
+
+/// The log probabilities of a choice, a list with an entry for each token.
+fn logprobs(choice: &Value) -> Option<Value> {
+    choice["logprobs"]["content"].as_array().map(|entries| Value::Array(entries.clone()))
 }
 
 fn string(value: &Value, field: &str) -> Option<String> {

@@ -47,7 +47,10 @@ pub(super) fn error_events(event: &[u8], code: u16, message: &str) -> String {
     let error = match value["type"].as_str() {
         None => return format!("data: {}\n\ndata: [DONE]\n\n", error_json(code, message, None)),
         Some(kind) if kind.starts_with("response.") => {
-            json!({"type": "error", "code": error_type(code), "message": message, "param": null})
+            let number = value["sequence_number"].as_u64().unwrap_or(0);
+            json!({
+                "type": "error", "code": error_type(code), "message": message, "param": null, "sequence_number": number,
+            })
         }
         Some(_) => anthropic::error(code, message),
     };
@@ -103,7 +106,9 @@ mod tests {
         let message = error_events(b"event: x\ndata: {\"type\": \"content_block_delta\"}\n\n", 529, "no");
         let error = r#"{"error":{"message":"no","type":"overloaded_error"},"type":"error"}"#;
         assert_eq!(message, format!("event: error\ndata: {error}\n\n"));
-        let response = error_events(b"data: {\"type\": \"response.output_text.delta\"}\n\n", 429, "no");
+        let event = b"data: {\"type\": \"response.output_text.delta\", \"sequence_number\": 7}\n\n";
+        let response = error_events(event, 429, "no");
+        assert!(response.contains(r#""sequence_number":7"#), "{response}");
         assert!(response.contains(r#""code":"RateLimitError""#) && !response.contains("[DONE]"), "{response}");
     }
 }

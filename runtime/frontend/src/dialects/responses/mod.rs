@@ -2,13 +2,15 @@
 
 mod request;
 mod stream;
+mod tools;
 
 pub use request::{chat_request, input_messages};
 pub use stream::ResponseStream;
 
 use serde_json::{Map, Value, json};
 
-use super::{ChatAnswer, Usage, copy, given};
+use self::tools::ToolNames;
+use super::{ChatAnswer, ToolCall, Usage, copy, given};
 
 /// Fields of a response from its request and from the server.
 #[derive(Clone, Debug)]
@@ -21,6 +23,9 @@ pub struct ResponseHead {
     pub model: String,
     /// The fields that the response repeats.
     repeated: Map<String, Value>,
+    tools: ToolNames,
+    /// Whether the answer has to be a call: a text that is cut is then the beginning of one.
+    must_call: bool,
 }
 
 impl ResponseHead {
@@ -38,6 +43,7 @@ impl ResponseHead {
             ("service_tier", json!("auto")),
             ("temperature", json!(1.0)),
             ("text", Value::Null),
+            ("top_logprobs", Value::Null),
             ("tool_choice", json!("auto")),
             ("tools", json!([])),
             ("top_p", json!(1.0)),
@@ -46,13 +52,38 @@ impl ResponseHead {
         ] {
             repeated.insert(name.to_owned(), given(request, name).cloned().unwrap_or(default));
         }
-        Self { id: id.into(), created_at, model: model.into(), repeated }
+        let choice = &request["tool_choice"];
+        let must_call = choice == "required" || matches!(choice["type"].as_str(), Some("function" | "custom"));
+        Self { id: id.into(), created_at, model: model.into(), repeated, tools: ToolNames::of(request), must_call }
     }
 
     /// The id of an output item, `prefix` and the place among the response's items.
     fn item_id(&self, prefix: &str, index: usize) -> String {
         let own = self.id.strip_prefix("resp_").unwrap_or(&self.id);
         format!("{prefix}_{own}_{index}")
+    }
+
+    /// The item of a call, at this place in the output.
+    fn call_item(&self, index: usize, call: &ToolCall, status: &str) -> Value {
+        let ToolCall { id: call_id, name, arguments } = call;
+        let id = self.item_id(self.call_prefix(name), index);
+        if self.tools.is_custom(name) {
+            let input = tools::custom_input(arguments);
+            return json!({ "id": id, "type": "custom_tool_call", "call_id": call_id, "name": name, "input": input });
+        }
+        let (namespace, name) = self.tools.resolve(name);
+        let mut item = json!({
+            "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments,
+            "status": status,
+        });
+        if let (Some(namespace), Value::Object(item)) = (namespace, &mut item) {
+            item.insert("namespace".to_owned(), json!(namespace));
+        }
+        item
+    }
+
+    fn call_prefix(&self, name: &str) -> &'static str {
+        if self.tools.is_custom(name) { "ctc" } else { "fc" }
     }
 
     fn object(&self, status: &str, output: &[Value], usage: Option<Usage>, is_cut: bool) -> Value {
@@ -87,20 +118,23 @@ pub fn response(head: &ResponseHead, answer: &ChatAnswer) -> Value {
     if let Some(reasoning) = &answer.reasoning {
         output.push(reasoning_item(&head.item_id("rs", output.len()), reasoning));
     }
-    if answer.content.is_some() || answer.tool_calls.is_empty() {
-        let status = if is_cut { "incomplete" } else { "completed" };
-        let text = answer.content.as_deref().unwrap_or_default();
-        output.push(message_item(&head.item_id("msg", output.len()), status, &[text_part(text)]));
+    // Only the last item can be cut.
+    let last_status = if is_cut { "incomplete" } else { "completed" };
+    let content = answer.content.as_deref().filter(|_| !(head.must_call && is_cut));
+    if content.is_some() || (answer.tool_calls.is_empty() && !head.must_call) {
+        let status = if answer.tool_calls.is_empty() { last_status } else { "completed" };
+        let part = text_part(content.unwrap_or_default(), answer.logprobs.as_ref());
+        output.push(message_item(&head.item_id("msg", output.len()), status, &[part]));
     }
-    for call in &answer.tool_calls {
-        let id = head.item_id("fc", output.len());
-        output.push(call_item(&id, &call.id, &call.name, &call.arguments, "completed"));
+    for (place, call) in answer.tool_calls.iter().enumerate() {
+        let status = if place + 1 == answer.tool_calls.len() { last_status } else { "completed" };
+        output.push(head.call_item(output.len(), call, status));
     }
-    head.object(if is_cut { "incomplete" } else { "completed" }, &output, Some(answer.usage), is_cut)
+    head.object(last_status, &output, Some(answer.usage), is_cut)
 }
 
-fn text_part(text: &str) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": null })
+fn text_part(text: &str, logprobs: Option<&Value>) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
 }
 
 fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
@@ -110,12 +144,6 @@ fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
 fn reasoning_item(id: &str, text: &str) -> Value {
     let content = json!([{ "type": "reasoning_text", "text": text }]);
     json!({ "id": id, "type": "reasoning", "summary": [], "content": content, "status": null })
-}
-
-fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Value {
-    json!({
-        "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
-    })
 }
 
 fn usage_object(usage: Usage) -> Value {

@@ -2,7 +2,35 @@
 
 use serde_json::{Map, Value, json};
 
+use super::tools::{chat_tools, custom_arguments, flat_name, tool_choice};
 use crate::dialects::{InvalidRequest, copy, given, list, text};
+
+/// Items of an input that a model is never shown: what tools of OpenAI's service did.
+const DROPPED: &[&str] = &[
+    "additional_tools",
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "code_interpreter_call",
+    "compaction",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "item_reference",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    // Reasoning of earlier turns is not part of the prompt.
+    "reasoning",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+];
 
 /// The chat-completion request that has the same meaning. `earlier` are the messages of
 /// the response that `previous_response_id` names, its answer included.
@@ -32,18 +60,25 @@ pub fn chat_request(request: &Value, earlier: &[Value]) -> Result<Value, Invalid
     messages.extend(earlier.iter().cloned());
     messages.extend(input_messages(request)?);
     chat.insert("messages".to_owned(), Value::Array(messages));
-    if let Some(tools) = given(request, "tools") {
-        let tools: Result<Vec<Value>, _> = list(tools, "tools")?.iter().enumerate().map(tool).collect();
-        let tools = tools?;
-        if !tools.is_empty() {
-            chat.insert("tools".to_owned(), Value::Array(tools));
-            chat.insert("tool_choice".to_owned(), tool_choice(given(request, "tool_choice"))?);
-        }
+    let tools = chat_tools(request)?;
+    if let Some(choice) = tool_choice(request, &tools)? {
+        chat.insert("tools".to_owned(), Value::Array(tools));
+        chat.insert("tool_choice".to_owned(), choice);
+    }
+    if includes_logprobs(request) {
+        chat.insert("logprobs".to_owned(), json!(true));
+        copy(request, &["top_logprobs"], &mut chat);
     }
     if request["stream"] == true {
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }
     Ok(Value::Object(chat))
+}
+
+/// Whether the answer is to have the log probabilities of its tokens.
+fn includes_logprobs(request: &Value) -> bool {
+    let include = request["include"].as_array();
+    include.is_some_and(|include| include.iter().any(|part| part == "message.output_text.logprobs"))
 }
 
 /// The chat messages of a request's `input`.
@@ -61,16 +96,25 @@ pub fn input_messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
         let place = format!("input[{index}]");
         match item["type"].as_str().unwrap_or("message") {
             "message" => out.push(message(item, &place)?),
-            "function_call" => call(item, &place, &mut out)?,
-            "function_call_output" => out.push(json!({
+            "function_call" => {
+                let name = text(&item["name"], &format!("{place}.name"))?;
+                let name = item["namespace"].as_str().map_or_else(|| name.to_owned(), |space| flat_name(space, name));
+                call(item, &place, &name, text(&item["arguments"], &format!("{place}.arguments"))?, &mut out)?;
+            }
+            "custom_tool_call" => {
+                let name = text(&item["name"], &format!("{place}.name"))?;
+                let arguments = custom_arguments(item["input"].as_str().unwrap_or_default());
+                call(item, &place, name, &arguments, &mut out)?;
+            }
+            "function_call_output" | "custom_tool_call_output" => out.push(json!({
                 "role": "tool",
                 "tool_call_id": text(&item["call_id"], &format!("{place}.call_id"))?,
                 "content": call_output(&item["output"]),
             })),
-            // Reasoning of earlier turns is not part of the prompt.
-            "reasoning" => {}
+            kind if DROPPED.contains(&kind) => {}
             _ => {
-                let expected = "expected `message`, `function_call`, `function_call_output` or `reasoning`";
+                let expected = "expected `message`, `function_call`, `function_call_output` or another type of item that \
+                                OpenAI has";
                 return Err(InvalidRequest::new(format!("{place}.type"), expected));
             }
         }
@@ -120,14 +164,11 @@ fn content_part((index, part): (usize, &Value), place: &str) -> Result<Value, In
 }
 
 /// A call of an earlier turn. Calls in a row are one message of the assistant.
-fn call(item: &Value, place: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
+fn call(item: &Value, place: &str, name: &str, arguments: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
     let call = json!({
         "id": text(&item["call_id"], &format!("{place}.call_id"))?,
         "type": "function",
-        "function": {
-            "name": text(&item["name"], &format!("{place}.name"))?,
-            "arguments": text(&item["arguments"], &format!("{place}.arguments"))?,
-        },
+        "function": { "name": name, "arguments": arguments },
     });
     if let Some(Value::Array(calls)) = out.last_mut().and_then(|message| message.get_mut("tool_calls")) {
         calls.push(call);
@@ -154,26 +195,6 @@ fn response_format(format: &Value) -> Option<Value> {
             Some(json!({ "type": "json_schema", "json_schema": schema }))
         }
         _ => None,
-    }
-}
-
-fn tool((index, tool): (usize, &Value)) -> Result<Value, InvalidRequest> {
-    if tool["type"] != "function" {
-        return Err(InvalidRequest::new(format!("tools[{index}].type"), "expected `function`"));
-    }
-    let mut function = Map::new();
-    copy(tool, &["name", "description", "parameters", "strict"], &mut function);
-    Ok(json!({ "type": "function", "function": function }))
-}
-
-fn tool_choice(choice: Option<&Value>) -> Result<Value, InvalidRequest> {
-    match choice {
-        None => Ok(json!("auto")),
-        Some(Value::String(_)) => Ok(choice.cloned().unwrap_or_default()),
-        Some(choice) => {
-            let name = text(&choice["name"], "tool_choice.name")?;
-            Ok(json!({ "type": "function", "function": { "name": name } }))
-        }
     }
 }
 
@@ -231,12 +252,32 @@ mod tests {
     }
 
     #[test]
+    fn items_of_other_tools_are_calls_or_dropped() {
+        let request = json!({ "input": [
+            { "type": "web_search_call", "id": "ws_1", "status": "completed", "action": {} },
+            { "type": "item_reference", "id": "msg_1" },
+            { "type": "local_shell_call", "id": "ls_1", "call_id": "1", "action": {}, "status": "completed" },
+            { "type": "custom_tool_call", "call_id": "2", "name": "patch", "input": "a \"b\"" },
+            { "type": "custom_tool_call_output", "call_id": "2", "output": "done" },
+            { "type": "function_call", "call_id": "3", "name": "f", "namespace": "n", "arguments": "{}" },
+        ], "include": ["message.output_text.logprobs"], "top_logprobs": 2 });
+        let chat = chat_request(&request, &[]).expect("translatable");
+        let messages = chat["messages"].as_array().expect("a list");
+        let roles: Vec<_> = messages.iter().map(|one| &one["role"]).collect();
+        assert_eq!(roles, ["assistant", "tool", "assistant"]);
+        let function = &messages[0]["tool_calls"][0]["function"];
+        assert_eq!((&function["name"], &function["arguments"]), (&json!("patch"), &json!(r#"{"input":"a \"b\""}"#)));
+        assert_eq!(messages[2]["tool_calls"][0]["function"]["name"], "n__f");
+        assert_eq!((&chat["logprobs"], &chat["top_logprobs"]), (&json!(true), &json!(2)));
+    }
+
+    #[test]
     fn what_cannot_be_translated_is_named() {
         let message_of = |request: Value| chat_request(&request, &[]).expect_err("invalid").message;
         assert_eq!(message_of(json!({})), "invalid input: expected a string or a list of items");
         let file = json!({ "input": [{ "role": "user", "content": [{ "type": "input_file" }] }] });
         assert!(message_of(file).starts_with("invalid input[0].content[0].type: expected `input_text`"));
-        let tool = json!({ "input": "x", "tools": [{ "type": "web_search" }] });
-        assert_eq!(message_of(tool), "invalid tools[0].type: expected `function`");
+        let item = json!({ "input": [{ "type": "function_cal" }] });
+        assert!(message_of(item).starts_with("invalid input[0].type: expected `message`"));
     }
 }

@@ -2,15 +2,26 @@
 
 use serde_json::{Value, json};
 
-use super::{ResponseHead, call_item, message_item, reasoning_item, text_part};
-use crate::dialects::{ChatDelta, Event, ToolCallDelta, Usage};
+use super::tools::{custom_input, custom_input_so_far};
+use super::{ResponseHead, message_item, reasoning_item, text_part};
+use crate::dialects::{ChatDelta, Event, ToolCall, ToolCallDelta, Usage};
 
 /// The output item that is open.
 #[derive(Debug)]
 enum Item {
-    Reasoning { text: String },
-    Message { text: String },
-    Call { index: usize, call_id: String, name: String, arguments: String },
+    Reasoning {
+        text: String,
+    },
+    Message {
+        text: String,
+        logprobs: Vec<Value>,
+    },
+    /// A call, and what the client knows of the input of a custom tool.
+    Call {
+        index: usize,
+        call: ToolCall,
+        input: String,
+    },
 }
 
 /// One streamed response: each chunk in, its events out.
@@ -20,6 +31,8 @@ pub struct ResponseStream {
     sequence_number: u64,
     has_started: bool,
     item: Option<Item>,
+    /// Text and log probabilities that wait for the end: they may be the beginning of a call.
+    held: Option<(String, Vec<Value>)>,
     /// Complete items.
     output: Vec<Value>,
     is_cut: bool,
@@ -35,6 +48,7 @@ impl ResponseStream {
             sequence_number: 0,
             has_started: false,
             item: None,
+            held: None,
             output: Vec::new(),
             is_cut: false,
             usage: Usage::default(),
@@ -57,13 +71,10 @@ impl ResponseStream {
             }
         }
         if let Some(delta) = &chunk.content {
-            if !matches!(self.item, Some(Item::Message { .. })) {
-                self.open(Item::Message { text: String::new() }, out);
-            }
-            let data = json!({ "content_index": 0, "delta": delta, "logprobs": [] });
-            self.say("response.output_text.delta", data, out);
-            if let Some(Item::Message { text }) = &mut self.item {
-                text.push_str(delta);
+            let entries = chunk.logprobs.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            match self.head.must_call {
+                true => self.hold_text(delta, entries),
+                false => self.push_text(delta, entries, out),
             }
         }
         for call in &chunk.tool_calls {
@@ -77,10 +88,13 @@ impl ResponseStream {
     /// Appends the events of the end. Returns the whole response.
     pub fn finish(&mut self, out: &mut Vec<Event>) -> Value {
         self.start(out);
-        if self.item.is_none() && self.output.is_empty() {
-            self.open(Item::Message { text: String::new() }, out);
+        if let Some((text, entries)) = self.held.take().filter(|_| !self.is_cut) {
+            self.push_text(&text, &entries, out);
         }
-        self.close(out);
+        if self.item.is_none() && self.output.is_empty() && !self.head.must_call {
+            self.open(Item::Message { text: String::new(), logprobs: Vec::new() }, out);
+        }
+        self.close(if self.is_cut { "incomplete" } else { "completed" }, out);
         let (status, name) = match self.is_cut {
             true => ("incomplete", "response.incomplete"),
             false => ("completed", "response.completed"),
@@ -99,39 +113,81 @@ impl ResponseStream {
         self.event("response.in_progress", json!({ "response": response }), out);
     }
 
-    fn push_call(&mut self, call: &ToolCallDelta, out: &mut Vec<Event>) {
-        if !matches!(&self.item, Some(Item::Call { index, .. }) if *index == call.index) {
-            let item = Item::Call {
-                index: call.index,
-                call_id: call.id.clone().unwrap_or_default(),
-                name: call.name.clone().unwrap_or_default(),
+    fn hold_text(&mut self, delta: &str, entries: &[Value]) {
+        let (text, logprobs) = self.held.get_or_insert_default();
+        text.push_str(delta);
+        logprobs.extend_from_slice(entries);
+    }
+
+    fn push_text(&mut self, delta: &str, entries: &[Value], out: &mut Vec<Event>) {
+        if !matches!(self.item, Some(Item::Message { .. })) {
+            self.open(Item::Message { text: String::new(), logprobs: Vec::new() }, out);
+        }
+        let shown: Vec<Value> = entries.iter().map(streamed_logprobs).collect();
+        let data = json!({ "content_index": 0, "delta": delta, "logprobs": shown });
+        self.say("response.output_text.delta", data, out);
+        if let Some(Item::Message { text, logprobs }) = &mut self.item {
+            text.push_str(delta);
+            logprobs.extend_from_slice(entries);
+        }
+    }
+
+    fn push_call(&mut self, delta: &ToolCallDelta, out: &mut Vec<Event>) {
+        if !matches!(&self.item, Some(Item::Call { index, .. }) if *index == delta.index) {
+            let call = ToolCall {
+                id: delta.id.clone().unwrap_or_default(),
+                name: delta.name.clone().unwrap_or_default(),
                 arguments: String::new(),
             };
-            self.open(item, out);
+            self.open(Item::Call { index: delta.index, call, input: String::new() }, out);
         }
-        if call.arguments.is_empty() {
+        if delta.arguments.is_empty() {
             return;
         }
-        self.say("response.function_call_arguments.delta", json!({ "delta": call.arguments }), out);
-        if let Some(Item::Call { arguments, .. }) = &mut self.item {
-            arguments.push_str(&call.arguments);
+        let is_custom = match &mut self.item {
+            Some(Item::Call { call, .. }) => {
+                call.arguments.push_str(&delta.arguments);
+                self.head.tools.is_custom(&call.name)
+            }
+            _ => false,
+        };
+        match is_custom {
+            true => self.push_input(custom_input_so_far, out),
+            false => {
+                self.say("response.function_call_arguments.delta", json!({ "delta": delta.arguments }), out);
+            }
+        }
+    }
+
+    /// Tells what is new in the input of a custom tool.
+    fn push_input(&mut self, read: fn(&str) -> String, out: &mut Vec<Event>) {
+        let Some(Item::Call { call, input, .. }) = &mut self.item else { return };
+        let all = read(&call.arguments);
+        // What was told cannot be taken back.
+        let more = all.strip_prefix(input.as_str()).unwrap_or(&all).to_owned();
+        *input = all;
+        if !more.is_empty() {
+            self.say("response.custom_tool_call_input.delta", json!({ "delta": more }), out);
         }
     }
 
     /// Begins an item; the one before it ends.
     fn open(&mut self, item: Item, out: &mut Vec<Event>) {
-        self.close(out);
+        self.close("completed", out);
         let id = self.item_id(&item);
         let added = match &item {
             Item::Reasoning { .. } => json!({ "id": id, "type": "reasoning", "summary": [], "status": "in_progress" }),
             Item::Message { .. } => message_item(&id, "in_progress", &[]),
-            Item::Call { call_id, name, .. } => call_item(&id, call_id, name, "", "in_progress"),
+            Item::Call { call, .. } if self.head.tools.is_custom(&call.name) => {
+                json!({ "id": id, "type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": "" })
+            }
+            Item::Call { call, .. } => self.head.call_item(self.output.len(), call, "in_progress"),
         };
         let data = json!({ "output_index": self.output.len(), "item": added });
         self.event("response.output_item.added", data, out);
         let part = match item {
             Item::Reasoning { .. } => Some(json!({ "type": "reasoning_text", "text": "" })),
-            Item::Message { .. } => Some(text_part("")),
+            Item::Message { .. } => Some(text_part("", None)),
             Item::Call { .. } => None,
         };
         self.item = Some(item);
@@ -140,7 +196,9 @@ impl ResponseStream {
         }
     }
 
-    fn close(&mut self, out: &mut Vec<Event>) {
+    /// Ends the open item, with this status.
+    fn close(&mut self, status: &str, out: &mut Vec<Event>) {
+        self.push_rest(out);
         let Some(item) = &self.item else { return };
         let id = self.item_id(item);
         let (done, name, part, item) = match item {
@@ -150,17 +208,27 @@ impl ResponseStream {
                 Some(json!({ "type": "reasoning_text", "text": text })),
                 reasoning_item(&id, text),
             ),
-            Item::Message { text } => (
-                json!({ "content_index": 0, "text": text, "logprobs": [] }),
-                "response.output_text.done",
-                Some(text_part(text)),
-                message_item(&id, if self.is_cut { "incomplete" } else { "completed" }, &[text_part(text)]),
+            Item::Message { text, logprobs } => {
+                let logprobs = (!logprobs.is_empty()).then(|| json!(logprobs));
+                let part = text_part(text, logprobs.as_ref());
+                (
+                    json!({ "content_index": 0, "text": text, "logprobs": [] }),
+                    "response.output_text.done",
+                    Some(part.clone()),
+                    message_item(&id, status, &[part]),
+                )
+            }
+            Item::Call { call, input, .. } if self.head.tools.is_custom(&call.name) => (
+                json!({ "input": input }),
+                "response.custom_tool_call_input.done",
+                None,
+                self.head.call_item(self.output.len(), call, status),
             ),
-            Item::Call { call_id, name, arguments, .. } => (
-                json!({ "name": name, "arguments": arguments }),
+            Item::Call { call, .. } => (
+                json!({ "name": self.head.tools.resolve(&call.name).1, "arguments": call.arguments }),
                 "response.function_call_arguments.done",
                 None,
-                call_item(&id, call_id, name, arguments, "completed"),
+                self.head.call_item(self.output.len(), call, status),
             ),
         };
         self.say(name, done, out);
@@ -173,13 +241,30 @@ impl ResponseStream {
         self.item = None;
     }
 
+    /// Tells the end of the input of a custom tool.
+    fn push_rest(&mut self, out: &mut Vec<Event>) {
+        if matches!(&self.item, Some(Item::Call { call, .. }) if self.head.tools.is_custom(&call.name)) {
+            self.push_input(custom_input, out);
+        }
+    }
+
     fn item_id(&self, item: &Item) -> String {
         let prefix = match item {
             Item::Reasoning { .. } => "rs",
             Item::Message { .. } => "msg",
-            Item::Call { .. } => "fc",
+            Item::Call { call, .. } => self.head.call_prefix(&call.name),
         };
         self.head.item_id(prefix, self.output.len())
+    }
+
+    /// The event of an error, after which nothing follows.
+    #[must_use]
+    pub fn error(&self, code: &str, message: &str, param: Option<&str>) -> Event {
+        let data = json!({
+            "type": "error", "code": code, "message": message, "param": param,
+            "sequence_number": self.sequence_number,
+        });
+        Event { name: "error", data }
     }
 
     /// An event about the open item.
@@ -201,12 +286,25 @@ impl ResponseStream {
     }
 }
 
+/// The log probabilities of a token as events have them, without the bytes.
+fn streamed_logprobs(entry: &Value) -> Value {
+    let plain = |entry: &Value| json!({ "token": entry["token"], "logprob": entry["logprob"] });
+    let top = entry["top_logprobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut shown = plain(entry);
+    shown["top_logprobs"] = top.iter().map(plain).collect();
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn run(chunks: &[Value]) -> (Vec<Event>, Value) {
-        let head = ResponseHead::new("resp_7", 5, "sim", &json!({}));
+        run_with(&json!({}), chunks)
+    }
+
+    fn run_with(request: &Value, chunks: &[Value]) -> (Vec<Event>, Value) {
+        let head = ResponseHead::new("resp_7", 5, "sim", request);
         let mut stream = ResponseStream::new(head);
         let mut out = Vec::new();
         for chunk in chunks {
@@ -278,5 +376,82 @@ mod tests {
         assert_eq!(events.last().map(|event| event.name), Some("response.incomplete"));
         assert_eq!(response["status"], "incomplete");
         assert_eq!(response["output"][0]["status"], "incomplete");
+    }
+    fn call_chunks(name: &str, arguments: &[&str]) -> Vec<Value> {
+        let delta = |call: Value| json!({ "choices": [{ "delta": { "tool_calls": [call] } }] });
+        let first = delta(json!({ "index": 0, "id": "call_1", "function": { "name": name, "arguments": "" } }));
+        let more = arguments.iter().map(|part| delta(json!({ "index": 0, "function": { "arguments": part } })));
+        std::iter::once(first).chain(more).collect()
+    }
+
+    #[test]
+    fn calls_have_the_names_and_inputs_of_their_tools() {
+        let function = json!({ "type": "function", "name": "f" });
+        let request = json!({ "tools": [
+            { "type": "custom", "name": "patch" }, { "type": "namespace", "name": "n", "tools": [function] },
+        ] });
+        let (events, response) = run_with(&request, &call_chunks("patch", &["{\"inp", "ut\": \"a\\", "nb", "\"}"]));
+        let deltas: Vec<_> = events
+            .iter()
+            .filter(|event| event.name == "response.custom_tool_call_input.delta")
+            .filter_map(|event| event.data["delta"].as_str())
+            .collect();
+        assert_eq!(deltas, ["a", "\nb"]);
+        let item = &response["output"][0];
+        assert_eq!((&item["type"], &item["input"]), (&json!("custom_tool_call"), &json!("a\nb")));
+        assert!(item["id"].as_str().is_some_and(|id| id.starts_with("ctc_")));
+        let (events, response) = run_with(&request, &call_chunks("n__f", &["{}"]));
+        let item = &response["output"][0];
+        assert_eq!((&item["name"], &item["namespace"], &item["arguments"]), (&json!("f"), &json!("n"), &json!("{}")));
+        let done = events.iter().find(|event| event.name == "response.function_call_arguments.done");
+        assert_eq!(done.map(|event| &event.data["name"]), Some(&json!("f")));
+    }
+
+    #[test]
+    fn log_probabilities_are_told_with_their_tokens() {
+        let entry = |token: &str| {
+            json!({
+                "token": token, "logprob": -0.5, "bytes": [97],
+                "top_logprobs": [{ "token": token, "logprob": -0.5, "bytes": [97] }],
+            })
+        };
+        let chunk = |token: &str| json!({ "choices": [{ "delta": { "content": token }, "logprobs": { "content": [entry(token)] } }] });
+        let (events, response) = run(&[chunk("a"), chunk("b")]);
+        assert_eq!(response["output"][0]["content"][0]["logprobs"], json!([entry("a"), entry("b")]));
+        let delta = events.iter().find(|event| event.name == "response.output_text.delta").expect("a text");
+        let shown = json!([{ "token": "a", "logprob": -0.5, "top_logprobs": [{ "token": "a", "logprob": -0.5 }] }]);
+        assert_eq!(delta.data["logprobs"], shown);
+    }
+
+    #[test]
+    fn an_error_is_numbered_as_other_events_are() {
+        let mut stream = ResponseStream::new(ResponseHead::new("resp_7", 5, "sim", &json!({})));
+        let mut out = Vec::new();
+        stream.push(&ChatDelta::read(&json!({ "choices": [{ "delta": { "content": "a" } }] })), &mut out);
+        let error = stream.error("InternalServerError", "no", None);
+        assert_eq!(error.data["sequence_number"], out.len());
+    }
+
+    #[test]
+    fn the_beginning_of_a_call_that_is_cut_is_no_text() {
+        let request = json!({ "tool_choice": "required", "tools": [{ "type": "function", "name": "f" }] });
+        let text = json!({ "choices": [{ "delta": { "content": "{\"name\":" } }] });
+        let end = |reason: &str| json!({ "choices": [{ "delta": {}, "finish_reason": reason }] });
+        let (events, response) = run_with(&request, &[text.clone(), end("length")]);
+        assert_eq!((&response["output"], &response["status"]), (&json!([]), &json!("incomplete")));
+        assert!(events.iter().all(|event| event.name != "response.output_text.delta"));
+        let (_, response) = run_with(&request, &[text, end("stop")]);
+        assert_eq!(response["output"][0]["content"][0]["text"], "{\"name\":");
+    }
+
+    #[test]
+    fn only_the_last_item_is_cut() {
+        let mut chunks = call_chunks("f", &["{\"a\":"]);
+        chunks.insert(0, json!({ "choices": [{ "delta": { "content": "a" } }] }));
+        chunks.push(json!({ "choices": [{ "delta": {}, "finish_reason": "length" }] }));
+        let (_, response) = run(&chunks);
+        let statuses: Vec<_> =
+            response["output"].as_array().expect("a list").iter().map(|item| &item["status"]).collect();
+        assert_eq!(statuses, ["completed", "incomplete"]);
     }
 }
