@@ -115,6 +115,16 @@ impl Serve {
         ))
     }
 
+    /// Asks a path with further headers, and with a body unless it is null.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.answered(self.send(method, path, headers, &body))
+    }
+
     /// Posts JSON and returns the connection, with nothing of the answer read.
     ///
     /// # Panics

@@ -8,6 +8,7 @@ use vcr_frontend::{ImageOptions, MediaLimits, MediaRules};
 use super::arguments::ArgumentArgs;
 use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
+use super::responses::ResponsesArgs;
 use super::traces::TraceArgs;
 use crate::play::args::LiveArgs;
 
@@ -20,6 +21,8 @@ pub(crate) struct ServeArgs {
     pub(crate) chats: ChatArgs,
     #[command(flatten)]
     pub(crate) arguments: ArgumentArgs,
+    #[command(flatten)]
+    pub(crate) responses: ResponsesArgs,
     #[command(flatten)]
     pub(crate) media: MediaArgs,
     #[command(flatten)]

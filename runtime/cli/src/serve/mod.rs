@@ -7,6 +7,7 @@ pub(crate) mod config_file;
 mod model;
 mod operations;
 mod rendering;
+mod responses;
 mod texts;
 mod traces;
 
@@ -195,6 +196,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         engine_id: args.live.ranks.engine_id.clone(),
         is_varied,
         least_cached: args.server.global_cache_hit_threshold,
+        stored_responses_bytes: args.responses.stored_bytes(),
         chat: chats,
         images: args.media.images(args.live.tokens.seed),
         encoder,

@@ -50,6 +50,8 @@ pub struct ServerOptions {
     /// The share of a prompt that has to be cached, or else it has no answer, unless its
     /// request says another.
     pub least_cached: Option<f64>,
+    /// Memory for responses that the Responses API stores; 0 stores none.
+    pub stored_responses_bytes: usize,
     /// Settings of chats.
     pub chat: ChatOptions,
     /// Images in answers, if there may be any.
@@ -65,11 +67,11 @@ impl App {
         let ready_at = Instant::now() + options.startup_duration;
         Arc::new(Self {
             images: Images::new(options.images),
+            responses: ResponseStore::new(options.stored_responses_bytes),
             engines,
             model,
             options,
             ids: RequestIds::new(),
-            responses: ResponseStore::default(),
             load: AtomicUsize::new(0),
             ready_at,
         })

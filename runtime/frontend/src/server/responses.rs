@@ -1,57 +1,163 @@
-//! Responses of the Responses API, kept so that requests can refer to them.
+//! Responses of the Responses API, stored so that requests can refer to them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Mutex;
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
+use bytes::Bytes;
+use serde::Serialize;
 
-/// Responses kept at most; the oldest is forgotten first.
-const KEPT_MAX: usize = 1000;
+/// Bytes that an entry of the store takes in addition to its texts.
+const ENTRY_BYTES: usize = 256;
 
-/// A response that is kept.
-#[derive(Clone, Debug)]
-pub(crate) struct StoredResponse {
-    /// The response object.
-    pub(crate) response: Value,
-    /// The chat so far, the answer included, but for instructions.
-    pub(crate) messages: Vec<Value>,
+/// The id of a response: 128 random bits, which nobody can guess.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ResponseId(String);
+
+impl ResponseId {
+    /// A new one. None if the system has no randomness.
+    pub(crate) fn new() -> Option<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).ok()?;
+        Some(Self(format!("resp_{:032x}", u128::from_le_bytes(bytes))))
+    }
+
+    /// The id in a request.
+    pub(crate) fn given(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
-/// The last responses by their ids.
-#[derive(Debug, Default)]
-pub(crate) struct ResponseStore(Mutex<Kept>);
+impl fmt::Display for ResponseId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The API key that a request came with, by its place among the server's. None without keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KeyOwner(pub(crate) Option<u32>);
+
+/// A response that is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredResponse {
+    /// The response object, as JSON.
+    pub(crate) response: Bytes,
+    /// The chat so far without the instructions, as a JSON list. It ends with the answer.
+    pub(crate) messages: Bytes,
+}
+
+impl StoredResponse {
+    fn bytes(&self) -> usize {
+        ENTRY_BYTES + self.response.len() + self.messages.len()
+    }
+}
+
+/// The latest responses by their ids, within a budget of bytes. The oldest is removed first.
+#[derive(Debug)]
+pub(crate) struct ResponseStore {
+    budget_bytes: usize,
+    kept: Mutex<Kept>,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_id: BTreeMap<String, StoredResponse>,
-    /// From the oldest on; ids of deleted ones too.
-    order: VecDeque<String>,
+    by_id: BTreeMap<ResponseId, (KeyOwner, StoredResponse)>,
+    /// From the oldest on.
+    order: VecDeque<ResponseId>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn remove(&mut self, id: &ResponseId) {
+        if let Some((_, stored)) = self.by_id.remove(id) {
+            self.bytes -= stored.bytes();
+        }
+    }
 }
 
 impl ResponseStore {
-    pub(crate) fn insert(&self, id: &str, stored: StoredResponse) {
-        let mut kept = self.kept();
-        kept.order.push_back(id.to_owned());
-        kept.by_id.insert(id.to_owned(), stored);
-        while kept.order.len() > KEPT_MAX {
-            if let Some(oldest) = kept.order.pop_front() {
-                kept.by_id.remove(&oldest);
-            }
+    /// A store of `budget_bytes`, which stores nothing if that is 0.
+    pub(crate) fn new(budget_bytes: usize) -> Self {
+        Self { budget_bytes, kept: Mutex::default() }
+    }
+
+    /// Whether anything is stored.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.budget_bytes > 0
+    }
+
+    /// A value as JSON. None if the store cannot hold it.
+    pub(crate) fn packed(&self, value: &impl Serialize) -> Option<Bytes> {
+        let mut writer = Bounded { bytes: Vec::new(), max_bytes: self.budget_bytes.checked_sub(ENTRY_BYTES)? };
+        serde_json::to_writer(&mut writer, value).ok()?;
+        writer.bytes.shrink_to_fit();
+        Some(writer.bytes.into())
+    }
+
+    /// Stores a response for the requests of its owner, unless it exceeds the budget alone.
+    pub(crate) fn insert(&self, id: ResponseId, owner: KeyOwner, stored: StoredResponse) {
+        let bytes = stored.bytes();
+        if bytes > self.budget_bytes {
+            return;
         }
+        let mut kept = self.kept();
+        kept.remove(&id);
+        while kept.bytes + bytes > self.budget_bytes
+            && let Some(oldest) = kept.order.pop_front()
+        {
+            kept.remove(&oldest);
+        }
+        kept.bytes += bytes;
+        kept.order.push_back(id.clone());
+        kept.by_id.insert(id, (owner, stored));
     }
 
-    pub(crate) fn get(&self, id: &str) -> Option<StoredResponse> {
-        self.kept().by_id.get(id).cloned()
+    /// A response of this owner.
+    pub(crate) fn get(&self, id: &ResponseId, owner: KeyOwner) -> Option<StoredResponse> {
+        let kept = self.kept();
+        kept.by_id.get(id).filter(|(of, _)| *of == owner).map(|(_, stored)| stored.clone())
     }
 
-    /// Forgets a response; false where there is none.
-    pub(crate) fn remove(&self, id: &str) -> bool {
-        self.kept().by_id.remove(id).is_some()
+    /// Removes a response of this owner; false where there is none.
+    pub(crate) fn remove(&self, id: &ResponseId, owner: KeyOwner) -> bool {
+        let mut kept = self.kept();
+        if kept.by_id.get(id).is_none_or(|(of, _)| *of != owner) {
+            return false;
+        }
+        kept.remove(id);
+        kept.order.retain(|other| other != id);
+        true
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         // Nothing that holds the lock can leave a half-made change behind.
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that are written, up to a limit.
+struct Bounded {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.max_bytes - self.bytes.len() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -59,14 +165,57 @@ impl ResponseStore {
 mod tests {
     use super::*;
 
+    const ONE: KeyOwner = KeyOwner(Some(1));
+
+    fn of_bytes(bytes: usize) -> StoredResponse {
+        StoredResponse { response: vec![b'1'; bytes - ENTRY_BYTES].into(), messages: Bytes::new() }
+    }
+
+    fn id(number: usize) -> ResponseId {
+        ResponseId::given(&number.to_string())
+    }
+
     #[test]
-    fn the_oldest_response_is_forgotten_first() {
-        let store = ResponseStore::default();
-        let stored = StoredResponse { response: Value::Null, messages: Vec::new() };
-        for number in 0..KEPT_MAX + 2 {
-            store.insert(&number.to_string(), stored.clone());
+    fn the_oldest_responses_make_room() {
+        let store = ResponseStore::new(10_000);
+        for number in 0..100 {
+            store.insert(id(number), ONE, of_bytes(1000));
         }
-        assert!(store.get("1").is_none() && store.get("2").is_some());
-        assert!(store.remove("2") && !store.remove("2") && store.get("2").is_none());
+        assert!(store.get(&id(89), ONE).is_none() && store.get(&id(90), ONE).is_some());
+        assert!(store.remove(&id(95), ONE) && !store.remove(&id(95), ONE));
+        store.insert(id(100), ONE, of_bytes(1000));
+        assert!(store.get(&id(90), ONE).is_some(), "the removed one has made room");
+        store.insert(id(101), ONE, of_bytes(9_000));
+        assert!(store.get(&id(99), ONE).is_none() && store.get(&id(100), ONE).is_some());
+        store.insert(id(102), ONE, of_bytes(10_001));
+        assert!(store.get(&id(102), ONE).is_none() && store.get(&id(101), ONE).is_some());
+        assert!(store.kept().bytes <= 10_000 && store.kept().order.len() == 2);
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_not_written() {
+        let store = ResponseStore::new(ENTRY_BYTES + 5);
+        assert_eq!(store.packed(&"abc"), Some(Bytes::from_static(b"\"abc\"")));
+        assert_eq!(store.packed(&"abcd"), None);
+        assert_eq!(ResponseStore::new(0).packed(&1), None);
+    }
+
+    #[test]
+    fn responses_belong_to_their_keys() {
+        let (store, two) = (ResponseStore::new(10_000), KeyOwner(Some(2)));
+        store.insert(id(1), ONE, of_bytes(1000));
+        assert!(store.get(&id(1), two).is_none() && !store.remove(&id(1), two));
+        assert!(store.get(&id(1), KeyOwner(None)).is_none());
+        assert!(store.get(&id(1), ONE).is_some());
+    }
+
+    #[test]
+    fn ids_are_random() {
+        let ids = [ResponseId::new(), ResponseId::new()].map(|id| id.expect("there is randomness"));
+        assert!(ids[0] != ids[1]);
+        for id in ids {
+            let digits = id.as_str().strip_prefix("resp_").expect("a prefix");
+            assert!(digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
+        }
     }
 }

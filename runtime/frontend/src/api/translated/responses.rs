@@ -1,11 +1,12 @@
-//! `POST /v1/responses`: OpenAI's Responses API, and the responses that it keeps.
+//! `POST /v1/responses`: OpenAI's Responses API, and the responses that it stores.
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Translated, Translation};
@@ -16,28 +17,53 @@ use crate::api::translated;
 use crate::dialects::responses::{self, ResponseHead, ResponseStream, input_messages};
 use crate::dialects::{ChatAnswer, ChatDelta, Event};
 use crate::server::error::ApiError;
-use crate::server::responses::StoredResponse;
+use crate::server::responses::{KeyOwner, ResponseId, StoredResponse};
 use crate::server::{App, unix_s};
 
-/// Where a response is kept when it is complete.
+/// The owner of a request, in an extension where there are API keys.
+type Owner = Option<Extension<KeyOwner>>;
+
+fn owner_of(owner: Owner) -> KeyOwner {
+    owner.map_or_else(KeyOwner::default, |Extension(owner)| owner)
+}
+
+/// Where a response is stored when it is complete.
 struct ResponseSlot {
     app: Arc<App>,
-    id: String,
-    /// The chat that it answers.
-    messages: Vec<Value>,
+    id: ResponseId,
+    owner: KeyOwner,
+    /// The chat that it answers, as a JSON list.
+    messages: Bytes,
 }
 
 impl ResponseSlot {
-    /// Keeps a response; its answer is a part of the chat that goes on from it.
+    /// The slot of a response that is to be stored and can be.
+    fn new(app: &Arc<App>, id: ResponseId, owner: KeyOwner, messages: &[Value]) -> Option<Self> {
+        let messages = app.responses.packed(&messages)?;
+        Some(Self { app: Arc::clone(app), id, owner, messages })
+    }
+
+    /// Stores a response; its answer is a part of the chat that goes on from it.
     fn store(self, response: &Value) {
-        let mut messages = self.messages;
+        let store = &self.app.responses;
         // Items of an answer are items of an input.
-        messages.extend(input_messages(&json!({ "input": response["output"] })).unwrap_or_default());
-        self.app.responses.insert(&self.id, StoredResponse { response: response.clone(), messages });
+        let answer = input_messages(&json!({ "input": response["output"] })).unwrap_or_default();
+        if let (Some(response), Some(answer)) = (store.packed(response), store.packed(&answer)) {
+            let messages = joined(&self.messages, &answer).into();
+            store.insert(self.id, self.owner, StoredResponse { response, messages });
+        }
     }
 }
 
-/// A streamed response, which is kept in the end if it has a slot.
+/// Two JSON lists as one.
+fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
+    if first == b"[]" || second == b"[]" {
+        return [first, second].into_iter().find(|list| *list != b"[]").unwrap_or(first).to_vec();
+    }
+    [&first[..first.len() - 1], b",", &second[1..]].concat()
+}
+
+/// A streamed response, which is stored in the end if it has a slot.
 struct StoredStream {
     stream: ResponseStream,
     slot: Option<ResponseSlot>,
@@ -56,46 +82,61 @@ impl Translation for StoredStream {
     }
 
     fn error(&self, error: &ApiError) -> Event {
-        let data = json!({ "type": "error", "code": error.kind, "message": error.message, "param": error.param });
-        Event { name: "error", data }
+        self.stream.error(error.kind, &error.message, error.param)
     }
 }
 
 /// The chat before a request: that of the response which it continues.
-fn earlier(app: &App, request: &Value) -> Result<Vec<Value>, ApiError> {
+fn earlier(app: &App, owner: KeyOwner, request: &Value) -> Result<Vec<Value>, ApiError> {
     let Some(id) = request["previous_response_id"].as_str() else { return Ok(Vec::new()) };
     if !id.starts_with("resp_") {
         let message = format!("Invalid 'previous_response_id': '{id}'. Expected an ID that begins with 'resp'.");
         return Err(ApiError::invalid_param("previous_response_id", message));
     }
-    Ok(found(app, id)?.messages)
+    let stored = found(app, owner, &ResponseId::given(id))?;
+    serde_json::from_slice(&stored.messages)
+        .map_err(|error| ApiError::internal(format!("cannot read the stored response: {error}")))
 }
 
-fn found(app: &App, id: &str) -> Result<StoredResponse, ApiError> {
-    app.responses.get(id).ok_or_else(|| ApiError::not_found(format!("Response with id '{id}' not found.")))
+/// A stored response. One of another API key does not exist for this one.
+fn found(app: &App, owner: KeyOwner, id: &ResponseId) -> Result<StoredResponse, ApiError> {
+    app.responses.get(id, owner).ok_or_else(|| {
+        let hint = match app.responses.is_enabled() {
+            true => "",
+            false => " This server stores no responses: start it with `--store-responses`.",
+        };
+        ApiError::not_found(format!("Response with id '{id}' not found.{hint}"))
+    })
 }
 
 /// Answers requests for a response.
 pub(in crate::api) async fn responses(
     State(app): State<Arc<App>>,
+    owner: Owner,
     headers: HeaderMap,
     body: Body<Value>,
 ) -> Result<Response, ApiError> {
     let FastJson(mut request) = body?;
-    let mut messages = earlier(&app, &request)?;
+    let owner = owner_of(owner);
+    let mut messages = earlier(&app, owner, &request)?;
     if request["background"] == true {
         return Err(ApiError::invalid_param("background", "background is not supported."));
     }
     let translated = responses::chat_request(&request, &messages);
-    messages.extend(input_messages(&request).unwrap_or_default());
+    let id = ResponseId::new().ok_or_else(|| ApiError::internal("the system has no randomness for an id"))?;
+    let slot = if request["store"] == false {
+        None
+    } else {
+        messages.extend(input_messages(&request).unwrap_or_default());
+        ResponseSlot::new(&app, id.clone(), owner, &messages)
+    };
+    drop(messages);
     // The chat has its text by now.
     if let Some(fields) = request.as_object_mut() {
         fields.remove("input");
     }
     let chat = Chat::start(&app, &headers, translated::chat(translated)?)?;
-    let id = format!("resp_{}", chat.own_id());
-    let head = ResponseHead::new(id.clone(), unix_s() as u64, chat.model(), &request);
-    let slot = (request["store"] != false).then(|| ResponseSlot { app: Arc::clone(&app), id, messages });
+    let head = ResponseHead::new(id.as_str(), unix_s() as u64, chat.model(), &request);
     if request["stream"] == true {
         let translation = StoredStream { stream: ResponseStream::new(head), slot };
         return Ok(sse::response(Translated { chat: chat.stream(), translation }));
@@ -109,29 +150,49 @@ pub(in crate::api) async fn responses(
     Ok(Json(response).into_response())
 }
 
-/// A response that is kept.
+/// A response that is stored.
 pub(in crate::api) async fn response(
     State(app): State<Arc<App>>,
+    owner: Owner,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    Ok(Json(found(&app, &id)?.response))
+) -> Result<Response, ApiError> {
+    let stored = found(&app, owner_of(owner), &ResponseId::given(&id))?;
+    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(([kind], stored.response).into_response())
 }
 
-/// Forgets a response.
+/// Removes a response.
 pub(in crate::api) async fn delete(
     State(app): State<Arc<App>>,
+    owner: Owner,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    found(&app, &id)?;
-    app.responses.remove(&id);
+    let (owner, stored) = (owner_of(owner), ResponseId::given(&id));
+    found(&app, owner, &stored)?;
+    app.responses.remove(&stored, owner);
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 /// Refuses to cancel a response: only those made in the background can be.
 pub(in crate::api) async fn cancel(
     State(app): State<Arc<App>>,
+    owner: Owner,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    found(&app, &id)?;
+    found(&app, owner_of(owner), &ResponseId::given(&id))?;
     Err(ApiError::invalid_param("response_id", "Cannot cancel a synchronous response."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_joined_as_their_text() {
+        for (first, second, both) in
+            [("[]", "[]", "[]"), ("[1]", "[]", "[1]"), ("[]", "[2]", "[2]"), ("[1]", "[2,3]", "[1,2,3]")]
+        {
+            assert_eq!(joined(first.as_bytes(), second.as_bytes()), both.as_bytes());
+        }
+    }
 }
