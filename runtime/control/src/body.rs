@@ -5,9 +5,10 @@ use std::pin::pin;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use vcr_live::WEB_PAGE_HEADERS;
 
 use crate::answer::Refusal;
 
@@ -89,10 +90,7 @@ impl<S: Sync, T: ChangeBody> FromRequest<S> for Change<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        // Browsers name the page that asks. None is meant to, and one from
-        // elsewhere could otherwise reach an address that is not the network's.
-        const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-        if request.headers().contains_key(header::ORIGIN) || request.headers().contains_key(SITE) {
+        if WEB_PAGE_HEADERS.iter().any(|name| request.headers().contains_key(*name)) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "web pages may not change engines"));
         }
         let hint = || format!("send {}", T::EXAMPLE);

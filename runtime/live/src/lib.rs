@@ -43,6 +43,7 @@ mod stepping;
 mod token_list;
 mod tokens;
 
+pub use admin::WEB_PAGE_HEADERS;
 pub use config::{
     Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, Placement, PlacementObserver,
     PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,

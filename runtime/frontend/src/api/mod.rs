@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use axum::routing::{get, post};
 
+use self::operations::changes;
 pub use self::tokens::render::{RenderedApi, render_body};
 use crate::server::App;
 use crate::server::routes::Routes;
@@ -38,7 +39,7 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/v1/responses/{id}", get(translated::responses::response).delete(translated::responses::delete))
         .route("/v1/responses/{id}/cancel", post(translated::responses::cancel))
         .route("/inference/v1/generate", post(tokens::generate::generate))
-        .route("/inference/v1/abort_requests", post(operations::development::abort_requests))
+        .route("/inference/v1/abort_requests", changes(operations::development::abort_requests))
         .route("/v1/embeddings", post(pooling::embeddings::embeddings))
         .route("/v2/embed", post(pooling::cohere::embed))
         .route("/pooling", post(pooling::embeddings::pooling))
@@ -49,8 +50,8 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/v1/rerank", post(pooling::score::rerank))
         .route("/v2/rerank", post(pooling::score::rerank))
         .route("/v1/models", get(operations::models::models))
-        .route("/v1/load_lora_adapter", post(operations::lora::load))
-        .route("/v1/unload_lora_adapter", post(operations::lora::unload))
+        .route("/v1/load_lora_adapter", changes(operations::lora::load))
+        .route("/v1/unload_lora_adapter", changes(operations::lora::unload))
         .route("/tokenize", post(tokens::tokenize::tokenize))
         .route("/detokenize", post(tokens::tokenize::detokenize))
         .route("/health", get(operations::status::health))
@@ -60,12 +61,12 @@ pub(crate) fn routes(app: Arc<App>) -> Routes {
         .route("/ping", get(operations::status::health).post(operations::status::health))
         .route("/version", get(operations::status::version))
         .route("/load", get(operations::status::load))
-        .route("/sleep", post(operations::admin::sleep))
-        .route("/wake_up", post(operations::admin::wake_up))
+        .route("/sleep", changes(operations::admin::sleep))
+        .route("/wake_up", changes(operations::admin::wake_up))
         .route("/is_sleeping", get(operations::admin::is_sleeping))
-        .route("/reset_prefix_cache", post(operations::admin::reset_prefix_cache))
-        .route("/pause", post(operations::admin::pause))
-        .route("/resume", post(operations::admin::resume))
+        .route("/reset_prefix_cache", changes(operations::admin::reset_prefix_cache))
+        .route("/pause", changes(operations::admin::pause))
+        .route("/resume", changes(operations::admin::resume))
         .route("/is_paused", get(operations::admin::is_paused))
         .merge(operations::development::routes())
         .with_state(Arc::clone(&app))

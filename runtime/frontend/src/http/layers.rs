@@ -13,15 +13,33 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use subtle::{Choice, ConstantTimeEq as _};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::stream_panics::guarded;
 use crate::metrics::Metrics;
 use crate::server::error::Failure;
 use crate::server::ids::{LongId, RequestIds};
+use crate::server::responses::KeyOwner;
 
-/// Paths that need a key, as in vLLM; health and metrics do not.
-const GUARDED: &[&str] = &["/v1", "/v2", "/inference"];
+/// Paths that may be read without a key: what probes, scrapers and routers ask. vLLM guards only
+/// `/v1`, `/v2` and `/inference`, so that anybody can pause its engines in development mode.
+const OPEN: &[&str] = &[
+    "/health",
+    "/health/ready",
+    "/ready",
+    "/ping",
+    "/version",
+    "/metrics",
+    "/load",
+    "/is_sleeping",
+    "/is_paused",
+    "/get_world_size",
+    "/kv_event_sources",
+    "/query",
+    "/weight_info",
+];
+/// Paths whose handlers ask which key a request came with.
+const OWNED: &str = "/v1/responses";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// How long browsers may keep the answer to a preflight.
@@ -42,32 +60,49 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// Keys, of which empty ones are left out.
+    /// Keys, none of which is empty.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = String>, metrics: &Metrics) -> Self {
-        Self { keys: keys.into_iter().filter(|key| !key.is_empty()).collect(), metrics: metrics.clone() }
+        Self { keys: keys.into_iter().collect(), metrics: metrics.clone() }
     }
 
-    /// Compares with every key, in a time that does not tell how much fits.
-    fn open(&self, given: &[u8]) -> bool {
-        let any = self.keys.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given));
-        any.into()
+    /// The key that is given. It is compared with every key, in a time that does not tell how much fits.
+    fn open(&self, given: &[u8]) -> Option<KeyOwner> {
+        let (mut place, mut any) = (0, Choice::from(0));
+        for (number, key) in (0_u32..).zip(self.keys.iter()) {
+            let is_equal = key.as_bytes().ct_eq(given);
+            place.conditional_assign(&number, is_equal);
+            any |= is_equal;
+        }
+        bool::from(any).then_some(KeyOwner(Some(place)))
     }
 }
 
-/// Refuses requests without a valid key, as vLLM does.
+/// Refuses requests without a valid key.
 pub(super) async fn require_key<F: Future<Output = Response>>(
     keys: &ApiKeys,
-    request: Request,
+    mut request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let path = request.uri().path();
-    let is_guarded = !keys.keys.is_empty() && GUARDED.iter().any(|start| path.starts_with(start));
-    if !is_guarded || request.method() == Method::OPTIONS || given_key(&request).is_some_and(|key| keys.open(key)) {
+    if keys.keys.is_empty() || is_open(&request) {
+        return next(request).await;
+    }
+    if let Some(owner) = given_key(&request).and_then(|key| keys.open(key)) {
+        if request.uri().path().starts_with(OWNED) {
+            request.extensions_mut().insert(owner);
+        }
         return next(request).await;
     }
     keys.metrics.unauthorized();
     (StatusCode::UNAUTHORIZED, axum::Json(json!({"error": "Unauthorized"}))).into_response()
+}
+
+/// Whether a request needs no key. Browsers send none with a preflight, SageMaker's probes may be
+/// `POST /ping`.
+fn is_open(request: &Request) -> bool {
+    let (method, path) = (request.method(), request.uri().path());
+    let reads = method == Method::GET || method == Method::HEAD || path == "/ping";
+    method == Method::OPTIONS || (reads && OPEN.contains(&path))
 }
 
 /// `Authorization: Bearer KEY`; for Anthropic's clients also `X-Api-Key: KEY`.
@@ -195,12 +230,12 @@ pub(super) async fn log_request<F: Future<Output = Response>>(
     };
     let is_failure = response.status().is_server_error();
     if let Some(Failure(message)) = response.extensions_mut().remove() {
-        tracing::warn!(request_id = %id, %method, path = &*path, status = response.status().as_u16(), "{message}");
+        tracing::warn!(request_id = %id.logged(), %method, path = &*path, status = response.status().as_u16(), "{message}");
     }
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
     tracing::debug!(
         target: "access",
-        request_id = %id,
+        request_id = %id.logged(),
         %peer,
         %method,
         path = &*path,
@@ -232,8 +267,26 @@ impl fmt::Display for Name {
     }
 }
 
+impl Name {
+    /// The id as a field of the log: in quotes, unless it is a word, so that a client's id cannot
+    /// look like other fields.
+    fn logged(&self) -> impl fmt::Display + '_ {
+        struct Logged<'a>(&'a Name);
+        impl fmt::Display for Logged<'_> {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let is_word = |id: &str| id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
+                match self.0 {
+                    Name::Given(id) if !is_word(id) => write!(out, "{id:?}"),
+                    name => name.fmt(out),
+                }
+            }
+        }
+        Logged(self)
+    }
+}
+
 fn told_panic(id: &Name, path: &str) {
-    tracing::error!(request_id = %id, path, "a request failed on an internal error");
+    tracing::error!(request_id = %id.logged(), path, "a request failed on an internal error");
 }
 
 fn internal_error(id: &Name) -> Value {

@@ -17,6 +17,10 @@ use crate::config::LiveConfig;
 use crate::counters::Counters;
 use crate::serving::Serving;
 
+/// Headers by which browsers name the page that asks. No web page may change engines: one from
+/// elsewhere could otherwise reach an address that only this machine should reach.
+pub const WEB_PAGE_HEADERS: [&str; 2] = ["origin", "sec-fetch-site"];
+
 /// The administration of one engine.
 pub(crate) struct Admin {
     adapters: Adapters,

@@ -3,9 +3,10 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Serve, frontend_model};
+use vcr_tests::{Folder, Said, Serve, frontend_model, vcr};
 
 const REQUEST: &str = r#"{"prompt": "a", "max_tokens": 6, "ignore_eos": true}"#;
 
@@ -83,6 +84,9 @@ fn requests_are_logged_where_that_is_wanted() {
     let serve = Serve::start_with(&[("RUST_LOG", "access=debug")], &[]);
     assert_eq!(ask(&serve), 200);
     let line = serve.wait_for("request_id=abc");
+    let forged = "X-Request-Id: a\" level=ERROR status=500";
+    assert_eq!(serve.post_with("/v1/completions", forged, &request(false)).status, 200);
+    let _ = serve.wait_for(r#"request_id="a\" level=ERROR status=500""#);
     for part in [" peer=127.0.0.1:", " method=POST", " path=\"/v1/completions\"", " status=200", " elapsed_ms="] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
@@ -101,6 +105,69 @@ fn keys_guard_the_api() {
     let answer =
         ureq::post(url).header("Authorization", "Bearer secret").content_type("application/json").send(REQUEST);
     assert_eq!(answer.expect("it is answered").status(), 200);
+}
+
+/// Whatever changes the engines needs a key, and none of it can be asked by a web page.
+#[test]
+fn nobody_changes_engines_without_a_key_or_from_a_page() {
+    const CHANGES: [&str; 21] = [
+        "/sleep",
+        "/wake_up",
+        "/pause",
+        "/resume",
+        "/reset_prefix_cache",
+        "/reset_mm_cache",
+        "/reset_encoder_cache",
+        "/release_kv_cache_memory",
+        "/abort_requests",
+        "/inference/v1/abort_requests",
+        "/collective_rpc",
+        "/update_weight_version",
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
+        "/start_draft_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/shutdown_weight_transfer_engine",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/weight_checker",
+    ];
+    let guarded = Serve::start(&["--api-key", "secret", "--allowed-origins", "[\"http://a.example\"]"]);
+    let open = Serve::start(&["--allowed-origins", "[\"*\"]"]);
+    let key = ("Authorization", "Bearer secret");
+    for path in CHANGES {
+        assert_eq!(guarded.post(path, &json!({})).status, 401, "{path}");
+        if path == "/weight_checker" {
+            // It is not simulated.
+            continue;
+        }
+        for page in [("Origin", "http://a.example"), ("Sec-Fetch-Site", "cross-site")] {
+            assert_eq!(guarded.ask("POST", path, &[key, page], &json!({})).status, 403, "{path} {page:?}");
+            assert_eq!(open.ask("POST", path, &[page], &json!({})).status, 403, "{path} {page:?}");
+        }
+    }
+    for path in ["/tokenize", "/pooling", "/classify", "/score", "/rerank", "/vllm.grpc.engine.VllmEngine/Generate"] {
+        assert_eq!(guarded.post(path, &json!({})).status, 401, "{path}");
+    }
+    for path in ["/server_info", "/v1/models", "/nothing"] {
+        assert_eq!(guarded.get(path).status, 401, "{path}");
+    }
+    for path in ["/health", "/ready", "/version", "/load", "/metrics", "/is_paused", "/is_sleeping"] {
+        assert_eq!(guarded.get(path).status, 200, "{path}");
+    }
+    assert_eq!(guarded.ask("POST", "/pause", &[key], &json!({})).status, 200);
+    assert_eq!(guarded.get("/is_paused").body, json!({"is_paused": true}));
+}
+
+#[test]
+fn an_empty_key_is_an_error() {
+    let folder = Folder::new();
+    folder.vcr(&["serve", "--port", "0", "--api-key", ""]).failed(2, &["--api-key", "expected a key"]);
+    for name in ["VLLM_API_KEY", "VCR_API_KEY"] {
+        let mut command = Command::new(vcr());
+        Said::of(command.args(["serve", "--port", "0"]).env(name, "")).failed(2, &["expected a key"]);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use vcr_wire::{KvEventsConfig, ReadyResponse, Value as WireValue};
 
 use super::admin::{Params, call_error};
+use super::changes;
 use crate::api::request::body::{Body, FastJson};
 use crate::generate::{json_of, wire_of};
 use crate::server::App;
@@ -34,19 +35,19 @@ const NOT_SIMULATED: [&str; 8] = [
 
 /// All routes of this module.
 pub(in crate::api) fn routes() -> Routes<Arc<App>> {
-    let call = |method, message| post(move |state, body| replace_weights(state, body, method, message));
+    let call = |method, message| changes(move |state, body| replace_weights(state, body, method, message));
     let mut routes: Routes<Arc<App>> = Routes::new()
         .route("/query", get(query))
         .route("/server_info", get(server_info))
         .route("/get_world_size", get(world_size))
         .route("/kv_event_sources", get(kv_event_sources))
-        .route("/abort_requests", post(abort_requests))
-        .route("/collective_rpc", post(collective_rpc))
+        .route("/abort_requests", changes(abort_requests))
+        .route("/collective_rpc", changes(collective_rpc))
         .route("/reset_mm_cache", clears("reset_mm_cache"))
         .route("/reset_encoder_cache", clears("reset_encoder_cache"))
-        .route("/release_kv_cache_memory", post(release_kv_cache_memory))
+        .route("/release_kv_cache_memory", changes(release_kv_cache_memory))
         .route("/weight_info", get(weight_info))
-        .route("/update_weight_version", post(update_weight_version))
+        .route("/update_weight_version", changes(update_weight_version))
         .route("/init_weight_transfer_engine", call("init_weight_transfer_engine", "Weight transfer initialized"))
         .route("/start_weight_update", call("start_weight_update", "Weight update started"))
         .route("/start_draft_weight_update", call("start_draft_weight_update", "Draft weight update started"))
@@ -68,7 +69,7 @@ async fn not_simulated(method: Method, path: MatchedPath) -> ApiError {
 
 /// A call that clears a cache which is not there.
 fn clears(method: &'static str) -> MethodRouter<Arc<App>> {
-    post(move |State(app): State<Arc<App>>| async move {
+    changes(move |State(app): State<Arc<App>>| async move {
         app.engines.call_all(method, &[]).await.map(|_| StatusCode::OK).map_err(call_error(method))
     })
 }

@@ -5,3 +5,28 @@ pub(super) mod development;
 pub(super) mod lora;
 pub(super) mod models;
 pub(super) mod status;
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, post};
+use vcr_live::WEB_PAGE_HEADERS;
+
+use crate::server::App;
+use crate::server::error::ApiError;
+
+/// A route that changes the engines or stops requests. Web pages may not ask it, also those of
+/// allowed origins: a form on any page could send such a request.
+pub(super) fn changes<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> MethodRouter<Arc<App>> {
+    post(handler).layer(from_fn(refuse_web_pages))
+}
+
+async fn refuse_web_pages(request: Request, next: Next) -> Response {
+    if WEB_PAGE_HEADERS.iter().any(|name| request.headers().contains_key(*name)) {
+        return ApiError::forbidden("web pages may not change engines").into_response();
+    }
+    next.run(request).await
+}
