@@ -61,12 +61,21 @@ fn write_csv(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()>
     csv.write_record(columns.iter().map(|column| &column.name))?;
     for row in 0..rows(columns) {
         csv.write_record(columns.iter().map(|column| match &column.cells {
-            Cells::Texts(cells) => cells[row].clone(),
+            Cells::Texts(cells) => csv_text(cells[row].clone()),
             Cells::Counts(cells) => cells[row].to_string(),
             Cells::Numbers(cells) => cells[row].map(|number| number.to_string()).unwrap_or_default(),
         }))?;
     }
     csv.flush()
+}
+
+/// A text as a cell of CSV. Spreadsheets run cells that begin with some characters as formulas: an apostrophe
+/// before them makes these a text. A number is left as it is.
+pub(crate) fn csv_text(text: String) -> String {
+    match text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err() {
+        true => format!("'{text}"),
+        false => text,
+    }
 }
 
 /// The rows, each as an object whose keys are in the order of the columns.
@@ -127,6 +136,28 @@ mod tests {
     fn csv_has_a_header_and_quotes() {
         let text = String::from_utf8(written(TableFormat::Csv)).expect("text");
         assert_eq!(text, "router,n,mean\n\"a,b\",1,0.5\nc,20,\n");
+    }
+
+    #[test]
+    fn texts_of_csv_are_no_formulas() {
+        for (text, cell) in [
+            ("=1+1", "'=1+1"),
+            ("+a", "'+a"),
+            ("-a", "'-a"),
+            ("@a", "'@a"),
+            ("\ta", "'\ta"),
+            ("-1.5", "-1.5"),
+            ("a=1", "a=1"),
+            ("", ""),
+        ] {
+            assert_eq!(csv_text(text.to_owned()), cell);
+        }
+        let column = |name: &str, cells| Column { name: name.to_owned(), cells };
+        let columns =
+            [column("id", Cells::Texts(vec!["=A1".to_owned()])), column("gap", Cells::Numbers(vec![Some(-0.5)]))];
+        let mut out = Vec::new();
+        write(&mut out, &columns, TableFormat::Csv).expect("a vector takes everything");
+        assert_eq!(String::from_utf8_lossy(&out), "id,gap\n'=A1,-0.5\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use vcr_trace::capture::{CaptureLine, RequestRecord};
 
 use super::{LineTally, flushed};
 use crate::Note;
-use crate::table::{Cells, Column, TableFormat, write};
+use crate::table::{Cells, Column, TableFormat, csv_text, write};
 
 /// The columns; `docs/reference/inspect.md` describes them.
 const COLUMNS: [&str; 20] = [
@@ -47,7 +47,10 @@ impl<W: Write> TableExport<W> {
     pub(super) fn add(&mut self, line: &CaptureLine) -> io::Result<()> {
         self.left_out.count(line);
         if let CaptureLine::Request(request) = line {
-            self.out.write_record(cells(request))?;
+            for (name, cell) in COLUMNS.iter().zip(cells(request)) {
+                self.out.write_field(if TEXTS.contains(name) { csv_text(cell) } else { cell })?;
+            }
+            self.out.write_record(None::<&[u8]>)?;
         }
         Ok(())
     }
