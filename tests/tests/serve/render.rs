@@ -82,7 +82,7 @@ fn other_apis_are_rendered_as_the_chats_that_they_are() {
     let hello = json!([{"role": "user", "content": "hello"}]);
     let chat = serve.post(CHAT, &json!({"messages": hello})).body["token_ids"].clone();
     assert!(chat.as_array().is_some_and(|tokens| !tokens.is_empty()));
-    let messages = serve.post("/v1/messages/render", &json!({"messages": hello, "max_tokens": 3})).body;
+    let messages = serve.post("/v1/messages/render", &json!({"model": "sim", "messages": hello, "max_tokens": 3})).body;
     assert_eq!((&messages["token_ids"], &messages["sampling_params"]["max_tokens"]), (&chat, &json!(3)));
     let response = serve.post("/v1/responses/render", &json!({"input": "hello"})).body;
     assert_eq!(response["token_ids"], chat);

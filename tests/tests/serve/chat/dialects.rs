@@ -89,7 +89,7 @@ fn a_prompt_is_counted_without_an_answer() {
 fn errors_are_those_of_the_api() {
     let serve = Serve::start(&[]);
     let reply = serve.post("/v1/messages", &json!({"model": "sim", "messages": []}));
-    let error = json!({"type": "invalid_request_error", "message": "invalid max_tokens: expected a number"});
+    let error = json!({"type": "invalid_request_error", "message": "invalid max_tokens: expected a number above 0"});
     assert_eq!((reply.status, &reply.body), (400, &json!({"type": "error", "error": error})));
     let turns = json!([{"role": "user", "content": "Hello"}]);
     let reply = serve.post("/v1/messages", &json!({"model": "other", "messages": turns, "max_tokens": 1}));

@@ -110,7 +110,7 @@ fn structured_answers_and_calls_come_after_reasoning() {
 fn other_apis_have_their_own_items_for_it() {
     let serve = Serve::start(QWEN3);
     let turns = json!([{"role": "user", "content": "Why?"}]);
-    let mut request = json!({"model": "sim", "max_tokens": 300, "seed": 1, "messages": turns});
+    let mut request = json!({"model": "sim", "max_tokens": 2000, "seed": 1, "messages": turns});
     let message = serve.post("/v1/messages", &request).body;
     let kinds: Vec<_> = message["content"].as_array().expect("blocks").iter().map(|block| &block["type"]).collect();
     assert_eq!(kinds, ["thinking", "text"], "{message}");

@@ -73,12 +73,8 @@ pub(in crate::api) async fn messages(
 
 /// Counts the tokens of a prompt.
 pub(in crate::api) async fn count_tokens(State(app): State<Arc<App>>, body: Body<Value>) -> Result<Response, Refusal> {
-    let FastJson(mut request) = body?;
-    // Only requests for an answer must limit it.
-    if let Value::Object(fields) = &mut request {
-        fields.insert("max_tokens".to_owned(), json!(1));
-    }
-    let translated = anthropic::chat_request(&request);
+    let FastJson(request) = body?;
+    let translated = anthropic::prompt_request(&request);
     drop(request);
     let tokens = chat::count_tokens(&app, translated::chat(translated)?)?;
     Ok(Json(json!({ "input_tokens": tokens })).into_response())

@@ -3,7 +3,7 @@
 mod request;
 mod stream;
 
-pub use request::chat_request;
+pub use request::{chat_request, prompt_request};
 pub use stream::MessageStream;
 
 use serde_json::{Value, json};
@@ -47,6 +47,7 @@ pub fn error(status: u16, message: &str) -> Value {
         401 => "authentication_error",
         403 => "permission_error",
         404 => "not_found_error",
+        408 | 504 => "timeout_error",
         413 => "request_too_large",
         429 => "rate_limit_error",
         503 | 529 => "overloaded_error",

@@ -4,43 +4,117 @@ use serde_json::{Map, Value, json};
 
 use crate::dialects::{InvalidRequest, copy, given, list, text};
 
+/// Efforts that vLLM's protocol has.
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+/// The least budget of thinking tokens.
+const MIN_THINKING_TOKENS: u64 = 1024;
+
 /// The chat-completion request that has the same meaning.
 ///
 /// # Errors
 /// When a field is missing or of another shape.
 pub fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
-    if !request.is_object() {
-        return Err(InvalidRequest::new("request", "expected an object"));
+    let mut chat = prompt_fields(request)?;
+    let max_tokens = request["max_tokens"].as_u64().filter(|tokens| *tokens > 0);
+    let max_tokens = max_tokens.ok_or_else(|| InvalidRequest::new("max_tokens", "expected a number above 0"))?;
+    // The prefill of a request that is decoded elsewhere has one token.
+    let is_prefill = request["kv_transfer_params"]["do_remote_decode"] == true;
+    if let Some(budget) = thinking_tokens(request)?.filter(|budget| !is_prefill && *budget >= max_tokens) {
+        let problem = format!("expected less than `max_tokens`, which is {max_tokens}, got {budget}");
+        return Err(InvalidRequest::new("thinking.budget_tokens", problem));
     }
-    let mut chat = Map::new();
-    // Everything that this API does not define is vLLM's own, and passed on.
-    copy(request, &["model", "stream", "temperature", "top_p", "top_k", "seed", "priority", "cache_salt"], &mut chat);
-    copy(request, &["kv_transfer_params", "chat_template_kwargs", "ignore_eos", "min_tokens"], &mut chat);
-    let max_tokens =
-        given(request, "max_tokens").ok_or_else(|| InvalidRequest::new("max_tokens", "expected a number"))?;
-    chat.insert("max_completion_tokens".to_owned(), max_tokens.clone());
+    chat.insert("max_completion_tokens".to_owned(), json!(max_tokens));
+    copy(request, &["stream", "temperature", "top_p", "top_k", "seed", "priority", "ignore_eos"], &mut chat);
+    copy(request, &["kv_transfer_params", "min_tokens"], &mut chat);
     if let Some(stop) = given(request, "stop_sequences") {
         chat.insert("stop".to_owned(), stop.clone());
     }
-    chat.insert("messages".to_owned(), Value::Array(messages(request)?));
-    if let Some(tools) = given(request, "tools") {
-        let tools: Vec<Value> = list(tools, "tools")?.iter().map(tool).collect();
-        chat.insert("tools".to_owned(), Value::Array(tools));
-        chat.insert("tool_choice".to_owned(), tool_choice(given(request, "tool_choice"))?);
-        if request["tool_choice"]["disable_parallel_tool_use"] == true {
-            chat.insert("parallel_tool_calls".to_owned(), json!(false));
-        }
-    }
-    if let Some(is_on) = thinking(request)? {
-        let kwargs = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
-        if let Value::Object(kwargs) = kwargs {
-            kwargs.entry("enable_thinking").or_insert(json!(is_on));
-        }
+    if let Some(format) = response_format(request)? {
+        chat.insert("response_format".to_owned(), format);
     }
     if request["stream"] == true {
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true, "continuous_usage_stats": true }));
     }
     Ok(Value::Object(chat))
+}
+
+/// The chat-completion request that has the same prompt, to count its tokens.
+///
+/// # Errors
+/// When a field is missing or of another shape.
+pub fn prompt_request(request: &Value) -> Result<Value, InvalidRequest> {
+    prompt_fields(request).map(Value::Object)
+}
+
+/// The fields of a chat that its prompt depends on.
+fn prompt_fields(request: &Value) -> Result<Map<String, Value>, InvalidRequest> {
+    if !request.is_object() {
+        return Err(InvalidRequest::new("request", "expected an object"));
+    }
+    if request["model"].as_str().is_none_or(str::is_empty) {
+        return Err(InvalidRequest::new("model", "expected the name of a model"));
+    }
+    let mut chat = Map::new();
+    copy(request, &["model", "cache_salt", "chat_template_kwargs"], &mut chat);
+    chat.insert("messages".to_owned(), Value::Array(messages(request)?));
+    if let Some(tools) = given(request, "tools") {
+        let tools: Result<Vec<Value>, _> = list(tools, "tools")?.iter().enumerate().map(tool).collect();
+        chat.insert("tools".to_owned(), Value::Array(tools?));
+        chat.insert("tool_choice".to_owned(), tool_choice(given(request, "tool_choice"))?);
+        if request["tool_choice"]["disable_parallel_tool_use"] == true {
+            chat.insert("parallel_tool_calls".to_owned(), json!(false));
+        }
+    }
+    let thinks = thinking(request)?;
+    thinking_tokens(request)?;
+    if let Some(effort) = effort(request)?.filter(|_| thinks != Some(false)) {
+        chat.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    if let Some(is_on) = thinks {
+        let kwargs = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+        if let Value::Object(kwargs) = kwargs {
+            kwargs.entry("enable_thinking").or_insert(json!(is_on));
+        }
+    }
+    Ok(chat)
+}
+
+/// The JSON schema that the answer is to have.
+fn response_format(request: &Value) -> Result<Option<Value>, InvalidRequest> {
+    let Some(format) = given(&request["output_config"], "format") else { return Ok(None) };
+    let kind = given(format, "type").map_or(Some("json_schema"), Value::as_str);
+    if kind != Some("json_schema") {
+        return Err(InvalidRequest::new("output_config.format.type", "expected `json_schema`"));
+    }
+    match given(format, "schema") {
+        None => Ok(None),
+        Some(schema) if schema.is_object() => {
+            Ok(Some(json!({ "type": "json_schema", "json_schema": { "name": "json_schema", "schema": schema } })))
+        }
+        Some(_) => Err(InvalidRequest::new("output_config.format.schema", "expected an object")),
+    }
+}
+
+fn effort(request: &Value) -> Result<Option<&str>, InvalidRequest> {
+    let Some(effort) = given(&request["output_config"], "effort") else { return Ok(None) };
+    match effort.as_str().filter(|effort| EFFORTS.contains(effort)) {
+        Some(effort) => Ok(Some(effort)),
+        None => Err(InvalidRequest::new("output_config.effort", format!("expected one of {}", EFFORTS.join(", ")))),
+    }
+}
+
+/// The budget of thinking tokens, where thinking is enabled with one.
+fn thinking_tokens(request: &Value) -> Result<Option<u64>, InvalidRequest> {
+    if request["thinking"]["type"] != "enabled" {
+        return Ok(None);
+    }
+    match request["thinking"]["budget_tokens"].as_u64() {
+        Some(budget) if budget >= MIN_THINKING_TOKENS => Ok(Some(budget)),
+        _ => {
+            let problem = format!("expected a number of at least {MIN_THINKING_TOKENS}");
+            Err(InvalidRequest::new("thinking.budget_tokens", problem))
+        }
+    }
 }
 
 /// Whether the answer is to be thought about, where the request says so.
@@ -179,11 +253,17 @@ fn assistant(blocks: &[Value], place: &str) -> Result<Value, InvalidRequest> {
     Ok(Value::Object(message))
 }
 
-fn tool(tool: &Value) -> Value {
+fn tool((index, tool): (usize, &Value)) -> Result<Value, InvalidRequest> {
+    let place = format!("tools[{index}]");
     let mut function = Map::new();
-    copy(tool, &["name", "description"], &mut function);
-    function.insert("parameters".to_owned(), given(tool, "input_schema").cloned().unwrap_or_else(|| json!({})));
-    json!({ "type": "function", "function": function })
+    function.insert("name".to_owned(), json!(text(&tool["name"], &format!("{place}.name"))?));
+    copy(tool, &["description", "strict"], &mut function);
+    let Value::Object(mut schema) = tool["input_schema"].clone() else {
+        return Err(InvalidRequest::new(format!("{place}.input_schema"), "expected an object"));
+    };
+    schema.entry("type").or_insert_with(|| json!("object"));
+    function.insert("parameters".to_owned(), Value::Object(schema));
+    Ok(json!({ "type": "function", "function": function }))
 }
 
 fn tool_choice(choice: Option<&Value>) -> Result<Value, InvalidRequest> {
@@ -248,7 +328,7 @@ mod tests {
     fn thinking_is_a_variable_of_the_template() {
         let kwargs = |thinking: Value| {
             let messages = json!([{ "role": "user", "content": "Hi" }]);
-            let request = json!({ "max_tokens": 1, "messages": messages, "thinking": thinking });
+            let request = json!({ "model": "sim", "max_tokens": 2000, "messages": messages, "thinking": thinking });
             chat_request(&request).map(|chat| chat["chat_template_kwargs"].clone())
         };
         let enabled = json!({ "type": "enabled", "budget_tokens": 1024 });
@@ -262,7 +342,8 @@ mod tests {
     fn images_become_urls() {
         let block = |source: Value| {
             let content = json!([{ "type": "text", "text": "What?" }, { "type": "image", "source": source }]);
-            let request = json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": content }] });
+            let request =
+                json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": content }] });
             chat_request(&request).map(|chat| chat["messages"][0]["content"][1]["image_url"]["url"].clone())
         };
         let data = json!({ "type": "base64", "media_type": "image/jpeg", "data": "AAAA" });
@@ -277,7 +358,9 @@ mod tests {
         let chat = |source: Value| {
             let parts = json!([{ "type": "text", "text": "done" }, { "type": "image", "source": source }]);
             let result = json!([{ "type": "tool_result", "tool_use_id": "toolu_1", "content": parts }]);
-            chat_request(&json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": result }] }))
+            chat_request(
+                &json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": result }] }),
+            )
         };
         let expected = json!([
             { "role": "tool", "tool_call_id": "toolu_1", "content": "done" },
@@ -294,10 +377,60 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let message_of = |request: Value| chat_request(&request).expect_err("incomplete").message;
-        assert_eq!(message_of(json!({ "messages": [] })), "invalid max_tokens: expected a number");
-        assert_eq!(message_of(json!({ "max_tokens": 1 })), "invalid messages: expected a list of messages");
-        let role = json!({ "max_tokens": 1, "messages": [{ "role": "robot", "content": "" }] });
-        assert_eq!(message_of(role), "invalid messages[0].role: expected `user` or `assistant`");
+        let sim = |fields: Value| {
+            let mut request = json!({ "model": "sim", "messages": [] });
+            for (name, value) in fields.as_object().expect("fields") {
+                request[name] = value.clone();
+            }
+            request
+        };
+        assert_eq!(message_of(sim(json!({}))), "invalid max_tokens: expected a number above 0");
+        assert_eq!(message_of(sim(json!({ "max_tokens": 0 }))), "invalid max_tokens: expected a number above 0");
+        assert_eq!(message_of(sim(json!({ "model": "" }))), "invalid model: expected the name of a model");
+        assert_eq!(message_of(sim(json!({ "messages": null }))), "invalid messages: expected a list of messages");
+        let role = json!({ "messages": [{ "role": "robot", "content": "" }] });
+        assert_eq!(message_of(sim(role)), "invalid messages[0].role: expected `user` or `assistant`");
         assert_eq!(message_of(json!([])), "invalid request: expected an object");
+    }
+    fn request(fields: Value) -> Value {
+        let mut request =
+            json!({ "model": "sim", "max_tokens": 2000, "messages": [{ "role": "user", "content": "Hi" }] });
+        for (name, value) in fields.as_object().expect("fields") {
+            request[name] = value.clone();
+        }
+        request
+    }
+
+    #[test]
+    fn what_the_protocol_refuses_is_refused() {
+        let refused = |fields: Value| chat_request(&request(fields)).expect_err("it is refused").message;
+        assert_eq!(refused(json!({ "tools": [{ "name": "f" }] })), "invalid tools[0].input_schema: expected an object");
+        assert_eq!(refused(json!({ "tools": [{ "input_schema": {} }] })), "invalid tools[0].name: expected a string");
+        let thinking = |budget: u64| json!({ "thinking": { "type": "enabled", "budget_tokens": budget } });
+        let least = "invalid thinking.budget_tokens: expected a number of at least 1024";
+        assert_eq!(refused(thinking(1023)), least);
+        assert_eq!(refused(json!({ "thinking": { "type": "enabled" } })), least);
+        let most = "invalid thinking.budget_tokens: expected less than `max_tokens`, which is 2000, got 2000";
+        assert_eq!(refused(thinking(2000)), most);
+        assert!(chat_request(&request(thinking(1999))).is_ok());
+        let effort = |effort: &str| json!({ "output_config": { "effort": effort } });
+        assert!(refused(effort("huge")).starts_with("invalid output_config.effort: expected one of low, medium"));
+        let format = |format: Value| json!({ "output_config": { "format": format } });
+        assert!(refused(format(json!({ "type": "xml" }))).starts_with("invalid output_config.format.type"));
+        assert!(refused(format(json!({ "type": "json_schema", "schema": [] }))).starts_with("invalid output_config"));
+    }
+
+    #[test]
+    fn output_settings_are_those_of_a_chat() {
+        let schema = json!({ "type": "object", "properties": {} });
+        let config = json!({ "effort": "high", "format": { "type": "json_schema", "schema": schema } });
+        let chat = chat_request(&request(json!({ "output_config": config }))).expect("translatable");
+        assert_eq!(chat["reasoning_effort"], "high");
+        assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
+        let tool = json!({ "name": "f", "input_schema": { "properties": {} } });
+        let chat = chat_request(&request(json!({ "tools": [tool] }))).expect("translatable");
+        assert_eq!(chat["tools"][0]["function"]["parameters"]["type"], "object");
+        let counted = prompt_request(&request(json!({ "max_tokens": null }))).expect("an answer needs no limit");
+        assert!(counted.get("max_completion_tokens").is_none());
     }
 }
