@@ -163,6 +163,8 @@ rules! {
     /// end of a whole prompt (up to 0.31); later at the last place from which the same prompt can
     /// go on.
     announces_whole_prompts: 27..=31,
+    /// Only the first kind of full attention is cut to the hit of all groups (up to 0.28); later every kind is.
+    cuts_first_full_attention_alone: 27..=28,
     /// The state at the end of a prompt is offered again in each step in which it is held (0.32).
     offers_prompt_states_again: 32,
 

@@ -136,7 +136,8 @@ impl KvGroups {
                 break;
             }
         }
-        for kin in self.kin.iter().filter(|kin| kin.kind == KvCacheKind::FullAttention) {
+        let num_cut = if self.rules.cuts_first_full_attention_alone() { 1 } else { self.kin.len() };
+        for kin in self.kin.iter().take(num_cut).filter(|kin| kin.kind == KvCacheKind::FullAttention) {
             for &group in &kin.members {
                 hits[group].truncate(hit_tokens.div_ceil(kin.block_size) as usize);
             }
