@@ -37,6 +37,7 @@ impl Engine {
         self.prefills.subtract(self.requests[id].outstanding_prefill_tokens());
         if self.requests[id].status != RequestStatus::HoldingKv {
             self.note_ended(id);
+            self.turns.note_finished();
             self.encoder_inputs.forget(id);
         }
         self.requests[id].flags.set(Flags::IN_FLIGHT_PREFILL, false);
@@ -76,6 +77,7 @@ impl Engine {
         self.close_session(id);
         self.queues.set_deferred(id, false, &mut self.requests);
         self.note_ended(id);
+        self.turns.note_finished();
         self.encoder_inputs.forget(id);
         self.end_reservation(id);
         if self.kv_loads.offloads() {

@@ -9,8 +9,8 @@ use support::{Tokens, arb_config, request};
 use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepPlan;
 use vcr_core::{
-    CapacityPolicy, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvTiersConfig, Prompt, RequestSpec,
-    Reservations,
+    CapacityPolicy, Drafter, Engine, EngineConfig, EngineConfigInput, KvCacheGroup, KvTiersConfig, PauseState, Prompt,
+    RequestSpec, Reservations,
 };
 
 fn split(pipeline_parallel_size: u32, async_scheduling: bool) -> EngineConfigInput {
@@ -117,6 +117,42 @@ fn under_async_scheduling_a_request_decodes_once_for_each_stage() {
     }
     // The second request comes a schedule later; each has its turn in every third one.
     assert_eq!(found, [1, 1, 0, 1, 1, 0, 1, 1, 0, 1]);
+}
+
+#[test]
+fn requests_keep_their_turns_through_a_pause() {
+    for stages in 2..5 {
+        let mut engine = Engine::new(EngineConfig::new(split(stages, true)).expect("valid"));
+        submit(&mut engine, 0, 5, 9);
+        assert_eq!(tags(engine.schedule()), [0]);
+        submit(&mut engine, 1, 5, 9);
+        assert_eq!(tags(engine.schedule()), [1]);
+        engine.set_pause_state(PauseState::PausedAll);
+        while engine.step_in_flight() {
+            engine.update(&mut Tokens);
+        }
+        engine.set_pause_state(PauseState::Unpaused);
+        // Nothing is in flight, but each request still waits for the schedule that is its turn.
+        for _ in 2..stages {
+            assert_eq!(tags(engine.schedule()), [] as [u64; 0]);
+        }
+        assert_eq!(tags(engine.schedule()), [0]);
+        assert_eq!(tags(engine.schedule()), [1]);
+    }
+}
+
+#[test]
+fn an_ended_request_asks_for_a_schedule_where_requests_take_turns() {
+    for (input, is_asked) in [(split(2, true), true), (split(2, false), false), (split(1, true), false)] {
+        let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
+        submit(&mut engine, 0, 5, 1);
+        engine.schedule();
+        assert!(!engine.has_finished_requests());
+        engine.update(&mut Tokens);
+        assert_eq!(engine.has_finished_requests(), is_asked);
+        engine.schedule();
+        assert!(!engine.has_finished_requests());
+    }
 }
 
 proptest! {

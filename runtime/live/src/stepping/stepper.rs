@@ -315,7 +315,7 @@ impl Stepper {
             if self.stages.as_ref().is_some_and(Pipeline::is_waiting) {
                 break;
             }
-            if !self.engine.has_schedulable_requests() {
+            if !self.engine.has_schedulable_requests() && !self.engine.has_finished_requests() {
                 self.may_decide = false;
                 break;
             }

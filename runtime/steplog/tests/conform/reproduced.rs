@@ -131,7 +131,7 @@ fn the_cases_with_media() {
 #[test]
 fn the_cases_with_stages_and_ranks() {
     let folder = group("parallel");
-    assert_eq!(all_reproduced(&folder).len(), 41);
+    assert_eq!(all_reproduced(&folder).len(), 42);
     let configs: Vec<Value> = cases(&folder).iter().map(|case| json_of(case, "config.json")).collect();
     for version in ["0.32.0", "0.33.0"] {
         for key in ["pp", "dcp", "spec_by_batch"] {

@@ -27,6 +27,14 @@ impl Turns {
         self.pace.is_some()
     }
 
+    /// A request has ended.
+    #[inline]
+    pub(super) fn note_finished(&mut self) {
+        if let Some(stagger) = &mut self.stagger {
+            stagger.note_finished();
+        }
+    }
+
     /// Whether a request must leave out some steps after each that samples for it.
     #[inline]
     pub(super) fn are_staggered(&self) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! The last stage sends the tokens it samples to the others a fixed number of steps later, so that a
 //! request decodes in every schedule that is a multiple of the stages after the one before (vLLM's
-//! `next_decode_eligible_step`). Schedules that come to nothing count.
+//! `next_decode_eligible_step`). Schedules that come to nothing count, also while no step is in flight, so the driver
+//! makes as many of them as vLLM's engine core ([`Pipeline`](crate::host::Pipeline) says when).
 
 use crate::config::EngineConfig;
 use crate::engine::Engine;
@@ -15,6 +16,8 @@ pub(super) struct Stagger {
     /// By the number of the schedule, modulo the stages; with their tags.
     sampled: Box<[Vec<(RequestId, u64)>]>,
     turn: usize,
+    /// Whether a request has ended since the latest schedule.
+    has_finished: bool,
 }
 
 impl Stagger {
@@ -22,20 +25,32 @@ impl Stagger {
     pub(super) fn of(config: &EngineConfig) -> Option<Box<Self>> {
         let stages = config.decode_stagger();
         let sampled = vec![Vec::new(); stages].into_boxed_slice();
-        (stages > 1).then(|| Box::new(Self { sampled, turn: 0 }))
+        (stages > 1).then(|| Box::new(Self { sampled, turn: 0, has_finished: false }))
+    }
+
+    pub(super) fn note_finished(&mut self) {
+        self.has_finished = true;
     }
 }
 
 impl Engine {
+    /// Whether vLLM's engine core makes a schedule, also under a pause, to tell its workers of requests that have ended
+    /// (`has_finished_requests`). Always false for engines without turns: there such a schedule decides nothing.
+    #[must_use]
+    pub fn has_finished_requests(&self) -> bool {
+        self.turns.stagger.as_ref().is_some_and(|stagger| stagger.has_finished)
+    }
+
     /// Begins a schedule: those that sampled as many schedules ago as there are stages may decode again.
     #[cold]
     pub(in crate::engine) fn begin_turn(&mut self) {
         let Some(stagger) = &mut self.turns.stagger else { return };
         stagger.turn = (stagger.turn + 1) % stagger.sampled.len();
-        // With no step in flight schedules that come to nothing take no time, and drivers need not make them: all are due.
-        // They count beside a connector, whose driver makes each one, as after a pause.
+        stagger.has_finished = false;
+        // Requests with times of their own wait for these: with no step in flight their drivers make no schedules that come to
+        // nothing, and all are due.
         let due = match self.steps.count() {
-            0 if !self.kv_loads.has_connector() => 0..stagger.sampled.len(),
+            0 if self.turns.pace.is_some() => 0..stagger.sampled.len(),
             _ => stagger.turn..stagger.turn + 1,
         };
         for ids in &mut stagger.sampled[due] {
