@@ -125,7 +125,7 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ kv_cache_groups: [\"full\", \"window:128\"] });",
         &[
             "invalid KV-cache group \"window:128\"",
-            "expected full, sliding_window:TOKENS, chunked_local:TOKENS, cross_attention",
+            "expected full, mla, sliding_window:TOKENS, chunked_local:TOKENS, cross_attention",
         ],
     );
     refused(

@@ -187,7 +187,8 @@ impl EngineConfig {
     /// Each setting, or pair of settings, with which vLLM would not start or a
     /// request could wait for ever.
     pub fn new(mut input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
-        if let [KvCacheGroup { kind: KvCacheKind::FullAttention, block_size, .. }] = input.kv_cache_groups[..]
+        if let [KvCacheGroup { kind, block_size, .. }] = input.kv_cache_groups[..]
+            && kind.is_full()
             && block_size.is_none_or(|block_size| block_size == input.block_size)
         {
             input.kv_cache_groups.clear();

@@ -5,7 +5,6 @@
 
 use super::{ConfigError, EngineConfigInput, option};
 use crate::compat::{CapacityPolicy, Reservations};
-use crate::kv::groups::KvCacheKind;
 
 /// Counts the tokens of all ranks of decode context parallelism in each block, so that the engine has blocks
 /// as long as vLLM's scheduler has them. Gives the number of ranks.
@@ -33,8 +32,7 @@ pub(super) fn unshare_blocks(input: &mut EngineConfigInput, ranks: u32) {
 
 /// Settings that vLLM refuses with them, and settings that are undefined with them here.
 pub(super) fn check(input: &EngineConfigInput, context_ranks: u32, errors: &mut Vec<ConfigError>) {
-    let is_full = |kind: KvCacheKind| matches!(kind, KvCacheKind::FullAttention);
-    if context_ranks > 1 && !input.kv_cache_groups.iter().all(|group| is_full(group.kind)) {
+    if context_ranks > 1 && !input.kv_cache_groups.iter().all(|group| group.kind.is_full()) {
         let reason = "with `decode_context_parallel_size` only full attention: vLLM shares no windows among ranks, and \
                       with states its prefix hits end within blocks";
         errors.push(ConfigError::Groups { reason: reason.to_owned() });

@@ -267,7 +267,7 @@ struct Named<'a> {
 /// The kind of a group's layers, as vLLM names it, and their window.
 fn kind_of(group: &KvCacheGroup) -> (&'static str, Option<u64>) {
     match group.kind {
-        KvCacheKind::FullAttention => ("full_attention", None),
+        KvCacheKind::FullAttention | KvCacheKind::LatentAttention => (group.kind.name(), None),
         KvCacheKind::SlidingWindow { window_tokens } => ("sliding_window", Some(window_tokens.into())),
         KvCacheKind::ChunkedLocal { .. } => ("chunked_local_attention", None),
         KvCacheKind::CrossAttention => ("cross_attention", None),

@@ -251,9 +251,12 @@ impl KvPlan {
             Some(DraftMethod::Eagle | DraftMethod::Eagle3) => rules.finds_groups_of_drafters(),
             Some(DraftMethod::DraftModel) | None => false,
         };
+        // Latent attention alone is full attention; beside that it is looked up apart.
+        let has_full = self.groups.iter().any(|group| matches!(group.kind, KvKind::Full));
         let group_of = |group: &KvGroup| {
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
             let kind = match group.kind {
+                KvKind::Latent if has_full => KvCacheKind::LatentAttention,
                 KvKind::Full | KvKind::Latent => KvCacheKind::FullAttention,
                 KvKind::Window(window) => KvCacheKind::SlidingWindow { window_tokens: tokens(window) },
                 KvKind::Chunk(chunk) => KvCacheKind::ChunkedLocal { chunk_tokens: tokens(chunk) },

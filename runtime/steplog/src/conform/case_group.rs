@@ -12,6 +12,12 @@ pub(super) enum CaseGroup {
         #[serde(default)]
         drafter: bool,
     },
+    /// Multi-head latent attention.
+    Mla {
+        block_size: u32,
+        #[serde(default)]
+        drafter: bool,
+    },
     SlidingWindow {
         block_size: u32,
         window: u32,
@@ -35,6 +41,7 @@ impl From<&CaseGroup> for KvCacheGroup {
     fn from(group: &CaseGroup) -> Self {
         let (kind, block_size, has_drafter) = match *group {
             CaseGroup::Full { block_size, drafter } => (KvCacheKind::FullAttention, block_size, drafter),
+            CaseGroup::Mla { block_size, drafter } => (KvCacheKind::LatentAttention, block_size, drafter),
             CaseGroup::SlidingWindow { block_size, window, drafter } => {
                 (KvCacheKind::SlidingWindow { window_tokens: window }, block_size, drafter)
             }

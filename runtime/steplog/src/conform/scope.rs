@@ -197,8 +197,9 @@ impl EventScope<'_> {
 /// vLLM's names of layers of a kind; of full attention without groups.
 fn kind_names(kind: Option<KvCacheKind>) -> &'static [&'static str] {
     match kind {
-        // MLA has the rules of full attention.
+        // Captures of engines with MLA may state it as full attention.
         None | Some(KvCacheKind::FullAttention) => &["full_attention", "mla_attention"],
+        Some(KvCacheKind::LatentAttention) => &["mla_attention"],
         Some(KvCacheKind::SlidingWindow { .. }) => &["sliding_window", "sliding_window_mla"],
         Some(KvCacheKind::ChunkedLocal { .. }) => &["chunked_local_attention"],
         Some(KvCacheKind::CrossAttention) => &["cross_attention"],

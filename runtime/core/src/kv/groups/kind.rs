@@ -19,6 +19,8 @@ pub struct KvCacheGroup {
 pub enum KvCacheKind {
     /// All of it.
     FullAttention,
+    /// All of it, compressed (MLA). The rules are those of full attention, but vLLM looks it up apart from that.
+    LatentAttention,
     /// That of the latest tokens, the next one included.
     SlidingWindow {
         /// Tokens of the window.
@@ -69,7 +71,7 @@ impl KvCacheKind {
     #[must_use]
     pub fn skipped_tokens(self, computed: u32) -> u32 {
         match self {
-            Self::FullAttention | Self::CrossAttention => 0,
+            Self::FullAttention | Self::LatentAttention | Self::CrossAttention => 0,
             Self::SlidingWindow { window_tokens } => computed.saturating_add(1).saturating_sub(window_tokens),
             Self::ChunkedLocal { chunk_tokens } => computed / chunk_tokens * chunk_tokens,
             Self::Mamba { .. } => computed.saturating_sub(1),
@@ -79,7 +81,7 @@ impl KvCacheKind {
     /// Computed tokens from which on at least `tokens` are skipped; `u32::MAX` for never.
     pub(super) fn computed_until_skipped(self, tokens: u32) -> u32 {
         match self {
-            Self::FullAttention | Self::CrossAttention => u32::MAX,
+            Self::FullAttention | Self::LatentAttention | Self::CrossAttention => u32::MAX,
             Self::SlidingWindow { window_tokens } => tokens.saturating_add(window_tokens - 1),
             Self::ChunkedLocal { chunk_tokens } => tokens.div_ceil(chunk_tokens).saturating_mul(chunk_tokens),
             Self::Mamba { .. } => tokens.saturating_add(1),
@@ -90,7 +92,7 @@ impl KvCacheKind {
     /// `in_flight_tokens` tokens (vLLM's `max_admission_blocks_per_request`).
     pub(super) fn admission_cap(self, block_size: u32, in_flight_tokens: u32, max_model_len: u32) -> u32 {
         match self {
-            Self::FullAttention | Self::CrossAttention | Self::Mamba { .. } => u32::MAX,
+            Self::FullAttention | Self::LatentAttention | Self::CrossAttention | Self::Mamba { .. } => u32::MAX,
             Self::SlidingWindow { window_tokens } => {
                 let held = (window_tokens - 1).saturating_add(in_flight_tokens).min(max_model_len);
                 // A window need not begin where a block does.
@@ -107,7 +109,8 @@ impl KvCacheKind {
     #[must_use]
     pub fn exchanged_blocks(self, block_size: u32) -> Option<u32> {
         match self {
-            Self::FullAttention | Self::CrossAttention | Self::ChunkedLocal { .. } | Self::Mamba { .. } => None,
+            Self::FullAttention | Self::LatentAttention => None,
+            Self::CrossAttention | Self::ChunkedLocal { .. } | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens } => Some(window_tokens.div_ceil(block_size) + 1),
         }
     }
@@ -116,9 +119,15 @@ impl KvCacheKind {
     #[must_use]
     pub fn window_tokens(self) -> Option<u32> {
         match self {
-            Self::FullAttention | Self::CrossAttention | Self::Mamba { .. } => None,
+            Self::FullAttention | Self::LatentAttention | Self::CrossAttention | Self::Mamba { .. } => None,
             Self::SlidingWindow { window_tokens: tokens } | Self::ChunkedLocal { chunk_tokens: tokens } => Some(tokens),
         }
+    }
+
+    /// Whether it needs all of a sequence.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        matches!(self, Self::FullAttention | Self::LatentAttention)
     }
 
     /// Whether its blocks hold states, each of all tokens before it.
@@ -132,6 +141,7 @@ impl KvCacheKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::FullAttention => "full_attention",
+            Self::LatentAttention => "mla_attention",
             Self::CrossAttention => "cross_attention",
             Self::SlidingWindow { .. } => "sliding_window",
             Self::ChunkedLocal { .. } => "chunked_local_attention",
@@ -140,12 +150,13 @@ impl KvCacheKind {
     }
 }
 
-/// `full`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with
+/// `full`, `mla`, `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with
 /// `@BLOCK_SIZE` behind it unless its blocks are of the engine's size, and then `+drafter` if it has layers of the drafter.
 impl fmt::Display for KvCacheGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             KvCacheKind::FullAttention => f.write_str("full")?,
+            KvCacheKind::LatentAttention => f.write_str("mla")?,
             KvCacheKind::CrossAttention => f.write_str("cross_attention")?,
             KvCacheKind::SlidingWindow { window_tokens } => write!(f, "sliding_window:{window_tokens}")?,
             KvCacheKind::ChunkedLocal { chunk_tokens } => write!(f, "chunked_local:{chunk_tokens}")?,
@@ -165,7 +176,7 @@ impl FromStr for KvCacheGroup {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = || {
             format!(
-                "invalid KV-cache group \"{text}\": expected full, sliding_window:TOKENS, chunked_local:TOKENS, \
+                "invalid KV-cache group \"{text}\": expected full, mla, sliding_window:TOKENS, chunked_local:TOKENS, \
                  cross_attention, mamba or mamba:CHECKPOINT_TOKENS, with @BLOCK_SIZE behind it where its blocks are larger than `block_size`, and \
                  +drafter where it has layers of the drafter"
             )
@@ -178,6 +189,7 @@ impl FromStr for KvCacheGroup {
         };
         let kind = match kind.split_once(':') {
             None if kind == "full" => KvCacheKind::FullAttention,
+            None if kind == "mla" => KvCacheKind::LatentAttention,
             None if kind == "cross_attention" => KvCacheKind::CrossAttention,
             None if kind == "mamba" => KvCacheKind::Mamba { checkpoint_tokens: None },
             Some(("mamba", tokens)) => KvCacheKind::Mamba { checkpoint_tokens: Some(number(tokens)?) },
@@ -251,6 +263,8 @@ mod tests {
         for text in [
             "full",
             "full@32",
+            "mla",
+            "mla@64+drafter",
             "sliding_window:128",
             "sliding_window:1024@64",
             "chunked_local:8192",
@@ -273,7 +287,7 @@ mod tests {
             "sliding_window:0",
             "chunked_local:8@0",
             "full@",
-            "mla",
+            "MLA",
             "mamba:0",
         ] {
             let error = text.parse::<KvCacheGroup>().unwrap_err();

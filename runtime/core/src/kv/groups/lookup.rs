@@ -48,7 +48,7 @@ impl KvGroups {
     /// it (vLLM's `get_computed_blocks_for_connector`); none if another group has more, or there is no full attention beside
     /// them.
     pub(crate) fn lookup_apart(&mut self, pool: &KvPool, hashes: &[BlockHash], most_tokens: u32) -> Option<GroupHit> {
-        if self.is_unitary() || self.kin[0].kind != KvCacheKind::FullAttention {
+        if self.is_unitary() || !self.kin[0].kind.is_full() {
             return None;
         }
         let mut hits = std::mem::take(&mut self.hits);
@@ -97,7 +97,7 @@ impl KvGroups {
             return GroupHit { tokens, ..GroupHit::default() };
         }
         // Full attention comes first, if there is any: what it holds need be looked up once.
-        let has_full = self.kin[0].kind == KvCacheKind::FullAttention;
+        let has_full = self.kin[0].kind.is_full();
         let mut full_tokens = Vec::new();
         let mut hit_tokens = most_tokens;
         let mut longest = 0;
@@ -125,7 +125,7 @@ impl KvGroups {
                     has_dropped = 0;
                 }
                 tokens = found;
-                if self.kin[kin].kind == KvCacheKind::FullAttention {
+                if self.kin[kin].kind.is_full() {
                     full_tokens.push(tokens);
                 }
                 longest = longest.max(tokens);
@@ -137,7 +137,7 @@ impl KvGroups {
             }
         }
         let num_cut = if self.rules.cuts_first_full_attention_alone() { 1 } else { self.kin.len() };
-        for kin in self.kin.iter().take(num_cut).filter(|kin| kin.kind == KvCacheKind::FullAttention) {
+        for kin in self.kin.iter().take(num_cut).filter(|kin| kin.kind.is_full()) {
             for &group in &kin.members {
                 hits[group].truncate(hit_tokens.div_ceil(kin.block_size) as usize);
             }
@@ -169,7 +169,7 @@ impl KvGroups {
         };
         let cached_in_all = |index: usize| members.iter().all(|&group| cached(index, group).is_some());
         let (nulls, blocks) = match *kind {
-            KvCacheKind::FullAttention => {
+            KvCacheKind::FullAttention | KvCacheKind::LatentAttention => {
                 let held = (0..most_blocks).take_while(|&index| cached_in_all(index)).count() as u32;
                 let tokens = (held * block_size).saturating_sub(if drops { block_size } else { 0 });
                 (0, (tokens - tokens % alignment).div_ceil(block_size) as usize)

@@ -142,7 +142,7 @@ impl KvGroups {
         for kin in &kin {
             kin.members.iter().for_each(|&member| groups[member].drops_block = kin.drops_block);
         }
-        kin.sort_by_key(|kin| kin.kind != KvCacheKind::FullAttention);
+        kin.sort_by_key(|kin| !kin.kind.is_full());
         Some(Box::new(Self {
             hits: vec![Vec::new(); groups.len()],
             kin,

@@ -102,7 +102,7 @@ impl KvGroups {
                 self.store_checkpoint(pool, offered, index, cacheable, &mut stored_states);
                 self.stored_in_step.extend(stored_states);
             }
-            if group.kind == KvCacheKind::FullAttention && size > hash_size {
+            if group.kind.is_full() && size > hash_size {
                 self.store_prompt_end(pool, offered, index, cacheable);
             }
         }
