@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Records what live engines decide: small models with random weights, made on the spot, on a CPU.
 
-    live_engine.py OUT_DIR [window] [vision] [drafter] [eagle]
+    live_engine.py OUT_DIR [window] [vision] [drafter] [eagle] [tenants]
 
 A folder a model, which `vcr inspect conform` reproduces. It takes a release with a CPU build, as `run.sh` installs it:
 window has two groups of layers (full attention and a sliding window), vision takes images of several sizes, drafter has
-a draft model, eagle an EAGLE head.
+a draft model, eagle an EAGLE head, and the requests of tenants have cache salts or read no prefix cache.
 """
 
 import asyncio
@@ -184,7 +184,16 @@ def vision(folder, rng):
     return arguments, requests
 
 
-MODELS = {"window": window, "vision": vision, "drafter": drafter, "eagle": eagle}
+def tenants(folder, rng):
+    arguments = {**ENGINE, "model": model(folder / "tenants", TEXT), "num_gpu_blocks_override": 60}
+    requests = prompts(rng, 32, (1, 100), (2, 20))
+    for request in requests:
+        request["cache_salt"] = rng.choice([None, "red", "red", "blue"])
+        request["skip_reading_prefix_cache"] = rng.choice([None, None, None, True])
+    return arguments, requests
+
+
+MODELS = {"window": window, "vision": vision, "drafter": drafter, "eagle": eagle, "tenants": tenants}
 
 
 def prompts(rng, count, lengths, answers):
@@ -241,8 +250,11 @@ async def serve(arguments, requests):
             temperature=1.0,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
+            skip_reading_prefix_cache=request.get("skip_reading_prefix_cache"),
         )
         prompt = {"prompt_token_ids": request["prompt"]}
+        if request.get("cache_salt"):
+            prompt["cache_salt"] = request["cache_salt"]
         if request.get("images"):
             prompt["multi_modal_data"] = {"image": [picture(*image) for image in request["images"]]}
         outputs = 0

@@ -80,7 +80,7 @@ class Logging:
         config = self.scheduler_config
         groups = [_group(group) for group in self.kv_cache_config.kv_cache_groups]
         # One of full attention is told of as before there were others.
-        self._has_groups = len(groups) > 1 or [group["kind"] for group in groups] != ["full"]
+        self._has_groups = len(groups) > 1 or groups[0]["kind"] not in ("full", "mla")
         self._has_media = self.encoder_cache_manager.cache_size > 0
         return {
             "kind": "engine",
@@ -170,6 +170,8 @@ class Logging:
                 "lora": request.lora_request.lora_int_id if request.lora_request else None,
                 **({"media": [_item(feature) for feature in request.mm_features]} if request.mm_features else {}),
                 **({"resumable": True} if getattr(request, "resumable", False) else {}),
+                **({"cache_salt": request.cache_salt} if request.cache_salt else {}),
+                **({"skip_reading_prefix_cache": True} if request.skip_reading_prefix_cache else {}),
             }
         )
 
@@ -286,8 +288,10 @@ def _group(group):
     spec = next(iter(layers.values())) if layers else spec
     kind, more = type(spec).__name__, {}
     match kind:
-        case "FullAttentionSpec" | "MLAAttentionSpec":
+        case "FullAttentionSpec":
             kind = "full"
+        case "MLAAttentionSpec":
+            kind = "mla"
         case "SlidingWindowSpec" | "SlidingWindowMLASpec":
             kind, more = "sliding_window", {"window": spec.sliding_window}
         case "ChunkedLocalAttentionSpec":

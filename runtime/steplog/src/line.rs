@@ -196,6 +196,30 @@ pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     }
 }
 
+/// Blocks of one group as those of an engine without groups: a recorder writes both forms.
+pub(crate) fn without_group(rows: &mut [Scheduled]) {
+    for row in rows {
+        if let Blocks::ByGroup(groups) = &mut row.blocks
+            && let [blocks] = &mut groups[..]
+        {
+            row.blocks = Blocks::One(std::mem::take(blocks));
+        }
+    }
+}
+
+impl StepLine {
+    /// The line of a recording with one group, as an engine without groups writes it.
+    pub(crate) fn without_group(mut self) -> Self {
+        without_group(self.sched.as_deref_mut().unwrap_or_default());
+        for event in &mut self.ev {
+            if let StepEvent::Stored(.., group) | StepEvent::Removed(.., group) = event {
+                *group = group.filter(|group| *group > 0);
+            }
+        }
+        self
+    }
+}
+
 impl Serialize for Scheduled {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { request, tokens, computed, kind, blocks, drafts } = self;

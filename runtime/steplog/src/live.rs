@@ -76,6 +76,11 @@ pub(crate) struct LiveAdded {
     /// Wall-clock seconds.
     pub(crate) arrival: f64,
     pub(crate) lora: Option<u32>,
+    /// Text that separates its blocks from those of requests with another one.
+    pub(crate) cache_salt: Option<String>,
+    /// It uses no blocks of others.
+    #[serde(default)]
+    pub(crate) skip_reading_prefix_cache: bool,
     /// Multimodal items, in the order of their places.
     #[serde(default)]
     pub(crate) media: Vec<LiveItem>,

@@ -95,10 +95,11 @@ pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
         return Err(format!("a line of a step log is a JSON object, but this is {kind}"));
     }
     let line: StepLine = from_text(text)?;
-    let has_changes = !(line.add.is_empty() && line.abort.is_empty() && line.gram.is_empty());
-    if line.s.is_none() && line.u.is_none() && !has_changes {
-        let problem =
-            "neither a schedule (`s`), nor a result (`u`), nor an `add`, `abort` or `gram`: is this a step log?";
+    let changes_requests =
+        !(line.add.is_empty() && line.more.is_empty() && line.abort.is_empty() && line.gram.is_empty());
+    if line.s.is_none() && line.u.is_none() && line.pause.is_none() && !changes_requests {
+        let problem = "neither a schedule (`s`), nor a result (`u`), nor an `add`, `more`, `abort`, `gram` or `pause`: \
+                       is this a step log?";
         return Err(problem.to_owned());
     }
     Ok(line)

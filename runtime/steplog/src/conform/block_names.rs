@@ -7,13 +7,20 @@ use vcr_block_hash::{BlockHasher, Digest, EngineHashes, ExtraKey};
 use vcr_core::kv_event::{KvEvent, StoredPlaces};
 
 use super::answers::FIRST_UNKNOWN_TOKEN;
-use crate::live::LiveItem;
+use crate::live::{LiveAdded, LiveItem};
 
 /// The names of the blocks of one engine.
 pub(super) struct BlockNames {
     hasher: Hasher,
-    /// Multimodal items of requests that have any, by tag.
-    items: HashMap<u64, Vec<LiveItem>>,
+    /// Requests whose blocks are separated by more than their tokens, by tag.
+    marked: HashMap<u64, Marks>,
+}
+
+/// What separates blocks of a request besides their tokens.
+#[derive(Default)]
+struct Marks {
+    items: Vec<LiveItem>,
+    cache_salt: Option<String>,
 }
 
 enum Hasher {
@@ -45,7 +52,7 @@ impl BlockNames {
     /// Each block is named by that before it.
     pub(super) fn chained(hasher: BlockHasher, block_tokens: NonZeroU32) -> Self {
         let hashes = EngineHashes::new(hasher, block_tokens);
-        Self { hasher: Hasher::Chained { hashes, block_tokens: block_tokens.get().into() }, items: HashMap::new() }
+        Self { hasher: Hasher::Chained { hashes, block_tokens: block_tokens.get().into() }, marked: HashMap::new() }
     }
 
     /// Blocks are named by their sequence.
@@ -57,12 +64,15 @@ impl BlockNames {
             known: HashMap::new(),
             cached: HashMap::new(),
         };
-        Self { hasher: Hasher::OfSequences(Box::new(sequences)), items: HashMap::new() }
+        Self { hasher: Hasher::OfSequences(Box::new(sequences)), marked: HashMap::new() }
     }
 
-    /// A request has multimodal items.
-    pub(super) fn has_items(&mut self, tag: u64, items: &[LiveItem]) {
-        self.items.insert(tag, items.to_vec());
+    /// A request has come, perhaps with multimodal items or a salt.
+    pub(super) fn added(&mut self, tag: u64, added: &LiveAdded) {
+        let cache_salt = added.cache_salt.clone().filter(|salt| !salt.is_empty());
+        if !added.media.is_empty() || cache_salt.is_some() {
+            self.marked.insert(tag, Marks { items: added.media.clone(), cache_salt });
+        }
     }
 
     /// The names of the event's blocks; none where not all tokens are known.
@@ -78,12 +88,12 @@ impl BlockNames {
                 if tokens.is_empty() || tokens.iter().any(|&token| token >= FIRST_UNKNOWN_TOKEN) {
                     return None;
                 }
-                let items = self.items.get(&tag).map(Vec::as_slice).unwrap_or_default();
+                let marks = self.marked.get(&tag);
                 // Unknown if a block before this one has unknown tokens.
                 let first = u64::from(hashes.place_after(parent).ok()?);
                 let keys: Vec<_> = (first..)
                     .take(blocks.len())
-                    .map(|place| keys_of(items, place * *block_tokens, (place + 1) * *block_tokens))
+                    .map(|place| keys_of(marks, place * *block_tokens, (place + 1) * *block_tokens))
                     .collect();
                 let mut digests = Vec::new();
                 hashes.stored(parent, blocks, tokens, |index| keys[index].as_slice(), &mut digests).ok()?;
@@ -93,8 +103,7 @@ impl BlockNames {
                 Some(named(vec![hashes.removed(block).ok()?.low_u64()]))
             }
             (Hasher::OfSequences(sequences), KvEvent::Stored { tag, blocks, .. }) => {
-                let items = self.items.get(&tag).map(Vec::as_slice).unwrap_or_default();
-                sequences.stored(group, (tag, items), blocks, places?)
+                sequences.stored(group, (tag, self.marked.get(&tag)), blocks, places?)
             }
             (Hasher::OfSequences(sequences), KvEvent::Removed(block)) => {
                 Some(named(vec![sequences.cached.get(&(group, block))?.low_u64()]))
@@ -112,7 +121,7 @@ impl Sequences {
     fn stored(
         &mut self,
         group: u32,
-        (tag, items): (u64, &[LiveItem]),
+        (tag, marks): (u64, Option<&Marks>),
         blocks: &[u64],
         places: &StoredPlaces<'_>,
     ) -> Option<Named> {
@@ -131,7 +140,7 @@ impl Sequences {
                 break;
             }
             let (block, behind) = covered.split_at(size);
-            let keys = keys_of(items, start as u64, (start + size + ahead) as u64);
+            let keys = keys_of(marks, start as u64, (start + size + ahead) as u64);
             digests.push(self.hasher.hash_block_ahead(digests.last(), block, &keys, behind));
         }
         let ends = || places.ends.iter().map(|&end| end as usize);
@@ -145,11 +154,13 @@ impl Sequences {
     }
 }
 
-/// The keys of the items that have tokens from `start` to before `end`.
-fn keys_of(items: &[LiveItem], start: u64, end: u64) -> Vec<ExtraKey<'_>> {
+/// The keys of the tokens from `start` to before `end`: of items among them, and of the first block the salt.
+fn keys_of(marks: Option<&Marks>, start: u64, end: u64) -> Vec<ExtraKey<'_>> {
+    let Some(Marks { items, cache_salt }) = marks else { return Vec::new() };
     let key = |item| {
         let (identifier, offset, len) = LiveItem::place(item);
         ExtraKey::of_input(identifier, (offset, len), start, end)
     };
-    items.iter().filter_map(key).collect()
+    let salt = cache_salt.as_deref().filter(|_| start == 0).map(ExtraKey::CacheSalt);
+    items.iter().filter_map(key).chain(salt).collect()
 }

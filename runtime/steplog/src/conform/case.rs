@@ -131,6 +131,11 @@ pub(super) struct CaseRequest {
     pub(super) parts: Vec<CasePart>,
     /// It has structured outputs. The steps say when its grammar is compiled.
     pub(super) grammar: Option<IgnoredAny>,
+    /// Text that separates its blocks from those of requests with another one.
+    pub(super) cache_salt: Option<String>,
+    /// It uses no blocks of others.
+    #[serde(default)]
+    pub(super) skip_reading_prefix_cache: bool,
 }
 
 /// A further part of a prompt, or without one the end of a request's input.
@@ -210,6 +215,8 @@ const REQUEST_KEYS: &[&str] = &[
     "remote",
     "parts",
     "grammar",
+    "cache_salt",
+    "skip_reading_prefix_cache",
 ];
 
 /// The recording without its steps.
@@ -218,6 +225,8 @@ pub(super) struct Case {
     /// The recording was made for vLLM's second model runner, which does not get
     /// that a request was there before.
     pub(super) hides_resumed: bool,
+    /// The recording has blocks by group, of one group of full attention: an engine without groups here.
+    pub(super) has_plain_group: bool,
     pub(super) requests: HashMap<u64, CaseRequest>,
     /// The recorder's number of schedules, if known.
     pub(super) schedules: Option<u64>,
@@ -245,6 +254,7 @@ impl Case {
             hides_resumed = effective.get("use_v2_model_runner") == Some(&Value::Bool(true));
         }
         Ok(Self {
+            has_plain_group: !file.config.groups.is_empty() && !config.has_kv_cache_groups(),
             config,
             hides_resumed,
             requests: read_requests(&folder.join("requests.jsonl"))?,
@@ -353,9 +363,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     expected.push(("decode_stagger", json!(config.decode_stagger()), "it follows from the stages of the pipeline"));
     // Where blocks are those of groups, of several ranks or of several steps in flight.
     expected.extend(expected_of_blocks(config));
-    if config.has_kv_cache_groups() {
-        expected.push(expected_coordinator(config));
-    }
+    expected.push(expected_coordinator(config));
     if config.drafter.has_kv() {
         expected.extend(expected_of_drafter(config));
     }
@@ -383,7 +391,7 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
 fn expected_coordinator(config: &EngineConfig) -> (&'static str, Value, &'static str) {
     let coordinator = match (config.enable_prefix_caching, config.kv_cache_groups.len()) {
         (false, _) => "KVCacheCoordinatorNoPrefixCache",
-        (true, 1) => "UnitaryKVCacheCoordinator",
+        (true, 0 | 1) => "UnitaryKVCacheCoordinator",
         (true, _) => "HybridKVCacheCoordinator",
     };
     ("coordinator", json!(coordinator), "it follows from the groups")

@@ -12,6 +12,7 @@ use super::answers::RecordedTokens;
 use super::capture::Capture;
 use super::live_events::EventCheck;
 use super::report::{CaseReport, Difference};
+use super::salts::Salts;
 use super::scope::ADDED_TWICE;
 use crate::engine_log::{encoder_rows, reason_word, scheduled_rows, stop_word};
 use crate::error::LogError;
@@ -127,6 +128,7 @@ struct Replay<'a> {
     events: EventCheck,
     /// Identifiers of multimodal items; the core knows each by its place here.
     identities: Vec<String>,
+    salts: Salts,
 }
 
 impl<'a> Replay<'a> {
@@ -149,6 +151,7 @@ impl<'a> Replay<'a> {
             answers: RecordedTokens::of(capture),
             events,
             identities: Vec::new(),
+            salts: Salts::default(),
         }
     }
 
@@ -265,6 +268,7 @@ impl<'a> Replay<'a> {
             // Of positive numbers, larger ones have larger bits.
             arrival_ns: added.arrival.to_bits(),
             lora: added.lora,
+            skip_reading_prefix_cache: added.skip_reading_prefix_cache,
             ..RequestSpec::new(tag, prompt, *max_tokens)
         };
         let id = self.engine.submit(spec).map_err(cannot_run)?;
@@ -278,7 +282,7 @@ impl<'a> Replay<'a> {
     fn prompt(&mut self, added: &LiveAdded, tag: u64) -> Result<Prompt, String> {
         let LiveAdded { id: name, prompt: len, .. } = added;
         let blocks = self.engine.config().hashed_blocks();
-        let salt = added.lora.map_or(0, |lora| u64::from(lora) + 1);
+        let salt = self.salts.of(added.lora, added.cache_salt.as_deref());
         let has_places = !self.engine.config().is_encoder_decoder();
         let item_of = |item: PromptItem| if has_places { item } else { item.without_place() };
         let items: Vec<PromptItem> = added.media.iter().map(|item| item_of(self.item(item))).collect();

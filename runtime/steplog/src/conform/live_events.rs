@@ -13,7 +13,6 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vcr_block_hash::{BlockHasher, HashAlgorithm, Seed};
-use vcr_core::EngineConfig;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventLog, StoredPlaces};
 
@@ -50,6 +49,15 @@ struct LiveStored {
     group_idx: Option<u32>,
     kv_cache_spec_kind: Option<String>,
     lookahead_token_ids: Option<Vec<Vec<u32>>>,
+    /// What separates each block besides its tokens.
+    extra_keys: Option<Vec<Option<Vec<Value>>>>,
+}
+
+impl LiveStored {
+    /// Texts among the keys of its blocks: of adapters, or a `cache_salt`.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        self.extra_keys.iter().flatten().flatten().flatten().filter_map(Value::as_str)
+    }
 }
 
 impl LiveEvent {
@@ -113,7 +121,7 @@ impl EventCheck {
         let path = folder.join("kv_events.jsonl");
         let config = &capture.config;
         let captured = if is_there(&path) {
-            Some(captured(&resolved(&path), config)?)
+            Some(captured(&resolved(&path), capture)?)
         } else {
             report.notes.push("no `kv_events.jsonl`, so KV events are not compared".to_owned());
             None
@@ -150,8 +158,8 @@ impl EventCheck {
         if added.lora.is_some() {
             self.with_adapter.insert(tag);
         }
-        if let Some(names) = self.names.as_mut().filter(|_| !added.media.is_empty()) {
-            names.has_items(tag, &added.media);
+        if let Some(names) = &mut self.names {
+            names.added(tag, added);
         }
     }
 
@@ -280,17 +288,48 @@ impl EventCheck {
     }
 }
 
-fn captured(path: &Path, config: &EngineConfig) -> Result<HashMap<u64, Captured>, LogError> {
+fn captured(path: &Path, capture: &Capture) -> Result<HashMap<u64, Captured>, LogError> {
     let mut captured = HashMap::new();
+    let keys = KnownKeys::of(capture);
     for (line, LiveBatch { seq, batch: (_, events, _) }) in read_all::<LiveBatch>(path)? {
         for event in &events {
-            event.scope().check(config).map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
+            let checked = event.scope().check(&capture.config).and_then(|()| keys.check(event));
+            checked.map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
         }
         if captured.insert(seq, Captured { line, events }).is_some() {
             return Err(LogError::line(path, line, format_args!("`seq`: batch {seq} is there twice")));
         }
     }
     Ok(captured)
+}
+
+/// Texts that separate blocks in a capture.
+struct KnownKeys<'a> {
+    salts: HashSet<&'a str>,
+    /// Events name adapters, which the capture numbers.
+    has_adapters: bool,
+}
+
+impl<'a> KnownKeys<'a> {
+    fn of(capture: &'a Capture) -> Self {
+        let added = || capture.log.steps.iter().flat_map(|(_, step)| &step.added);
+        Self {
+            salts: added().filter_map(|added| added.cache_salt.as_deref()).collect(),
+            has_adapters: added().any(|added| added.lora.is_some()),
+        }
+    }
+
+    /// Refuses a salt that the capture lacks: blocks would be shared here that vLLM keeps apart.
+    fn check(&self, event: &LiveEvent) -> Result<(), String> {
+        let LiveEvent::BlockStored(stored) = event else { return Ok(()) };
+        match stored.texts().find(|text| !self.has_adapters && !self.salts.contains(text)) {
+            Some(text) => Err(format!(
+                "`extra_keys` has \"{text}\", but no request in `steps.jsonl` has this `cache_salt`: recorded with an \
+                 earlier `live_log.py`; record it again"
+            )),
+            None => Ok(()),
+        }
+    }
 }
 
 /// None where vLLM's seed is not known.

@@ -20,6 +20,7 @@ mod live;
 mod live_events;
 mod pretended_model;
 mod report;
+mod salts;
 mod scheduler;
 mod scope;
 

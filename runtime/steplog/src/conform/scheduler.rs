@@ -11,6 +11,7 @@ use vcr_core::{
 use super::case::{Case, CaseItem, CaseRequest};
 use super::pretended_model::{RecordedAnswers, SEGMENT_TOKENS, STOP_TOKEN};
 use super::report::{CaseReport, Difference};
+use super::salts::Salts;
 use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
 use crate::error::LogError;
@@ -39,6 +40,7 @@ pub struct ReplayedLines {
     replay: Replay,
     /// The recorder's number of schedules, if known.
     schedules: Option<u64>,
+    has_plain_group: bool,
     has_failed: bool,
 }
 
@@ -51,13 +53,15 @@ impl ReplayedLines {
     pub(super) fn by(folder: &Path, change: impl FnOnce(SchedulerRules) -> SchedulerRules) -> Result<Self, LogError> {
         let case = Case::read(folder, change)?;
         let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
-        Ok(Self { schedules: case.schedules, replay: Replay::new(case), lines, has_failed: false })
+        let Case { schedules, has_plain_group, .. } = case;
+        Ok(Self { schedules, has_plain_group, replay: Replay::new(case), lines, has_failed: false })
     }
 
     fn replayed(&mut self, line: u64, text: &str) -> Result<ReplayedLine, LogError> {
         let path = self.lines.path();
         let wrong = |problem| LogError::line(path, line, problem);
         let recorded = step_line(text).map_err(wrong)?;
+        let recorded = if self.has_plain_group { recorded.without_group() } else { recorded };
         if let Some(key) = unknown_key(text, RECORDED_KEYS).map_err(wrong)? {
             return Err(LogError::out_of_scope(path, Some(line), format!("`{key}` of a step is not known here")));
         }
@@ -160,6 +164,7 @@ struct Replay {
     live: HashMap<u64, RequestId>,
     answers: RecordedAnswers,
     num_added: u64,
+    salts: Salts,
     /// Whether any request has structured outputs, of which more is recorded.
     has_grammars: bool,
     /// Requests that had been stepped over after the latest schedule.
@@ -184,6 +189,7 @@ impl Replay {
             live: HashMap::new(),
             answers: RecordedAnswers { stop_at, ..RecordedAnswers::default() },
             num_added: 0,
+            salts: Salts::default(),
             has_grammars,
             skipped: 0,
             drafted: SpecDecodeStats::default(),
@@ -397,8 +403,7 @@ impl Replay {
         let len = request.prompt.iter().map(|&(_, len)| u64::from(len)).sum::<u64>();
         // Before the tokens are made: a slip may ask for billions.
         self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
-        // Adapters separate prompts that are otherwise equal.
-        let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
+        let salt = self.salts.of(request.lora, request.cache_salt.as_deref());
         let has_places = !self.engine.config().is_encoder_decoder();
         let item_of = |item: PromptItem| if has_places { item } else { item.without_place() };
         let items: Vec<PromptItem> = request.media.iter().map(CaseItem::item).map(item_of).collect();
@@ -420,6 +425,7 @@ impl Replay {
             kv_role: request.kv_role(),
             resumable,
             structured: request.grammar.is_some(),
+            skip_reading_prefix_cache: request.skip_reading_prefix_cache,
             ..RequestSpec::new(tag, prompt, request.max_tokens)
         };
         self.num_added += 1;

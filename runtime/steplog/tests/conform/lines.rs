@@ -278,3 +278,12 @@ fn with_number(line: &str, place: usize, value: u64) -> String {
     let end = line[start..].find(|letter: char| !letter.is_ascii_digit()).map_or(line.len(), |len| start + len);
     format!("{}{value}{}", &line[..start], &line[end..])
 }
+
+#[test]
+fn a_line_may_have_only_what_came_from_outside() {
+    for text in [r#""add":[1]"#, r#""more":[1]"#, r#""abort":[1]"#, r#""gram":[[1,true]]"#, r#""pause":"PAUSED_ALL""#] {
+        let line = format!("{{\"i\":4,{text}}}");
+        let log = StepLog::parse(Path::new("steps.jsonl"), line.as_bytes()).expect(text);
+        assert_eq!(serde_json::to_string(&log.lines[0]).expect("it is written"), line);
+    }
+}

