@@ -3,6 +3,15 @@
 import random
 from hashlib import blake2b
 
+from random_extremes import (
+    draw_echoes,
+    draw_extremes,
+    draw_pauses,
+    draw_reads,
+    is_extreme,
+    least_blocks,
+    many_drafts,
+)
 from random_groups import draw_groups
 from random_media import EncoderInputs, Media
 from random_sessions import draw_sessions
@@ -72,7 +81,7 @@ def draw(
     sessions=False,
     structured=False,
 ):
-    """The case `number` of a seed: its configuration and its requests; with several groups of layers if
+    """The case `number` of a seed: its configuration, its requests and the pauses of its scheduler; with several groups of layers if
     `groups` names their kind, with a drafter that has KV of its own if `drafter` names one, or is "any", with
     multimodal items if `media` is set, with context or pipeline parallelism if `parallel` names it, with
     numbers of drafts that depend on the size of the batch if `by_batch` is set, with a KV connector if `connector` names its
@@ -86,12 +95,16 @@ def draw(
     # Requests that outgrow the pool together, so that many are preempted.
     pressed = rng.random() < (0.75 if parts else 0.55)
     config = draw_config(rng, pressed)
+    extreme = is_extreme(seed, number, parts)
+    if extreme:
+        draw_extremes(rng, config)
     if drafter:
         config["drafter"] = rng.choice(DRAFTERS) if drafter == "any" else drafter
-        draw_drafter(rng, config)
+        draw_drafter(rng, config, extreme)
     if groups:
-        draw_groups(rng, config, groups)
-        ends_chunks = groups.startswith("mamba") and "mamba_cache_mode" not in config
+        draw_groups(rng, config, groups, extreme)
+        has_states = any(group["kind"] == "mamba" for group in config["groups"])
+        ends_chunks = has_states and "mamba_cache_mode" not in config
         # vLLM asks for chunks where states are kept at their ends.
         config["chunked_prefill"] |= config["prefix_caching"] and ends_chunks
         if drafter:
@@ -114,7 +127,7 @@ def draw(
     if interval:
         config["prefill_schedule_interval"] = rng.choice([2, 2, 3, 4, 5, 8, 16])
     habits = draw_habits(rng, config, pressed)
-    habits["media"] = Media(rng, config) if media else None
+    habits["media"] = Media(rng, config, extreme) if media else None
     if groups == "cross":
         habits["media"] = EncoderInputs(rng, config)
     if sessions:
@@ -124,18 +137,22 @@ def draw(
     scale = 1.0
     while True:
         requests = draw_requests(rng, config, habits, count, scale)
+        if extreme:
+            draw_echoes(rng, config, requests)
         if sessions:
             draw_sessions(rng, config, requests)
         if structured:
             draw_structured(rng, requests)
-        config["num_blocks"] = draw_pool(rng, config, requests, pressed)
+        config["num_blocks"] = draw_pool(rng, config, requests, pressed, extreme)
         expected = expected_iterations(config, requests)
         if expected <= iterations or scale < 0.02:
             break
         count = max(REQUESTS_MIN, count * 5 // 6)
         scale *= 0.85
     draw_arrivals(rng, requests, expected, pressed)
-    return config, requests
+    if extreme:
+        draw_reads(rng, config, requests)
+    return config, requests, draw_pauses(rng) if extreme else []
 
 
 def draw_config(rng, pressed):
@@ -225,10 +242,10 @@ def tokens_of_block(config):
     return config["block_size"] * config.get("dcp", 1)
 
 
-def draw_drafter(rng, config):
+def draw_drafter(rng, config, extreme=False):
     """What a drafter with KV of its own needs besides."""
     drafter = config["drafter"]
-    config["spec"] = rng.choice([1, 1, 2, 3, 3, 4, 5, 7])
+    config["spec"] = many_drafts(rng) if extreme and rng.random() < 0.5 else rng.choice([1, 1, 2, 3, 3, 4, 5, 7])
     if drafter == "multi_module_mtp":
         config["spec"] = max(2, config["spec"])
     # A request that waits with one token is admitted with all of its drafts.
@@ -392,7 +409,7 @@ def finish_request(rng, config, habits, identity, scale, prompt, before):
     return request
 
 
-def draw_pool(rng, config, requests, pressed):
+def draw_pool(rng, config, requests, pressed, extreme=False):
     """Enough blocks for any one request; how many more makes the pressure."""
     slack = 2 * (config["spec"] + 1)
     if "drafter" in config:
@@ -400,11 +417,13 @@ def draw_pool(rng, config, requests, pressed):
     longest = max(min(config["max_model_len"], request["length"] + slack) for request in requests)
     batches = batches_in_flight(config)
     least = held_blocks(config, longest, batches * config["max_num_batched_tokens"]) + rng.choice([1, 2, 4])
+    if extreme:
+        least = least_blocks(rng, config, least)
     mean = sum(request["length"] for request in requests) / len(requests)
     each = held_blocks(config, int(mean)) if "groups" in config else mean / tokens_of_block(config)
     wanted = each * min(config["max_num_seqs"], len(requests))
     wanted *= rng.uniform(0.1, 0.6) if pressed else rng.choice([0.8, 1.5, 5.0])
-    return min(4000, max(least, int(wanted)))
+    return max(least, min(4000, int(wanted)))
 
 
 def expected_iterations(config, requests):

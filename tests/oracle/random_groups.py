@@ -3,12 +3,13 @@
 import math
 
 # Kinds of groups of layers, as a command line names them.
-GROUP_KINDS = ["window", "hybrid", "windows", "local", "sizes", "fulls"]
+GROUP_KINDS = ["plain", "latent", "window", "hybrid", "windows", "local", "sizes", "fulls"]
 GROUP_KINDS += ["mamba", "mamba-alone", "mamba-windows", "mamba-all", "cross"]
 
 
-def draw_groups(rng, config, kind):
-    """Groups of layers; `block_size` becomes the length at which blocks are hashed."""
+def draw_groups(rng, config, kind, extreme=False):
+    """Groups of layers; `block_size` becomes the length at which blocks are hashed. In extreme cases there may be many
+    of them, and full attention in blocks of several sizes beside windows."""
     size, longest = config["block_size"], config["max_model_len"]
 
     def full(scale=1):
@@ -36,7 +37,26 @@ def draw_groups(rng, config, kind):
         checkpoint = rng.choice([None, None, 1, 1, 16])
         return {"kind": "mamba", "block_size": size} | ({"checkpoint": checkpoint} if checkpoint else {})
 
-    if kind == "cross":
+    def latent(scale=1):
+        return {"kind": "mla", "block_size": size * scale}
+
+    def several_sizes():
+        config["block_size"] = size = rng.choice([1, 2, 3, 4, 8, 16])
+        scales = rng.sample([1, 2, 3, 4, 5], rng.choice([2, 2, 3]))
+        windows = [{**window(), "block_size": size * rng.choice([1, 2, 3])} for _ in range(rng.choice([1, 1, 2]))]
+        return [{"kind": "full", "block_size": size * scale} for scale in scales] + windows
+
+    if kind == "plain":
+        groups = [full()]
+    elif kind == "latent":
+        groups = [latent()] * rng.choice([1, 1, 2]) + [full(rng.choice([1, 1, 2]))] * rng.choice([0, 1, 1])
+        groups += [window()] * rng.choice([0, 0, 1]) + [states()] * rng.choice([0, 0, 1])
+        if any(group["kind"] == "mamba" for group in groups):
+            # States are kept where blocks of one size end.
+            groups = [{**group, "block_size": size} for group in groups]
+    elif kind == "sizes" and extreme and rng.random() < 0.6:
+        groups = several_sizes()
+    elif kind == "cross":
         # Of encoder-decoder models, for which vLLM turns these off.
         config["prefix_caching"] = config["chunked_prefill"] = False
         config["long_prefill_token_threshold"] = 0
@@ -74,6 +94,8 @@ def draw_groups(rng, config, kind):
         groups += [window(rng.choice([1, 2, 4])) for _ in range(rng.choice([1, 1, 2]))]
         if len(groups) == 1:
             groups.append(full(2))
+    if extreme and kind not in ("plain", "cross", "window", "mamba-alone") and rng.random() < 0.3:
+        groups += [rng.choice(groups) for _ in range(rng.randint(3, 10))]
     rng.shuffle(groups)
     config["groups"] = [dict(group) for group in groups]
     aligned = math.lcm(*(group["block_size"] for group in groups))

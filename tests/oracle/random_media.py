@@ -15,9 +15,9 @@ class Media:
     A segment of prompt tokens has the same kinds at the same places wherever it is used.
     """
 
-    def __init__(self, rng, config):
+    def __init__(self, rng, config, extreme=False):
         self._seed = rng.random()
-        longest = self._longest(rng, config)
+        longest = self._longest(rng, config, extreme)
         self._kinds = [self._draw_kind(rng, config, longest) for _ in range(rng.randint(1, KINDS_MAX))]
         self._density = rng.choice([0.3, 0.6, 0.9])
         self._gap = rng.choice([0, 1, 4, config["block_size"]])
@@ -55,8 +55,10 @@ class Media:
             offset += self._kinds[kind][0] + rng.randint(0, self._gap)
 
     @staticmethod
-    def _longest(rng, config):
+    def _longest(rng, config, extreme):
         longest = min(config["max_model_len"] // 4, 6 * config["block_size"])
+        if extreme and rng.random() < 0.5:
+            longest = rng.randint(config["max_model_len"] // 4, config["max_model_len"] - 1)
         config["disable_chunked_mm_input"] = rng.random() < 0.35
         if config["disable_chunked_mm_input"]:
             # vLLM does not start with longer ones, and 0.33 never computes those beyond the threshold.

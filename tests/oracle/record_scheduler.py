@@ -33,7 +33,7 @@ from vllm_scheduler import without_newer_settings  # noqa: E402
 
 ITERATIONS_MAX = 2500
 REDRIVE_ITERATIONS_MAX = 100_000
-REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote", "parts", "grammar"]
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap", "media", "hold", "remote", "parts", "grammar", "cache_salt", "skip_reading_prefix_cache"]
 
 
 class Recorded:
@@ -79,7 +79,8 @@ def redrive(case, model):
     add_order = [identity for line in steps for identity in line.get("add", ())]
     v2 = recorded["config"]["effective"]["use_v2_model_runner"]
     transfers = RecordedTransfers(steps, requests) if "connector" in config else None
-    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order, v2, transfers)
+    pauses = [(line["i"], line["pause"]) for line in steps if "pause" in line]
+    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order, v2, transfers, pauses)
     if drive.effective != recorded["config"]["effective"]:
         print(f"{case.name}: the effective settings differ")
         print(difference(recorded["config"]["effective"], drive.effective))
@@ -91,6 +92,9 @@ def redrive(case, model):
             print(f"{case.name}: line {number} differs (iteration {expected['i']})")
             print(difference(expected, line))
             return False
+    if "refused" in recorded:
+        print(f"{case.name}: {len(steps)} lines are equal, up to what vLLM does not survive")
+        return True
     extra = next(lines, None)
     if extra is not None:
         print(f"{case.name}: {len(steps)} lines are equal, but there is one more: {extra}")
@@ -112,11 +116,11 @@ def logging_classes(folder):
 
 
 def record(out, name, seed, number, model, model_runner_v2, kinds, live_log=False):
-    """Drives one random case; what vLLM itself does not survive goes to refused.jsonl. `kinds` are the further arguments
-    of `draw`."""
-    config, requests = draw(seed, number, **kinds)
+    """Drives one random case. What vLLM itself does not survive goes to refused.jsonl, and the case is kept up to there.
+    `kinds` are the further arguments of `draw`."""
+    config, requests, pauses = draw(seed, number, **kinds)
     config = without_newer_settings(config)
-    drive = None
+    drive, refused = None, None
     live = out / "live" / name
     classes = logging_classes(live) if live_log else {}
     try:
@@ -125,7 +129,7 @@ def record(out, name, seed, number, model, model_runner_v2, kinds, live_log=Fals
         if "connector" in config:
             transfers = drawn_transfers(seed, number, config)
             transfers.draw_remotes(config["connector"], requests, random.Random(f"remotes/{seed}/{number}"))
-        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2, transfers, **classes)
+        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2, transfers, pauses, **classes)
         for _ in drive.run():
             pass
     except Exception as error:
@@ -140,8 +144,9 @@ def record(out, name, seed, number, model, model_runner_v2, kinds, live_log=Fals
             file.write(json.dumps(refused) + "\n")
         shutil.rmtree(live, ignore_errors=True)
         print(f"{name}: refused: {type(error).__name__}: {error}", flush=True)
-        return
-    write_case(out / name, name, drive, requests, config)
+        if drive is None or not any("s" in line for line in drive.steps):
+            return
+    write_case(out / name, name, drive, requests, config, refused and refused["error"][-1])
     print(f"{name}: {len(requests)} requests, {len(drive.steps)} lines", flush=True)
 
 
@@ -152,7 +157,7 @@ def last_frames(error):
     return [*places, f"{type(error).__name__}: {error}"]
 
 
-def write_case(folder, name, drive, requests, config):
+def write_case(folder, name, drive, requests, config, refused=None):
     folder.mkdir(parents=True, exist_ok=True)
     head = {
         "name": name,
@@ -160,6 +165,7 @@ def write_case(folder, name, drive, requests, config):
         "config": {**config, "effective": drive.effective},
         "stats": drive.stats(),
         "batch_queue": drive.batch_queue_size,
+        **({"refused": refused} if refused else {}),
     }
     (folder / "config.json").write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
     requests = [{key: one[key] for key in REQUEST_KEYS if key in one} for one in requests]

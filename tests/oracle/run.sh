@@ -57,7 +57,7 @@ install_build() { # VERSION WHEEL
 # A release without one: its Python files over the packages of another.
 install_sources() { # VERSION
     local folder=$home/$1 below
-    below=${ORACLE_CPU:-$(cd "$home" && ls -d 0.*/venv 2>/dev/null | sort -V | tail -n 1 | cut -d/ -f1)}
+    below=${ORACLE_CPU:-$(cd "$home" && ls -d 0.*/venv 2>/dev/null | sort -V | tail -n 1 | cut -d/ -f1 || true)}
     below=${below:-0.32.0}
     install_release "$below"
     fetch vllm "$1" "$folder/wheel"

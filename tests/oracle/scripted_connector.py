@@ -16,7 +16,8 @@ from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
-# Loads of one request that find something; vLLM asks for ever for a prompt of one token that is found each time.
+# Loads of one request that find something, unless the connector always hits; vLLM asks for ever for a prompt of one token
+# that is found each time.
 LOADS_MAX = 6
 # Settings of the connector for offloading.
 OFFLOADING_SETTINGS = ["eviction_policy", "store_threshold", "max_tracker_size", "offload_prompt_only", "blocks_per_chunk"]
@@ -193,6 +194,7 @@ class DrawnTransfers:
         self._is_async = rng.choice([0.0, 0.5, 1.0, 1.0])
         self._extents = rng.choice([["blocks"], ["blocks", "all"], ["blocks", "all", "any"], ["all"]])
         self._undecided = rng.choice([0.0, 0.0, 0.2])
+        self._loads_max = LOADS_MAX
         self._latency = rng.choice([1, 2, 5, 20])
         self._fails = rng.choice([0.0, 0.15, 0.5])
         self._fails_by_request = rng.choice([0.0, 0.3])
@@ -206,6 +208,9 @@ class DrawnTransfers:
         self._lookups = {}
         # Iterations at which the scheduler is paused and goes on, and its state from then on.
         self.pauses = self._draw_pauses(rng)
+        if random.Random(f"hits/{seed}/{number}").random() < 0.2:
+            # It finds all that it is asked for, each time.
+            self._has_found, self._extents, self._loads_max = 2.0, ["all"], 1 << 30
         self.iteration = 0
         self.schedule = 0
 
@@ -247,7 +252,7 @@ class DrawnTransfers:
         if self._share("undecided", identity, self.schedule) < self._undecided:
             return None, False
         turn = request.num_preemptions
-        if self._lookups.get(int(identity), 0) >= LOADS_MAX:
+        if self._lookups.get(int(identity), 0) >= self._loads_max:
             return 0, False
         is_async = self._share("async", identity) < self._is_async
         if self._share("found", identity, turn) >= self._has_found:

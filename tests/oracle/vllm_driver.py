@@ -82,6 +82,7 @@ class Drive:
         add_order=None,
         model_runner_v2=False,
         transfers=None,
+        pauses=(),
         **classes,
     ):
         self.config = config
@@ -99,7 +100,7 @@ class Drive:
             self.scheduler.start_log()
         self._connector = None
         self._transfers = transfers
-        self._pauses = deque(transfers.pauses if transfers else ())
+        self._pauses = deque(transfers.pauses if transfers else pauses)
         self._pause = None
         if "connector" in config:
             self._connector = self.scheduler.connector
@@ -244,11 +245,13 @@ class Drive:
                 stop_token_ids=[STOP_TOKEN],
                 extra_args={"kv_transfer_params": params} if params else None,
                 structured_outputs=self._grammars.params(request),
+                skip_reading_prefix_cache=request.get("skip_reading_prefix_cache"),
             ),
             pooling_params=None,
             arrival_time=float(self._added),
             lora_request=LoRARequest(f"lora-{lora}", lora, f"lora-{lora}") if lora else None,
             priority=request["prio"],
+            cache_salt=request.get("cache_salt"),
             mm_features=features,
             block_hasher=self._hasher,
             resumable="parts" in request if resumable is None else resumable,
@@ -493,6 +496,8 @@ class Drive:
         if not is_encoder_decoder(self.config) and ("media" in request or "media" in earlier):
             own = [[kind, before + offset, *rest] for kind, offset, *rest in request.get("media", ())]
             request["media"] = earlier.get("media", []) + own
+        if "cache_salt" in earlier:
+            request["cache_salt"] = earlier["cache_salt"]
         request["at"] = self._iteration + request["gap"]
         entry = (request["at"], len(self._requests) + request["id"], request["id"])
         heapq.heappush(self._to_add, entry)

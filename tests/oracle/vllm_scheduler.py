@@ -24,6 +24,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.structured_output import StructuredOutputManager
@@ -178,6 +179,8 @@ def group_spec(config, group, built):
     match group["kind"]:
         case "full":
             return FullAttentionSpec(**shape)
+        case "mla":
+            return MLAAttentionSpec(**{**shape, "num_kv_heads": 1})
         case "sliding_window":
             # As vLLM tags each of its layers.
             extra = max(0, prefill_lookahead(built) - 1)
@@ -205,7 +208,7 @@ def group_spec(config, group, built):
 
 def resolved_block_size(config, group):
     """Tokens of a block, of which each rank of decode context parallelism has a part; states are whole on each."""
-    ranks = config.get("dcp", 1) if group["kind"] == "full" else 1
+    ranks = config.get("dcp", 1) if group["kind"] in ("full", "mla") else 1
     return group_block_size(config, group) * ranks
 
 
