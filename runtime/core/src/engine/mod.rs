@@ -292,7 +292,9 @@ impl Engine {
         let items = std::mem::take(&mut spec.prompt.items);
         let mut request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         let left_tokens = self.config.tokens_left_to_decode();
-        if left_tokens > 0 && request.kv_role == KvRole::Source && request.prompt_tokens > left_tokens {
+        // One that reads no cache is computed whole by the engine that goes on with it, too.
+        let is_left = request.kv_role == KvRole::Source && !request.flags.has(Flags::SKIPS_LOOKUP);
+        if left_tokens > 0 && is_left && request.prompt_tokens > left_tokens {
             request.leave_last(left_tokens, self.config.block_size);
         }
         self.prefills.add(request.prefill_target_tokens);
