@@ -196,24 +196,24 @@ pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     }
 }
 
-/// Blocks of one group as those of an engine without groups: a recorder writes both forms.
-pub(crate) fn without_group(rows: &mut [Scheduled]) {
+/// Blocks of an engine without groups as those of one group: a recorder writes both forms.
+pub(crate) fn with_group(rows: &mut [Scheduled]) {
     for row in rows {
-        if let Blocks::ByGroup(groups) = &mut row.blocks
-            && let [blocks] = &mut groups[..]
+        if let Blocks::One(blocks) = &mut row.blocks
+            && !blocks.is_empty()
         {
-            row.blocks = Blocks::One(std::mem::take(blocks));
+            row.blocks = Blocks::ByGroup(vec![std::mem::take(blocks)]);
         }
     }
 }
 
 impl StepLine {
-    /// The line of a recording with one group, as an engine without groups writes it.
-    pub(crate) fn without_group(mut self) -> Self {
-        without_group(self.sched.as_deref_mut().unwrap_or_default());
+    /// The line of an engine without groups, as it is recorded where one group is stated.
+    pub(crate) fn with_group(mut self) -> Self {
+        with_group(self.sched.as_deref_mut().unwrap_or_default());
         for event in &mut self.ev {
             if let StepEvent::Stored(.., group) | StepEvent::Removed(.., group) = event {
-                *group = group.filter(|group| *group > 0);
+                *group = Some(0);
             }
         }
         self

@@ -234,8 +234,8 @@ pub struct GroupsOption {
 pub const KV_CACHE_GROUPS: GroupsOption = GroupsOption {
     name: "kv_cache_groups",
     log_key: "groups",
-    meaning: "groups of layers with KV blocks of their own, each `full`, `mla`, \
-              `sliding_window:TOKENS`, `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE` behind \
+    meaning: "groups of layers with KV blocks of their own, each `full`, `mla`, `sliding_window:TOKENS`, \
+              `chunked_local:TOKENS`, `cross_attention`, `mamba` or `mamba:CHECKPOINT_TOKENS`, with `@BLOCK_SIZE` behind \
               it where its blocks are larger than `block_size`, and `+drafter` where it has layers of the drafter; \
               none for one group of full attention",
 };

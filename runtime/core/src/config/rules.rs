@@ -62,6 +62,13 @@ impl SchedulerRules {
         self.minor >= 31
     }
 
+    /// Whether a padded admission keeps all of its drafts where `long_prefill_token_threshold` leaves it fewer tokens: no
+    /// model runner takes these. Later releases stop with an assertion.
+    #[must_use]
+    pub fn keeps_cut_drafts(self) -> bool {
+        self.minor <= 28
+    }
+
     /// These rules but for one, of [`SchedulerRules::RULES`], which other releases have otherwise: it is turned round. (A
     /// recording proves a rule only if it notices that.) None if there is no such rule.
     #[must_use]

@@ -13,7 +13,6 @@ use super::report::CaseReport;
 use super::scope::{check_engine_args, check_live_engine, check_live_request, hash_rules_of, rules_of};
 use crate::error::LogError;
 use crate::jsonl::{is_there, read_all, read_whole, resolved};
-use crate::line::without_group;
 use crate::live::LiveLog;
 
 /// `engine.json`.
@@ -61,7 +60,7 @@ impl Capture {
                 SchedulerRules::V0_32
             }
         };
-        let mut log = LiveLog::read(&folder.join("steps.jsonl"))?;
+        let log = LiveLog::read(&folder.join("steps.jsonl"))?;
         check_engine_args(&file.engine_args, &log.engine).map_err(refuse)?;
         check_live_engine(&log.engine, &file.engine_args)
             .map_err(|what| LogError::out_of_scope(&log.path, Some(1), what))?;
@@ -70,9 +69,6 @@ impl Capture {
             checked.map_err(|what| LogError::out_of_scope(&log.path, Some(*line), what))?;
         }
         let config = engine_config(&log, &file.engine_args, rules)?;
-        if !config.has_kv_cache_groups() {
-            log.steps.iter_mut().for_each(|(_, step)| without_group(&mut step.sched));
-        }
         let hash_rules = file.vllm.as_deref().map_or(HashRules::V0_31, hash_rules_of);
         let path = resolved(&folder.join("requests.jsonl"));
         let prompts = read_all::<LiveRequest>(&path)?;

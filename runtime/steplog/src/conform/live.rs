@@ -16,7 +16,7 @@ use super::salts::Salts;
 use super::scope::ADDED_TWICE;
 use crate::engine_log::{encoder_rows, reason_word, scheduled_rows, stop_word};
 use crate::error::LogError;
-use crate::line::{Id, hide_resumed};
+use crate::line::{Id, hide_resumed, with_group};
 use crate::live::{LiveAdded, LiveItem, LiveStep, sorted};
 
 pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
@@ -177,6 +177,9 @@ impl<'a> Replay<'a> {
         let mut rows = scheduled_rows(plan, |tag| Id::Name(self.names[tag as usize].clone()));
         if self.capture.log.engine.use_v2_model_runner {
             hide_resumed(&mut rows);
+        }
+        if !self.capture.log.engine.groups.is_empty() && !self.capture.config.has_kv_cache_groups() {
+            with_group(&mut rows);
         }
         report.compare("sched", &rows, &step.sched)?;
         let encoded = encoder_rows(plan, |tag| Id::Name(self.names[tag as usize].clone()));

@@ -161,6 +161,14 @@ fn arguments_of_a_live_engine() {
     refused_args(&json!({ "speculative_config": by_batch }), &["num_speculative_tokens_per_batch_size"]);
 }
 
+/// vLLM up to 0.28 may schedule them; no model takes them.
+#[test]
+fn more_drafts_than_tokens() {
+    let copy = CaseCopy::of("releases/drafts-at-the-end-0.28");
+    copy.edit_line("steps.jsonl", 2, |line| line.replacen("[1,5,30,", "[1,4,30,", 1));
+    refused(&copy, &["steps.jsonl, line 2: `sched` has 4 drafts among 4 tokens of request 1"]);
+}
+
 /// Arguments that change nothing are not a reason to refuse.
 #[test]
 fn arguments_that_are_off() {
