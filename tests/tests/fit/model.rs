@@ -44,7 +44,7 @@ fn slow_prompts(folder: &Folder, name: &str, gaps: u32, rate: &str) {
         "test.rhai",
         r#"let e = engine(#{ num_gpu_blocks: 27_000, max_num_batched_tokens: 8_192 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fitted(#{ path: "slow.json" }) }) });
-let w = poisson(#{ rate: `${param("rate", 1)}/s`, count: 32, prompt_tokens: 2_056, output_tokens: uniform(40, 90) });
+let w = poisson(#{ rate: `${param("rate", 0.05)}/s`, count: 32, prompt_tokens: 2_056, output_tokens: uniform(40, 90) });
 run(#{ cluster: c, workloads: [w] });
 "#,
     );
@@ -72,7 +72,7 @@ fn prompts_that_take_many_steps_are_fitted() {
 #[test]
 fn slow_prompts_of_several_loads_are_fitted() {
     let folder = Folder::new();
-    for (name, rate) in [("a.csv", "0.3"), ("b.csv", "1"), ("c.csv", "1.6")] {
+    for (name, rate) in [("a.csv", "0.3"), ("b.csv", "1.0"), ("c.csv", "1.6")] {
         slow_prompts(&folder, name, 50, rate);
     }
     let fit = ["fit", "a.csv", "b.csv", "c.csv", "--engine", SLOW_ENGINE, "--folds", "0", "-o", "model.json"];

@@ -64,3 +64,34 @@ fn decodes_that_share_a_prefix_are_predicted_as_fast_as_they_are() {
     assert!(error(&found, "itl mean").abs() < 0.05, "{found:#}");
     assert!(error(&found, "e2e p50").abs() < 0.05, "{found:#}");
 }
+
+/// A laptop's GPU, whose prompts of 2,056 tokens take 53 times as long as a step: much longer than on large ones.
+#[test]
+fn slow_prompts_of_a_small_gpu_are_fitted() {
+    let Some(data) = vcr_skips::sample("small-gpu/laptop-qwen3-8b-awq/in2048_out128_c1.json") else { return };
+    let text = std::fs::read_to_string(&data).expect("the sample is text");
+    let found: Value = serde_json::from_str(&text).expect("the sample is JSON");
+    let numbers = |value: &Value| -> Vec<f64> { serde_json::from_value(value.clone()).expect("numbers") };
+    let [starts, ttfts, prompts, outputs] =
+        ["start_times", "ttfts", "input_lens", "output_lens"].map(|key| numbers(&found[key]));
+    let gaps = found["itls"].as_array().expect("a list of lists");
+    let first = starts.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut rows: Vec<[f64; 5]> = (0..starts.len())
+        .map(|index| {
+            let decoded: f64 = numbers(&gaps[index]).iter().sum();
+            let ms = |seconds: f64| seconds * 1e3;
+            let (ttft_ms, e2e_ms) = (ms(ttfts[index]), ms(ttfts[index] + decoded));
+            [ms(starts[index] - first), prompts[index], outputs[index], ttft_ms, e2e_ms]
+        })
+        .collect();
+    rows.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    let lines = rows.iter().map(|row| row.map(|number| number.to_string()).join(","));
+    let folder = Folder::new();
+    folder.write("a.csv", [COLUMNS.join(",")].into_iter().chain(lines).collect::<Vec<_>>().join("\n"));
+    let engine = "num_gpu_blocks: 2_000, max_num_seqs: 8, max_num_batched_tokens: 8192";
+    let _ = folder.vcr(&["fit", "a.csv", "--engine", engine, "--folds", "0", "-o", "model.json"]).ended(0);
+    let found = prediction(&folder, &["model.json", "a.csv"]);
+    for (name, most) in [("ttft p50", 0.05), ("itl p50", 0.05), ("e2e p50", 0.05)] {
+        assert!(error(&found, name).abs() < most, "{name} is {} off: {found:#}", error(&found, name));
+    }
+}
