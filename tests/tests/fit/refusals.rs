@@ -70,6 +70,7 @@ fn settings_that_are_none_are_refused_with_a_hint() {
     let folder = world();
     folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &COLUMNS));
     refused(&folder, &["--engine", "max_num_sqs: 7"], &["max_num_sqs", "hint: "]);
+    refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
     // Places are those in what the user wrote, and command lines are read as `vllm serve` reads them.
     refused(&folder, &["--engine", "max_num_seqs: abc"], &["--engine:1:15: Variable not found: abc"]);
     refused(&folder, &["--engine", "--max-num-sqs 7"], &["--engine: unknown argument `--max-num-sqs`", "did you mean"]);
@@ -78,7 +79,6 @@ fn settings_that_are_none_are_refused_with_a_hint() {
         let fit = ["fit", "a.csv", "--engine", line, "--folds", "0", "--force", "-o", "model.json"];
         let _ = folder.vcr(&fit).ended(0);
     }
-    refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
 }
 
 #[test]
