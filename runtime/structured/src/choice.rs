@@ -7,9 +7,13 @@ use alloc::vec::Vec;
 use serde_json::value::RawValue;
 
 use crate::grammar::Grammar;
-use crate::schema::Schema;
+use crate::node::Node;
+use crate::schema::Schemas;
 use crate::structural::Format;
 use crate::values::pattern::Pattern;
+
+/// A request must not block an engine, so what it may ask for is bounded.
+const BYTES_MAX: usize = 1 << 20;
 
 /// Required form of a request's output.
 #[derive(Debug)]
@@ -17,7 +21,7 @@ pub(crate) enum OutputForm {
     /// One of these texts, which are not none.
     Choice(Vec<String>),
     /// JSON of this schema.
-    Json(Box<Schema>),
+    Json(Schemas),
     /// A text of this format.
     Text(Format),
     /// A text that matches.
@@ -46,6 +50,9 @@ impl OutputForm {
     /// # Errors
     /// When it cannot be read, or is of a kind that this guest does not know.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > BYTES_MAX {
+            return Err(format!("the structured output has {} bytes, but may have {BYTES_MAX}", text.len()));
+        }
         let unread = |error: serde_json::Error| format!("the structured output cannot be read: {error}");
         let params: Params = serde_json::from_str(text).map_err(unread)?;
         match params {
@@ -53,15 +60,17 @@ impl OutputForm {
                 Err("the structured output has an empty `choice`".into())
             }
             Params { choice: Some(choices), .. } => Ok(Self::Choice(choices)),
-            Params { json: Some(json), .. } => serde_json::from_str(&unquoted(&json))
-                .map(Self::Json)
-                .map_err(|error| format!("the schema of the output cannot be followed: {error}")),
+            Params { json: Some(json), .. } => {
+                let read = serde_json::from_str(&unquoted(&json)).map_err(|error| format!("{error}"));
+                let schemas = read.and_then(|document: Node| Schemas::strict(&document));
+                schemas.map(Self::Json).map_err(|error| format!("the schema of the output cannot be followed: {error}"))
+            }
             Params { structural_tag: Some(tag), .. } => Format::parse(&unquoted(&tag))
                 .map(Self::Text)
                 .map_err(|error| format!("the structural tag of the output cannot be followed: {error}")),
             Params { regex: Some(regex), .. } => Pattern::parse(&regex).map(Self::Pattern),
             Params { grammar: Some(grammar), .. } => Grammar::parse(&grammar).map(Self::Grammar),
-            Params { json_object: Some(true), .. } => Ok(Self::Json(Box::new(Schema::any_object()))),
+            Params { json_object: Some(true), .. } => Ok(Self::Json(Schemas::any_object())),
             _ => Err("the structured output has none of `json`, `json_object`, `choice`, `regex`, `grammar` and \
                       `structural_tag`"
                 .into()),

@@ -43,7 +43,12 @@ enum Node {
     Text(String),
     Class(Pattern),
     Sequence(Vec<Node>),
-    Alternatives(Vec<Node>),
+    /// Parts, those of them that end, and that of these which is the shortest.
+    Alternatives {
+        parts: Vec<Node>,
+        ending: Vec<usize>,
+        least: Option<usize>,
+    },
     Repeat {
         part: Box<Node>,
         fewest: u32,
@@ -88,6 +93,9 @@ impl Grammar {
                 break;
             }
         }
+        let mut rules = core::mem::take(&mut self.rules);
+        rules.iter_mut().for_each(|(_, node)| self.settle(node));
+        self.rules = rules;
         match self.index(ROOT) {
             None => Err(format!("it has no rule `{ROOT}`")),
             Some(root) if self.least[root].is_none() => Err(format!("no text of the rule `{ROOT}` ever ends")),
@@ -99,6 +107,21 @@ impl Grammar {
         self.rules.iter().position(|(known, _)| known == name)
     }
 
+    /// Finds the alternatives of a part that end, and the shortest, once the rules are known.
+    fn settle(&self, node: &mut Node) {
+        match node {
+            Node::Alternatives { parts, ending, least } => {
+                let lengths: Vec<Option<u64>> = parts.iter().map(|part| self.least(part)).collect();
+                *ending = (0..parts.len()).filter(|index| lengths[*index].is_some()).collect();
+                *least = ending.iter().min_by_key(|index| lengths[**index]).copied();
+                parts.iter_mut().for_each(|part| self.settle(part));
+            }
+            Node::Sequence(parts) => parts.iter_mut().for_each(|part| self.settle(part)),
+            Node::Repeat { part, .. } => self.settle(part),
+            Node::Text(_) | Node::Class(_) | Node::Rule(..) => {}
+        }
+    }
+
     /// The fewest bytes of a part, by what is known of the rules.
     fn least(&self, node: &Node) -> Option<u64> {
         match node {
@@ -108,7 +131,7 @@ impl Grammar {
                 .iter()
                 .map(|part| self.least(part))
                 .try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?))),
-            Node::Alternatives(parts) => parts.iter().filter_map(|part| self.least(part)).min(),
+            Node::Alternatives { parts, .. } => parts.iter().filter_map(|part| self.least(part)).min(),
             Node::Repeat { fewest: 0, .. } => Some(0),
             Node::Repeat { part, fewest, .. } => Some(self.least(part)?.saturating_mul(u64::from(*fewest))),
             Node::Rule(_, index) => self.least[*index],
@@ -139,15 +162,13 @@ impl Grammar {
         let generosity = if depth > GENEROUS_DEPTH { 0 } else { generosity };
         match node {
             Node::Text(literal) => text.written += literal,
-            Node::Class(class) => text.written += &class.text(rng, generosity)?,
+            Node::Class(class) => text.written += &class.text(rng, generosity, &mut text.steps)?,
             Node::Sequence(parts) => {
                 parts.iter().try_for_each(|part| self.write(part, rng, generosity, depth, text))?;
             }
-            Node::Alternatives(parts) => {
-                let ending: Vec<&Node> = parts.iter().filter(|part| self.least(part).is_some()).collect();
-                let least = ending.iter().min_by_key(|part| self.least(part));
-                let chosen = if generosity == 0 { least } else { pick(&ending, rng) };
-                chosen.map_or(Ok(()), |chosen| self.write(chosen, rng, generosity, depth, text))?;
+            Node::Alternatives { parts, ending, least } => {
+                let chosen = if generosity == 0 { *least } else { pick(ending, rng).copied() };
+                chosen.map_or(Ok(()), |chosen| self.write(&parts[chosen], rng, generosity, depth, text))?;
             }
             Node::Repeat { part, fewest, most } => {
                 let more = below(rng, 2 * generosity + 1).min(most - fewest);
@@ -176,7 +197,9 @@ fn resolve(node: &mut Node, names: &[String]) -> Result<(), String> {
             *index = found.ok_or_else(|| format!("there is no rule `{name}`"))?;
             Ok(())
         }
-        Node::Sequence(parts) | Node::Alternatives(parts) => parts.iter_mut().try_for_each(|part| resolve(part, names)),
+        Node::Sequence(parts) | Node::Alternatives { parts, .. } => {
+            parts.iter_mut().try_for_each(|part| resolve(part, names))
+        }
         Node::Repeat { part, .. } => resolve(part, names),
         Node::Text(_) | Node::Class(_) => Ok(()),
     }
@@ -222,7 +245,11 @@ impl Reader<'_> {
             all.push(self.sequence()?);
         }
         self.depth -= 1;
-        Ok(if all.len() == 1 { all.remove(0) } else { Node::Alternatives(all) })
+        Ok(if all.len() == 1 {
+            all.remove(0)
+        } else {
+            Node::Alternatives { parts: all, ending: Vec::new(), least: None }
+        })
     }
 
     fn sequence(&mut self) -> Result<Node, String> {

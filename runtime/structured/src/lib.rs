@@ -14,11 +14,13 @@ extern crate alloc;
 mod choice;
 mod entries;
 mod grammar;
+mod node;
 mod output;
 pub mod python;
 mod schema;
 mod settings;
 mod structural;
+mod structure;
 mod style;
 mod values;
 mod vocabulary;
@@ -31,14 +33,12 @@ use alloc::vec::Vec;
 use vcr_guest_sdk::observe;
 pub use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest};
 
-use crate::choice::OutputForm;
 use crate::entries::Entries;
 pub use crate::output::Output;
 pub use crate::settings::ArgumentSettings;
-use crate::settings::Room;
+pub use crate::structure::Structure;
 use crate::values::words::Words;
 use crate::vocabulary::Vocabulary;
-use crate::writer::{GENEROSITY_MAX, document};
 
 /// The config of the guest: what its tokens mean, and how much it says.
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -151,70 +151,8 @@ impl JsonTokens {
     /// # Errors
     /// When it cannot be read or followed, or nothing fits it.
     pub fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
-        self.follow_with(request, &settings::USUAL)
-    }
-
-    /// The same, with arguments of tools chosen by these settings.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn follow_with(&self, request: &TokenRequest<'_>, settings: &ArgumentSettings) -> Result<Output, String> {
-        let output = self.output(request)?;
-        let unmade = |problem| format!("the structured output cannot be made: {problem}");
-        match OutputForm::parse(request.structured_output)? {
-            OutputForm::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
-            OutputForm::Json(schema) => {
-                let usual = &settings::USUAL;
-                let text = |rng, generosity| document(&schema, rng, Room { generosity, settings: usual });
-                let tokens = self.fitting(request, text);
-                Ok(output.with_json(tokens.map_err(unmade)?))
-            }
-            OutputForm::Pattern(pattern) => {
-                let tokens = self.fitting(request, |mut rng, generosity| pattern.text(&mut rng, generosity));
-                Ok(output.with_text(tokens.map_err(unmade)?))
-            }
-            OutputForm::Grammar(grammar) => {
-                let tokens = self.fitting(request, |mut rng, generosity| grammar.text(&mut rng, generosity));
-                Ok(output.with_text(tokens.map_err(unmade)?))
-            }
-            OutputForm::Text(format) => {
-                let text = |mut rng, generosity| format.text(&mut rng, Room { generosity, settings });
-                let tokens = self.fitting(request, text);
-                Ok(output.with_text(tokens.map_err(unmade)?))
-            }
-        }
-    }
-
-    /// One of the choices; one that is long enough and not too long if there is
-    /// any such.
-    fn choose(&self, choices: &[String], request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {
-        let mut all = choices.iter().map(|choice| self.vocabulary.tokens(choice)).collect::<Result<Vec<_>, _>>()?;
-        let fits = |tokens: &Vec<u32>| {
-            let length = tokens.len() as u64;
-            length >= u64::from(request.min_tokens) && length < u64::from(request.max_tokens)
-        };
-        if all.iter().any(fits) {
-            all.retain(fits);
-        }
-        let chosen = values::draw::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
-        Ok(all.swap_remove(chosen))
-    }
-
-    /// A text that ends before the output must: where the first one is too
-    /// long, less and less is said.
-    fn fitting(
-        &self,
-        request: &TokenRequest<'_>,
-        text: impl Fn(Rng, u32) -> Result<String, String>,
-    ) -> Result<Vec<u32>, String> {
-        let mut made = Ok(Vec::new());
-        for generosity in (0..=GENEROSITY_MAX).rev() {
-            made = text(Rng::new(request.seed, 0), generosity).and_then(|text| self.vocabulary.tokens(&text));
-            if made.as_ref().is_ok_and(|tokens| tokens.len() < request.max_tokens as usize) {
-                break;
-            }
-        }
-        made
+        let structure = self.structure(request.structured_output)?;
+        self.follow_structure(&structure, request, &settings::USUAL)
     }
 }
 

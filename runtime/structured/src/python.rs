@@ -4,20 +4,20 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use serde_json::Value;
+use crate::node::Node;
 
 /// A value of JSON as a literal of Python.
-pub(crate) fn literal(value: &Value) -> String {
+pub(crate) fn literal(value: &Node) -> String {
     let joined = |items: Vec<String>| items.join(", ");
     match value {
-        Value::Null => "None".to_string(),
-        Value::Bool(true) => "True".to_string(),
-        Value::Bool(false) => "False".to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", joined(items.iter().map(literal).collect())),
-        Value::Object(entries) => {
-            let entry = |(key, value): (&String, &Value)| format!("{}: {}", quoted(key), literal(value));
+        Node::Null => "None".to_string(),
+        Node::Bool(true) => "True".to_string(),
+        Node::Bool(false) => "False".to_string(),
+        Node::Number(number) => number.clone(),
+        Node::String(text) => quoted(text),
+        Node::Array(items) => format!("[{}]", joined(items.iter().map(literal).collect())),
+        Node::Object(entries) => {
+            let entry = |(key, value): &(String, Node)| format!("{}: {}", quoted(key), literal(value));
             format!("{{{}}}", joined(entries.iter().map(entry).collect()))
         }
     }

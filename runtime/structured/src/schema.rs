@@ -1,77 +1,129 @@
+//! JSON schemas, read once for all texts that are made of them.
+//!
+//! Keywords that are not known bind nothing, as JSON Schema says. A schema that binds is read in one of two ways:
+//! strictly, so that what vLLM's backends refuse is an error, or leniently, so that nothing is.
+
+pub(crate) mod check;
+mod read;
+
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny};
-use serde_json::Value;
-
-use crate::entries::Entries;
+use crate::node::Node;
+use crate::values::numbers::Range;
 use crate::values::pattern::Pattern;
 
-/// A JSON schema, as far as this guest follows it. Keywords that would bind
-/// what is written and are not known here are an error; those that bind nothing
-/// are read over.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Schema {
-    #[serde(rename = "type", deserialize_with = "one_or_many")]
-    pub(crate) types: Vec<Type>,
-    #[serde(rename = "enum")]
-    pub(crate) values: Option<Vec<Value>>,
-    #[serde(rename = "const", deserialize_with = "even_null")]
-    pub(crate) constant: Option<Value>,
-    pub(crate) any_of: Vec<Schema>,
-    pub(crate) one_of: Vec<Schema>,
-    #[serde(deserialize_with = "only")]
-    all_of: Vec<Schema>,
-    #[serde(rename = "$ref")]
-    pub(crate) reference: Option<String>,
-    #[serde(rename = "$defs", alias = "definitions")]
-    pub(crate) definitions: Entries<Schema>,
-    /// In the order of the output.
-    pub(crate) properties: Entries<Schema>,
-    pub(crate) required: Vec<String>,
-    pub(crate) items: Option<Box<Schema>>,
-    pub(crate) min_items: u32,
-    pub(crate) max_items: Option<u32>,
-    pub(crate) min_length: u32,
-    pub(crate) max_length: Option<u32>,
-    #[serde(deserialize_with = "pattern")]
-    pub(crate) pattern: Option<Pattern>,
-    pub(crate) format: Option<Notation>,
-    pub(crate) minimum: Option<f64>,
-    pub(crate) maximum: Option<f64>,
-    pub(crate) exclusive_minimum: Option<f64>,
-    pub(crate) exclusive_maximum: Option<f64>,
-    /// Only `false` matters: then an object has no keys of ours.
-    pub(crate) additional_properties: Option<Value>,
-    #[serde(rename = "title")]
-    _title: Option<IgnoredAny>,
-    #[serde(rename = "description")]
-    _description: Option<IgnoredAny>,
-    #[serde(rename = "default")]
-    _default: Option<IgnoredAny>,
-    #[serde(rename = "examples")]
-    _examples: Option<IgnoredAny>,
-    #[serde(rename = "discriminator")]
-    _discriminator: Option<IgnoredAny>,
-    #[serde(rename = "$schema")]
-    _schema: Option<IgnoredAny>,
-    #[serde(rename = "$id")]
-    _id: Option<IgnoredAny>,
-    #[serde(rename = "$comment")]
-    _comment: Option<IgnoredAny>,
-    #[serde(rename = "readOnly")]
-    _read_only: Option<IgnoredAny>,
-    #[serde(rename = "writeOnly")]
-    _write_only: Option<IgnoredAny>,
-    #[serde(rename = "deprecated")]
-    _deprecated: Option<IgnoredAny>,
+/// The place of a schema among all of a document.
+pub(crate) type Place = u32;
+
+/// The schema that every value fits.
+pub(crate) const ANY: Place = 0;
+
+/// The schema that no value fits.
+pub(crate) const NOTHING: Place = 1;
+
+/// A request must not use up the fuel of a call or block an engine, so schemas are bounded: their number in one
+/// document, and the patterns among them, which take longer to read.
+const SCHEMAS_MAX: usize = 20_000;
+const PATTERNS_MAX: usize = 1_000;
+
+/// All schemas of a document.
+#[derive(Debug)]
+pub(crate) struct Schemas {
+    all: Vec<Schema>,
+    pub(crate) root: Place,
 }
 
-/// How a string is written: the formats of JSON schemas that xgrammar knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What one schema binds.
+#[derive(Debug, Default)]
+pub(crate) struct Schema {
+    /// In the order of the schema; none where all are allowed.
+    pub(crate) types: Vec<Type>,
+    pub(crate) values: Option<Vec<Node>>,
+    pub(crate) reference: Option<Place>,
+    pub(crate) all_of: Vec<Place>,
+    pub(crate) any_of: Vec<Place>,
+    pub(crate) one_of: Vec<Place>,
+    /// Of `any_of` and of `one_of` that of which the least is written.
+    pub(crate) least: [Option<Place>; 2],
+    pub(crate) not: Option<Place>,
+    pub(crate) condition: Option<Box<Condition>>,
+    pub(crate) number: Option<Box<Range>>,
+    pub(crate) string: Option<Box<StringRule>>,
+    pub(crate) array: Option<Box<ArrayRule>>,
+    pub(crate) object: Option<Box<ObjectRule>>,
+}
+
+/// `if`, `then` and `else`.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    pub(crate) given: Place,
+    pub(crate) then: Place,
+    pub(crate) otherwise: Place,
+}
+
+/// What binds a string.
+#[derive(Debug, Default)]
+pub(crate) struct StringRule {
+    pub(crate) shortest: u32,
+    pub(crate) longest: Option<u32>,
+    pub(crate) pattern: Option<Pattern>,
+    pub(crate) format: Option<Notation>,
+}
+
+/// What binds an array.
+#[derive(Debug, Default)]
+pub(crate) struct ArrayRule {
+    /// Of the first items, one by one.
+    pub(crate) first: Vec<Place>,
+    /// Of all others.
+    pub(crate) items: Option<Place>,
+    pub(crate) fewest: u32,
+    pub(crate) most: Option<u32>,
+    pub(crate) is_unique: bool,
+    pub(crate) contains: Option<Contains>,
+}
+
+/// A schema that some items fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contains {
+    pub(crate) place: Place,
+    pub(crate) fewest: u32,
+    pub(crate) most: u32,
+}
+
+/// What binds an object.
+#[derive(Debug, Default)]
+pub(crate) struct ObjectRule {
+    /// In the order of the output; those behind them are required, but not described.
+    pub(crate) properties: Vec<Property>,
+    /// Of the values of all other keys.
+    pub(crate) further: Option<Place>,
+    /// Of the values of those keys that no other schema of the object describes, either.
+    pub(crate) unevaluated: Option<Place>,
+    /// Of the values of keys that match.
+    pub(crate) patterns: Vec<(Pattern, Place)>,
+    /// Of the keys.
+    pub(crate) names: Option<Place>,
+    pub(crate) fewest: u32,
+    pub(crate) most: Option<u32>,
+    /// Keys, and the schema of an object that has them.
+    pub(crate) dependent: Vec<(String, Place)>,
+}
+
+/// A key of an object.
+#[derive(Debug)]
+pub(crate) struct Property {
+    pub(crate) name: String,
+    /// None where `required` alone names it.
+    pub(crate) place: Option<Place>,
+    pub(crate) is_required: bool,
+}
+
+/// How a string is written: the formats of JSON schemas that xgrammar knows, and those that pydantic and OpenAPI add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notation {
     Date,
     Time,
@@ -80,18 +132,43 @@ pub(crate) enum Notation {
     Email,
     Hostname,
     Ipv4,
+    Ipv4Network,
     Ipv6,
+    Ipv6Network,
     Uri,
-    UriReference,
-    UriTemplate,
     Uuid,
     JsonPointer,
     RelativeJsonPointer,
+    Json,
+    Base64,
+}
+
+impl Notation {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "date" => Self::Date,
+            "time" => Self::Time,
+            "date-time" => Self::DateTime,
+            "duration" => Self::Duration,
+            "email" | "idn-email" => Self::Email,
+            "hostname" | "idn-hostname" => Self::Hostname,
+            "ipv4" | "ipvanyaddress" => Self::Ipv4,
+            "ipv4network" | "ipv4interface" | "ipvanynetwork" | "ipvanyinterface" | "cidrv4" => Self::Ipv4Network,
+            "ipv6" => Self::Ipv6,
+            "ipv6network" | "ipv6interface" | "cidrv6" => Self::Ipv6Network,
+            "uri" | "uri-reference" | "uri-template" | "iri" | "iri-reference" | "url" => Self::Uri,
+            "uuid" | "guid" | "uuid1" | "uuid3" | "uuid4" | "uuid5" | "uuid6" | "uuid7" | "uuid8" => Self::Uuid,
+            "json-pointer" => Self::JsonPointer,
+            "relative-json-pointer" => Self::RelativeJsonPointer,
+            "json-string" => Self::Json,
+            "byte" | "base64" => Self::Base64,
+            _ => return None,
+        })
+    }
 }
 
 /// Type of a value, in the order of minimum length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Type {
     Integer,
     Null,
@@ -102,81 +179,99 @@ pub(crate) enum Type {
     Object,
 }
 
-impl Schema {
+impl Type {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "integer" => Self::Integer,
+            "null" => Self::Null,
+            "boolean" => Self::Boolean,
+            "number" => Self::Number,
+            "string" => Self::String,
+            "array" => Self::Array,
+            "object" => Self::Object,
+            _ => return None,
+        })
+    }
+}
+
+impl Schemas {
     /// Objects of whatever there is.
     pub(crate) fn any_object() -> Self {
-        Self { types: Vec::from([Type::Object]), ..Self::default() }
+        let object = Schema { types: Vec::from([Type::Object]), ..Schema::default() };
+        Self { all: Vec::from([Schema::default(), nothing(), object]), root: 2 }
     }
 
-    /// Whether the keys of an object are ours to choose: where the schema names
-    /// any, those are all that is written.
-    pub(crate) fn has_free_keys(&self) -> bool {
-        let names_none = self.properties.0.is_empty() && self.required.is_empty();
-        names_none && self.additional_properties != Some(Value::Bool(false))
+    pub(crate) fn get(&self, place: Place) -> &Schema {
+        &self.all[place as usize]
     }
 
-    /// Whether every value fits.
+    /// Whether every value fits the root.
     pub(crate) fn is_any(&self) -> bool {
-        let says_nothing = self.types.is_empty() && self.properties.0.is_empty() && self.items.is_none();
-        let is_free = self.pattern.is_none()
-            && self.format.is_none()
-            && self.values.is_none()
-            && self.constant.is_none()
-            && self.reference.is_none();
-        says_nothing && is_free && self.alternatives().is_empty()
+        self.get(self.root).is_any()
     }
+}
 
-    /// Allowed types of the values; any where the schema does not say.
-    pub(crate) fn types(&self) -> &[Type] {
-        match self.types[..] {
-            [] if !self.properties.0.is_empty() => &[Type::Object],
-            [] if self.items.is_some() => &[Type::Array],
-            // Binds strings alone, which a value need not be, but is meant to be.
-            [] if self.pattern.is_some() || self.format.is_some() => &[Type::String],
-            [] => &[Type::String, Type::Integer, Type::Boolean],
-            _ => &self.types,
-        }
+impl Schema {
+    /// Whether every value fits.
+    fn is_any(&self) -> bool {
+        let is_free = self.types.is_empty() && self.values.is_none() && self.reference.is_none();
+        let has_parts = !self.all_of.is_empty() || !self.alternatives().is_empty();
+        let has_tests = self.not.is_some() || self.condition.is_some();
+        let has_rules = self.number.is_some() || self.string.is_some() || self.array.is_some() || self.object.is_some();
+        is_free && !has_parts && !has_tests && !has_rules
     }
 
     /// The schemas that a value must fit one of; none where it has no choice.
-    pub(crate) fn alternatives(&self) -> &[Schema] {
-        [&self.any_of, &self.one_of].into_iter().find(|some| !some.is_empty()).unwrap_or(&self.all_of)
+    pub(crate) fn alternatives(&self) -> &[Place] {
+        if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
+    }
+
+    /// Whether a value that is written by the rules alone may yet not fit.
+    pub(crate) fn has_tests(&self) -> bool {
+        let has_hard_parts = self.not.is_some()
+            || self.condition.is_some()
+            || self.one_of.len() > 1
+            || (!self.any_of.is_empty() && !self.one_of.is_empty());
+        has_hard_parts
+            || self.array.as_ref().is_some_and(|rule| rule.is_unique || rule.contains.is_some())
+            || self.object.as_ref().is_some_and(|rule| {
+                rule.names.is_some() || !rule.dependent.is_empty() || rule.fewest > 0 || rule.most.is_some()
+            })
+    }
+
+    /// How little there is to write of it at least.
+    fn least_type(&self) -> Type {
+        if self.values.is_some() {
+            return Type::Null;
+        }
+        if self.reference.is_some() || !self.all_of.is_empty() || !self.alternatives().is_empty() {
+            return Type::Object;
+        }
+        let meant = self.meant_type().unwrap_or(Type::Integer);
+        self.types.iter().min().copied().unwrap_or(meant)
+    }
+
+    /// The types that its keywords are about, where it states none. They bind values of that type alone, which a value
+    /// need not be, but is meant to be.
+    pub(crate) fn meant_type(&self) -> Option<Type> {
+        if self.object.is_some() {
+            return Some(Type::Object);
+        }
+        if self.array.is_some() {
+            return Some(Type::Array);
+        }
+        if self.string.is_some() {
+            return Some(Type::String);
+        }
+        self.number.as_ref().map(|_| Type::Number)
     }
 }
 
-/// Reads schemas that all must fit, of which one can be followed.
-fn only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Schema>, D::Error> {
-    let schemas = Vec::<Schema>::deserialize(deserializer)?;
-    if schemas.len() > 1 {
-        return Err(D::Error::custom("`allOf` has several schemas, and only one can be followed"));
-    }
-    Ok(schemas)
+/// The schema that no value fits.
+fn nothing() -> Schema {
+    Schema { values: Some(Vec::new()), ..Schema::default() }
 }
 
-/// Reads one or a list of them.
-pub(crate) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Given<T> {
-        One(T),
-        Many(Vec<T>),
-    }
-
-    Ok(match Given::deserialize(deserializer)? {
-        Given::One(one) => Vec::from([one]),
-        Given::Many(many) => many,
-    })
-}
-
-fn pattern<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pattern>, D::Error> {
-    crate::values::pattern::deserialize(deserializer).map(Some)
-}
-
-/// Reads a value that, where it is null, is still there.
-fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+fn too_many() -> String {
+    format!("it has more than {SCHEMAS_MAX} schemas, or more than {PATTERNS_MAX} patterns")
 }

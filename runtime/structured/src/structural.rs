@@ -2,14 +2,12 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use vcr_guest_sdk::Rng;
 
 use crate::grammar::Grammar;
-use crate::schema::{Schema, one_or_many};
+use crate::node::Node;
+use crate::schema::Schemas;
 use crate::settings::{Room, happens};
 use crate::style::Style;
 use crate::values::draw::{below, pick};
@@ -17,60 +15,29 @@ use crate::values::pattern::Pattern;
 use crate::values::words::word;
 use crate::writer::document;
 
+/// A request must not block an engine, so what is made of formats is bounded: bytes of a text, parts that are gone
+/// through for it.
+const TEXT_BYTES_MAX: usize = 1 << 16;
+const STEPS_MAX: u32 = 20_000;
+
 /// A text made of fixed and free parts: xgrammar's formats of structural tags,
 /// as far as this guest follows them.
-#[derive(Debug, serde::Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[derive(Debug)]
 pub(crate) enum Format {
-    ConstString {
-        value: String,
-    },
-    JsonSchema {
-        #[serde(rename = "json_schema", deserialize_with = "schema")]
-        schema: Box<Schema>,
-        #[serde(default)]
-        style: Style,
-    },
+    ConstString(String),
+    /// No schema is wrong here: the arguments of a tool follow its schema as far as that can be followed.
+    JsonSchema(Schemas, Style),
     AnyText,
-    Regex {
-        #[serde(deserialize_with = "crate::values::pattern::deserialize")]
-        pattern: Pattern,
-    },
-    Grammar {
-        #[serde(deserialize_with = "grammar")]
-        grammar: Grammar,
-    },
-    Sequence {
-        elements: Vec<Format>,
-    },
-    Or {
-        elements: Vec<Format>,
-    },
+    Regex(Pattern),
+    Grammar(Grammar),
+    Sequence(Vec<Format>),
+    Or(Vec<Format>),
     Tag(Tag),
-    TriggeredTags {
+    /// One of the tags, or several, with a separator.
+    Tags {
         tags: Vec<Tag>,
-        #[serde(default)]
-        at_least_one: bool,
-        #[serde(default)]
-        stop_after_first: bool,
-    },
-    TagsWithSeparator {
-        tags: Vec<Tag>,
-        #[serde(default)]
         separator: String,
-        #[serde(default)]
-        at_least_one: bool,
-        #[serde(default)]
-        stop_after_first: bool,
-    },
-    Optional {
-        content: Box<Format>,
-    },
-    Star {
-        content: Box<Format>,
-    },
-    Plus {
-        content: Box<Format>,
+        may_repeat: bool,
     },
     Repeat {
         content: Box<Format>,
@@ -80,44 +47,97 @@ pub(crate) enum Format {
     },
 }
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Tag {
     begin: String,
     content: Box<Format>,
     /// Any of these ends it.
-    #[serde(deserialize_with = "one_or_many")]
     end: Vec<String>,
 }
 
-/// A whole structural tag: a format, or the tags of the older form.
-#[derive(serde::Deserialize)]
-struct StructuralTag {
-    format: Option<Format>,
-    structures: Option<Vec<Structure>>,
-}
-
-#[derive(serde::Deserialize)]
-struct Structure {
-    begin: String,
-    #[serde(deserialize_with = "schema")]
-    schema: Box<Schema>,
-    end: String,
+/// A text under way.
+#[derive(Default)]
+struct Text {
+    written: String,
+    steps: u32,
 }
 
 impl Format {
-    /// Reads a structural tag.
+    /// Reads a structural tag: a format, or the tags of the older form.
     ///
     /// # Errors
     /// When it cannot be read, or has a part that this guest does not know.
-    pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        match serde_json::from_str(text)? {
-            StructuralTag { format: Some(format), .. } => Ok(format),
-            StructuralTag { structures: Some(structures), .. } => {
-                let tags = structures.into_iter().map(Tag::from).collect();
-                Ok(Self::TriggeredTags { tags, at_least_one: false, stop_after_first: false })
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let tag: Node = serde_json::from_str(text).map_err(|error| format!("{error}"))?;
+        match (tag.get("format"), tag.get("structures")) {
+            (Some(format), _) => Self::read(format),
+            (None, Some(structures)) => {
+                let tags = list(structures, "structures")?.iter().map(|structure| {
+                    let content = Self::schema(field(structure, "schema")?, Style::Json)?;
+                    Tag::read_with(structure, content)
+                });
+                Ok(Self::Tags { tags: tags.collect::<Result<_, _>>()?, separator: String::new(), may_repeat: false })
             }
-            StructuralTag { .. } => Err(Error::custom("it has neither `format` nor `structures`")),
+            (None, None) => Err("it has neither `format` nor `structures`".into()),
         }
+    }
+
+    fn read(node: &Node) -> Result<Self, String> {
+        let content = || Self::read(field(node, "content")?).map(Box::new);
+        let formats = |key| list(field(node, key)?, key)?.iter().map(Self::read).collect::<Result<Vec<_>, _>>();
+        Ok(match text(field(node, "type")?, "type")? {
+            "const_string" => Self::ConstString(text(field(node, "value")?, "value")?.into()),
+            "json_schema" => {
+                let style = node.get("style").map_or(Ok("json"), |style| text(style, "style"))?;
+                let style =
+                    Style::named(style).ok_or_else(|| format!("its `style` is `{style}`, which is not known"))?;
+                Self::schema(field(node, "json_schema")?, style)?
+            }
+            "any_text" => Self::AnyText,
+            "regex" => Self::Regex(Pattern::parse(text(field(node, "pattern")?, "pattern")?)?),
+            "grammar" => Self::Grammar(Grammar::parse(text(field(node, "grammar")?, "grammar")?)?),
+            "sequence" => Self::Sequence(formats("elements")?),
+            "or" => match formats("elements")? {
+                elements if elements.is_empty() => return Err("an `or` has no elements".into()),
+                elements => Self::Or(elements),
+            },
+            "tag" => Self::Tag(Tag::read(node)?),
+            "triggered_tags" | "tags_with_separator" => Self::tags(node)?,
+            "optional" => Self::Repeat { content: content()?, min: 0, max: 1 },
+            "star" => Self::Repeat { content: content()?, min: 0, max: -1 },
+            "plus" => Self::Repeat { content: content()?, min: 1, max: -1 },
+            "repeat" => {
+                let number = |key| field(node, key)?.as_f64().ok_or_else(|| format!("its `{key}` is not a number"));
+                let min = field(node, "min")?.as_u32().ok_or("its `min` is not a count")?;
+                Self::Repeat { content: content()?, min, max: number("max")? as i64 }
+            }
+            other => return Err(format!("its `type` is `{other}`, which is not known")),
+        })
+    }
+
+    fn tags(node: &Node) -> Result<Self, String> {
+        let tags = list(field(node, "tags")?, "tags")?.iter().map(Tag::read).collect::<Result<Vec<_>, _>>()?;
+        if tags.is_empty() {
+            return Err("there are no tags".into());
+        }
+        let is_set = |key| matches!(node.get(key), Some(Node::Bool(true)));
+        let separator = node.get("separator").and_then(Node::as_str).unwrap_or_default().into();
+        Ok(Self::Tags { tags, separator, may_repeat: is_set("at_least_one") && !is_set("stop_after_first") })
+    }
+
+    /// A schema, the text of one, or `true`. Where any value would do it is an object, since that is what the parsers
+    /// of tool calls want.
+    fn schema(node: &Node, style: Style) -> Result<Self, String> {
+        let read;
+        let node = match node {
+            Node::String(text) => {
+                read = serde_json::from_str(text).map_err(|error| format!("a schema cannot be read: {error}"))?;
+                &read
+            }
+            node => node,
+        };
+        let schemas = Schemas::lenient(node);
+        Ok(Self::JsonSchema(if schemas.is_any() { Schemas::any_object() } else { schemas }, style))
     }
 
     /// A random text of this format. Where tags may be left out it has exactly one;
@@ -126,28 +146,48 @@ impl Format {
     /// # Errors
     /// When nothing can fit it, or nothing that is not too long.
     pub(crate) fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
-        match self {
-            Self::ConstString { value } => Ok(value.clone()),
-            Self::JsonSchema { schema, style } => style.styled(document(schema, Rng::new(rng.next_u64(), 0), room)?),
-            Self::AnyText => Ok((0..2 * room.generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ")),
-            Self::Regex { pattern } => pattern.text(rng, room.generosity),
-            Self::Grammar { grammar } => grammar.text(rng, room.generosity),
-            Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, room)).collect(),
-            Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, room),
-            Self::Tag(tag) => tag.text(rng, room),
-            Self::TriggeredTags { tags, at_least_one, stop_after_first } => {
-                several(tags, "", *at_least_one && !stop_after_first, rng, room)
-            }
-            Self::TagsWithSeparator { tags, separator, at_least_one, stop_after_first } => {
-                several(tags, separator, *at_least_one && !stop_after_first, rng, room)
-            }
-            Self::Optional { content } => times(content, 0, 1, rng, room),
-            Self::Star { content } => times(content, 0, -1, rng, room),
-            Self::Plus { content } => times(content, 1, -1, rng, room),
-            Self::Repeat { content, min, max } => times(content, *min, *max, rng, room),
+        let mut text = Text::default();
+        self.write(&mut text, rng, room)?;
+        Ok(text.written)
+    }
+
+    fn write(&self, text: &mut Text, rng: &mut Rng, room: Room<'_>) -> Result<(), String> {
+        text.steps += 1;
+        if text.written.len() > TEXT_BYTES_MAX || text.steps > STEPS_MAX {
+            return Err(format!(
+                "the structural tag makes more than {TEXT_BYTES_MAX} bytes, or takes more than {STEPS_MAX} steps"
+            ));
         }
+        match self {
+            Self::ConstString(value) => text.written += value,
+            Self::JsonSchema(schemas, style) => {
+                let seed = rng.next_u64();
+                let made = |room| document(schemas, Rng::new(seed, 0), room);
+                let least = |_| made(Room { generosity: 0, ..room });
+                text.steps += SCHEMA_STEPS;
+                text.written += &style.styled(&made(room).or_else(least).unwrap_or(Node::Object(Vec::new())));
+            }
+            Self::AnyText => {
+                text.written += &(0..2 * room.generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ");
+            }
+            Self::Regex(pattern) => text.written += &pattern.text(rng, room.generosity, &mut text.steps)?,
+            Self::Grammar(grammar) => {
+                text.steps += GRAMMAR_STEPS;
+                text.written += &grammar.text(rng, room.generosity)?;
+            }
+            Self::Sequence(elements) => elements.iter().try_for_each(|element| element.write(text, rng, room))?,
+            Self::Or(elements) => pick(elements, rng).map_or(Ok(()), |element| element.write(text, rng, room))?,
+            Self::Tag(tag) => tag.write(text, rng, room)?,
+            Self::Tags { tags, separator, may_repeat } => several(tags, separator, *may_repeat, text, rng, room)?,
+            Self::Repeat { content, min, max } => times(content, (*min, *max), text, rng, room)?,
+        }
+        Ok(())
     }
 }
+
+/// Steps of a schema and of a grammar, which have bounds of their own: a text has room for some.
+const SCHEMA_STEPS: u32 = 1_200;
+const GRAMMAR_STEPS: u32 = 2_000;
 
 /// Most repetitions of a format beyond those that must be.
 const REPETITIONS_MAX: u32 = 3;
@@ -156,74 +196,74 @@ const REPETITIONS_MAX: u32 = 3;
 const FURTHER_CALLS_MAX: u32 = 15;
 
 /// `content` from `min` to `max` times, one text behind the other.
-fn times(content: &Format, min: u32, max: i64, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
+fn times(
+    content: &Format,
+    (min, max): (u32, i64),
+    text: &mut Text,
+    rng: &mut Rng,
+    room: Room<'_>,
+) -> Result<(), String> {
     let most = u32::try_from(max).unwrap_or(u32::MAX);
     let Some(more) = most.checked_sub(min) else {
         return Err(format!("nothing is repeated from {min} to {max} times"));
     };
-    let count = min + below(rng, more.min(room.generosity).min(REPETITIONS_MAX) + 1);
-    (0..count).map(|_| content.text(rng, room)).collect()
+    let count = min.saturating_add(below(rng, more.min(room.generosity).min(REPETITIONS_MAX) + 1));
+    (0..count).try_for_each(|_| content.write(text, rng, room))
 }
 
 /// One of the tags and, where they may repeat, now and then more.
-fn several(tags: &[Tag], separator: &str, may_repeat: bool, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
-    let one = |rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.text(rng, room);
-    let mut text = one(rng)?;
+fn several(
+    tags: &[Tag],
+    separator: &str,
+    may_repeat: bool,
+    text: &mut Text,
+    rng: &mut Rng,
+    room: Room<'_>,
+) -> Result<(), String> {
+    let one = |text: &mut Text, rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.write(text, rng, room);
+    one(text, rng)?;
     // One more at most, unless the settings say how likely each is.
     let probability = room.settings.further_calls;
     for _ in 0..probability.map_or(1, |_| FURTHER_CALLS_MAX) {
         if !may_repeat || room.generosity < 2 || !happens(probability.unwrap_or(0.25), rng) {
             break;
         }
-        text.push_str(separator);
-        text.push_str(&one(rng)?);
+        text.written.push_str(separator);
+        one(text, rng)?;
     }
-    Ok(text)
+    Ok(())
 }
 
 impl Tag {
-    fn text(&self, rng: &mut Rng, room: Room<'_>) -> Result<String, String> {
-        let content = self.content.text(rng, room)?;
-        let end = pick(&self.end, rng).map_or("", String::as_str);
-        Ok([&self.begin, content.as_str(), end].concat())
+    fn read(node: &Node) -> Result<Self, String> {
+        let content = Format::read(field(node, "content")?)?;
+        Self::read_with(node, content)
+    }
+
+    fn read_with(node: &Node, content: Format) -> Result<Self, String> {
+        let end = match field(node, "end")? {
+            Node::Array(ends) => ends.iter().map(|end| text(end, "end").map(String::from)).collect::<Result<_, _>>()?,
+            end => Vec::from([text(end, "end")?.into()]),
+        };
+        Ok(Self { begin: text(field(node, "begin")?, "begin")?.into(), content: Box::new(content), end })
+    }
+
+    fn write(&self, text: &mut Text, rng: &mut Rng, room: Room<'_>) -> Result<(), String> {
+        text.written += &self.begin;
+        self.content.write(text, rng, room)?;
+        text.written += pick(&self.end, rng).map_or("", String::as_str);
+        Ok(())
     }
 }
 
-impl From<Structure> for Tag {
-    fn from(Structure { begin, schema, end }: Structure) -> Self {
-        Self { begin, content: Box::new(Format::JsonSchema { schema, style: Style::Json }), end: Vec::from([end]) }
-    }
+fn field<'a>(node: &'a Node, key: &str) -> Result<&'a Node, String> {
+    node.get(key).ok_or_else(|| format!("a part of it has no `{key}`"))
 }
 
-fn grammar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grammar, D::Error> {
-    Grammar::parse(&String::deserialize(deserializer)?).map_err(Error::custom)
+fn text<'a>(node: &'a Node, key: &str) -> Result<&'a str, String> {
+    node.as_str().ok_or_else(|| format!("its `{key}` is not a text"))
 }
 
-/// Reads a schema, the text of one, or `true`. Where any value would do it is an
-/// object, since that is what the parsers of tool calls want.
-fn schema<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Schema>, D::Error> {
-    struct Any;
-
-    impl<'de> Visitor<'de> for Any {
-        type Value = Schema;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a schema, its text, or `true`")
-        }
-
-        fn visit_bool<E: Error>(self, is_any: bool) -> Result<Schema, E> {
-            if is_any { Ok(Schema::default()) } else { Err(E::custom("nothing fits the schema `false`")) }
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Schema, E> {
-            serde_json::from_str(text).map_err(E::custom)
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Schema, A::Error> {
-            Schema::deserialize(MapAccessDeserializer::new(map))
-        }
-    }
-
-    let schema = deserializer.deserialize_any(Any)?;
-    Ok(Box::new(if schema.is_any() { Schema::any_object() } else { schema }))
+fn list<'a>(node: &'a Node, key: &str) -> Result<&'a [Node], String> {
+    node.as_array().ok_or_else(|| format!("its `{key}` is not a list"))
 }

@@ -1,16 +1,13 @@
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use serde_json::Value;
-
-use crate::entries::Entries;
+use crate::node::Node;
 use crate::python;
 
 /// How the values of an object are written: xgrammar's styles of JSON schemas, and one of our
 /// own. The other styles are an error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
     /// As JSON.
     #[default]
@@ -26,34 +23,42 @@ pub(crate) enum Style {
 }
 
 impl Style {
-    /// A document of JSON in this style. In XML texts stand as they are, all else as JSON.
-    ///
-    /// # Errors
-    /// When it is not an object, although the style has keys, or a text has an end in it, or a key
-    /// is not a name.
-    pub(crate) fn styled(self, document: String) -> Result<String, String> {
-        if self == Self::Json {
-            return Ok(document);
-        }
-        let entries: Entries<Value> = serde_json::from_str(&document)
-            .map_err(|_| String::from("only the arguments of an object can be written by their keys"))?;
-        if self == Self::PythonKeywords {
-            let keywords: Result<Vec<_>, _> = entries.0.iter().map(|(key, value)| keyword(key, value)).collect();
-            return Ok(keywords?.join(", "));
-        }
-        let lines: Result<Vec<_>, _> = entries.0.iter().map(|(key, value)| self.entry(key, value)).collect();
-        Ok(lines?.concat())
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "json" => Self::Json,
+            "qwen_xml" => Self::QwenXml,
+            "minimax_xml" => Self::MinimaxXml,
+            "glm_xml" => Self::GlmXml,
+            "python_keywords" => Self::PythonKeywords,
+            _ => return None,
+        })
     }
 
-    fn entry(self, key: &str, value: &Value) -> Result<String, String> {
-        let value = match value {
-            Value::String(text) => text.clone(),
-            other => format!("{other}"),
-        };
-        if value.contains("</") {
-            return Err(format!("the argument `{key}` has `</` in it, which ends arguments"));
+    /// A document in this style. In XML texts stand as they are, all else as JSON. Where the style has keys, there are
+    /// none of a document that is not an object, and none that the style cannot write.
+    pub(crate) fn styled(self, document: &Node) -> String {
+        if self == Self::Json {
+            return document.to_string();
         }
-        Ok(match self {
+        let Node::Object(entries) = document else { return String::new() };
+        if self == Self::PythonKeywords {
+            let named = entries.iter().filter(|(key, _)| is_name(key));
+            return named
+                .map(|(key, value)| format!("{key}={}", python::literal(value)))
+                .collect::<Vec<_>>()
+                .join(", ");
+        }
+        entries.iter().filter_map(|(key, value)| self.entry(key, value)).collect()
+    }
+
+    /// An entry; none whose value would end it.
+    fn entry(self, key: &str, value: &Node) -> Option<String> {
+        let value = match value {
+            Node::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let is_writable = !value.contains("</") && !key.contains(['<', '>', '"', '\n']);
+        is_writable.then(|| match self {
             Self::Json | Self::PythonKeywords => value,
             Self::QwenXml => format!("<parameter={key}>\n{value}\n</parameter>\n"),
             Self::MinimaxXml => format!("<parameter name=\"{key}\">{value}</parameter>\n"),
@@ -62,11 +67,8 @@ impl Style {
     }
 }
 
-fn keyword(key: &str, value: &Value) -> Result<String, String> {
-    let is_name = key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-        && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_');
-    if !is_name {
-        return Err(format!("the argument `{key}` is not a valid name in Python"));
-    }
-    Ok(format!("{key}={}", python::literal(value)))
+/// Whether a key is a name in Python.
+fn is_name(key: &str) -> bool {
+    key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }

@@ -1,14 +1,23 @@
+//! Random values that fit schemas.
+
+mod gather;
+mod items;
+mod keys;
+
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use vcr_guest_sdk::Rng;
 
-use crate::schema::{Schema, Type};
-use crate::settings::{Room, happens};
+use crate::node::Node;
+use crate::schema::check::Check;
+use crate::schema::{Place, Schema, Schemas, Type};
+use crate::settings::Room;
 use crate::values::draw::{below, pick};
 use crate::values::notation::notated;
-use crate::values::numbers;
-use crate::values::words::{WORDS, word};
+use crate::values::numbers::Range;
+use crate::values::words::word;
 
 /// How much can be said beyond what must be.
 pub(crate) const GENEROSITY_MAX: u32 = 3;
@@ -22,106 +31,215 @@ const DEPTH_MAX: u32 = 40;
 /// Nobody wants outputs of more bytes.
 const BYTES_MAX: usize = 1 << 16;
 
-/// A random document of a schema.
+/// Schemas, keys and values that are gone through for a document at most, so that none blocks an engine.
+const STEPS_MAX: u32 = 30_000;
+
+/// The same for checks of what was made.
+const CHECKS_MAX: u32 = 30_000;
+
+/// How often a value is made anew that does not fit; from one of them on it is made as small as can be.
+const TRIES: u32 = 6;
+const LEAN_TRY: u32 = 3;
+
+/// How many alternatives are tried at most where one cannot be followed.
+const ALTERNATIVES_MAX: usize = 16;
+
+/// A random document of a schema. Where none is found that fits by all that is known, it is one that fits nearly.
 ///
 /// # Errors
 /// When nothing can fit the schema, or nothing that is not too long.
-pub(crate) fn document(schema: &Schema, rng: Rng, room: Room<'_>) -> Result<String, String> {
-    let any = Schema::default();
-    let mut writer = Writer { root: schema, any: &any, rng, room, depth: 0, text: String::new() };
-    writer.value(schema)?;
-    Ok(writer.text)
+pub(crate) fn document(schemas: &Schemas, rng: Rng, room: Room<'_>) -> Result<Node, String> {
+    let mut writer = Writer {
+        schemas,
+        rng,
+        room,
+        depth: 0,
+        steps: 0,
+        checks: CHECKS_MAX,
+        bytes: 0,
+        is_lean: false,
+        is_generous: false,
+    };
+    writer.value(&[schemas.root])
 }
 
 struct Writer<'a> {
-    /// Root that references point into.
-    root: &'a Schema,
-    /// Of values that nothing is said about.
-    any: &'a Schema,
+    schemas: &'a Schemas,
     rng: Rng,
     room: Room<'a>,
     depth: u32,
-    text: String,
+    steps: u32,
+    /// Steps that are left for checks; without any, all values are taken as fitting.
+    checks: u32,
+    bytes: usize,
+    /// Whether no more is to be said than must be.
+    is_lean: bool,
+    /// Whether more is to be said than must be, so that values differ.
+    is_generous: bool,
+}
+
+/// What binds a value: all schemas that it must fit.
+struct Gathered<'a> {
+    parts: Vec<&'a Schema>,
+    /// How many other ways there are.
+    alternatives: usize,
+    /// Whether a value that is written by the rules may yet not fit.
+    has_tests: bool,
+    /// How deep the deepest of them is.
+    depth: u32,
 }
 
 impl<'a> Writer<'a> {
-    fn value(&mut self, schema: &'a Schema) -> Result<(), String> {
-        if self.depth == DEPTH_MAX {
+    /// A value that fits schemas.
+    fn value(&mut self, places: &[Place]) -> Result<Node, String> {
+        if self.depth >= DEPTH_MAX {
             return Err(format!("the schema leads more than {DEPTH_MAX} values deep"));
         }
-        if self.text.len() > BYTES_MAX {
+        let depth = self.depth;
+        self.depth += 1;
+        let value = self.value_here(places);
+        self.depth = depth;
+        value
+    }
+
+    /// Goes on, unless that takes too long.
+    fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
+        if self.bytes > BYTES_MAX {
             return Err(format!("the schema makes more than {BYTES_MAX} bytes"));
         }
-        self.depth += 1;
-        self.value_here(schema)?;
-        self.depth -= 1;
+        if self.steps > STEPS_MAX {
+            return Err(format!("the schema takes more than {STEPS_MAX} steps"));
+        }
         Ok(())
     }
 
-    fn value_here(&mut self, schema: &'a Schema) -> Result<(), String> {
-        if let Some(reference) = &schema.reference {
-            return self.value(self.referred(reference)?);
+    fn value_here(&mut self, places: &[Place]) -> Result<Node, String> {
+        let (bytes, was_lean, depth) = (self.bytes, self.is_lean, self.depth);
+        let mut unfit = None;
+        let mut problem = None;
+        let mut tries = 1;
+        let mut tried = 0;
+        while tried < tries {
+            if let Err(problem) = self.step() {
+                return unfit.ok_or(problem);
+            }
+            self.bytes = bytes;
+            self.is_lean = was_lean || tried >= LEAN_TRY;
+            let made = match self.gather(places, tried) {
+                Ok(gathered) => {
+                    let others = gathered.alternatives.min(ALTERNATIVES_MAX) as u32;
+                    tries = if gathered.has_tests { TRIES.max(others + 1) } else { others.max(1) };
+                    self.depth = gathered.depth;
+                    self.of_parts(&gathered.parts).map(|value| (value, gathered.has_tests))
+                }
+                Err(problem) => Err(problem),
+            };
+            (self.is_lean, self.depth) = (was_lean, depth);
+            match made {
+                Ok((value, has_tests)) if !has_tests || self.fits(places, &value) => return Ok(value),
+                Ok((value, _)) => unfit = unfit.or(Some(value)),
+                Err(reason) => problem = problem.or(Some(reason)),
+            }
+            tried += 1;
         }
-        if let Some(constant) = &schema.constant {
-            self.text += &format!("{constant}");
-            return Ok(());
+        unfit.ok_or_else(|| problem.unwrap_or_else(|| "nothing fits".into()))
+    }
+
+    fn fits(&mut self, places: &[Place], value: &Node) -> bool {
+        let mut check = Check::new(self.schemas, self.checks);
+        let fits = places.iter().all(|place| check.fits(*place, value));
+        self.checks = check.steps;
+        fits
+    }
+
+    fn of_parts(&mut self, parts: &[&'a Schema]) -> Result<Node, String> {
+        if let Some(value) = self.listed(parts)? {
+            self.bytes += value.size();
+            return Ok(value);
         }
-        if let Some(values) = &schema.values {
-            let value = pick(values, &mut self.rng).ok_or("it has an empty `enum`")?;
-            self.text += &format!("{value}");
-            return Ok(());
-        }
-        let alternatives = schema.alternatives();
-        if !alternatives.is_empty() {
-            let least = alternatives.iter().min_by_key(|alternative| least(alternative));
-            let chosen = if self.generosity() == 0 { least } else { pick(alternatives, &mut self.rng) };
-            return chosen.map_or(Ok(()), |chosen| self.value(chosen));
-        }
-        let types = schema.types();
+        let types = types(parts)?;
         let least = types.iter().min();
-        match if self.generosity() == 0 { least } else { pick(types, &mut self.rng) } {
-            Some(Type::Null) | None => self.text += "null",
-            Some(Type::Boolean) => self.text += if below(&mut self.rng, 2) == 0 { "true" } else { "false" },
-            Some(Type::Integer) => self.text += &numbers::integer(schema, self.room.settings.integers, &mut self.rng)?,
-            Some(Type::Number) => self.text += &numbers::number(schema, self.room.settings.numbers, &mut self.rng)?,
-            Some(Type::String) => self.string(schema)?,
-            Some(Type::Array) => self.array(schema)?,
-            Some(Type::Object) if schema.has_free_keys() => self.any_object()?,
-            Some(Type::Object) => self.object(schema)?,
+        let chosen = if self.generosity() == 0 { least } else { pick(&types, &mut self.rng) };
+        let value = match chosen {
+            Some(Type::Null) | None => Node::Null,
+            Some(Type::Boolean) => Node::Bool(below(&mut self.rng, 2) == 0),
+            Some(Type::Integer) => Node::Number(range(parts).integer(self.room.settings.integers, &mut self.rng)?),
+            Some(Type::Number) => Node::Number(range(parts).number(self.room.settings.numbers, &mut self.rng)?),
+            Some(Type::String) => Node::String(self.string(parts)?),
+            Some(Type::Array) => return self.array(parts),
+            Some(Type::Object) => return self.object(parts),
+        };
+        self.bytes += value.size();
+        Ok(value)
+    }
+
+    /// One of the values that are listed, if any are.
+    fn listed(&mut self, parts: &[&'a Schema]) -> Result<Option<Node>, String> {
+        let mut lists = parts.iter().filter_map(|part| part.values.as_ref());
+        let Some(first) = lists.next() else { return Ok(None) };
+        let chosen = if parts.len() == 1 {
+            pick(first, &mut self.rng)
+        } else {
+            let others: Vec<_> = lists.collect();
+            self.steps += (first.len() * (1 + others.len())) as u32 / 8;
+            self.step()?;
+            let types = types(parts)?;
+            let has_type = |value: &Node| types.iter().any(|one| crate::schema::check::has_type(*one, value));
+            let is_typed = parts.iter().any(|part| !part.types.is_empty());
+            let fitting: Vec<&Node> = first
+                .iter()
+                .filter(|value| (!is_typed || has_type(value)) && others.iter().all(|list| list.contains(value)))
+                .collect();
+            pick(&fitting, &mut self.rng).copied()
+        };
+        match chosen {
+            Some(value) => Ok(Some(value.clone())),
+            None => Err("no value of its `enum` fits".into()),
         }
-        Ok(())
     }
 
     /// How much may be said here beyond what must be.
     fn generosity(&self) -> u32 {
-        if self.depth > GENEROUS_DEPTH { 0 } else { self.room.generosity }
-    }
-
-    fn referred(&self, reference: &str) -> Result<&'a Schema, String> {
-        if reference == "#" {
-            return Ok(self.root);
+        if self.is_generous {
+            return self.room.generosity.max(1);
         }
-        let name = reference.strip_prefix("#/$defs/").or_else(|| reference.strip_prefix("#/definitions/"));
-        let found = self.root.definitions.0.iter().find(|(defined, _)| Some(defined.as_str()) == name);
-        found.map(|(_, schema)| schema).ok_or_else(|| format!("its `$ref` is `{reference}`, which is not in `$defs`"))
+        if self.is_lean || self.depth > GENEROUS_DEPTH { 0 } else { self.room.generosity }
     }
 
-    fn string(&mut self, schema: &Schema) -> Result<(), String> {
-        let (shortest, longest) =
-            (schema.min_length as usize, schema.max_length.map_or(BYTES_MAX, |most| most as usize));
+    fn string(&mut self, parts: &[&'a Schema]) -> Result<String, String> {
+        let rules: Vec<_> = parts.iter().filter_map(|part| part.string.as_deref()).collect();
+        let shortest = rules.iter().map(|rule| rule.shortest).max().unwrap_or(0) as usize;
+        let longest = rules.iter().filter_map(|rule| rule.longest).min().map_or(BYTES_MAX, |most| most as usize);
         if shortest > longest || shortest > BYTES_MAX {
             return Err(format!("there is no string of {shortest} to {longest} characters"));
         }
-        if let Some(pattern) = &schema.pattern {
-            let generosity = self.generosity();
-            let text = pattern.text_of_length(&mut self.rng, generosity, shortest, longest)?;
-            self.text += &format!("{}", serde_json::Value::from(text));
-            return Ok(());
+        let generosity = self.generosity();
+        let patterns: Vec<_> = rules.iter().filter_map(|rule| rule.pattern.as_ref()).collect();
+        let has_length = |text: &str| (shortest..=longest).contains(&text.chars().count());
+        if let Some(notation) = rules.iter().find_map(|rule| rule.format) {
+            let text = notated(notation, &mut self.rng);
+            if has_length(&text) && patterns.iter().all(|pattern| pattern.is_match(&text, &mut self.steps)) {
+                return Ok(text);
+            }
         }
-        if let Some(notation) = schema.format {
-            self.text += &format!("{}", serde_json::Value::from(notated(notation, &mut self.rng)));
-            return Ok(());
+        if let Some((pattern, others)) = patterns.split_first() {
+            for _ in 0..TRIES {
+                self.step()?;
+                let text = pattern.text_of_length(&mut self.rng, generosity, (shortest, longest), &mut self.steps);
+                match text {
+                    Ok(text) if others.iter().all(|other| other.is_match(&text, &mut self.steps)) => return Ok(text),
+                    Ok(_) => {}
+                    Err(problem) if pattern.is_exact() => return Err(problem),
+                    Err(_) => break,
+                }
+            }
         }
+        Ok(self.words(shortest, longest))
+    }
+
+    /// Words of a length, or as many as one likes.
+    fn words(&mut self, shortest: usize, longest: usize) -> String {
         let mut text = String::new();
         let words = self.generosity() * 2;
         let wanted = if words == 0 { 0 } else { 1 + below(&mut self.rng, words) };
@@ -136,104 +254,31 @@ impl<'a> Writer<'a> {
         // One byte a character. Cut to what was wanted where words were only
         // there to fill it.
         text.truncate(if wanted == 0 { shortest } else { longest });
-        self.text.push('"');
-        self.text += &text;
-        self.text.push('"');
-        Ok(())
-    }
-
-    fn array(&mut self, schema: &'a Schema) -> Result<(), String> {
-        let fewest = schema.min_items;
-        let most = schema.max_items.unwrap_or(u32::MAX);
-        if fewest > most {
-            return Err(format!("there is no array of {fewest} to {most} items"));
-        }
-        let generosity = self.generosity();
-        let (fewest, more) = match self.room.settings.array_items.filter(|_| generosity > 0) {
-            None => (fewest, below(&mut self.rng, generosity + 1).min(most - fewest)),
-            Some((usual_fewest, usual_most)) => {
-                let fewest = if fewest == 0 { usual_fewest.min(most) } else { fewest };
-                let most = schema.max_items.unwrap_or(usual_most).max(fewest);
-                (fewest, below(&mut self.rng, most - fewest + 1))
-            }
-        };
-        self.text.push('[');
-        for index in 0..fewest + more {
-            if index > 0 {
-                self.text += ", ";
-            }
-            self.value(schema.items.as_deref().unwrap_or(self.any))?;
-        }
-        self.text.push(']');
-        Ok(())
-    }
-
-    fn object(&mut self, schema: &'a Schema) -> Result<(), String> {
-        let is_property = |name: &String| schema.properties.0.iter().any(|(property, _)| property == name);
-        if let Some(missing) = schema.required.iter().find(|name| !is_property(name)) {
-            return Err(format!("`required` names `{missing}`, which is not in `properties`"));
-        }
-        self.text.push('{');
-        let mut is_first = true;
-        for (name, property) in &schema.properties.0 {
-            let is_optional = !schema.required.contains(name);
-            if is_optional && (self.generosity() == 0 || !happens(self.optional_probability(), &mut self.rng)) {
-                continue;
-            }
-            self.key(name, is_first);
-            is_first = false;
-            self.value(property)?;
-        }
-        self.text.push('}');
-        Ok(())
-    }
-
-    /// Of a key that is not required. The arguments of a tool are those of the outermost
-    /// object.
-    fn optional_probability(&self) -> f64 {
-        let settings = self.room.settings;
-        let set = if self.depth <= 1 { settings.optional_arguments } else { settings.optional_fields };
-        set.unwrap_or(0.5)
-    }
-
-    /// An object of random keys and values.
-    fn any_object(&mut self) -> Result<(), String> {
-        let generosity = self.generosity();
-        let count = below(&mut self.rng, 2 * generosity + 1);
-        // Neighbours, so that no key comes twice.
-        let first = below(&mut self.rng, WORDS.len() as u32) as usize;
-        self.text.push('{');
-        for index in 0..count as usize {
-            self.key(WORDS[(first + index) % WORDS.len()], index == 0);
-            match below(&mut self.rng, 4) {
-                0 if generosity > 0 => {
-                    self.depth += 1;
-                    self.any_object()?;
-                    self.depth -= 1;
-                }
-                1 => self.array(self.any)?,
-                _ => self.value(self.any)?,
-            }
-        }
-        self.text.push('}');
-        Ok(())
-    }
-
-    fn key(&mut self, name: &str, is_first: bool) {
-        if !is_first {
-            self.text += ", ";
-        }
-        self.text += &format!("{}: ", serde_json::Value::from(name));
+        text
     }
 }
 
-/// How little there is to write of a schema at least.
-fn least(schema: &Schema) -> Type {
-    if schema.constant.is_some() || schema.values.is_some() {
-        return Type::Null;
+/// The types that a value of all schemas may have.
+fn types(parts: &[&Schema]) -> Result<Vec<Type>, String> {
+    let mut stated = parts.iter().map(|part| &part.types).filter(|types| !types.is_empty());
+    let Some(first) = stated.next() else {
+        let meant = parts.iter().find_map(|part| part.meant_type());
+        return Ok(meant.map_or(Vec::from([Type::String, Type::Integer, Type::Boolean]), |one| Vec::from([one])));
+    };
+    let mut types = first.clone();
+    for others in stated {
+        let narrowed = |one: &Type| {
+            if others.contains(one) || *one == Type::Integer && others.contains(&Type::Number) {
+                return Some(*one);
+            }
+            (*one == Type::Number && others.contains(&Type::Integer)).then_some(Type::Integer)
+        };
+        types = types.iter().filter_map(narrowed).collect();
     }
-    if schema.reference.is_some() || !schema.alternatives().is_empty() {
-        return Type::Object;
-    }
-    schema.types().iter().min().copied().unwrap_or(Type::Null)
+    if types.is_empty() { Err("its types exclude each other".into()) } else { Ok(types) }
+}
+
+fn range(parts: &[&Schema]) -> Range {
+    let ranges = parts.iter().filter_map(|part| part.number.as_deref());
+    ranges.fold(Range::default(), |range, other| range.and(other))
 }

@@ -1,12 +1,12 @@
 //! Output of a simulated model: English, structured outputs where requested, and reasoning before
 //! both where the model reasons.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 use vcr_random::{Distribution, Stream};
-use vcr_structured::{ArgumentSettings, JsonTokens, Output};
+use vcr_structured::{ArgumentSettings, JsonTokens, Output, Structure};
 
 use crate::{English, EnglishText, ReasoningForm, Tokenizer};
 
@@ -16,6 +16,30 @@ const NAME: &str = "text";
 /// Tokens of reasoning at most, where no number is given.
 const REASONING_TOKENS: usize = 60;
 
+/// Structures that are kept at most, and bytes of what asked for them.
+const STRUCTURES_MAX: usize = 64;
+const STRUCTURE_BYTES_MAX: usize = 2 << 20;
+
+/// Structures by what asked for them, the latest last.
+#[derive(Default)]
+struct Structures(VecDeque<(String, Arc<Structure>)>);
+
+impl Structures {
+    fn get(&self, asked: &str) -> Option<Arc<Structure>> {
+        self.0.iter().rev().find(|(own, _)| own == asked).map(|(_, structure)| Arc::clone(structure))
+    }
+
+    fn insert(&mut self, asked: &str, structure: &Arc<Structure>) {
+        self.0.push_back((asked.to_owned(), Arc::clone(structure)));
+        while self.0.len() > 1
+            && (self.0.len() > STRUCTURES_MAX
+                || self.0.iter().map(|(own, _)| own.len()).sum::<usize>() > STRUCTURE_BYTES_MAX)
+        {
+            self.0.pop_front();
+        }
+    }
+}
+
 /// State shared by the sources of one model.
 #[derive(Clone)]
 pub struct TextModel {
@@ -23,6 +47,7 @@ pub struct TextModel {
     english: English,
     /// None where the vocabulary cannot make up JSON, and why.
     structured: Arc<Result<JsonTokens, String>>,
+    structures: Arc<Mutex<Structures>>,
     output_tokens: Option<Distribution>,
     reasoning: Option<ReasoningForm>,
     reasoning_tokens: Option<Distribution>,
@@ -46,6 +71,7 @@ impl TextModel {
             tokenizer: tokenizer.clone(),
             english: English::new(tokenizer),
             structured: Arc::new(structured),
+            structures: Arc::default(),
             output_tokens: None,
             reasoning: None,
             reasoning_tokens: None,
@@ -78,12 +104,29 @@ impl TextModel {
         TextSource { model: self.clone(), outputs: BTreeMap::new() }
     }
 
+    /// Reads the structure that a request asks for, as engines get it, unless that was done for another one of late. A
+    /// server does so before it asks an engine, which then has no work of it.
+    ///
+    /// # Errors
+    /// When it cannot be followed, or takes too much work.
+    pub fn structure(&self, asked: &str) -> Result<Arc<Structure>, String> {
+        let structures = || self.structures.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(structure) = structures().get(asked) {
+            return Ok(structure);
+        }
+        let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
+        let structure = Arc::new(structured.structure(asked)?);
+        structures().insert(asked, &structure);
+        Ok(structure)
+    }
+
     fn start(&self, request: &TokenRequest<'_>) -> Result<RequestOutput, String> {
         let opening = self.opening(request);
         let before = opening.len() as u32;
         if request.structured_output.is_empty() {
             return Ok(RequestOutput { opening, answer: Answer::English(self.english(request)) });
         }
+        let structure = self.structure(request.structured_output)?;
         let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
         let request = vcr_structured::TokenRequest {
             seed: request.seed,
@@ -94,7 +137,10 @@ impl TextModel {
             stop_tokens: request.stop_tokens,
             structured_output: request.structured_output,
         };
-        Ok(RequestOutput { opening, answer: Answer::Structured(structured.follow_with(&request, &self.arguments)?) })
+        Ok(RequestOutput {
+            opening,
+            answer: Answer::Structured(structured.follow_structure(&structure, &request, &self.arguments)?),
+        })
     }
 
     /// The tokens of the reasoning, of which there are half of the output at most.

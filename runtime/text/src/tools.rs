@@ -19,12 +19,38 @@ pub struct Tool {
     pub parameters: Option<Box<RawValue>>,
 }
 
+/// Bytes of the tags of all tools. Those that are too many have no schema, or are not called.
+const TAG_BYTES_MAX: usize = 768 << 10;
+
+/// Deeper schemas are not followed.
+const NESTING_MAX: usize = 64;
+
 impl Tool {
     /// The schema as it was given, so that its keys stay in their order.
     fn schema(&self) -> &str {
         let schema = self.parameters.as_deref().map_or("true", RawValue::get);
-        if schema == "null" { "true" } else { schema }
+        if schema == "null" || nesting(schema) > NESTING_MAX { "true" } else { schema }
     }
+}
+
+/// How deep the objects and lists of a text of JSON nest.
+fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut is_text, mut is_escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b'{' | b'[' if !is_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 impl CallForm {
@@ -90,17 +116,27 @@ impl XmlForm {
 
 /// A tag for each tool, whose arguments are written in a style between both texts.
 fn tags<'a>(tools: impl Iterator<Item = &'a Tool>, style: &str, around: impl Fn(&str) -> (String, String)) -> String {
-    let tag = |tool: &Tool| {
+    let tag = |tool: &Tool, schema: &str| {
         let (begin, end) = around(&tool.name);
         format!(
-            "{{\"begin\": {}, \"content\": {{\"type\": \"json_schema\", \"json_schema\": {}, \"style\": \"{style}\"}}, \
+            "{{\"begin\": {}, \"content\": {{\"type\": \"json_schema\", \"json_schema\": {schema}, \"style\": \"{style}\"}}, \
              \"end\": {}}}",
             Value::from(begin),
-            tool.schema(),
             Value::from(end)
         )
     };
-    tools.map(tag).collect::<Vec<_>>().join(", ")
+    let mut tags = String::new();
+    for tool in tools {
+        for schema in [tool.schema(), "true"] {
+            let tag = tag(tool, schema);
+            if tags.len() + tag.len() <= TAG_BYTES_MAX {
+                tags += if tags.is_empty() { "" } else { ", " };
+                tags += &tag;
+                break;
+            }
+        }
+    }
+    tags
 }
 
 /// Tags between a start and an end, with a separator.
@@ -153,6 +189,21 @@ mod tests {
         let list = format_of("mistral", &[free]);
         assert_eq!(list["tags"][0]["begin"], "[TOOL_CALLS] [{\"name\": \"free\", \"arguments\": ");
         assert_eq!(list["stop_after_first"], true);
+    }
+
+    #[test]
+    fn tools_have_room_for_so_much_schema() {
+        let long = format!(r#"{{"name": "long", "parameters": {{"a": "{}"}}}}"#, "x".repeat(TAG_BYTES_MAX / 2));
+        let deep = format!(r#"{{"name": "deep", "parameters": {}1{}}}"#, "[".repeat(80), "]".repeat(80));
+        let texts = r#"{"name": "texts", "parameters": {"a": "[[\\\"[[{{"}}"#;
+        let tags = format_of("hermes", &[tool(&long), tool(&long), tool(&deep), tool(texts)])["tags"].take();
+        assert!(tags[0]["content"]["json_schema"].is_object());
+        assert_eq!(
+            (&tags[1]["content"]["json_schema"], &tags[2]["content"]["json_schema"]),
+            (&json!(true), &json!(true))
+        );
+        assert!(tags[3]["content"]["json_schema"].is_object());
+        assert_eq!(nesting(r#"{"a": "[[\\\"[[{{", "b": [[]]}"#), 3);
     }
 
     #[test]

@@ -153,16 +153,42 @@ fn tags_that_cannot_be_followed_are_named() {
         ),
         (tag(json!({ "type": "regex", "pattern": "a)" })), "the regular expression `a)` cannot be followed"),
         (tag(json!({ "type": "grammar", "grammar": "root" })), "`root` is not a rule"),
-        (tag(json!({ "type": "xml", "pattern": "a+" })), "unknown variant `xml`"),
-        (tag(json!({ "type": "json_schema", "json_schema": false })), "nothing fits the schema `false`"),
-        (tag(json!({ "type": "json_schema", "json_schema": { "not": {} } })), "unknown field `not`"),
+        (tag(json!({ "type": "xml", "pattern": "a+" })), "its `type` is `xml`"),
         (
             tag(json!({ "type": "json_schema", "json_schema": {}, "style": "deepseek_xml" })),
-            "unknown variant `deepseek_xml`",
+            "its `style` is `deepseek_xml`",
         ),
     ] {
         let wanted = json!({ "structural_tag": tag }).to_string();
         let error = guest().start(&request(&wanted, 1)).err().expect(expected);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+/// Tools that are not strict may have any schema.
+#[test]
+fn arguments_follow_a_schema_as_far_as_it_can_be_followed() {
+    for schema in [
+        json!(false),
+        json!(7),
+        json!({ "type": "text" }),
+        json!({ "type": "object", "properties": { "a": { "enum": [] } }, "required": ["a"] }),
+        json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/Gone" } }, "required": ["a"] }),
+        json!({ "type": "object", "properties": { "a": { "type": "integer", "minimum": 2, "maximum": 1 } } }),
+        json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] }),
+        json!({ "type": "object", "properties": { "a": { "minLength": 1_000_000 } }, "required": ["a"] }),
+        json!({ "type": "object", "required": "a", "properties": [], "additionalProperties": { "pattern": "(" } }),
+    ] {
+        for style in ["json", "qwen_xml", "python_keywords"] {
+            let content = json!({ "type": "json_schema", "json_schema": schema, "style": style });
+            let format = json!({ "type": "tag", "begin": "<f>", "content": content, "end": "</f>" });
+            for text in texts_of_format(&format) {
+                assert!(style != "json" || content_of(&text).is_some_and(|arguments| arguments.is_object()), "{text}");
+            }
+        }
+    }
+}
+
+fn content_of(text: &str) -> Option<Value> {
+    content(text, "<f>", "</f>")
 }

@@ -20,11 +20,15 @@ pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
         Notation::Hostname => format!("{}.example.com", word(rng)),
         // Addresses that are kept free for documentation.
         Notation::Ipv4 => format!("192.0.2.{}", 1 + below(rng, 254)),
+        Notation::Ipv4Network => "192.0.2.0/24".into(),
         Notation::Ipv6 => format!("2001:db8::{:x}", 1 + below(rng, 0xfffe)),
-        Notation::Uri | Notation::UriReference | Notation::UriTemplate => format!("https://example.com/{}", word(rng)),
+        Notation::Ipv6Network => "2001:db8::/32".into(),
+        Notation::Uri => format!("https://example.com/{}", word(rng)),
         Notation::Uuid => uuid(rng),
         Notation::JsonPointer => format!("/{}", word(rng)),
         Notation::RelativeJsonPointer => format!("{}/{}", below(rng, 3), word(rng)),
+        Notation::Json => format!("\"{}\"", word(rng)),
+        Notation::Base64 => base64(word(rng)),
     }
 }
 
@@ -48,4 +52,18 @@ fn uuid(rng: &mut Rng) -> String {
         high & 0xfff,
         low & 0xffff_ffff_ffff
     )
+}
+
+/// Base64 of a text.
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut written = String::new();
+    for chunk in text.as_bytes().chunks(3) {
+        let bits = (0..3).fold(0, |bits, index| bits << 8 | u32::from(chunk.get(index).copied().unwrap_or(0)));
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
+            written.push(if index > chunk.len() { '=' } else { char::from(digit) });
+        }
+    }
+    written
 }

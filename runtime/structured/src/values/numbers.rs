@@ -1,94 +1,302 @@
+//! Numbers within the bounds of schemas.
+
 use alloc::format;
 use alloc::string::String;
+use core::fmt;
 
 use vcr_guest_sdk::Rng;
 
-use crate::schema::Schema;
+use crate::node::Node;
 
 /// Distance of the bounds of a number where only one is given, or none.
-const USUAL_RANGE: f64 = 1_000.0;
+const USUAL_RANGE: i128 = 1_000;
 
-/// Beyond this, hundredths are no longer whole numbers.
-const EXACT_MAX: f64 = 1e13;
+/// Bounds that are further away are those of a type of numbers, which nobody means.
+const FAR: f64 = 1e13;
 
 /// Bounds where the schema has none.
 type Usual = Option<(f64, f64)>;
 
-/// A whole number within the bounds of `schema`.
-pub(crate) fn integer(schema: &Schema, usual: Usual, rng: &mut Rng) -> Result<String, String> {
-    let (low, high) = bounds(schema, usual);
-    let value = multiple(schema, usual, 1.0, rng).ok_or_else(|| format!("there is no integer from {low} to {high}"))?;
-    Ok(format!("{value}"))
+/// What binds a number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Range {
+    low: Option<Bound>,
+    high: Option<Bound>,
+    /// The number of which it is a multiple.
+    step: Option<Decimal>,
 }
 
-/// A number with two decimals within the bounds of `schema`, or one of the
-/// bounds where they are too close or too far for that.
-pub(crate) fn number(schema: &Schema, usual: Usual, rng: &mut Rng) -> Result<String, String> {
-    if let Some(hundredths) = multiple(schema, usual, 100.0, rng) {
-        let sign = if hundredths < 0 { "-" } else { "" };
-        let hundredths = hundredths.unsigned_abs();
-        return Ok(format!("{sign}{}.{:02}", hundredths / 100, hundredths % 100));
-    }
-    let (low, high) = bounds(schema, usual);
-    let bound = schema.minimum.or(schema.maximum).filter(|bound| (low..=high).contains(bound));
-    bound.map(|bound| format!("{bound}")).ok_or_else(|| format!("there is no number from {low} to {high}"))
+/// The least or the greatest number.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    value: f64,
+    /// The same, where it is whole.
+    whole: Option<i128>,
+    is_excluded: bool,
 }
 
-/// A random number within the bounds, times `scale`, that is whole.
-fn multiple(schema: &Schema, usual: Usual, scale: f64, rng: &mut Rng) -> Option<i64> {
-    let (low, high) = bounds(schema, usual);
-    if !(low.abs() <= EXACT_MAX && high.abs() <= EXACT_MAX) {
-        return None;
-    }
-    let mut first = ceil(low * scale);
-    let mut last = -ceil(-high * scale);
-    if schema.exclusive_minimum.is_some_and(|bound| first as f64 <= bound * scale) {
-        first += 1;
-    }
-    if schema.exclusive_maximum.is_some_and(|bound| last as f64 >= bound * scale) {
-        last -= 1;
-    }
-    let range = u64::try_from(last.checked_sub(first)?).ok()?;
-    // Far below 2^64, so that the remainder favours no number noticeably.
-    Some(first + (rng.next_u64() % (range + 1)).cast_signed())
+/// A positive number, `digits` by ten to the power of `places`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Decimal {
+    digits: i128,
+    places: u32,
 }
 
-/// The least and the greatest number allowed, whether or not they are included.
-fn bounds(schema: &Schema, usual: Usual) -> (f64, f64) {
-    let low = greatest(schema.minimum, schema.exclusive_minimum);
-    let high = greatest(schema.maximum.map(|bound| -bound), schema.exclusive_maximum.map(|bound| -bound));
-    match (low, high.map(|bound| -bound)) {
-        (Some(low), Some(high)) => (low, high),
-        (Some(low), None) => {
-            (low, usual.map(|(_, high)| high).filter(|high| *high >= low).unwrap_or(low + USUAL_RANGE))
-        }
-        (None, Some(high)) => {
-            (usual.map(|(low, _)| low).filter(|low| *low <= high).unwrap_or(high - USUAL_RANGE), high)
-        }
-        (None, None) => usual.unwrap_or((0.0, USUAL_RANGE)),
+impl Bound {
+    fn read(node: &Node, keywords: [&str; 2]) -> Option<(Self, Option<Self>)> {
+        let [bound, excluded] = keywords;
+        let inner = Self::of(node.get(bound), matches!(node.get(excluded), Some(Node::Bool(true))));
+        let outer = Self::of(node.get(excluded), true);
+        inner.map(|inner| (inner, outer)).or(outer.map(|outer| (outer, None)))
+    }
+
+    fn of(given: Option<&Node>, is_excluded: bool) -> Option<Self> {
+        let Some(Node::Number(text)) = given else { return None };
+        let value: f64 = text.parse().ok().filter(|value: &f64| value.is_finite())?;
+        let whole = text.parse().ok().or_else(|| (value as i128 as f64 == value).then_some(value as i128));
+        Some(Self { value, whole, is_excluded })
+    }
+
+    /// The tighter one of two, of which a greater one is tighter, or a lesser one.
+    fn tighter(self, other: Self, is_greater: bool) -> Self {
+        let is_tighter = if is_greater { other.value > self.value } else { other.value < self.value };
+        let is_same = other.whole == self.whole && other.value == self.value;
+        if is_tighter || is_same && other.is_excluded { other } else { self }
     }
 }
 
-fn greatest(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+fn tightest(one: Option<Bound>, other: Option<Bound>, is_greater: bool) -> Option<Bound> {
     match (one, other) {
-        (Some(one), Some(other)) => Some(one.max(other)),
+        (Some(one), Some(other)) => Some(one.tighter(other, is_greater)),
         (one, other) => one.or(other),
     }
 }
 
-/// The least whole number that is not below `value`, which is in the range of
-/// them. `f64::ceil` is not available without std.
-fn ceil(value: f64) -> i64 {
-    let whole = value as i64;
-    if (whole as f64) < value { whole + 1 } else { whole }
+impl Decimal {
+    fn read(node: &Node) -> Option<Self> {
+        let Node::Number(text) = node else { return None };
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let exponent = exponent.parse::<i32>().ok()? - i32::try_from(fraction.len()).ok()?;
+        let mut digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+        let mut places = 0;
+        match u32::try_from(exponent) {
+            Ok(more) => digits = digits.checked_mul(10_i128.checked_pow(more)?)?,
+            Err(_) => places = exponent.unsigned_abs(),
+        }
+        while places > 0 && digits % 10 == 0 {
+            (digits, places) = (digits / 10, places - 1);
+        }
+        (digits > 0 && digits < 1 << 62 && places <= 18).then_some(Self { digits, places })
+    }
+
+    /// The least whole number that is a multiple.
+    fn whole(self) -> i128 {
+        let (mut one, mut other) = (self.digits, 10_i128.pow(self.places));
+        while other != 0 {
+            (one, other) = (other, one % other);
+        }
+        self.digits / one
+    }
+
+    fn value(self) -> f64 {
+        self.digits as f64 / ten_to(self.places)
+    }
+
+    /// `count` times this number.
+    fn times(self, count: i128) -> String {
+        let product = self.digits.saturating_mul(count);
+        let scale = 10_u128.pow(self.places);
+        let (sign, product) = (if product < 0 { "-" } else { "" }, product.unsigned_abs());
+        match self.places {
+            0 => format!("{sign}{product}"),
+            places => format!("{sign}{}.{:0>width$}", product / scale, product % scale, width = places as usize),
+        }
+    }
+}
+
+/// Ten to a power.
+fn ten_to(power: u32) -> f64 {
+    10_u128.pow(power.min(38)) as f64
+}
+
+impl Range {
+    /// What a schema says of numbers.
+    pub(crate) fn read(node: &Node) -> Self {
+        let bounds = |keywords, is_greater| {
+            let (bound, other) = Bound::read(node, keywords)?;
+            tightest(Some(bound), other, is_greater)
+        };
+        Self {
+            low: bounds(["minimum", "exclusiveMinimum"], true),
+            high: bounds(["maximum", "exclusiveMaximum"], false),
+            step: node.get("multipleOf").and_then(Decimal::read),
+        }
+    }
+
+    /// Whether it binds anything.
+    pub(crate) fn binds(&self) -> bool {
+        self.low.is_some() || self.high.is_some() || self.step.is_some()
+    }
+
+    /// Whether its bounds leave no number.
+    pub(crate) fn is_empty(&self) -> bool {
+        let (Some(low), Some(high)) = (self.low, self.high) else { return false };
+        low.value > high.value || low.value == high.value && (low.is_excluded || high.is_excluded)
+    }
+
+    /// What binds by both.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        let step = match (self.step, other.step) {
+            (Some(one), Some(other)) => Some(if other.value() > one.value() { other } else { one }),
+            (one, other) => one.or(other),
+        };
+        Self { low: tightest(self.low, other.low, true), high: tightest(self.high, other.high, false), step }
+    }
+
+    /// Whether a number, as it is written, fits.
+    pub(crate) fn has(&self, text: &str) -> bool {
+        let Ok(value) = text.parse::<f64>() else { return false };
+        let whole: Option<i128> = text.parse().ok();
+        let compare = |bound: &Bound| match (whole, bound.whole) {
+            (Some(own), Some(bound)) => own.cmp(&bound),
+            _ => value.total_cmp(&bound.value),
+        };
+        let is_low =
+            self.low.is_some_and(|bound| compare(&bound).is_lt() || bound.is_excluded && compare(&bound).is_eq());
+        let is_high =
+            self.high.is_some_and(|bound| compare(&bound).is_gt() || bound.is_excluded && compare(&bound).is_eq());
+        let is_multiple = |step: Decimal| match whole {
+            Some(own) => own % step.whole() == 0,
+            None => {
+                let count = value / step.value();
+                let near = count - count as i128 as f64;
+                near.abs() < 1e-6 || near.abs() > 1.0 - 1e-6
+            }
+        };
+        !is_low && !is_high && self.step.is_none_or(is_multiple)
+    }
+
+    /// A whole number.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn integer(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
+        let step = self.step.map_or(1, Decimal::whole);
+        let count = self.count(usual, rng, |value| value / step as f64, |whole| Some((whole, step)));
+        let count = count.ok_or_else(|| format!("there is no integer {self}"))?;
+        Ok(format!("{}", count.saturating_mul(step)))
+    }
+
+    /// A number with two decimals, or with those of its step; one of the bounds, or one between them, where they are
+    /// too close for that.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn number(&self, usual: Usual, rng: &mut Rng) -> Result<String, String> {
+        let step = self.step.unwrap_or(Decimal { digits: 1, places: 2 });
+        let scale = ten_to(step.places);
+        let by_step = |value: f64| if self.step.is_none() { value * 100.0 } else { value * scale / step.digits as f64 };
+        let exact = |whole: i128| Some((whole.checked_mul(10_i128.pow(step.places))?, step.digits));
+        if let Some(count) = self.count(usual, rng, by_step, exact) {
+            return Ok(step.times(count));
+        }
+        let [low, high] = [self.low, self.high].map(|bound| bound.filter(|_| self.step.is_none()));
+        let inner = [low, high].into_iter().flatten().find(|bound| !bound.is_excluded);
+        let between = low.zip(high).map(|(low, high)| low.value + (high.value - low.value) / 2.0);
+        let value = inner.map(|bound| bound.value).or(between).filter(|value| self.has(&format!("{value}")));
+        value.map(|value| format!("{value}")).ok_or_else(|| format!("there is no number {self}"))
+    }
+
+    /// How often the step is taken for a random number: any number of times that stays within the bounds, or, where
+    /// those are far, few enough.
+    fn count(
+        &self,
+        usual: Usual,
+        rng: &mut Rng,
+        by_step: impl Fn(f64) -> f64,
+        exact: impl Fn(i128) -> Option<(i128, i128)>,
+    ) -> Option<i128> {
+        let steps = |bound: &Bound, is_low: bool| {
+            let exact = bound.whole.and_then(&exact);
+            let (value, is_exact) = match exact {
+                Some((number, step)) if is_low => (-(-number).div_euclid(step), number % step == 0),
+                Some((number, step)) => (number.div_euclid(step), number % step == 0),
+                None if is_low => (ceil(by_step(bound.value)), false),
+                None => (-ceil(-by_step(bound.value)), false),
+            };
+            let is_hit = is_exact || exact.is_none() && value as f64 == by_step(bound.value);
+            value
+                + if !bound.is_excluded || !is_hit {
+                    0
+                } else if is_low {
+                    1
+                } else {
+                    -1
+                }
+        };
+        let usual_low = usual.map(|(low, _)| ceil(by_step(low)));
+        let usual_high = usual.map(|(_, high)| -ceil(-by_step(high)));
+        let range = ceil(by_step(USUAL_RANGE as f64)).max(0);
+        let low = self.low.as_ref().map(|bound| steps(bound, true));
+        let high = self.high.as_ref().map(|bound| steps(bound, false));
+        let (first, last) = match (low, high) {
+            (Some(low), Some(high)) => (low, high),
+            (Some(low), None) => (low, usual_high.filter(|high| *high >= low).unwrap_or(low.saturating_add(range))),
+            (None, Some(high)) => (usual_low.filter(|low| *low <= high).unwrap_or(high.saturating_sub(range)), high),
+            (None, None) => (usual_low.unwrap_or(0), usual_high.unwrap_or(range)),
+        };
+        let is_far = |bound: &Option<Bound>| bound.is_some_and(|bound| bound.value.abs() > FAR);
+        let (first, last) = if is_far(&self.low) || is_far(&self.high) {
+            near(low.unwrap_or(i128::MIN), high.unwrap_or(i128::MAX), range)
+        } else {
+            (first, last)
+        };
+        if first > last {
+            return None;
+        }
+        let count = u64::try_from(last.checked_sub(first)?).ok()?.checked_add(1)?;
+        // Far below 2^64, so that the remainder favours no number noticeably.
+        first.checked_add(i128::from(rng.next_u64() % count))
+    }
+}
+
+/// The part of a range that is next to zero.
+fn near(first: i128, last: i128, range: i128) -> (i128, i128) {
+    if last < 0 {
+        return (first.max(last.saturating_sub(range)), last);
+    }
+    let first = first.max(0);
+    (first, last.min(first.saturating_add(range)))
+}
+
+/// The least whole number that is not below `value`. `f64::ceil` is not available without std.
+fn ceil(value: f64) -> i128 {
+    let whole = value as i128;
+    if (whole as f64) < value { whole.saturating_add(1) } else { whole }
+}
+
+/// The bounds, for a message.
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words =
+            [("from", self.low), ("to", self.high)].into_iter().filter_map(|(word, bound)| Some((word, bound?)));
+        if let Some((word, bound)) = words.next() {
+            write!(f, "{word} {}{}", bound.value, if bound.is_excluded { ", excluded," } else { "" })?;
+        }
+        for (word, bound) in words {
+            write!(f, " {word} {}{}", bound.value, if bound.is_excluded { ", excluded" } else { "" })?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn schema(text: &str) -> Schema {
-        serde_json::from_str(text).expect("a schema")
+    fn range(text: &str) -> Range {
+        Range::read(&serde_json::from_str(text).expect("JSON"))
     }
 
     #[test]
@@ -101,41 +309,84 @@ mod tests {
             (r#"{"exclusiveMinimum": 3, "exclusiveMaximum": 5}"#, 3.01, 4.99),
             (r#"{"minimum": 1.5, "maximum": 2.5}"#, 1.5, 2.5),
         ] {
-            let schema = schema(bounds);
+            let range = range(bounds);
             for seed in 0..200 {
-                for text in
-                    [integer(&schema, None, &mut Rng::new(seed, 0)), number(&schema, None, &mut Rng::new(seed, 0))]
-                {
+                for text in [range.integer(None, &mut Rng::new(seed, 0)), range.number(None, &mut Rng::new(seed, 0))] {
                     let text = text.expect(bounds);
                     let value: f64 = text.parse().expect("a number");
                     assert!((low..=high).contains(&value), "{text} for {bounds}");
                 }
             }
         }
-        let exact = schema(r#"{"exclusiveMinimum": 3, "exclusiveMaximum": 5}"#);
-        assert_eq!(integer(&exact, None, &mut Rng::new(1, 0)), Ok("4".into()));
+        let exact = range(r#"{"exclusiveMinimum": 3, "exclusiveMaximum": 5}"#);
+        assert_eq!(exact.integer(None, &mut Rng::new(1, 0)), Ok("4".into()));
     }
 
     #[test]
     fn bounds_too_close_or_too_far_are_taken_themselves() {
         let mut rng = Rng::new(1, 0);
-        let close = schema(r#"{"minimum": 0.001, "maximum": 0.002}"#);
-        assert_eq!(number(&close, None, &mut rng), Ok("0.001".into()));
-        assert_eq!(integer(&close, None, &mut rng), Err("there is no integer from 0.001 to 0.002".into()));
-        let far = number(&schema(r#"{"maximum": 1e30}"#), None, &mut rng).expect("the maximum");
-        assert_eq!(far.parse(), Ok(1e30));
-        let none = schema(r#"{"minimum": 2, "maximum": 1}"#);
-        assert_eq!(number(&none, None, &mut rng), Err("there is no number from 2 to 1".into()));
+        let close = range(r#"{"minimum": 0.001, "maximum": 0.002}"#);
+        assert_eq!(close.number(None, &mut rng), Ok("0.001".into()));
+        assert_eq!(close.integer(None, &mut rng), Err("there is no integer from 0.001 to 0.002".into()));
+        let far = range(r#"{"maximum": 1e30}"#).number(None, &mut rng).expect("a number");
+        assert!(far.parse::<f64>().is_ok_and(|far| far <= 1e30));
+        let none = range(r#"{"minimum": 2, "maximum": 1}"#);
+        assert_eq!(none.number(None, &mut rng), Err("there is no number from 2 to 1".into()));
     }
 
     #[test]
     fn usual_bounds_stand_where_the_schema_has_none() {
         let usual = Some((3.0, 4.0));
-        let drawn = |text: &str| integer(&schema(text), usual, &mut Rng::new(5, 0)).expect("a number");
+        let drawn = |text: &str| range(text).integer(usual, &mut Rng::new(5, 0)).expect("a number");
         assert!(["3", "4"].contains(&drawn("{}").as_str()));
         assert_eq!(drawn(r#"{"minimum": 4}"#), "4");
         assert_eq!(drawn(r#"{"maximum": 3}"#), "3");
         assert_eq!(drawn(r#"{"minimum": 9, "maximum": 9}"#), "9");
         assert!(drawn(r#"{"minimum": 9}"#).parse::<u32>().is_ok_and(|number| number >= 9));
+    }
+
+    #[test]
+    fn bounds_of_types_of_numbers_are_those_of_small_numbers() {
+        for (text, low, high) in [
+            (r#"{"minimum": -9007199254740991, "maximum": 9007199254740991}"#, 0, 1_000),
+            (r#"{"maximum": 9223372036854775807}"#, 0, 1_000),
+            (r#"{"minimum": 0, "maximum": 18446744073709551615}"#, 0, 1_000),
+            (r#"{"minimum": 4503599627370496}"#, 1 << 52, (1 << 52) + 1_000),
+            (r#"{"minimum": -9e99, "maximum": -5}"#, -1_005, -5),
+            (r#"{"exclusiveMinimum": 9007199254740993, "maximum": 9007199254740995}"#, (1 << 53) + 2, (1 << 53) + 3),
+            (r#"{"minimum": 1, "exclusiveMinimum": true, "maximum": 3, "exclusiveMaximum": true}"#, 2, 2),
+        ] {
+            for seed in 0..50 {
+                let range = range(text);
+                let drawn = range.integer(None, &mut Rng::new(seed, 0)).expect(text);
+                assert!(drawn.parse().is_ok_and(|drawn: i128| (low..=high).contains(&drawn)), "{drawn} for {text}");
+                assert!(range.has(&drawn), "{drawn} for {text}");
+                let drawn = range.number(None, &mut Rng::new(seed, 0)).expect(text);
+                assert!(drawn.parse::<f64>().is_ok(), "{drawn} for {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn multiples_are_multiples() {
+        for (text, drawn, is_one) in [
+            (r#"{"multipleOf": 5000, "minimum": 1}"#, true, 5_000.0),
+            (r#"{"multipleOf": 7, "minimum": -20, "maximum": -10}"#, true, 7.0),
+            (r#"{"multipleOf": 0.5, "minimum": 1, "maximum": 2}"#, true, 1.0),
+            (r#"{"multipleOf": 0.01, "minimum": 0, "maximum": 1}"#, false, 0.01),
+            (r#"{"multipleOf": 2.5, "exclusiveMinimum": 2.5, "maximum": 6}"#, false, 2.5),
+            (r#"{"multipleOf": 1e-3}"#, false, 1e-3),
+        ] {
+            for seed in 0..50 {
+                let range = range(text);
+                let mut rng = Rng::new(seed, 0);
+                let number = if drawn { range.integer(None, &mut rng) } else { range.number(None, &mut rng) };
+                let number = number.expect(text);
+                let value: f64 = number.parse().expect("a number");
+                assert!((value / is_one - (value / is_one).round()).abs() < 1e-9, "{number} for {text}");
+                assert!(range.has(&number), "{number} for {text}");
+            }
+        }
+        assert!(range(r#"{"multipleOf": 7, "minimum": 8, "maximum": 13}"#).integer(None, &mut Rng::new(1, 0)).is_err());
     }
 }

@@ -1,7 +1,11 @@
 //! Texts that match a regular expression.
 
+mod look;
+mod matching;
+
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use regex_syntax::ParserBuilder;
@@ -27,11 +31,65 @@ const STEPS_MAX: u32 = 20_000;
 /// The deepest nesting of groups that is read.
 const NESTING_MAX: u32 = 60;
 
+/// Steps of writing or matching that are a piece of work.
+const STEPS_OF_WORK: u32 = 16;
+
+/// How many texts are tried where some must be found that match what a pattern looks at.
+const LOOKING_TRIES: u32 = 24;
+
 /// A regular expression. A text of it matches as a whole.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern(Hir);
+pub(crate) struct Pattern {
+    hir: Hir,
+    /// What must match at the start of a text, or must not.
+    looks: Vec<Looked>,
+    /// Whether it says more than is known here, so that a text that seems to match may not.
+    is_partial: bool,
+}
+
+/// A look-ahead at the start of a pattern.
+#[derive(Clone, Debug)]
+struct Looked {
+    hir: Hir,
+    is_negative: bool,
+}
 
 impl Pattern {
+    /// Reads the pattern of a schema, which may look ahead and back; nothing where it cannot be followed, although
+    /// other programs can.
+    ///
+    /// # Errors
+    /// When it is wrong.
+    pub(crate) fn of_schema(pattern: &str) -> Result<Option<Self>, String> {
+        let split = look::split(pattern);
+        let plain = match Self::parse(&split.rest) {
+            Ok(plain) => plain,
+            Err(_) if split.is_foreign => return Ok(None),
+            Err(problem) => return Err(problem),
+        };
+        let (mut looks, mut is_partial) = (Vec::new(), split.is_partial);
+        for (inner, is_negative) in split.at_start {
+            let inner = look::split(&inner);
+            match Self::parse(&inner.rest) {
+                Ok(ahead) if inner.at_start.is_empty() && !inner.is_partial => {
+                    looks.push(Looked { hir: ahead.hir, is_negative });
+                }
+                _ => is_partial = true,
+            }
+        }
+        Ok(Some(Self { looks, is_partial, ..plain }))
+    }
+
+    /// Whether a text has a match, as far as is known, and the work of finding out.
+    pub(crate) fn is_match(&self, text: &str, work: &mut u32) -> bool {
+        matching::is_found(&self.hir, text, work) && self.looks.iter().all(|look| look.fits(text, work))
+    }
+
+    /// Whether texts that match are those, and all of those, that it means.
+    pub(crate) fn is_exact(&self) -> bool {
+        !self.is_partial
+    }
+
     /// Reads a pattern.
     ///
     /// # Errors
@@ -50,17 +108,40 @@ impl Pattern {
             };
             format!("the regular expression `{pattern}` cannot be followed: {kind}")
         })?;
-        Ok(Self(hir))
+        Ok(Self { hir, looks: Vec::new(), is_partial: false })
     }
 
     /// A random text that matches.
     ///
     /// # Errors
     /// When nothing can match, or nothing that is not too long.
-    pub(crate) fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
-        let mut text = Text { written: String::new(), has_ended: false, generosity, steps: 0 };
-        text.write(&self.0, rng)?;
-        Ok(text.written)
+    pub(crate) fn text(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
+        let text = written(&self.hir, rng, generosity, work)?;
+        if self.looks.iter().all(|look| look.fits(&text, work)) {
+            return Ok(text);
+        }
+        self.looked(rng, generosity, work)
+    }
+
+    /// A text that fits what is looked at.
+    fn looked(&self, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
+        for tried in 0..LOOKING_TRIES {
+            let text = written(&self.hir, rng, generosity + tried / 4, work)?;
+            // What is looked for, in front of a text and behind it.
+            let mut wanted = String::new();
+            for look in self.looks.iter().filter(|look| !look.is_negative) {
+                if !look.fits(&text, work) {
+                    wanted += &written(&look.hir, rng, 0, work).unwrap_or_default();
+                }
+            }
+            for candidate in [text.clone(), format!("{text}{wanted}"), format!("{wanted}{text}"), wanted] {
+                if candidate.len() <= TEXT_BYTES_MAX && self.is_match(&candidate, work) {
+                    return Ok(candidate);
+                }
+            }
+        }
+        // The rest of the pattern is followed where all of it cannot be.
+        written(&self.hir, rng, generosity, work)
     }
 
     /// The same with a number of characters within bounds.
@@ -71,19 +152,20 @@ impl Pattern {
         &self,
         rng: &mut Rng,
         generosity: u32,
-        fewest: usize,
-        most: usize,
+        (fewest, most): (usize, usize),
+        work: &mut u32,
     ) -> Result<String, String> {
         let fits = |text: &String| (fewest..=most).contains(&text.chars().count());
-        let shortest = self.0.properties().minimum_len().unwrap_or(0);
-        if shortest > most.saturating_mul(4) || self.0.properties().maximum_len().is_some_and(|bytes| bytes < fewest) {
+        let shortest = self.hir.properties().minimum_len().unwrap_or(0);
+        if shortest > most.saturating_mul(4) || self.hir.properties().maximum_len().is_some_and(|bytes| bytes < fewest)
+        {
             return Err(format!("no text of {fewest} to {most} characters matches the `pattern`"));
         }
         // First as much as is to be said, then what is needed and more, then as little.
         let enough = u32::try_from(fewest).unwrap_or(u32::MAX);
         for tried in [generosity, enough.saturating_add(generosity), enough, 0] {
             for _ in 0..TRIES {
-                let text = self.text(rng, tried)?;
+                let text = self.text(rng, tried, work)?;
                 if fits(&text) {
                     return Ok(text);
                 }
@@ -91,6 +173,20 @@ impl Pattern {
         }
         Err(format!("no text of {fewest} to {most} characters was found that matches the `pattern`"))
     }
+}
+
+impl Looked {
+    fn fits(&self, text: &str, work: &mut u32) -> bool {
+        matching::is_prefix(&self.hir, text, work) != self.is_negative
+    }
+}
+
+/// A random text of an expression.
+fn written(hir: &Hir, rng: &mut Rng, generosity: u32, work: &mut u32) -> Result<String, String> {
+    let mut text = Text { written: String::new(), has_ended: false, generosity, steps: 0 };
+    let result = text.write(hir, rng);
+    *work += 1 + text.steps / STEPS_OF_WORK;
+    result.map(|()| text.written)
 }
 
 /// A text under way.
@@ -209,7 +305,33 @@ fn nth(ranges: impl Iterator<Item = RangeInclusive<char>>, mut index: u32) -> Op
     None
 }
 
-/// Reads a pattern that is written as a text.
-pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Pattern, D::Error> {
-    Pattern::parse(&<String as serde::Deserialize>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pattern_looks_at_is_found() {
+        for text in [
+            "^(?=.*[A-Z]).{8,}$",
+            "^(?=.*[a-z])(?=.*\\d)(?=.*[!@#]).{8,20}$",
+            "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$",
+            "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$",
+            "^(?!mailto:)[a-z]+$",
+            "^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?)$",
+        ] {
+            let pattern = Pattern::of_schema(text).expect(text).expect(text);
+            for seed in 0..40 {
+                for generosity in 0..4 {
+                    let made = pattern.text(&mut Rng::new(seed, 0), generosity, &mut 0).expect(text);
+                    assert!(pattern.is_match(&made, &mut 0), "{made} for {text}");
+                }
+            }
+        }
+        let password = Pattern::of_schema("^(?=.*[A-Z]).{8,}$").expect("a pattern").expect("a pattern");
+        for (text, is_match) in [("abcdEfgh", true), ("abcdefgh", false), ("aB", false)] {
+            assert_eq!(password.is_match(text, &mut 0), is_match, "{text}");
+        }
+        assert!(Pattern::of_schema("(a)\\1").expect("another program's").is_none());
+        assert!(Pattern::of_schema("(a").is_err());
+    }
 }

@@ -1,0 +1,127 @@
+//! A structure that outputs must have, which is read once for all requests that ask for it.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use vcr_guest_sdk::{Rng, TokenRequest};
+
+use crate::choice::OutputForm;
+use crate::settings::{ArgumentSettings, Room, USUAL};
+use crate::values::draw::below;
+use crate::writer::{GENEROSITY_MAX, document};
+use crate::{JsonTokens, Output};
+
+/// A structure of outputs.
+#[derive(Debug)]
+pub struct Structure {
+    form: OutputForm,
+    /// The least output, for where none is found otherwise.
+    least: Vec<u32>,
+    /// The tokens of each choice, where there are choices.
+    lengths: Vec<u32>,
+}
+
+impl JsonTokens {
+    /// Reads what a request asks for, and sees that there is an output of it.
+    ///
+    /// # Errors
+    /// When it cannot be read or followed, or nothing fits it, or that takes too much work.
+    pub fn structure(&self, structured_output: &str) -> Result<Structure, String> {
+        let form = OutputForm::parse(structured_output)?;
+        let (mut least, mut lengths) = (Vec::new(), Vec::new());
+        match &form {
+            OutputForm::Choice(choices) => {
+                for choice in choices {
+                    lengths.push(self.vocabulary.tokens(choice)?.len() as u32);
+                }
+            }
+            form => {
+                let text = form.text(Rng::new(0, 0), Room { generosity: 0, settings: &USUAL });
+                least = text.and_then(|text| self.vocabulary.tokens(&text)).map_err(unmade)?;
+            }
+        }
+        Ok(Structure { form, least, lengths })
+    }
+
+    /// The output of a request that asks for this structure, with arguments of tools chosen by these settings.
+    ///
+    /// # Errors
+    /// When the vocabulary lacks a piece of it.
+    pub fn follow_structure(
+        &self,
+        structure: &Structure,
+        request: &TokenRequest<'_>,
+        settings: &ArgumentSettings,
+    ) -> Result<Output, String> {
+        let output = self.output(request)?;
+        match &structure.form {
+            OutputForm::Choice(choices) => {
+                let choice = structure.choose(choices, request);
+                Ok(output.with_text(self.vocabulary.tokens(choice)?))
+            }
+            form @ OutputForm::Json(_) => Ok(output.with_json(self.fitting(structure, form, request, &USUAL))),
+            form => Ok(output.with_text(self.fitting(structure, form, request, settings))),
+        }
+    }
+
+    /// A text that ends before the output must: where the first one is too
+    /// long, less and less is said.
+    fn fitting(
+        &self,
+        structure: &Structure,
+        form: &OutputForm,
+        request: &TokenRequest<'_>,
+        settings: &ArgumentSettings,
+    ) -> Vec<u32> {
+        let made = |generosity| {
+            let text = form.text(Rng::new(request.seed, 0), Room { generosity, settings });
+            text.and_then(|text| self.vocabulary.tokens(&text)).ok()
+        };
+        // Where the least is far too long, so is all that is more.
+        let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
+        for generosity in (1..=if is_hopeless { 0 } else { GENEROSITY_MAX }).rev() {
+            match made(generosity) {
+                Some(tokens) if tokens.len() < request.max_tokens as usize => return tokens,
+                // What takes too much work takes it with a little less, too.
+                None if matches!(form, OutputForm::Json(_) | OutputForm::Text(_)) => break,
+                _ => {}
+            }
+        }
+        made(0).unwrap_or_else(|| structure.least.clone())
+    }
+}
+
+impl Structure {
+    /// One of the choices; one that is long enough and not too long if there is
+    /// any such.
+    fn choose<'a>(&self, choices: &'a [String], request: &TokenRequest<'_>) -> &'a str {
+        let fits = |length: u32| length >= request.min_tokens && length < request.max_tokens;
+        let count = self.lengths.iter().filter(|length| fits(**length)).count();
+        let chosen =
+            below(&mut Rng::new(request.seed, 0), if count > 0 { count } else { choices.len() } as u32) as usize;
+        let mut fitting = (0..choices.len()).filter(|index| count == 0 || fits(self.lengths[*index]));
+        fitting.nth(chosen).map_or("", |index| choices[index].as_str())
+    }
+}
+
+impl OutputForm {
+    /// A random text. A choice is made elsewhere, by the lengths of all.
+    ///
+    /// # Errors
+    /// When there is none that is not too long.
+    fn text(&self, mut rng: Rng, room: Room<'_>) -> Result<String, String> {
+        match self {
+            Self::Choice(choices) => Ok(choices.first().cloned().unwrap_or_default()),
+            Self::Json(schemas) => Ok(document(schemas, rng, room)?.to_string()),
+            Self::Pattern(pattern) => pattern.text(&mut rng, room.generosity, &mut 0),
+            Self::Grammar(grammar) => grammar.text(&mut rng, room.generosity),
+            Self::Text(format) => format.text(&mut rng, room),
+        }
+    }
+}
+
+fn unmade(problem: String) -> String {
+    format!("the structured output cannot be made: {problem}")
+}
