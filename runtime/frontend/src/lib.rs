@@ -34,7 +34,7 @@ pub use engine::{EngineClient, EngineError};
 pub use front::Front;
 pub use media::{EncoderAddress, EncoderOnly, ImageOptions, MediaLimits, MediaRules};
 pub use server::adapters::Adapters;
-pub use server::chats::{CallParsing, ChatOptions};
+pub use server::chats::{CallParsing, ChatOptions, StructureCheck};
 pub use server::error::{ApiError, ERROR_KINDS, ErrorKind};
 pub use server::model::Model;
 pub use server::{App, ServerOptions};

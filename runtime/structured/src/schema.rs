@@ -1,7 +1,7 @@
 //! JSON schemas, read once for all texts that are made of them.
 //!
-//! Keywords that are not known bind nothing, as JSON Schema says. A schema that binds is read in one of two ways:
-//! strictly, so that what vLLM's backends refuse is an error, or leniently, so that nothing is.
+//! Unknown keywords bind nothing, as JSON Schema says. A schema is read in one of two ways. Read strictly, a schema that
+//! vLLM's backends refuse is an error. Read leniently, no schema is an error.
 
 pub(crate) mod check;
 mod read;
@@ -24,8 +24,8 @@ pub(crate) const ANY: Place = 0;
 /// The schema that no value fits.
 pub(crate) const NOTHING: Place = 1;
 
-/// A request must not use up the fuel of a call or block an engine, so schemas are bounded: their number in one
-/// document, and the patterns among them, which take longer to read.
+/// Most schemas and patterns of one document. A request must neither use up the fuel of a call nor block an engine, and
+/// patterns take longer to read.
 const SCHEMAS_MAX: usize = 20_000;
 const PATTERNS_MAX: usize = 1_000;
 
@@ -46,7 +46,7 @@ pub(crate) struct Schema {
     pub(crate) all_of: Vec<Place>,
     pub(crate) any_of: Vec<Place>,
     pub(crate) one_of: Vec<Place>,
-    /// Of `any_of` and of `one_of` that of which the least is written.
+    /// The shortest schema of `any_of`, and the shortest one of `one_of`.
     pub(crate) least: [Option<Place>; 2],
     pub(crate) not: Option<Place>,
     pub(crate) condition: Option<Box<Condition>>,
@@ -97,7 +97,7 @@ pub(crate) struct Contains {
 /// What binds an object.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRule {
-    /// In the order of the output; those behind them are required, but not described.
+    /// In the order of the output. Keys that only `required` names come last.
     pub(crate) properties: Vec<Property>,
     /// Of the values of all other keys.
     pub(crate) further: Option<Place>,
@@ -226,7 +226,7 @@ impl Schema {
         if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
     }
 
-    /// Whether a value that is written by the rules alone may yet not fit.
+    /// Whether a value must be checked, although it was written by the rules.
     pub(crate) fn has_tests(&self) -> bool {
         let has_hard_parts = self.not.is_some()
             || self.condition.is_some()
@@ -239,7 +239,7 @@ impl Schema {
             })
     }
 
-    /// How little there is to write of it at least.
+    /// The type of its shortest value.
     fn least_type(&self) -> Type {
         if self.values.is_some() {
             return Type::Null;
@@ -251,8 +251,8 @@ impl Schema {
         self.types.iter().min().copied().unwrap_or(meant)
     }
 
-    /// The types that its keywords are about, where it states none. They bind values of that type alone, which a value
-    /// need not be, but is meant to be.
+    /// The type that its keywords are about. The keywords bind values of that type alone; without a `type` a value may be
+    /// of another type, but this one is meant.
     pub(crate) fn meant_type(&self) -> Option<Type> {
         if self.object.is_some() {
             return Some(Type::Object);

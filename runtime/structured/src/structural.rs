@@ -25,7 +25,7 @@ const STEPS_MAX: u32 = 20_000;
 #[derive(Debug)]
 pub(crate) enum Format {
     ConstString(String),
-    /// No schema is wrong here: the arguments of a tool follow its schema as far as that can be followed.
+    /// No schema is wrong here: the arguments of a tool follow its schema as far as possible.
     JsonSchema(Schemas, Style),
     AnyText,
     Regex(Pattern),
@@ -185,7 +185,7 @@ impl Format {
     }
 }
 
-/// Steps of a schema and of a grammar, which have bounds of their own: a text has room for some.
+/// Steps of a schema and of a grammar, which have bounds of their own. A text has room for a few.
 const SCHEMA_STEPS: u32 = 1_200;
 const GRAMMAR_STEPS: u32 = 2_000;
 

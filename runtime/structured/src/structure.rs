@@ -17,7 +17,7 @@ use crate::{JsonTokens, Output};
 #[derive(Debug)]
 pub struct Structure {
     form: OutputForm,
-    /// The least output, for where none is found otherwise.
+    /// The shortest output, which stands where no other one is found.
     least: Vec<u32>,
     /// The tokens of each choice, where there are choices.
     lengths: Vec<u32>,
@@ -79,12 +79,12 @@ impl JsonTokens {
             let text = form.text(Rng::new(request.seed, 0), Room { generosity, settings });
             text.and_then(|text| self.vocabulary.tokens(&text)).ok()
         };
-        // Where the least is far too long, so is all that is more.
+        // Where the shortest output is far too long, all others are too long as well.
         let is_hopeless = structure.least.len() / 2 >= request.max_tokens as usize;
         for generosity in (1..=if is_hopeless { 0 } else { GENEROSITY_MAX }).rev() {
             match made(generosity) {
                 Some(tokens) if tokens.len() < request.max_tokens as usize => return tokens,
-                // What takes too much work takes it with a little less, too.
+                // A slightly shorter one would take too much work as well.
                 None if matches!(form, OutputForm::Json(_) | OutputForm::Text(_)) => break,
                 _ => {}
             }

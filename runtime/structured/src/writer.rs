@@ -31,20 +31,20 @@ const DEPTH_MAX: u32 = 40;
 /// Nobody wants outputs of more bytes.
 const BYTES_MAX: usize = 1 << 16;
 
-/// Schemas, keys and values that are gone through for a document at most, so that none blocks an engine.
+/// Most schemas, keys and values that are visited for a document, so that no document blocks an engine.
 const STEPS_MAX: u32 = 30_000;
 
-/// The same for checks of what was made.
+/// Most steps of the checks of a document.
 const CHECKS_MAX: u32 = 30_000;
 
-/// How often a value is made anew that does not fit; from one of them on it is made as small as can be.
+/// How often a value that does not fit is made anew, and from which try on it is as short as possible.
 const TRIES: u32 = 6;
 const LEAN_TRY: u32 = 3;
 
 /// How many alternatives are tried at most where one cannot be followed.
 const ALTERNATIVES_MAX: usize = 16;
 
-/// A random document of a schema. Where none is found that fits by all that is known, it is one that fits nearly.
+/// A random document of a schema. Where no document is found that passes all checks, it is one that fails some.
 ///
 /// # Errors
 /// When nothing can fit the schema, or nothing that is not too long.
@@ -72,18 +72,18 @@ struct Writer<'a> {
     /// Steps that are left for checks; without any, all values are taken as fitting.
     checks: u32,
     bytes: usize,
-    /// Whether no more is to be said than must be.
+    /// Whether values are as short as possible.
     is_lean: bool,
-    /// Whether more is to be said than must be, so that values differ.
+    /// Whether values are longer than they must be, so that they differ.
     is_generous: bool,
 }
 
 /// What binds a value: all schemas that it must fit.
 struct Gathered<'a> {
     parts: Vec<&'a Schema>,
-    /// How many other ways there are.
+    /// The most alternatives of one schema.
     alternatives: usize,
-    /// Whether a value that is written by the rules may yet not fit.
+    /// Whether a value must be checked, although it was written by the rules.
     has_tests: bool,
     /// How deep the deepest of them is.
     depth: u32,

@@ -1,5 +1,7 @@
 //! Outputs of a simulated model: English, structured outputs, tool calls.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use vcr_core::tokens::{BatchTokenSource as _, TokenAnswer, TokenRequest, TokenWant};
 use vcr_random::Distribution;
@@ -204,4 +206,17 @@ fn texts_end_at_their_length_but_not_before_the_least_one() {
     assert_eq!(end(constant(7.0), 0), Some(7));
     assert_eq!(end(constant(7.0), 20), Some(20));
     assert!(end(None, 0).is_some_and(|end| end > 0));
+}
+
+/// Requests that ask for the same structure share it.
+#[test]
+fn a_structure_is_read_once() {
+    let model = TextModel::new(&Tokenizer::builtin());
+    let asked = |number: usize| json!({"json": {"const": number}}).to_string();
+    let first = model.structure(&asked(0)).expect("it can be followed");
+    assert!(Arc::ptr_eq(&first, &model.clone().structure(&asked(0)).expect("it can")));
+    for number in 1..200 {
+        model.structure(&asked(number)).expect("it can");
+    }
+    assert!(!Arc::ptr_eq(&first, &model.structure(&asked(0)).expect("it can")), "the oldest ones are forgotten");
 }

@@ -244,8 +244,6 @@ fn what_is_invalid_has_the_errors_of_vllm() {
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
         json!({"response_format": {}}),
         json!({"response_format": "json"}),
-        json!({"response_format": format(json!({"type": "integer", "multipleOf": 3}))}),
-        json!({"structured_outputs": {"json": {"allOf": [{}, {}]}}}),
     ];
     let of_chats = [
         json!({"tools": []}),

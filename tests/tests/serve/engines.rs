@@ -31,7 +31,7 @@ fn a_guest_chooses_the_tokens() {
     let person: Value = serde_json::from_str(content).expect("it is JSON");
     assert!(person["age"].is_i64() && choice["finish_reason"] == "stop", "{choice}");
     // What it cannot follow it refuses.
-    let lark = json!({"messages": body["messages"], "structured_outputs": {"json": {"not": {}}}});
+    let lark = json!({"messages": body["messages"], "structured_outputs": {"json": {"type": "x"}}});
     assert_eq!(serve.post("/v1/chat/completions", &lark).status, 400);
 }
 

@@ -19,7 +19,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use vcr_control::Listeners;
 use vcr_frontend::http::ServerThreads;
-use vcr_frontend::{App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, Front, Model, ServerOptions};
+use vcr_frontend::{
+    App, ChatOptions, EncoderAddress, EncoderOnly, EngineClient, Front, Model, ServerOptions, StructureCheck,
+};
 use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError, TokenChoice, TokenFactory};
 use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
@@ -53,6 +55,7 @@ struct Prepared {
     encoder: Option<EncoderAddress>,
     control: Listeners,
     threads: ServerThreads,
+    structures: Option<StructureCheck>,
 }
 
 /// Serves until a signal, or until an engine fails.
@@ -84,6 +87,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     raise_limit_of_files();
     let (mut model, own) = model::model(&args.server, args.media.rules())?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
+    // A large vocabulary takes a while, and may not be needed.
+    let text = Arc::default();
     let side = FrontendSide {
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
@@ -94,7 +99,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len: own.max_model_len,
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
-        tokens: Some(("english", english(args, &model, &chats)?)),
+        tokens: Some(("english", english(args, &model, &chats, &text)?)),
         listed: texts::read(&args.live.tokens.tokens, &args.server.tokens_table, &model, &chats)?.map(Arc::new),
     };
     let mut config = live_config(&args.live, side, guests)?;
@@ -127,24 +132,38 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     let threads = ServerThreads::start(usize::from(args.server.server_threads))
         .map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
     operations.front.listen.threads = Arc::new(threads.dealer());
-    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads })
+    // Recorded answers follow no structure.
+    let structures = config.playback.is_none().then(|| structure_check(text));
+    Ok(Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures })
 }
 
 /// The source of readable answers, with reasoning where that is told apart.
-fn english(args: &ServeArgs, model: &Model, chats: &ChatOptions) -> Result<TokenFactory, Unusable> {
+fn english(
+    args: &ServeArgs,
+    model: &Model,
+    chats: &ChatOptions,
+    text: &Arc<OnceLock<TextModel>>,
+) -> Result<TokenFactory, Unusable> {
     let reasoning_tokens = token_count("--reasoning-tokens", args.chats.reasoning_tokens.as_deref())?;
     let output_tokens = output_tokens(&args.live.tokens)?;
     let arguments = args.arguments.settings()?;
     let (tokenizer, reasoning) = (model.tokenizer.clone(), chats.reasoning.clone());
-    // A large vocabulary takes a while, and may not be needed.
-    let text = OnceLock::new();
     let make = move || {
         TextModel::new(&tokenizer)
             .with_output_tokens(output_tokens)
             .with_reasoning(reasoning.clone(), reasoning_tokens)
             .with_arguments(arguments.clone())
     };
+    let text = Arc::clone(text);
     Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
+}
+
+/// The check of structures by readable answers, where those are what engines say.
+fn structure_check(text: Arc<OnceLock<TextModel>>) -> StructureCheck {
+    StructureCheck(Arc::new(move |asked| match text.get() {
+        Some(text) => text.structure(asked).map(drop),
+        None => Ok(()),
+    }))
 }
 
 /// Opens the port of a rank: the first from `--port` on, or a free one for each.
@@ -167,7 +186,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, chats, operations, listeners, encoder, control, threads } = prepared;
+    let Prepared { config, model, chats, operations, listeners, encoder, control, threads, structures } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -200,6 +219,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         chat: chats,
         images: args.media.images(args.live.tokens.seed),
         encoder,
+        structures,
     };
     let served = serve_http(client, model, options, operations.front, listeners, stopped, args.live.process.quiet);
     let served = threads.first().spawn(served);

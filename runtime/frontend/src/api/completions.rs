@@ -16,7 +16,7 @@ use crate::api::answer::sse::{self, Events, Source};
 use crate::api::answer::usage::Usage;
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{Prompt, Tokenized};
-use crate::api::request::structured::{checked_wire, late_format, structure};
+use crate::api::request::structured::{late_format, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
 use crate::generate::{Merged, Piece};
 use crate::server::error::ApiError;
@@ -151,7 +151,7 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: Box<CompletionRequest
     let format = late_format(request.response_format.as_ref())?;
     let structure = structure(format.as_ref(), request.structured_outputs.as_ref())?;
     let mut sampling = request.take_sampling();
-    sampling.structured_outputs = checked_wire(structure)?;
+    sampling.structured_outputs = structure.map(wire);
     sampling.max_tokens = Some(if is_prompt_only { 1 } else { request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) });
     sampling.logprobs = request.logprobs;
     if form.echo && !stream {

@@ -1,6 +1,7 @@
 //! Settings of chats.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vcr_text::tools::CallForm;
 use vcr_text::{ReasoningForm, Value};
@@ -18,6 +19,16 @@ pub struct ChatOptions {
     pub excludes_unused_tools: bool,
     /// Variables of the chat template that requests may override.
     pub template_kwargs: BTreeMap<String, Value>,
+}
+
+/// Whether the engines can follow a structure that an output must have, as they get it.
+#[derive(Clone)]
+pub struct StructureCheck(pub Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>);
+
+impl std::fmt::Debug for StructureCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StructureCheck")
+    }
 }
 
 /// How calls of tools are found in answers.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::EngineClient;
 use crate::media::{EncoderAddress, ImageOptions, Images};
-use chats::ChatOptions;
+use chats::{ChatOptions, StructureCheck};
 use ids::RequestIds;
 use model::Model;
 use responses::ResponseStore;
@@ -54,6 +54,8 @@ pub struct ServerOptions {
     pub stored_responses_bytes: usize,
     /// Settings of chats.
     pub chat: ChatOptions,
+    /// Checks structures of outputs before an engine gets them, if its source of tokens follows them.
+    pub structures: Option<StructureCheck>,
     /// Images in answers, if there may be any.
     pub images: Option<ImageOptions>,
     /// Where the outputs of an encoder without a language model are.

@@ -10,7 +10,7 @@ use crate::values::pattern::Pattern;
 /// Schemas that lead deeper than this are taken as fitting.
 const DEPTH_MAX: u32 = 100;
 
-/// A check of values, which costs steps.
+/// A check of values, which takes steps.
 pub(crate) struct Check<'a> {
     schemas: &'a Schemas,
     /// Steps that are left. Without any, all fits.

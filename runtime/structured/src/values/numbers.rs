@@ -11,7 +11,7 @@ use crate::node::Node;
 /// Distance of the bounds of a number where only one is given, or none.
 const USUAL_RANGE: i128 = 1_000;
 
-/// Bounds that are further away are those of a type of numbers, which nobody means.
+/// Bounds beyond this are the limits of a type of numbers, such as 64-bit integers.
 const FAR: f64 = 1e13;
 
 /// Bounds where the schema has none.
@@ -22,7 +22,7 @@ type Usual = Option<(f64, f64)>;
 pub(crate) struct Range {
     low: Option<Bound>,
     high: Option<Bound>,
-    /// The number of which it is a multiple.
+    /// Each number is a multiple of this one.
     step: Option<Decimal>,
 }
 
@@ -57,7 +57,7 @@ impl Bound {
         Some(Self { value, whole, is_excluded })
     }
 
-    /// The tighter one of two, of which a greater one is tighter, or a lesser one.
+    /// The tighter one of two bounds: the greater one if `is_greater`, else the lesser one.
     fn tighter(self, other: Self, is_greater: bool) -> Self {
         let is_tighter = if is_greater { other.value > self.value } else { other.value < self.value };
         let is_same = other.whole == self.whole && other.value == self.value;
@@ -145,7 +145,7 @@ impl Range {
         low.value > high.value || low.value == high.value && (low.is_excluded || high.is_excluded)
     }
 
-    /// What binds by both.
+    /// The numbers that both ranges have.
     pub(crate) fn and(self, other: &Self) -> Self {
         let step = match (self.step, other.step) {
             (Some(one), Some(other)) => Some(if other.value() > one.value() { other } else { one }),
@@ -188,8 +188,8 @@ impl Range {
         Ok(format!("{}", count.saturating_mul(step)))
     }
 
-    /// A number with two decimals, or with those of its step; one of the bounds, or one between them, where they are
-    /// too close for that.
+    /// A number with two decimals, or with the decimals of its step. Where the bounds are too close for that, it is one
+    /// of the bounds or the middle.
     ///
     /// # Errors
     /// When there is none.
@@ -208,8 +208,7 @@ impl Range {
         value.map(|value| format!("{value}")).ok_or_else(|| format!("there is no number {self}"))
     }
 
-    /// How often the step is taken for a random number: any number of times that stays within the bounds, or, where
-    /// those are far, few enough.
+    /// How many steps a random number is away from zero. Where the bounds are far away, it is near zero.
     fn count(
         &self,
         usual: Usual,

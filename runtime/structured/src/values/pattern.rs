@@ -43,7 +43,7 @@ pub(crate) struct Pattern {
     hir: Hir,
     /// What must match at the start of a text, or must not.
     looks: Vec<Looked>,
-    /// Whether it says more than is known here, so that a text that seems to match may not.
+    /// Whether a part of the pattern is unknown here, so that a text may not match although it seems to.
     is_partial: bool,
 }
 
@@ -85,7 +85,7 @@ impl Pattern {
         matching::is_found(&self.hir, text, work) && self.looks.iter().all(|look| look.fits(text, work))
     }
 
-    /// Whether texts that match are those, and all of those, that it means.
+    /// Whether all parts of the pattern are known here.
     pub(crate) fn is_exact(&self) -> bool {
         !self.is_partial
     }

@@ -9,8 +9,8 @@ use crate::schema::{NOTHING, Place, Schema};
 use crate::values::draw::{below, pick};
 
 impl<'a> Writer<'a> {
-    /// The schemas that a value of these schemas must fit: those that they refer to, and one of each of their
-    /// alternatives. At another try, it is another one.
+    /// All schemas that a value of these schemas must fit: those that they refer to, and one of their alternatives. Each
+    /// try takes another alternative.
     pub(super) fn gather(&mut self, places: &[Place], tried: u32) -> Result<Gathered<'a>, String> {
         let depth = self.depth;
         let gathered = self.gather_from(places, tried);
@@ -79,7 +79,7 @@ impl Schema {
     }
 }
 
-/// What an object must fit because of keys that it must have.
+/// The schemas that depend on required keys.
 fn dependent(schema: &Schema) -> impl Iterator<Item = Place> {
     let rule = schema.object.as_deref().filter(|rule| !rule.dependent.is_empty());
     rule.into_iter().flat_map(|rule| {

@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::schema::{ANY, ArrayRule, NOTHING, Place, Schema};
 use crate::values::draw::below;
 
-/// How often an item is made anew that is there already, but may not be twice.
+/// How often an item is made anew that equals another one, where items must differ.
 const TRIES: u32 = 24;
 
 impl<'a> Writer<'a> {
@@ -23,7 +23,7 @@ impl<'a> Writer<'a> {
         for index in 0..count {
             let places = item_places(&rules, index, count);
             let item = match self.value(&places) {
-                // More than must be need not be.
+                // An item beyond the fewest can be left out.
                 Err(_) if items.len() >= fewest && rules.iter().all(|rule| rule.contains.is_none()) => break,
                 item => item?,
             };
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What an item of so many must fit.
+/// The schemas that the item at `index` of `count` must fit.
 fn item_places(rules: &[&ArrayRule], index: u32, count: u32) -> Vec<Place> {
     let mut places = Vec::new();
     for rule in rules {

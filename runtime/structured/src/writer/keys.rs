@@ -12,7 +12,7 @@ use crate::settings::happens;
 use crate::values::draw::{below, pick};
 use crate::values::words::WORDS;
 
-/// How many keys are tried beyond those that are wanted, since some are there already.
+/// How many keys are tried beyond those that are wanted, since some may be the same.
 const TRIES: usize = 8;
 
 /// A key that the schemas of an object name.
@@ -118,7 +118,7 @@ impl<'a> Writer<'a> {
         Ok(named)
     }
 
-    /// Writes keys of our own choice, as many as there must be; where the schemas name none, some more.
+    /// Writes keys that no schema names: as many as there must be, and some more where the schemas name none.
     fn free_entries(
         &mut self,
         rules: &[&'a ObjectRule],
@@ -244,7 +244,7 @@ fn has_dependent(rules: &[&ObjectRule], name: &str) -> bool {
     rules.iter().any(|rule| rule.dependent.iter().any(|(dependent, _)| dependent == name))
 }
 
-/// What the value of a key must fit that no schema names.
+/// The schemas for the value of a key that no schema names.
 fn described_by_others(rules: &[&ObjectRule]) -> Vec<Place> {
     let further = rules.iter().filter_map(|rule| rule.further.or(rule.unevaluated));
     let mut places: Vec<Place> = further.filter(|place| *place != NOTHING).collect();

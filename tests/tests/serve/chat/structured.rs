@@ -83,6 +83,92 @@ fn text_completions_and_other_apis_have_them_too() {
     assert!(text.as_str().is_some_and(|text| text.starts_with("only")), "{text}");
 }
 
+/// As clients have them: integers of zod, records, tuples, what OpenAPI and pydantic add.
+#[test]
+fn schemas_of_clients_are_followed() {
+    let serve = Serve::start(&[]);
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "count": {"type": "integer", "minimum": -9_007_199_254_740_991_i64, "maximum": 9_007_199_254_740_991_i64},
+            "size": {"type": "number", "format": "double", "multipleOf": 0.5},
+            "scores": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}},
+            "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "boolean"}], "items": false},
+            "name": {"type": "string", "nullable": true, "x-order": 1, "pattern": "^[a-z]+$", "maxLength": 5},
+            "same": {"$ref": "#/properties/name"},
+            "both": {"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}, {"required": ["b"]}]},
+            "any": true
+        },
+        "required": ["count", "size", "scores", "pair", "name", "same", "both", "any"]
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    for seed in 0..10 {
+        let body = serve.post(CHAT, &chat(&json!({"response_format": format, "seed": seed}))).body;
+        let text = body["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{body}"));
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(value["count"].is_i64() && value["pair"][1].is_boolean() && value["both"]["a"].is_null(), "{value}");
+        assert!(
+            value["both"].get("b").is_some() && value["same"].as_str().is_some_and(|text| text.len() <= 5),
+            "{value}"
+        );
+    }
+}
+
+/// Whatever takes too much work is refused before an engine gets it, whichever way it is asked for.
+#[test]
+fn large_structures_are_refused() {
+    let serve = Serve::start(&[]);
+    let names: Vec<String> = (0..100_000).map(|index| format!("p{index}")).collect();
+    let properties: serde_json::Map<String, Value> =
+        names.iter().map(|name| (name.clone(), json!({"type": "string"}))).collect();
+    let definitions: serde_json::Map<String, Value> =
+        names[..40_000].iter().map(|name| (name.clone(), json!({"$ref": "#/$defs/p0"}))).collect();
+    let constants: Vec<Value> = (0..100_000).map(|index| json!({"const": index})).collect();
+    let references: Vec<Value> =
+        names[..40_000].iter().map(|name| json!({"$ref": format!("#/$defs/{name}")})).collect();
+    for structure in [
+        json!({"json": {"type": "object", "properties": properties, "required": names}}),
+        json!({"json": {"type": "array", "items": {"anyOf": constants}, "minItems": 5_000}}),
+        json!({"json": {"$defs": definitions, "anyOf": references}}),
+        json!({"choice": names.iter().map(|name| format!("{name}{name}")).collect::<Vec<_>>()}),
+    ] {
+        for stream in [false, true] {
+            let further = json!({"structured_outputs": structure, "n": 128, "stream": stream});
+            let reply = serve.post(CHAT, &chat(&further));
+            let message = reply.body["error"]["message"].as_str().unwrap_or_default();
+            assert!(
+                reply.status == 400 && message.contains(" may have ") || message.contains(" more than "),
+                "{}",
+                reply.body
+            );
+        }
+    }
+}
+
+/// Any schema will do for a tool that is not strict, and for the others.
+#[test]
+fn no_schema_of_a_tool_is_refused() {
+    let serve = Serve::start(&["--tool-call-probability", "1"]);
+    for schema in [
+        json!({"type": "object", "properties": {"a": {"type": "integer", "format": "int64", "nullable": true}}}),
+        json!({"type": "object", "propertyNames": {"pattern": "^x"}, "x-own": {}, "patternProperties": {"(": {}}}),
+        json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true, "prefixItems": [{}]}}}),
+        json!({"type": "object", "properties": {"a": {"enum": [], "enumDescriptions": ["b"]}}, "required": ["a"]}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a", "b"]}),
+        json!({"type": "nonsense", "minimum": "x"}),
+    ] {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+        for (choice, seed) in [("auto", 1), ("auto", 2), ("required", 3)] {
+            let further = json!({"tools": [tool], "tool_choice": choice, "seed": seed});
+            let reply = serve.post(CHAT, &chat(&further));
+            let arguments = reply.body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone();
+            let arguments: Value = serde_json::from_str(arguments.as_str().unwrap_or_default())
+                .unwrap_or_else(|error| panic!("{error}: {}", reply.body));
+            assert!(arguments.is_object(), "{arguments}");
+        }
+    }
+}
+
 /// Forms that vLLM takes and this engine cannot follow are an error that names them.
 #[test]
 fn what_cannot_be_followed_is_refused_by_name() {
@@ -90,7 +176,7 @@ fn what_cannot_be_followed_is_refused_by_name() {
     for (structure, named) in [
         (json!({"grammar": "start: \"a\""}), "grammar"),
         (json!({"regex": "(?<=a)b"}), "regular expression `(?<=a)b`"),
-        (json!({"json": {"not": {}}}), "`not`"),
+        (json!({"json": {"$ref": "#/nowhere"}}), "`#/nowhere`"),
         (json!({"structural_tag": "{\"format\": {\"type\": \"odd\"}}"}), "`odd`"),
     ] {
         let reply = serve.post(CHAT, &chat(&json!({ "structured_outputs": structure })));

@@ -28,7 +28,7 @@ use super::request::{StreamOptions, request_id, submit, text_request};
 use crate::api::answer::sse::{self, Source};
 use crate::api::request::body::{Call, json};
 use crate::api::request::prompt::{no_tokens, truncate_to};
-use crate::api::request::structured::{ResponseFormat, checked_wire, structure, wire};
+use crate::api::request::structured::{ResponseFormat, structure, wire};
 use crate::api::tokens::rendered::{Rendered, Rendering};
 use crate::generate::Merged;
 use crate::media::{ChatMedia, MediaPrompt, shifted};
@@ -208,7 +208,7 @@ impl ChatRequest {
         let kwargs = self.chat_template_kwargs.clone();
         let prompt = self.prompt(with.model, &tools, with.chats)?;
         let mut sampling = self.take_sampling();
-        sampling.structured_outputs = checked_wire(structure)?;
+        sampling.structured_outputs = structure.map(wire);
         sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
         sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
         let mut rendered = Rendered::new(id, model, prompt, sampling, carried);
@@ -305,8 +305,7 @@ impl Chat {
             return Err(no_tokens(&form.id));
         }
         let mut sampling = request.take_sampling();
-        let is_part = options.reasoning.is_some() || calls.is_some();
-        sampling.structured_outputs = if is_part { structure.map(wire) } else { checked_wire(structure)? };
+        sampling.structured_outputs = structure.map(wire);
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
         sampling.logprobs = request.logprobs.then_some(top);
         if request.echo && !request.stream {

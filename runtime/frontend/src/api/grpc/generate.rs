@@ -128,7 +128,7 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
         logit_bias: (!params.logit_bias.is_empty()).then(|| biases.collect()),
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
-        structured_outputs: structured::checked_wire(structured::own(structured.as_ref())?)?,
+        structured_outputs: structured::own(structured.as_ref())?.map(structured::wire),
         ..Sampling::default()
     })
 }

@@ -362,6 +362,10 @@ pub(super) fn submit(
     if let (Some(chance), Some(params)) = (chance, request.sampling_params.as_mut()) {
         chance.take(params, prompt, index);
     }
+    let structure = request.sampling_params.as_ref().and_then(|params| params.structured_outputs.as_ref());
+    if let (Some(structure), Some(check)) = (structure, &app.options.structures) {
+        (check.0)(&serde_json::to_string(structure).unwrap_or_default()).map_err(ApiError::invalid)?;
+    }
     let detokenizer = vcr_text::Detokenizer::after(&app.model.tokenizer, text.skip_special, prompt);
     let outputs = app.engines.submit(request)?;
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, detokenizer))

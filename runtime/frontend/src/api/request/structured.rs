@@ -114,15 +114,6 @@ impl Constraint {
             _ => Ok(()),
         }
     }
-
-    /// The schema, if it is one, as JSON.
-    fn schema(&self) -> Option<Json> {
-        let Self::Json(schema) = self else { return None };
-        match serde_json::from_str(schema).unwrap_or_default() {
-            Json::String(text) => serde_json::from_str(&text).ok(),
-            schema => Some(schema),
-        }
-    }
 }
 
 impl From<Constraint> for Structure {
@@ -246,21 +237,6 @@ pub(in crate::api) fn structure(
 }
 
 /// A structure in the terms of engines.
-///
-/// # Errors
-/// When vLLM's usual backend does not know a part of its schema.
-pub(in crate::api) fn checked_wire(structure: Option<Structure>) -> Result<Option<Value>, ApiError> {
-    let schema = structure.as_ref().and_then(|structure| structure.constraint.schema());
-    if schema.is_some_and(|schema| has_unsupported_parts(&schema)) {
-        return Err(ApiError::invalid(invalid_params(
-            "The provided JSON schema contains features not supported by xgrammar.",
-        )));
-    }
-    Ok(structure.map(wire))
-}
-
-/// As [`checked_wire`], unchecked: vLLM checks no schema that is a part of a larger
-/// structure, with reasoning or calls around it.
 pub(in crate::api) fn wire(structure: Structure) -> Value {
     let name = structure.constraint.name();
     let constraint = match structure.constraint {
@@ -305,59 +281,6 @@ fn check_nesting(value: &Json, most: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Formats of strings that xgrammar follows.
-const FORMATS: [&str; 14] = [
-    "email",
-    "date",
-    "time",
-    "date-time",
-    "duration",
-    "ipv4",
-    "ipv6",
-    "hostname",
-    "uuid",
-    "uri",
-    "uri-reference",
-    "uri-template",
-    "json-pointer",
-    "relative-json-pointer",
-];
-
-/// Whether a schema has parts that xgrammar would ignore.
-fn has_unsupported_parts(schema: &Json) -> bool {
-    let Some(object) = schema.as_object() else { return false };
-    let has = |key: &str| object.contains_key(key);
-    let is = |kind: &str| match object.get("type") {
-        Some(Json::String(name)) => name == kind,
-        Some(Json::Array(names)) => names.iter().any(|name| name == kind),
-        _ => false,
-    };
-    let is_bounded = |object: &Map<String, Json>| {
-        let has = |key: &str| object.contains_key(key);
-        (has("pattern") || has("format")) && (has("minLength") || has("maxLength"))
-    };
-    let has_odd_format =
-        object.get("format").is_some_and(|format| !format.as_str().is_some_and(|format| FORMATS.contains(&format)));
-    let names = object.get("propertyNames");
-    let has_odd_names = names.is_some_and(|names| {
-        let is_open = object.get("unevaluatedProperties").is_none_or(|value| *value == Json::Bool(true));
-        names.as_object().is_some_and(is_bounded) || has("patternProperties") || has("properties") || !is_open
-    });
-    let patterns = object.get("patternProperties").and_then(Json::as_object);
-    let is_unsupported = ((is("integer") || is("number")) && has("multipleOf"))
-        || (is("array") && ["uniqueItems", "contains", "minContains", "maxContains"].iter().any(|key| has(key)))
-        || (is("string") && (has_odd_format || is_bounded(object)))
-        || (is("object")
-            && (has_odd_names || patterns.is_some_and(|patterns| has("properties") || patterns.len() > 1)))
-        || object.get("allOf").and_then(Json::as_array).is_some_and(|all| all.len() >= 2);
-    let is_inner = |value: &Json| match value {
-        Json::Object(_) => has_unsupported_parts(value),
-        Json::Array(values) => values.iter().any(has_unsupported_parts),
-        _ => false,
-    };
-    is_unsupported || object.values().any(is_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -367,8 +290,8 @@ mod tests {
     fn wired(format: Json, given: Json) -> Result<Json, String> {
         let read = |value: Json| serde_json::from_value::<Option<Templated>>(value).expect("any value is one");
         let format = late_format(read(format).as_ref()).map_err(|error| error.message)?;
-        let structure = structure(format.as_ref(), read(given).as_ref()).and_then(checked_wire);
-        let value = structure.map_err(|error| error.message)?;
+        let structure = structure(format.as_ref(), read(given).as_ref());
+        let value = structure.map_err(|error| error.message)?.map(wire);
         Ok(value.map_or(Json::Null, |value| serde_json::to_value(&value).expect("it is JSON")))
     }
 
@@ -410,9 +333,8 @@ mod tests {
         let expected =
             "invalid structured_outputs: invalid type: string \"x\", expected struct WireStructuredOutputsParams";
         assert_eq!(error(json!("x")), expected);
-        let expected = "invalid structured outputs params: The provided JSON schema contains features not supported by \
-                        xgrammar.";
-        assert_eq!(error(json!({"json": {"items": {"type": "integer", "multipleOf": 3}}})), expected);
+        let taken = wired(json!(null), json!({"json": {"items": {"type": "integer", "multipleOf": 3}}}));
+        assert!(taken.is_ok(), "vLLM falls back to another backend");
         let mut deep = json!({});
         for _ in 0..70 {
             deep = json!({ "items": deep });

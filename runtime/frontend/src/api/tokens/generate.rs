@@ -126,7 +126,7 @@ impl GenerateRequest {
 
     fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
         let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
-        let structured_outputs = structured::checked_wire(structured::own(params.structured_outputs.as_ref())?)?;
+        let structured_outputs = structured::own(params.structured_outputs.as_ref())?.map(structured::wire);
         Ok(Sampling {
             n,
             temperature: params.temperature,

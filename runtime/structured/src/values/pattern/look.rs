@@ -1,5 +1,5 @@
-//! Look-around, which is taken out of patterns before they are read: what comes before the first character is looked
-//! at later, all else is not.
+//! Look-around, which is taken out of patterns before they are read. A look-ahead at the start is checked later, all
+//! other look-around is not.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Whether texts match, by trying: what is matched is short.
+//! Whether texts match, found by backtracking, since texts are short.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use super::STEPS_OF_WORK;
 
 /// Longer texts are not looked at, and taken as matching.
 const CHARS_MAX: usize = 500;
-/// What is gone through for a text at most; behind that it is taken as matching.
+/// Most steps for a text. A text that takes more is taken as matching.
 const STEPS_MAX: u32 = 20_000;
 
 /// Whether an expression matches somewhere in a text.
