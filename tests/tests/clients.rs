@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use vcr_tests::{Serve, client, ended, frontend_model, skip, vllm_rs};
+use vcr_tests::{Client, Serve, client, ended, frontend_model, skip, vllm_rs};
 
 /// Answers of a few words that end by themselves.
 const WORDS: &[&str] = &["--output-tokens", "20"];
@@ -66,6 +66,63 @@ fn the_sdk_of_openai_reads_all_answers() {
     assert_eq!((kinds.first(), kinds.last()), (Some(&json!("response.created")), Some(&json!("response.completed"))));
     assert_eq!(report["many"], json!(vec![3; 20]));
     assert_eq!(report["models"], json!(["sim"]));
+}
+
+#[test]
+fn the_sdk_of_openai_for_javascript_parses_schemas_of_zod() {
+    let Some(sdk) = client("openai-js").filter(|sdk| sdk.node_package("openai").is_some()) else { return };
+    let serve = Serve::start(&[]);
+    let report = sdk.node_report("openai_zod.cjs", &[&url(&serve)]);
+    for form in ["older", "closed", "own"] {
+        let orders = report[form].as_array().expect("a list");
+        assert_eq!(orders.len(), 9, "{form}");
+        for order in orders {
+            assert!(order["id"].is_i64() && order["lines"][0]["count"].is_i64(), "{order}");
+            assert!(form == "closed" || order["place"].as_array().is_some_and(|place| place.len() == 3), "{order}");
+        }
+        let has_scores = |order: &Value| order["scores"].as_object().is_some_and(|scores| !scores.is_empty());
+        assert!(form == "closed" || orders.iter().any(has_scores), "{form}");
+    }
+    assert!(report["response"]["id"].is_i64(), "{}", report["response"]);
+    let calls = report["calls"].as_array().expect("a list");
+    assert!(calls.len() > 6, "all that are required, and some that are not: {calls:?}");
+}
+
+/// What Claude Code prints, a line of JSON for each message. It may ask nobody but the server, and its tools may change
+/// nothing.
+fn claude_code(claude: &Client, serve: &Serve, prompt: &str) -> Option<Vec<Value>> {
+    let packages = claude.node_package("@anthropic-ai/claude-code")?;
+    let packages = packages.parent()?.read_dir().expect("a folder").flatten();
+    let program = packages.map(|package| package.path().join("claude")).find(|program| program.is_file())?;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", folder.path());
+    command.envs([("ANTHROPIC_BASE_URL", url(serve).as_str()), ("ANTHROPIC_API_KEY", "none")]);
+    command.envs([("ANTHROPIC_MODEL", "sim"), ("ANTHROPIC_SMALL_FAST_MODEL", "sim")]);
+    let off = ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER", "DISABLE_ERROR_REPORTING"];
+    command.envs(off.map(|name| (name, "1"))).env("DISABLE_TELEMETRY", "1");
+    command.args(["-p", prompt, "--output-format", "stream-json", "--verbose", "--max-turns", "6"]);
+    command.args(["--permission-mode", "plan"]).current_dir(folder.path());
+    Some(ended(command).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect())
+}
+
+#[test]
+fn claude_code_talks_and_calls_its_tools() {
+    let Some(claude) = client("claude") else { return };
+    // Its instructions and tools are 40,000 tokens.
+    let options = ["--max-model-len", "200000", "--output-tokens", "20", "--tool-call-probability"];
+    for (probability, calls_least) in [("0", 0), ("1", 1)] {
+        let serve = Serve::start(&[&options[..], &[probability]].concat());
+        for prompt in ["Say hello", "What is in this folder?", "Plan a trip"] {
+            let Some(lines) = claude_code(&claude, &serve, prompt) else { return };
+            let last = lines.last().expect("it has printed something");
+            assert_eq!((&last["type"], &last["is_error"]), (&json!("result"), &json!(false)), "{last}");
+            assert!(!text(last, "/result").is_empty(), "{last}");
+            let contents = lines.iter().filter_map(|line| line["message"]["content"].as_array()).flatten();
+            let calls = contents.filter(|block| block["type"] == "tool_use").count();
+            assert!(calls >= calls_least, "{calls}: {lines:?}");
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use vcr_skips::skip_optional;
+
 use crate::{fetched_by, root, skip};
 
 /// Long enough for a benchmark on a machine that is busy with something else.
@@ -72,6 +74,31 @@ impl Client {
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         Command::new(self.0.with_file_name(name))
+    }
+
+    /// A package for Node.js by the name of its folder. None, and a visible skip, where npm could not install it.
+    #[must_use]
+    pub fn node_package(&self, name: &str) -> Option<PathBuf> {
+        let package = self.environment().join("node_modules").join(name);
+        if !package.is_dir() {
+            skip_optional(&format!("npm could not install {name} (tests/frontends/clients.sh)"));
+            return None;
+        }
+        Some(package)
+    }
+
+    /// Output of a program of `tests/frontends/clients` for Node.js: a JSON object.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    #[must_use]
+    pub fn node_report(&self, program: &str, args: &[&str]) -> Value {
+        let mut command = self.program("node");
+        command.arg(root().join("tests/frontends/clients").join(program)).args(args);
+        command.env("NODE_PATH", self.environment().join("node_modules"));
+        let said = ended(command);
+        serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{program} printed no JSON: {error}\n{said}"))
     }
 
     /// Output of a program of `tests/frontends/clients`: a JSON object.
