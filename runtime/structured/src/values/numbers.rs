@@ -14,6 +14,9 @@ const USUAL_RANGE: i128 = 1_000;
 /// Bounds beyond this are the limits of a type of numbers, such as 64-bit integers.
 const FAR: f64 = 1e13;
 
+/// Whole numbers beyond this are not told apart.
+const WHOLE_MAX: i128 = 1 << 100;
+
 /// Bounds where the schema has none.
 type Usual = Option<(f64, f64)>;
 
@@ -54,6 +57,7 @@ impl Bound {
         let Some(Node::Number(text)) = given else { return None };
         let value: f64 = text.parse().ok().filter(|value: &f64| value.is_finite())?;
         let whole = text.parse().ok().or_else(|| (value as i128 as f64 == value).then_some(value as i128));
+        let whole = whole.filter(|whole: &i128| whole.unsigned_abs() < WHOLE_MAX.unsigned_abs());
         Some(Self { value, whole, is_excluded })
     }
 
@@ -247,7 +251,7 @@ impl Range {
         };
         let is_far = |bound: &Option<Bound>| bound.is_some_and(|bound| bound.value.abs() > FAR);
         let (first, last) = if is_far(&self.low) || is_far(&self.high) {
-            near(low.unwrap_or(i128::MIN), high.unwrap_or(i128::MAX), range)
+            near(low.unwrap_or(-WHOLE_MAX), high.unwrap_or(WHOLE_MAX), range)
         } else {
             (first, last)
         };
@@ -271,8 +275,8 @@ fn near(first: i128, last: i128, range: i128) -> (i128, i128) {
 
 /// The least whole number that is not below `value`. `f64::ceil` is not available without std.
 fn ceil(value: f64) -> i128 {
-    let whole = value as i128;
-    if (whole as f64) < value { whole.saturating_add(1) } else { whole }
+    let whole = (value as i128).clamp(-WHOLE_MAX, WHOLE_MAX);
+    if (whole as f64) < value && whole < WHOLE_MAX { whole + 1 } else { whole }
 }
 
 /// The bounds, for a message.
@@ -352,6 +356,8 @@ mod tests {
             (r#"{"minimum": 0, "maximum": 18446744073709551615}"#, 0, 1_000),
             (r#"{"minimum": 4503599627370496}"#, 1 << 52, (1 << 52) + 1_000),
             (r#"{"minimum": -9e99, "maximum": -5}"#, -1_005, -5),
+            (r#"{"minimum": -1.7014118346046923e38, "maximum": 1e300}"#, 0, 1_000),
+            (r#"{"minimum": -1e308, "exclusiveMaximum": 0}"#, -1_001, -1),
             (r#"{"exclusiveMinimum": 9007199254740993, "maximum": 9007199254740995}"#, (1 << 53) + 2, (1 << 53) + 3),
             (r#"{"minimum": 1, "exclusiveMinimum": true, "maximum": 3, "exclusiveMaximum": true}"#, 2, 2),
         ] {
