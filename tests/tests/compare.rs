@@ -147,16 +147,52 @@ fn a_run_is_compared_with_its_baseline() {
     let _ = folder.vcr(&["run", "plain.rhai", "-q", "--out", "base"]).ended(0);
     let run = |args: &[&str]| folder.vcr(&[&["run", "plain.rhai", "--baseline", "base"], args].concat());
     let said = run(&["--max-regression", "ttft.p99=5%"]).ended(0);
-    assert!(said.stdout.contains("✓ chat  ttft.p99  unchanged"), "{}", said.stdout);
+    assert!(said.stdout.contains("✓  chat  ttft.p99  at most 5 % worse than base  unchanged"), "{}", said.stdout);
+    assert!(said.stdout.contains("1 of 1 assertions passed"), "{}", said.stdout);
     let slower = ["-e", "step=12ms", "--max-regression", "tpot.p50=5%"];
-    let said = run(&[&slower[..], &["--json"]].concat()).ended(1);
-    assert_eq!(said.json()["passed"], true, "its assertions passed");
-    assert!(said.stderr.contains("chat  tpot.p50  20.00 % worse, at most 5 % allowed"), "{}", said.stderr);
+    let _ = run(&slower).ended(1);
     // The folder may be the one that is written.
     let _ = run(&[&slower[..], &["--out", "base"]].concat()).ended(1);
     let _ = run(&slower).ended(0);
     folder.vcr(&["run", "plain.rhai", "--baseline", "none"]).failed(2, &["none"]);
     folder.vcr(&["run", "plain.rhai", "--max-regression", "ttft.p99=5%"]).failed(2, &["--baseline"]);
+    run(&["plain.rhai"]).failed(2, &["--baseline"]);
+    run(&["--repeat", "2"]).failed(2, &["--baseline"]);
+}
+
+/// A limit decides the exit code, so every output says that it is broken.
+#[test]
+fn a_regression_is_in_every_output() {
+    let folder = folder();
+    let _ = folder.vcr(&["run", "plain.rhai", "-q", "--out", "base"]).ended(0);
+    let slower = ["plain.rhai", "--baseline", "base", "-e", "step=12ms", "--max-regression", "tpot.p50=5%"];
+    let mut command = std::process::Command::new(vcr_tests::vcr());
+    let _ = command.arg("run").args(slower).args(["--out", "out"]).current_dir(folder.path());
+    let said = Said::of(command.env("GITHUB_STEP_SUMMARY", folder.path().join("steps.md"))).ended(1);
+    let broken = "✗  chat  tpot.p50  at most 5 % worse than base  20.00 % worse";
+    assert!(said.stdout.contains(broken) && said.stdout.contains("1 of 1 assertions failed"), "{}", said.stdout);
+    assert!(said.stderr.contains("--baseline base --max-regression tpot.p50=5%"), "{}", said.stderr);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("it was written");
+    for (file, part) in [
+        ("steps.md", "### ❌ plain.rhai: 1 of 1 assertions failed"),
+        ("out/summary.md", "| ❌ | chat | tpot.p50 at most 5 % worse than base | 20.00 % worse |"),
+        ("out/junit.xml", "<failure message=\"observed 20.00 % worse\"/>"),
+        ("out/report.html", "1 of 1 assertions failed"),
+        ("out/openmetrics.txt", "assertion=\"tpot.p50 at most 5 % worse than base\"} 0"),
+    ] {
+        assert!(read(file).contains(part), "`{part}` is not in {file}:\n{}", read(file));
+    }
+    let quiet = folder.vcr(&[&["run", "-q"], &slower[..]].concat()).ended(1);
+    assert!(quiet.stdout.contains(broken), "{}", quiet.stdout);
+    let report = folder.vcr(&[&["run", "--json"], &slower[..]].concat()).ended(1).json();
+    assert_eq!((&report["passed"], &report["assertions"][0]["passed"]), (&false.into(), &false.into()));
+    // A baseline that cannot be compared is no success in any of them, either.
+    let said = folder.vcr(&["run", "plain.rhai", "--baseline", "base", "--max-regression", "ttft.p98=5%", "--json"]);
+    let said = said.ended(2);
+    assert_eq!(
+        (&said.json()["passed"], &said.json()["assertions"][0]["subject"]),
+        (&false.into(), &"comparison".into())
+    );
 }
 
 #[test]

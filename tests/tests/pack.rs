@@ -110,7 +110,10 @@ fn the_first_step_that_differs_is_named() {
     changed(&folder, "p.vcr", "slow.vcr", "scenario/scenarios/s.rhai", |script| {
         String::from_utf8(script).expect("a text").replace("10ms", "11ms").into_bytes()
     });
-    let said = folder.vcr(&["run", "slow.vcr"]).ended(1);
+    let said = folder.vcr(&["run", "slow.vcr", "--out", "out"]).ended(1);
+    assert!(said.stdout.contains("1 of 2 assertions failed"), "{}", said.stdout);
+    let junit = String::from_utf8(bytes(&folder, "out/junit.xml")).expect("a text");
+    assert!(junit.contains("<failure message=\"observed different: the pack expects the fingerprint"), "{junit}");
     for part in [
         "different: the pack expects the fingerprint",
         "the first difference is in step 0 of engine ",

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Frontend, FrontendOptions, Play, releases, shipped_guest};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Said, releases, shipped_guest};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
@@ -175,6 +175,23 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
         "of pool `engines`, before step 0, at ",
     ];
     folder.run(&["--json"]).failed(3, &expected);
+    // The verdict of an earlier run does not stay beside the error.
+    folder.write("fine.rhai", under("\"fcfs\"", MIXED));
+    let _ = folder.vcr(&["run", "fine.rhai", "--out", "out"]).ended(0);
+    let mut command = std::process::Command::new(vcr_tests::vcr());
+    let _ = command.args(["run", "test.rhai", "--out", "out"]).current_dir(folder.path());
+    let _ = Said::of(command.env("GITHUB_STEP_SUMMARY", folder.path().join("steps.md"))).ended(3);
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("it was written");
+    let junit = read("out/junit.xml");
+    assert!(junit.contains("errors=\"1\"") && junit.contains(expected[0]), "{junit}");
+    assert!(read("steps.md").starts_with("### ❌ test.rhai: failed with an error\n"), "{}", read("steps.md"));
+    assert_eq!(read("steps.md").lines().next(), read("out/summary.md").lines().next());
+    let report: serde_json::Value = serde_json::from_str(&read("out/report.json")).expect("JSON");
+    assert_eq!((&report["passed"], &report["partial"]["stopped_by"]), (&false.into(), &"error".into()));
+    assert!(!folder.path().join("out/requests.jsonl").exists(), "requests of the earlier run");
+    // Of several files each has its place.
+    let said = folder.vcr(&["run", "fine.rhai", "test.rhai", "--json"]).ended(3).json();
+    assert!(said[1]["error"].as_str().is_some_and(|error| error.contains(expected[0])), "{said:#}");
 }
 
 /// Behind real frontends: while one request has the only running slot, a long prompt

@@ -1,6 +1,7 @@
 //! Sums of a side: one number for each statistic of each metric, and changes of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -142,6 +143,14 @@ pub struct MaxRegression {
     pub share: f64,
 }
 
+impl fmt::Display for MaxRegression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the digits that binary fractions add.
+        let percent = (self.share * 1e8).round() / 1e6;
+        write!(f, "{}.{}={percent}%", self.metric, self.statistic)
+    }
+}
+
 impl FromStr for MaxRegression {
     type Err = String;
 
@@ -165,6 +174,9 @@ mod tests {
     fn limits_are_written_with_a_figure_and_a_share() {
         let limit: MaxRegression = "ttft.p99.9=2.5%".parse().expect("valid");
         assert_eq!((limit.metric.as_str(), limit.statistic.as_str(), limit.share), ("ttft", "p99.9", 0.025));
+        for text in ["ttft.p99.9=2.5%", "tpot.mean=7%", "output_tokens.rate=0%"] {
+            assert_eq!(text.parse::<MaxRegression>().expect("valid").to_string(), text);
+        }
         for wrong in ["ttft", "ttft=5%", "ttft.p99=5", "ttft.p99=-1%", ".p99=5%", "ttft.=5%", "ttft.p99=nan%"] {
             assert!(wrong.parse::<MaxRegression>().is_err(), "{wrong}");
         }

@@ -53,8 +53,11 @@ pub struct Input {
 /// Why a report is partial.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Partial {
-    /// Such as `SIGINT`.
+    /// Such as `SIGINT`; `error` for an error of the script, a guest or an engine.
     pub stopped_by: String,
+    /// The error, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// An assertion.
@@ -73,6 +76,17 @@ pub struct Assertion {
     pub observed_text: Option<String>,
     /// Whether it passed.
     pub passed: bool,
+}
+
+impl Partial {
+    /// Why the scenario did not run to its end, as one text.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match &self.error {
+            Some(error) => error.clone(),
+            None => format!("stopped by {}", self.stopped_by),
+        }
+    }
 }
 
 impl Assertion {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::charts::{RunCharts, Source};
 use crate::distribution::PERCENTS;
-use crate::document::{Document, Engine, Link, Metrics, Run, Scaling};
+use crate::document::{Document, Engine, Link, Metrics, Partial, Run, Scaling};
 use crate::folder::Folder;
 use crate::kv_transfers;
 use crate::text::{Escaped, json_in_html, time};
@@ -121,6 +121,7 @@ fn write_head(out: &mut dyn Write, folder: &Folder, several: bool) -> io::Result
     let label = if several { format!("{}: {}", folder.label, report.scenario) } else { report.scenario.clone() };
     let failed = report.assertions.iter().filter(|assertion| !assertion.passed).count();
     let (class, verdict) = match (failed, report.assertions.len(), &report.partial) {
+        (_, _, Some(Partial { error: Some(error), .. })) => ("failed", format!("failed with an error: {error}")),
         (_, _, Some(partial)) => ("failed", format!("stopped early by {}", partial.stopped_by)),
         (0, 0, None) => ("neutral", "no assertions".to_owned()),
         (0, all, None) => ("passed", format!("{all} of {all} assertions passed")),

@@ -40,9 +40,9 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
         writeln!(out, ">\n      <failure message=\"{}\"/>\n    </testcase>", Escaped(message))?;
     }
     if let Some(partial) = &report.partial {
-        let by = Escaped(&partial.stopped_by);
+        let reason = Escaped(partial.reason());
         writeln!(out, r#"    <testcase classname="{name}" name="the scenario runs to its end">"#)?;
-        writeln!(out, "      <error message=\"stopped by {by}\"/>\n    </testcase>")?;
+        writeln!(out, "      <error message=\"{reason}\"/>\n    </testcase>")?;
     }
     writeln!(out, "  </testsuite>\n</testsuites>")
 }

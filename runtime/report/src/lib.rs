@@ -22,7 +22,7 @@ mod timeline;
 
 pub use charts::{Bar, Charts, Incident, LifeLine, Load, Phase, Pieces, RunCharts, Source};
 pub use distribution::{Distribution, Histogram, PERCENTS, Scope};
-pub use document::{Assertion, Document, Engine, Metrics, Run};
+pub use document::{Assertion, Document, Engine, Metrics, Partial, Run};
 pub use folder::{Folder, FolderError, for_each_request};
 
 pub use html::write as write_html;

@@ -16,6 +16,9 @@ const MAX_ROWS: usize = 200;
 pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     let failed = report.assertions.iter().filter(|assertion| !assertion.passed).count();
     let (mark, verdict) = match (failed, report.assertions.len()) {
+        _ if report.partial.as_ref().is_some_and(|partial| partial.error.is_some()) => {
+            ("❌", "failed with an error".to_owned())
+        }
         _ if report.partial.is_some() => ("⚠️", "stopped early".to_owned()),
         (0, 0) => ("ℹ️", "no assertions".to_owned()),
         (0, all) => ("✅", format!("{all} of {all} assertions passed")),
@@ -24,6 +27,9 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     writeln!(out, "### {mark} {}: {verdict}\n", Cell(&report.scenario))?;
     if let Some(claim) = &report.claim {
         writeln!(out, "{}\n", Cell(claim))?;
+    }
+    if let Some(partial) = &report.partial {
+        writeln!(out, "{}\n", Cell(partial.reason()))?;
     }
     if !report.assertions.is_empty() {
         writeln!(out, "| | run | assertion | observed |\n|---|---|---|---|")?;
@@ -46,7 +52,10 @@ pub fn write(out: &mut dyn Write, report: &Document) -> io::Result<()> {
     if !parameters.is_empty() {
         writeln!(out, "Parameters: {}\n", Cell(parameters.join(", ")))?;
     }
-    writeln!(out, "Fingerprint `{}`, vcr {}\n", report.fingerprint, Cell(&report.vcr_version))
+    if !report.fingerprint.is_empty() {
+        write!(out, "Fingerprint `{}`, ", report.fingerprint)?;
+    }
+    writeln!(out, "vcr {}\n", Cell(&report.vcr_version))
 }
 
 fn write_runs(out: &mut dyn Write, runs: &[Run]) -> io::Result<()> {

@@ -49,6 +49,27 @@ pub struct AssertionResult {
 }
 
 impl AssertionResult {
+    /// Something that was checked beside the script; `observed` is for people.
+    #[must_use]
+    pub fn beside_the_script(
+        run: Option<String>,
+        subject: String,
+        condition: String,
+        observed: String,
+        passed: bool,
+    ) -> Self {
+        Self {
+            run,
+            subject,
+            condition: Some(condition),
+            observed: None,
+            observed_text: Some(observed),
+            confidence: None,
+            held_share: None,
+            passed,
+        }
+    }
+
     /// The assertion and what was observed, in one line.
     #[must_use]
     pub fn text(&self) -> String {

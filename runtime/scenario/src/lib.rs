@@ -19,6 +19,7 @@ mod uncertainty_tests;
 mod vocabulary;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,6 +101,8 @@ pub struct RunOptions {
     pub digests_inputs: bool,
     /// For data sets whose lengths a tokenizer counts.
     pub tokenizers: Option<Tokenizers>,
+    /// Checks beyond those of the script, in this order. Scenarios that were stopped are not judged.
+    pub judges: Vec<Arc<dyn Judge>>,
 }
 
 impl Default for RunOptions {
@@ -126,6 +129,7 @@ impl Default for RunOptions {
             plugins: BTreeMap::new(),
             digests_inputs: false,
             tokenizers: None,
+            judges: Vec::new(),
         }
     }
 }
@@ -151,6 +155,13 @@ pub trait Reporter: Send + Sync {
     fn stop(&self) -> Option<&'static str> {
         None
     }
+}
+
+/// Checks the results of a scenario beyond the assertions of its script. What it finds is among the
+/// assertions of every output, since it decides whether the scenario passes.
+pub trait Judge: Send + Sync + fmt::Debug {
+    /// What was checked, and how it went.
+    fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult>;
 }
 
 /// Ignores all progress.
@@ -187,7 +198,7 @@ pub struct Outcome {
     /// assertions that were checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
-    /// The assertions, in order.
+    /// The assertions of the script, in order, then those of [`RunOptions::judges`].
     pub assertions: Vec<AssertionResult>,
     /// The searches that the script has made, in the order of their ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -236,6 +247,9 @@ impl Outcome {
 pub struct Partial {
     /// The reason that [`Reporter::stop`] returned, or `error` for one of the script.
     pub stopped_by: &'static str,
+    /// The error, if it was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: S) -> Result<S::Ok, S::Error> {

@@ -104,7 +104,7 @@ impl Scenario {
         let partial = match executed {
             Ok(partial) => partial,
             Err(error) => {
-                self.keep_measured(&context);
+                self.keep_failed(&context, &error);
                 return Err(error);
             }
         };
@@ -113,21 +113,37 @@ impl Scenario {
             let hint = "call run(#{ cluster: ..., workloads: [ ... ] })".to_owned();
             return Err(input(&self.path, "the scenario made no run".to_owned(), Some(hint)));
         }
+        if outcome.partial.is_none() {
+            for judge in &context.options.judges {
+                let found = judge.judge(&outcome);
+                outcome.passed &= found.iter().all(|check| check.passed);
+                outcome.assertions.extend(found);
+            }
+        }
         self.write(&context, &mut outcome)?;
         Ok(outcome)
     }
 
     /// Writes what there is after an error of the script, if a part of it was measured in real time:
-    /// that cannot be had again.
-    fn keep_measured(&self, context: &Arc<Context>) {
-        if context.state().runs.iter().all(|run| run.target.is_none()) {
+    /// that cannot be had again. A fault of a guest or an engine is a result as well: the files of
+    /// verdicts have it, and nothing of an earlier run stays beside them.
+    fn keep_failed(&self, context: &Arc<Context>, error: &ScenarioError) {
+        let is_measured = context.state().runs.iter().any(|run| run.target.is_some());
+        if !is_measured && error.blame == Blame::Input {
             return;
         }
-        let mut outcome = self.outcome(context, Some(Partial { stopped_by: "error" }));
+        if !is_measured && let Some(outputs) = &mut context.state().outputs {
+            outputs.keep_verdicts_only();
+        }
+        let partial = Partial { stopped_by: "error", error: Some(error.to_string()) };
+        let mut outcome = self.outcome(context, Some(partial));
         match self.write(context, &mut outcome) {
             Ok(()) if outcome.files.is_empty() => {}
-            Ok(()) => context.reporter.warn("what was measured before the error was written, marked partial"),
-            Err(error) => context.reporter.warn(&format!("what was measured was not written: {error}")),
+            Ok(()) if is_measured => {
+                context.reporter.warn("what was measured before the error was written, marked partial");
+            }
+            Ok(()) => context.reporter.warn(&format!("the error was written to {}", outcome.files.join(", "))),
+            Err(error) => context.reporter.warn(&format!("the results before the error were not written: {error}")),
         }
     }
 
@@ -144,7 +160,8 @@ impl Scenario {
                 digested => digested.map_err(undigested)?,
             };
         }
-        if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
+        let has_failed = outcome.partial.as_ref().is_some_and(|partial| partial.error.is_some());
+        if let Some(outputs) = outputs.filter(|_| has_failed || !outcome.runs.is_empty()) {
             let source = Source { name: outcome.scenario.clone(), text: self.source.clone() };
             let written = outputs.finish(&outcome.runs, outcome, source).map_err(|error| unwritable(&error))?;
             if !written.left_out.is_empty() {
@@ -188,7 +205,7 @@ impl Scenario {
         context.state().watched.clone_from(&self.watched);
         if let Err(error) = engine.run_ast(&self.script) {
             return match context.reporter.stop() {
-                Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by })),
+                Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by, error: None })),
                 _ => Err(error::from_script(&file, &error)),
             };
         }

@@ -5,16 +5,16 @@ mod load;
 mod show;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
-use vcr_cluster::Report;
 use vcr_cluster::metrics::Metric;
 use vcr_compare::{Change, CompareOptions, Compared, MaxRegression};
+use vcr_scenario::{AssertionResult, Judge, Outcome};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, eprint_line, print_error, printed};
+use crate::exit::{Exit, print_error, printed};
 use args::CompareArgs;
 use load::{Side, load};
 
@@ -88,42 +88,77 @@ pub(crate) fn compare(args: &CompareArgs) -> Exit {
     }
 }
 
-/// The earlier run that a run is compared with.
+/// The earlier run that a run is compared with. It judges the limits of `--max-regression`.
+#[derive(Debug)]
 pub(crate) struct Baseline {
     path: PathBuf,
-    sides: Vec<Side>,
+    /// Name of the run's file.
+    compared: String,
+    limits: Vec<MaxRegression>,
+    /// Until they are compared.
+    sides: Mutex<Vec<Side>>,
+    /// The comparison, once it is made.
+    comparison: OnceLock<Result<Comparison, String>>,
 }
 
 impl Baseline {
+    /// The baseline of a command line, if it has one.
+    ///
     /// # Errors
-    /// When it cannot be read.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
-        Ok(Self { path: path.to_owned(), sides: load(path, None)? })
+    /// When it cannot be read, or a limit is on no metric.
+    pub(crate) fn load(args: &RunArgs) -> Result<Option<Self>, String> {
+        let Some(path) = &args.baseline.baseline else { return Ok(None) };
+        let limits = args.baseline.max_regression.clone();
+        limits.iter().try_for_each(|limit| limited_metric(limit).map(drop))?;
+        Ok(Some(Self {
+            path: path.clone(),
+            compared: args.file.display().to_string(),
+            limits,
+            sides: Mutex::new(load(path, None)?),
+            comparison: OnceLock::new(),
+        }))
     }
 
-    /// Compares `runs`, of a command that would otherwise end with `exit`.
-    pub(crate) fn compare(self, args: &RunArgs, runs: &[Arc<Report>], exit: Exit) -> Exit {
-        let names = [self.path.display().to_string(), args.file.display().to_string()];
-        let compared = runs.iter().map(|run| load::of_run(run)).collect();
-        let limits = &args.baseline.max_regression;
-        let comparison = match of_sides(names, self.sides, compared, limits, CompareOptions::default()) {
-            Ok(comparison) => comparison,
-            Err(message) => {
-                print_error(&message, None);
-                return Exit::BadInput;
+    /// Prints the comparison of a command that otherwise ends with `exit`.
+    pub(crate) fn print(&self, args: &RunArgs, exit: Exit) -> Exit {
+        match self.comparison.get() {
+            Some(Ok(comparison)) if !args.json && !args.quiet => {
+                printed(show::write_changes(&mut anstream::stdout().lock(), comparison), exit)
             }
-        };
-        let exit = if exit == Exit::Passed { comparison.exit() } else { exit };
-        // Standard output has the report alone, as JSON.
-        if args.json || args.quiet {
-            comparison
-                .limits
-                .iter()
-                .filter(|limit| !limit.holds)
-                .for_each(|limit| eprint_line(format_args!("{limit}")));
-            return exit;
+            Some(Err(message)) => {
+                print_error(message, None);
+                Exit::BadInput
+            }
+            _ => exit,
         }
-        printed(show::write(&mut anstream::stdout().lock(), &comparison), exit)
+    }
+}
+
+impl Judge for Baseline {
+    fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult> {
+        let path = self.path.display().to_string();
+        let comparison = self.comparison.get_or_init(|| {
+            let reference = std::mem::take(&mut *self.sides.lock().unwrap_or_else(PoisonError::into_inner));
+            let compared = outcome.runs.iter().map(|run| load::of_run(run)).collect();
+            let names = [path.clone(), self.compared.clone()];
+            of_sides(names, reference, compared, &self.limits, CompareOptions::default())
+        });
+        match comparison {
+            Ok(comparison) => comparison.limits.iter().map(|limit| limit.assertion(&path)).collect(),
+            Err(message) => {
+                let (subject, condition) = ("comparison".to_owned(), format!("with {path}"));
+                vec![AssertionResult::beside_the_script(None, subject, condition, message.clone(), false)]
+            }
+        }
+    }
+}
+
+impl Verdict {
+    /// The limit as an assertion about the run.
+    fn assertion(&self, reference: &str) -> AssertionResult {
+        let subject = format!("{}.{}", self.metric, self.statistic);
+        let condition = format!("at most {} % worse than {reference}", show::percent(self.limit));
+        AssertionResult::beside_the_script(self.run.clone(), subject, condition, self.change(), self.holds)
     }
 }
 
@@ -216,9 +251,9 @@ fn has_times(side: &Side) -> bool {
         .any(|metric| side.figures.get(metric.info().name, "mean").is_some())
 }
 
-/// Judges a limit in every pair.
-fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> {
-    let MaxRegression { metric: name, statistic, share } = limit;
+/// The metric of a limit, and whether a higher value of it is better.
+fn limited_metric(limit: &MaxRegression) -> Result<(Metric, bool), String> {
+    let name = &limit.metric;
     let metric = Metric::named(name).ok_or_else(|| {
         let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
         format!("unknown metric `{name}`: expected {}", known.join(", "))
@@ -226,6 +261,13 @@ fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> 
     let higher = metric
         .is_higher_better()
         .ok_or_else(|| format!("`{name}` has no direction: neither a higher nor a lower value is worse"))?;
+    Ok((metric, higher))
+}
+
+/// Judges a limit in every pair.
+fn judge(limit: &MaxRegression, pairs: &[Pair]) -> Result<Vec<Verdict>, String> {
+    let MaxRegression { metric: name, statistic, share } = limit;
+    let (metric, higher) = limited_metric(limit)?;
     let verdict = |pair: &Pair| {
         let is_it = |change: &&Change| change.metric == metric.info().name && change.statistic == *statistic;
         let change = pair.changes.iter().find(is_it).ok_or_else(|| {

@@ -20,6 +20,19 @@ const OF_OTHERS: [&str; 3] = ["count", "rate", "value"];
 const NOTABLE: f64 = 0.01;
 
 pub(super) fn write(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
+    write_changes(out, comparison)?;
+    if !comparison.limits.is_empty() {
+        writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
+    }
+    for limit in &comparison.limits {
+        let (style, mark) = if limit.holds { (GREEN, "✓") } else { (RED, "✗") };
+        writeln!(out, "  {style}{mark}{style:#} {limit}")?;
+    }
+    Ok(())
+}
+
+/// Writes all but the limits.
+pub(super) fn write_changes(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
     let (reference, compared) = (printable(&comparison.reference), printable(&comparison.compared));
     writeln!(out, "\n  {BOLD}{compared}{BOLD:#} compared with {BOLD}{reference}{BOLD:#}")?;
     for pair in &comparison.pairs {
@@ -32,14 +45,24 @@ pub(super) fn write(out: &mut dyn Write, comparison: &Comparison) -> io::Result<
             writeln!(out, "\n  only {} has the runs {}", printable(name), printable(&runs.join(", ")))?;
         }
     }
-    if !comparison.limits.is_empty() {
-        writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
-    }
-    for limit in &comparison.limits {
-        let (style, mark) = if limit.holds { (GREEN, "✓") } else { (RED, "✗") };
-        writeln!(out, "  {style}{mark}{style:#} {limit}")?;
-    }
     Ok(())
+}
+
+/// A share in percent, without the digits that binary fractions add.
+pub(super) fn percent(share: f64) -> f64 {
+    (share * 1e6).round() / 1e4
+}
+
+impl Verdict {
+    /// The change for people.
+    pub(super) fn change(&self) -> String {
+        match self.regression {
+            worse if worse.is_infinite() => "worse than 0".to_owned(),
+            worse if worse > 0.0 => format!("{:.2} % worse", worse * 100.0),
+            0.0 => "unchanged".to_owned(),
+            better => format!("{:.2} % better", -better * 100.0),
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -47,13 +70,8 @@ impl fmt::Display for Verdict {
         if let Some(run) = &self.run {
             write!(f, "{}  ", printable(run))?;
         }
-        let change = match self.regression {
-            worse if worse.is_infinite() => "worse than 0".to_owned(),
-            worse if worse > 0.0 => format!("{:.2} % worse", worse * 100.0),
-            0.0 => "unchanged".to_owned(),
-            better => format!("{:.2} % better", -better * 100.0),
-        };
-        write!(f, "{}.{}  {change}, at most {} % allowed", self.metric, self.statistic, self.limit * 100.0)
+        let (change, limit) = (self.change(), percent(self.limit));
+        write!(f, "{}.{}  {change}, at most {limit} % allowed", self.metric, self.statistic)
     }
 }
 

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use vcr_pack::{COMPAT, Manifest, STEPS, first_divergence};
-use vcr_scenario::{COMPAT_TABLE, Outcome, RunOptions, ScenarioError};
+use vcr_scenario::{AssertionResult, COMPAT_TABLE, Judge, Outcome, RunOptions, ScenarioError};
 
 use super::make::{runs_of, without_path};
 use crate::exit::eprint_line;
 use crate::refusal::Refusal;
 
 /// A pack, unpacked and checked.
+#[derive(Debug)]
 pub(crate) struct OpenedPack {
     folder: TempDir,
     manifest: Manifest,
@@ -25,6 +26,21 @@ pub(crate) struct Verdict {
     pub(crate) is_different: bool,
     /// To be printed.
     pub(crate) lines: Vec<String>,
+}
+
+/// Fails a result that is not the one of the pack. The report of the same result is the packed one.
+impl Judge for OpenedPack {
+    fn judge(&self, outcome: &Outcome) -> Vec<AssertionResult> {
+        if self.is_changed {
+            return Vec::new();
+        }
+        let Verdict { is_different, lines } = self.compare(outcome);
+        if !is_different {
+            return Vec::new();
+        }
+        let (subject, condition) = ("result".to_owned(), "same as the pack's".to_owned());
+        vec![AssertionResult::beside_the_script(None, subject, condition, lines.join("; "), false)]
+    }
 }
 
 impl Verdict {

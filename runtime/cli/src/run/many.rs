@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use serde::Serialize;
 use vcr_cluster::observe::Progress;
-use vcr_scenario::{Outcome, Reporter, RunOptions, Scenario, ScenarioError, parallel};
+use vcr_scenario::{Judge, Outcome, Reporter, RunOptions, Scenario, ScenarioError, parallel};
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
@@ -19,14 +20,14 @@ use crate::stop;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{GREEN, RED};
-use crate::terminal::summary;
 use crate::terminal::text::printable;
+use crate::terminal::{step_summary, summary};
 
 /// A file to be run.
 struct Job {
     file: PathBuf,
     scenario: Scenario,
-    pack: Option<OpenedPack>,
+    pack: Option<Arc<OpenedPack>>,
     options: RunOptions,
 }
 
@@ -43,6 +44,8 @@ impl Job {
         if let Some(pack) = &mut pack {
             pack.complete(&mut options);
         }
+        let pack = pack.map(Arc::new);
+        options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
         Ok(Self { file: file.to_owned(), scenario, pack, options })
     }
 
@@ -81,16 +84,9 @@ impl Done {
         match &self.result {
             None => Exit::Passed,
             Some(Err(error)) => error.blame.into(),
-            Some(Ok(outcome)) if outcome.passed && !self.is_different() => Exit::Passed,
+            Some(Ok(outcome)) if outcome.passed => Exit::Passed,
             Some(Ok(_)) => Exit::CheckFailed,
         }
-    }
-}
-
-impl Done {
-    /// Whether the result is not that of its pack.
-    fn is_different(&self) -> bool {
-        self.verdict.as_ref().is_some_and(|verdict| verdict.is_different)
     }
 }
 
@@ -140,6 +136,13 @@ pub(crate) fn many(args: &RunArgs, options: &RunOptions) -> Result<(Exit, Vec<Pa
     let InOrder { printed: all, mut written, .. } = output.into_inner().unwrap_or_else(PoisonError::into_inner);
     if args.json && written.is_ok() {
         written = write_json(&all);
+    }
+    for done in &all {
+        match &done.result {
+            Some(Ok(outcome)) => step_summary::append(outcome),
+            Some(Err(error)) => step_summary::append_error(&done.file, error),
+            None => {}
+        }
     }
     let read = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok());
     let read: Vec<PathBuf> = read.flat_map(|outcome| outcome.files_read.clone()).chain(files).collect();
@@ -221,10 +224,27 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
     Ok(())
 }
 
+/// The result of a file, as JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Element<'a> {
+    Report(&'a Outcome),
+    Failed { scenario: String, passed: bool, error: String },
+}
+
+/// An element for each file: its report, or the error in its place.
 fn write_json(all: &[Done]) -> io::Result<()> {
-    let outcomes: Vec<&Outcome> = all.iter().filter_map(|done| done.result.as_ref()?.as_ref().ok()).collect();
+    let elements = all.iter().map(|done| {
+        let scenario = done.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match &done.result {
+            Some(Ok(outcome)) => Element::Report(outcome),
+            Some(Err(error)) => Element::Failed { scenario, passed: false, error: error.to_string() },
+            None => Element::Failed { scenario, passed: false, error: "not started".to_owned() },
+        }
+    });
+    let elements: Vec<Element<'_>> = elements.collect();
     let mut out = anstream::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, &outcomes)?;
+    serde_json::to_writer_pretty(&mut out, &elements)?;
     writeln!(out)
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use vcr_cluster::Report;
 use vcr_pack::Settings;
-use vcr_scenario::{Blame, Outcome, RunOptions, ScenarioError, run_file};
+use vcr_scenario::{Blame, Judge, Outcome, RunOptions, ScenarioError, run_file};
 use vcr_units::format_ns;
 
 use crate::args::RunArgs;
@@ -29,16 +29,19 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
         Err(refusal) => return (exit_of(Err(refusal)), Vec::new()),
     };
     // Before the run, which may replace it.
-    let baseline = match args.baseline.baseline.as_deref().map(Baseline::load).transpose() {
-        Ok(baseline) => baseline,
+    let baseline = match Baseline::load(args) {
+        Ok(baseline) => baseline.map(Arc::new),
         Err(message) => return (exit_of(Err(Refusal::input(message))), Vec::new()),
     };
     if let Some(pack) = &mut pack {
         pack.complete(&mut options);
     }
+    let pack = pack.map(Arc::new);
+    options.judges.extend(pack.clone().map(|pack| pack as Arc<dyn Judge>));
+    options.judges.extend(baseline.clone().map(|baseline| baseline as Arc<dyn Judge>));
     let settings =
         Settings { parameters: options.parameters.clone(), seed: options.seed, uncertainty: args.uncertainty };
-    let script = pack.as_ref().map_or_else(|| args.file.clone(), OpenedPack::script);
+    let script = pack.as_ref().map_or_else(|| args.file.clone(), |pack| pack.script());
     let reporter = Arc::new(TerminalReporter::new(args.quiet));
     // A pack that fails is packed already.
     let pack_failure = |outcome: Result<&Outcome, &ScenarioError>| {
@@ -50,14 +53,11 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
     match run_file(&script, options, Arc::clone(&reporter) as _) {
         Ok(outcome) => {
             let mut exit = present(args, &outcome, started, || pack_failure(Ok(&outcome)));
-            if outcome.partial.is_none() {
-                if let Some(verdict) = pack.as_ref().map(|pack| pack.compare(&outcome)) {
-                    verdict.print();
-                    exit = if verdict.is_different { Exit::CheckFailed } else { exit };
-                }
-                if let Some(baseline) = baseline {
-                    exit = baseline.compare(args, &outcome.runs, exit);
-                }
+            if let Some(pack) = pack.filter(|_| outcome.partial.is_none()) {
+                pack.compare(&outcome).print();
+            }
+            if let Some(baseline) = baseline {
+                exit = baseline.print(args, exit);
             }
             (exit, outcome.files_read)
         }
@@ -65,6 +65,7 @@ pub(super) fn single(args: &RunArgs, mut options: RunOptions) -> (Exit, Vec<Path
             if let Some(pack) = &pack {
                 pack.compare_error(&error).print();
             }
+            step_summary::append_error(&script, &error);
             if error.blame == Blame::Fault {
                 pack_failure(Err(&error));
             }
@@ -160,6 +161,12 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
     }
     if args.uncertainty > 0 {
         command.push_str(&format!(" --uncertainty {}", args.uncertainty));
+    }
+    if let Some(baseline) = &args.baseline.baseline {
+        command.push_str(&format!(" --baseline {}", quoted(&baseline.display().to_string())));
+    }
+    for limit in &args.baseline.max_regression {
+        command.push_str(&format!(" --max-regression {}", quoted(&limit.to_string())));
     }
     command
 }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use vcr_report::Document;
-use vcr_scenario::Outcome;
+use vcr_report::{Document, Partial};
+use vcr_scenario::{Outcome, ScenarioError};
 
 use crate::exit::eprint_line;
 
@@ -18,6 +18,17 @@ pub(crate) fn append(outcome: &Outcome) {
         let report: Document = serde_json::from_value(serde_json::to_value(outcome)?)?;
         vcr_report::write_summary(out, &report)
     });
+}
+
+/// Appends the error of a scenario that has no results.
+pub(crate) fn append_error(script: &Path, error: &ScenarioError) {
+    let report = Document {
+        vcr_version: env!("CARGO_PKG_VERSION").to_owned(),
+        scenario: script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        partial: Some(Partial { stopped_by: "error".to_owned(), error: Some(error.to_string()) }),
+        ..Document::default()
+    };
+    append_with(|out| vcr_report::write_summary(out, &report));
 }
 
 /// The same with any summary.

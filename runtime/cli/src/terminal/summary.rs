@@ -45,7 +45,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, full: bool) -> io::R
     write_verdict(out, outcome)
 }
 
-/// Writes failed assertions and the verdict, if any assertion failed.
+/// Writes failed assertions and the verdict, unless the scenario passed.
 pub(crate) fn write_broken(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     if outcome.passed {
         return Ok(());
@@ -57,6 +57,14 @@ pub(crate) fn write_broken(out: &mut dyn Write, outcome: &Outcome) -> io::Result
 fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     let broken = outcome.assertions.iter().filter(|check| !check.passed).count();
     let all = outcome.assertions.len();
+    if let Some(partial) = &outcome.partial {
+        let kept = all - broken;
+        return writeln!(
+            out,
+            "  {RED}stopped early by {}: {kept} of {all} assertions passed{RED:#}",
+            partial.stopped_by
+        );
+    }
     match (broken, all) {
         (0, 0) => writeln!(out, "  no assertions"),
         (0, _) => writeln!(out, "  {GREEN}{all} of {all} assertions passed{GREEN:#}"),

@@ -76,6 +76,12 @@ impl Outputs {
         self.wants(OutFile::Charts) || self.wants(OutFile::Html)
     }
 
+    /// Leaves out every file but those that say whether the scenario passed.
+    pub(crate) fn keep_verdicts_only(&mut self) {
+        self.wanted.retain(|file| matches!(file, OutFile::Report | OutFile::Junit | OutFile::Summary));
+        self.requests = None;
+    }
+
     fn wants(&self, file: OutFile) -> bool {
         self.folder.is_some() && self.wanted.contains(&file) && !(file.is_of_steps() && self.budget.is_spent())
     }
