@@ -150,7 +150,8 @@ fn searches_and_sweeps_that_cannot_be_are_refused() {
     refused(&["--search", "rate=1..64", "-e", "rate=3"], &["the parameter `rate` is given twice"]);
     refused(&["--sweep", "rte=1..64"], &["the scenario has no parameter `rte`"]);
     refused(&["--sweep", "rate=1..3", "--sweep-out", "grid.xlsx"], &["must end in .csv, .json or .parquet"]);
-    refused(&["--sweep", "engines=1,0"], &["--sweep, engines=0"]);
+    refused(&["--sweep", "engines=0,-1"], &["--sweep, engines=0"]);
+    refused(&["--search", "engines=-1..0"], &["engines=-1"]);
     let bare = Folder::with(
         "run(#{ cluster: cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"1ms\" }) }) }), workloads: [burst(#{ count: param(\"n\", 1), prompt_tokens: 1, output_tokens: 1 })] });",
     );
@@ -177,6 +178,58 @@ fn a_search_is_made_for_each_value_of_a_sweep() {
     assert_eq!((&all[1]["sweep"]["engines"], &all[1]["kept"]), (&"2".into(), &20.0.into()), "{all:#}");
     // One without a value decides the exit code.
     let _ = folder.run(&["--search", "rate=16..64", "--sweep", "engines=1,2", "-q"]).ended(1);
+}
+
+/// A model of 141 GB on GPUs of 80 GB.
+const TOO_LARGE_FOR_ONE: &str = r#"let tp = param("tp", 2);
+let c = cluster(#{ engines: pool(#{
+    engine: engine(#{}), latency: roofline(#{ model: "llama-3.1-70b", gpu: "h100-sxm", tensor_parallel: tp }),
+}) });
+let r = run(#{ name: "chat", cluster: c, workloads: [
+    constant(#{ rate: param("rate", 1), duration: "10s", prompt_tokens: 1000, output_tokens: 10 }) ] });
+expect(r, "ttft", "p99 < 1s");
+"#;
+
+#[test]
+fn an_infeasible_point_is_a_row_that_says_so() {
+    let folder = Folder::with(TOO_LARGE_FOR_ONE);
+    let said = folder.run(&["--sweep", "tp=1,2,4", "--sweep-out", "grid.csv"]).ended(0).stdout;
+    assert!(said.contains("infeasible: tp=1: test.rhai:3:"), "{said}");
+    assert!(said.contains("3 combinations, 3 executions"), "{said}");
+    let rows = folder.run(&["--sweep", "tp=1,2,4", "--json"]).ended(0).json();
+    assert_eq!((&rows[0]["tp"], &rows[0]["run"], &rows[0]["passed"]), (&1.into(), &"".into(), &0.into()), "{rows:#}");
+    assert!(rows[0]["infeasible"].as_str().is_some_and(|why| why.contains("llama-3.1-70b")), "{rows:#}");
+    assert_eq!((&rows[0]["ttft_ms_p99"], &rows[2]["infeasible"]), (&Value::Null, &"".into()), "{rows:#}");
+    assert!(rows[2]["ttft_ms_p99"].as_f64() < rows[1]["ttft_ms_p99"].as_f64(), "{rows:#}");
+    let csv = fs::read_to_string(folder.path().join("grid.csv")).expect("it was written");
+    assert!(csv.starts_with("tp,run,seed,passed,infeasible,") && csv.lines().count() == 4, "{csv}");
+    // A search at each point goes on, too, and so do shards.
+    let search = ["--search", "rate=1..2", "--sweep", "tp=1,2", "--sweep-out"];
+    let said = folder.run(&[&search[..], &["found.csv"]].concat()).ended(0).stdout;
+    assert!(said.contains("tp=1: infeasible: test.rhai:3:") && said.contains("tp=2: even rate 2 keeps"), "{said}");
+    let found = fs::read_to_string(folder.path().join("found.csv")).expect("it was written");
+    assert!(found.starts_with("tp,kept,broken,values_tried,runs,infeasible\n1,,1,2,0,"), "{found}");
+    for shard in ["0/2", "1/2"] {
+        let _ = folder.run(&["--sweep", "tp=1,2,4", "--sweep-out", "split.csv", "--shard", shard]).ended(0);
+    }
+    let _ = folder.vcr(&["merge", "split.0-of-2.shard", "split.1-of-2.shard", "-o", "merged.csv"]).ended(0);
+    assert_eq!(fs::read_to_string(folder.path().join("merged.csv")).expect("it was written"), csv);
+    // An infeasible value of a search is a broken one.
+    let said = folder.run(&["--search", "tp=1..4", "--until", "kept"]).ended(0).stdout;
+    assert!(said.contains("✗  tp=1  infeasible: ") && said.contains("the lowest tp that keeps"), "{said}");
+    // The whole has no answer if no point has.
+    folder.run(&["--sweep", "tp=1", "--sweep-out", "none.csv"]).failed(2, &["--sweep, tp=1: test.rhai:3:"]);
+    folder.run(&["--search", "rate=1..2", "-e", "tp=1"]).failed(2, &["rate=1: test.rhai:3:"]);
+    folder.run(&["--repeat", "2", "-e", "tp=1"]).failed(2, &["test.rhai:3:"]);
+}
+
+#[test]
+fn a_warning_within_a_search_names_the_value() {
+    let folder = with_rate();
+    let said = folder.run(&["--search", "rate=1..400", "--threads", "1"]).ended(0).stderr;
+    assert!(said.contains("warning: rate=400: run `run`: the load is above the capacity"), "{said}");
+    let said = folder.run(&["--sweep", "rate=1,400", "--threads", "1"]).ended(0).stderr;
+    assert!(said.contains("warning: --sweep, rate=400: run `run`: the load is above"), "{said}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use vcr_scenario::{Reporter, SourceFile};
 
 use super::{Refusal, Source, command};
 use crate::args::Command;
+use crate::exit::Exit;
 use crate::merge;
 use crate::pack::pack_for_sweep;
 use crate::replay::sweep as replay;
@@ -168,13 +169,28 @@ impl Sweep {
     ) -> Result<(Vec<PathBuf>, Vec<InputFile>), Refusal> {
         let path = self.file.clone().unwrap_or_default();
         let mut sources: BTreeMap<(String, PathBuf), SourceFile> = BTreeMap::new();
+        let mut first_refusal = None;
+        let mut has_checked = false;
         for values in &self.combinations {
             let mut point = point(&self.header.axes, values, 0);
             if let Some(asked) = asked {
                 point.parameters.push((asked.name.clone(), asked.first()));
             }
-            let found = points.check_one(&point)?;
-            sources.extend(found.into_iter().map(|source| ((source.name.clone(), source.path.clone()), source)));
+            match points.check_one(&point) {
+                Ok(found) => {
+                    has_checked = true;
+                    let keyed = found.into_iter().map(|source| ((source.name.clone(), source.path.clone()), source));
+                    sources.extend(keyed);
+                }
+                // A point that is infeasible is a result, unless all are.
+                Err(refusal) if refusal.exit == Exit::BadInput => {
+                    first_refusal.get_or_insert(refusal);
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        if let Some(refusal) = first_refusal.filter(|_| !has_checked) {
+            return Err(refusal);
         }
         let mut files: Vec<PathBuf> = self.text.is_none().then(|| path.clone()).into_iter().collect();
         let word = vcr_input::remote::named(&path).display().to_string();
@@ -224,8 +240,8 @@ impl Sweep {
                 let execute = |all: &[Point]| {
                     all.iter().map(|point| points.execute_one(point, threads, Arc::clone(reporter))).collect()
                 };
-                let (report, ended) = search_once(questions, asked, (&self.header.axes, values), &execute)?;
-                ended.then(|| serde_json::to_string(&FoundRow::of(&report)))
+                let searched = search_once(questions, asked, (&self.header.axes, values), &execute)?;
+                searched.has_ended.then(|| serde_json::to_string(&FoundRow::of(&searched)))
             }
             Kind::Replay { points } => {
                 let measured = points.execute(values, &**reporter)?;

@@ -23,7 +23,8 @@ use crate::stop;
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::progress::TerminalReporter;
-use crate::terminal::style::{align_right, bare_table, write_table};
+use crate::terminal::style::{RED, align_right, bare_table, write_table};
+use crate::terminal::text::{counted, printable};
 
 /// Options of inputs and outputs, which do not change a run.
 const NOT_SWEPT: [&str; 24] = [
@@ -83,6 +84,9 @@ pub(crate) struct Measured {
     /// All keys of the flat report that do not depend on the host.
     metrics: Map<String, Value>,
     fingerprint: String,
+    /// Why it could not be run, if it could not; it then has no metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    infeasible: Option<String>,
 }
 
 /// The key of the requests in time, where a limit of latencies was given.
@@ -160,15 +164,21 @@ fn setup_point(
 /// Runs a point that was set up; none if it was stopped.
 fn run_point(setup: &Setup, reporter: &dyn Reporter) -> Result<Option<Measured>, Refusal> {
     let Setup { config, settings, .. } = setup;
-    let run = run(config.clone(), How::Simulated, reporter, Watched::default())
-        .map_err(|refusal| refusal.of(&format!("--sweep, {}", config.name)))?;
+    let run = match run(config.clone(), How::Simulated, reporter, Watched::default()) {
+        Ok(run) => run,
+        Err(refusal) if refusal.exit == Exit::BadInput => {
+            let infeasible = Some(refusal.message.replace('\n', "; "));
+            return Ok(Some(Measured { metrics: Map::new(), fingerprint: String::new(), infeasible }));
+        }
+        Err(refusal) => return Err(refusal.of(&format!("--sweep, {}", config.name))),
+    };
     if run.partial {
         return Ok(None);
     }
     let summary = Summary::of(&run, settings);
     let mut metrics = json::flat(&summary);
     metrics.retain(|key, _| !is_of_host(key));
-    Ok(Some(Measured { metrics, fingerprint: run.fingerprint }))
+    Ok(Some(Measured { metrics, fingerprint: run.fingerprint, infeasible: None }))
 }
 
 pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
@@ -213,6 +223,14 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
             cause.name()
         ));
         return Ok(cause.exit());
+    }
+    // Points of other shards may be feasible.
+    if args.sweep.shard.shard.is_none()
+        && stopped.is_none()
+        && points.iter().all(|point| point.measured.infeasible.is_some())
+        && let Some((first, why)) = points.first().and_then(|first| Some((first, first.measured.infeasible.as_ref()?)))
+    {
+        return Err(Refusal::input(why.clone()).of(&format!("--sweep, {}", label(&axes, &first.values))));
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
     if let (Some(file), Some(format)) = (files.sweep, out_format) {
@@ -359,7 +377,8 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(&Vec<String>, &Measured)]) -> Vec<
             Column { name: axis.name.clone(), cells: value_cells(&values) }
         })
         .collect();
-    let keys: Vec<&String> = rows.first().into_iter().flat_map(|(_, row)| row.metrics.keys()).collect();
+    let feasible = rows.iter().find(|(_, row)| row.infeasible.is_none());
+    let keys: Vec<&String> = feasible.into_iter().flat_map(|(_, row)| row.metrics.keys()).collect();
     for key in keys.into_iter().filter(|key| axes.iter().all(|axis| axis.name != **key)) {
         let counts: Option<Vec<u64>> = rows.iter().map(|(_, row)| row.metrics.get(key)?.as_u64()).collect();
         let cells = match counts {
@@ -370,6 +389,10 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(&Vec<String>, &Measured)]) -> Vec<
     }
     let fingerprints = rows.iter().map(|(_, row)| row.fingerprint.clone()).collect();
     columns.push(Column { name: "fingerprint".to_owned(), cells: Cells::Texts(fingerprints) });
+    if rows.iter().any(|(_, row)| row.infeasible.is_some()) {
+        let texts = rows.iter().map(|(_, row)| row.infeasible.clone().unwrap_or_default()).collect();
+        columns.push(Column { name: "infeasible".to_owned(), cells: Cells::Texts(texts) });
+    }
     columns
 }
 
@@ -395,6 +418,11 @@ fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()>
     for point in points {
         let of = |key: &str| point.measured.number(key).unwrap_or_default();
         let mut row = point.values.clone();
+        if point.measured.infeasible.is_some() {
+            row.push("infeasible".to_owned());
+            table.add_row(row);
+            continue;
+        }
         row.push(format!("{:.2}", of("request_throughput_rps")));
         row.push(format!("{:.1}", of("output_throughput_tok_s")));
         for latency in ["ttft", "itl", "e2e_latency"] {
@@ -411,5 +439,12 @@ fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()>
     }
     align_right(&mut table);
     write_table(out, &table)?;
-    writeln!(out, "\ntimes in ms; {} runs", points.len())
+    writeln!(out)?;
+    for point in points {
+        if let Some(why) = &point.measured.infeasible {
+            let of = label(axes, &point.values);
+            writeln!(out, "{RED}infeasible{RED:#}: {}: {}", printable(&of), printable(why))?;
+        }
+    }
+    writeln!(out, "times in ms; {}", counted(points.len(), "run"))
 }

@@ -71,6 +71,11 @@ impl Cell {
         self.repetitions.iter().filter(|one| one.passed).count()
     }
 
+    /// Why an execution could not be made, if one could not.
+    pub(crate) fn infeasible(&self) -> Option<&str> {
+        self.repetitions.iter().find_map(|one| one.infeasible.as_deref())
+    }
+
     /// Assertions that the first execution breaks.
     pub(crate) fn failed(&self) -> Option<String> {
         let failed = self.repetitions.first()?.assertions.iter().filter(|made| !made.passed);
@@ -78,9 +83,13 @@ impl Cell {
         (!texts.is_empty()).then(|| texts.join(", "))
     }
 
-    /// The runs by name, in the order of the first execution.
+    /// The runs by name, in the order of the first execution that has any. If none has, the combination
+    /// is infeasible and has one row without a run.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
-        let names = self.repetitions.first().into_iter().flat_map(|one| &one.runs);
+        let Some(first) = self.repetitions.iter().find(|one| !one.runs.is_empty()) else {
+            return vec![Row { cell: self, run: "", runs: Vec::new() }];
+        };
+        let names = first.runs.iter();
         let run = |name: &'_ str| {
             let named = |one: &'_ Measured| one.runs.iter().position(|run| run.name == name);
             self.repetitions.iter().filter_map(|one| Some(&one.runs[named(one)?])).collect()
@@ -164,6 +173,10 @@ impl Grid {
             counts(|row| row.cell.kept())
         };
         columns.push(Column { name: "passed".to_owned(), cells });
+        if self.cells.iter().any(|cell| cell.infeasible().is_some()) {
+            let cells = texts(|row| row.cell.infeasible().unwrap_or_default().to_owned());
+            columns.push(Column { name: "infeasible".to_owned(), cells });
+        }
         columns.extend(self.assertion_columns(&rows));
         columns.extend(self.found_columns(&rows));
         columns.extend(self.metric_columns(&rows));

@@ -5,11 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcr_cluster::{MetricsReport, Report};
-use vcr_scenario::{AssertionResult, Outcome};
+use vcr_scenario::{AssertionResult, Outcome, ScenarioError};
+
+use crate::refusal::Refusal;
 
 /// An execution.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Measured {
+    /// Why the scenario cannot be executed so; it then has no runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) infeasible: Option<String>,
+    /// The same with its place in the script, for the command that has executed it.
+    #[serde(skip)]
+    pub(crate) refusal: Option<Box<Refusal>>,
     pub(crate) passed: bool,
     pub(crate) assertions: Vec<AssertionResult>,
     /// Results of the script's searches, by name.
@@ -31,11 +39,40 @@ impl Measured {
     pub(crate) fn of(outcome: &Outcome) -> Self {
         let found = outcome.searches.iter().map(|search| (search.name.clone(), search.bracket.kept));
         Self {
+            infeasible: None,
+            refusal: None,
             passed: outcome.passed,
             assertions: outcome.assertions.clone(),
             found: found.collect(),
             runs: outcome.runs.iter().map(|run| MeasuredRun::of(run)).collect(),
         }
+    }
+}
+
+impl Measured {
+    /// An execution, called `label`, that an error of the script or of its inputs has ended.
+    pub(crate) fn infeasible(error: ScenarioError, label: &str) -> Self {
+        Self {
+            infeasible: Some(error.to_string().replace('\n', "; ")),
+            refusal: Some(Box::new(Refusal::from(error).of(label))),
+            passed: false,
+            assertions: Vec::new(),
+            found: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Why nothing could be executed, if all of these were infeasible.
+    pub(crate) fn whole_refusal<'a>(all: impl IntoIterator<Item = &'a mut Self>) -> Option<Refusal> {
+        let mut first = None;
+        for one in all {
+            let text = one.infeasible.as_ref()?;
+            first.get_or_insert_with(|| match one.refusal.take() {
+                Some(refusal) => *refusal,
+                None => Refusal::input(text.clone()),
+            });
+        }
+        first
     }
 }
 

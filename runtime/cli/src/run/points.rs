@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vcr_scenario::{Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
+use vcr_scenario::{Blame, Reporter, RunOptions, Scenario, Silent, SourceFile, parallel};
 
 use crate::args::RunArgs;
 use crate::pack::OpenedPack;
@@ -76,7 +76,8 @@ impl Points {
         Ok(Self { scenario, pack, options, threads, reporter: Arc::new(reporter), files_read })
     }
 
-    /// Executes points; the results are in their order. One that was stopped has none.
+    /// Executes points; the results are in their order. One that was stopped has none. A point that
+    /// cannot be executed is a result; a fault of a guest or an engine ends all.
     pub(crate) fn execute(&self, points: &[Point]) -> Result<Vec<Option<Measured>>, Refusal> {
         let at_once = self.threads.clamp(1, points.len().max(1));
         let threads = (self.threads / at_once).max(1);
@@ -86,7 +87,7 @@ impl Points {
             if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
                 return Ok(None);
             }
-            let reporter = Arc::clone(&self.reporter) as Arc<dyn Reporter>;
+            let reporter = Arc::new(Labelled { of: Arc::clone(&self.reporter), label: point.label.clone() });
             let measured = self.execute_one(point, threads, reporter);
             let measured = measured.inspect_err(|_| has_failed.store(true, Ordering::Relaxed));
             self.reporter.inner.points(1 + done.fetch_add(1, Ordering::Relaxed), points.len());
@@ -122,7 +123,11 @@ impl Points {
         reporter: Arc<dyn Reporter>,
     ) -> Result<Option<Measured>, Refusal> {
         let options = self.options_of(point, threads);
-        let outcome = self.scenario.run(options, reporter).map_err(|error| Refusal::from(error).of(&point.label))?;
+        let outcome = match self.scenario.run(options, reporter) {
+            Ok(outcome) => outcome,
+            Err(error) if error.blame == Blame::Input => return Ok(Some(Measured::infeasible(error, &point.label))),
+            Err(error) => return Err(Refusal::from(error).of(&point.label)),
+        };
         // Those of a pack lie in a temporary folder, and the pack itself was read.
         if self.pack.is_none() {
             self.files_read.lock().unwrap_or_else(PoisonError::into_inner).extend(outcome.files_read.iter().cloned());
@@ -144,21 +149,28 @@ pub(crate) fn settings(args: &RunArgs, options: &RunOptions) -> String {
     format!("{:?}", (seed, parameters, max_runs, max_time_ns, uncertainty, target, search, until, tolerance, repeat))
 }
 
-/// Says each warning once, and nothing of what the script prints: it would be said by every
-/// point.
+/// What the reporters of all points share.
 struct PointReporter {
     inner: TerminalReporter,
+    /// Warnings that were printed.
     warned: Mutex<BTreeSet<String>>,
 }
 
-impl Reporter for PointReporter {
+/// Says each warning once, with the point that it is about, and nothing of what the script prints:
+/// every point would say it.
+struct Labelled {
+    of: Arc<PointReporter>,
+    label: String,
+}
+
+impl Reporter for Labelled {
     fn run_started(&self, _name: &str) {
-        self.inner.keep_results();
+        self.of.inner.keep_results();
     }
 
     fn warn(&self, text: &str) {
-        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
-            self.inner.warn(text);
+        if self.of.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
+            self.of.inner.warn(&format!("{}: {text}", self.label));
         }
     }
 

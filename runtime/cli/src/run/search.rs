@@ -62,7 +62,18 @@ struct Found {
     /// The number of these values in the whole grid.
     point: usize,
     swept: Vec<String>,
+    searched: Searched,
+}
+
+/// How a search went.
+pub(crate) struct Searched {
     report: SearchReport,
+    /// Why no value that was tried could be executed, if none could.
+    infeasible: Option<String>,
+    /// The same with its place in the script.
+    refusal: Option<Refusal>,
+    /// Whether it came to its end.
+    pub(crate) has_ended: bool,
 }
 
 /// Columns of a search in a table.
@@ -72,13 +83,36 @@ pub(crate) struct FoundRow {
     broken: Option<f64>,
     values_tried: u64,
     runs: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    infeasible: Option<String>,
 }
 
 impl FoundRow {
-    pub(crate) fn of(report: &SearchReport) -> Self {
-        let SearchReport { bracket, probes, runs, .. } = report;
-        Self { kept: bracket.kept, broken: bracket.broken, values_tried: probes.len() as u64, runs: *runs }
+    pub(crate) fn of(searched: &Searched) -> Self {
+        let SearchReport { bracket, probes, runs, .. } = &searched.report;
+        Self {
+            kept: bracket.kept,
+            broken: bracket.broken,
+            values_tried: probes.len() as u64,
+            runs: *runs,
+            infeasible: searched.infeasible.clone(),
+        }
     }
+
+    /// Whether the search has an answer: a value, or that there is nothing to search.
+    fn is_answered(&self) -> bool {
+        self.kept.is_some() || self.infeasible.is_some()
+    }
+}
+
+/// How a command with these searches ends; an error if none of them could be made.
+fn ended(rows: &[FoundRow], refusal: impl FnOnce() -> Option<Refusal>) -> Result<Exit, Refusal> {
+    if let Some(why) = rows.first().and_then(|row| row.infeasible.clone())
+        && rows.iter().all(|row| row.infeasible.is_some())
+    {
+        return Err(refusal().unwrap_or_else(|| Refusal::input(why)));
+    }
+    Ok(if rows.iter().all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed })
 }
 
 /// One search, or with sweeps one for each combination of their values.
@@ -96,29 +130,34 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     let settings = settings(args, &options);
     let points = Points::new(&args.file, None, options, &names, args.quiet)?;
     if let Some(part) = questions.cluster.execute(&args.words)? {
-        let rows = part.results::<FoundRow>().map_err(Refusal::input)?;
-        let all_found = rows.iter().all(|(_, row)| row.kept.is_some());
-        let rows: Vec<_> = rows.into_iter().map(|(point, row)| (combinations[point].clone(), row)).collect();
+        let (points, rows): (Vec<_>, Vec<_>) = part.results::<FoundRow>().map_err(Refusal::input)?.into_iter().unzip();
+        let exit = ended(&rows, || None)?;
+        let rows: Vec<_> = points.into_iter().map(|point| combinations[point].clone()).zip(rows).collect();
         let columns = columns(&axes, &rows);
         if let (Some(file), Some(format)) = (file, format) {
             file.write_with(|out| write_columns(out, &columns, format))?;
         }
         let written = print_columns(args, &columns);
-        return Ok(printed(written, if all_found { Exit::Passed } else { Exit::CheckFailed }));
+        return Ok(printed(written, exit));
     }
     let mut found = Vec::new();
     let mut was_stopped = false;
     for point in questions.shard.points(combinations.len()) {
         let swept = combinations[point].clone();
-        let (report, ended) = search_once(questions, &asked, (&axes, &swept), &|all| points.execute(all))?;
-        found.push(Found { point, swept, report });
-        was_stopped = !ended;
+        let searched = search_once(questions, &asked, (&axes, &swept), &|all| points.execute(all))?;
+        was_stopped = !searched.has_ended;
+        found.push(Found { point, swept, searched });
         if was_stopped {
             break;
         }
     }
+    let mut rows: Vec<FoundRow> = found.iter().map(|one| FoundRow::of(&one.searched)).collect();
+    // Points of other shards may be feasible.
+    let exit = match questions.shard.shard.is_some() || was_stopped {
+        true => Ok(if rows.iter().all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed }),
+        false => ended(&rows, || found.first_mut().and_then(|one| one.searched.refusal.take())),
+    }?;
     if let (Some(file), Some(format)) = (file, format) {
-        let mut rows: Vec<FoundRow> = found.iter().map(|one| FoundRow::of(&one.report)).collect();
         match questions.shard.shard {
             Some(shard) => {
                 // What a signal has cut short is not a result of the whole grid.
@@ -138,27 +177,26 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         eprint_line(format_args!("stopped by {}: the search came no further", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
-    let all_found = found.iter().all(|one| one.report.bracket.kept.is_some());
-    Ok(printed(written, if all_found { Exit::Passed } else { Exit::CheckFailed }))
+    Ok(printed(written, exit))
 }
 
-/// A search with these values of other parameters; and whether it came to its end.
+/// A search with these values of other parameters.
 pub(crate) fn search_once(
     questions: &QuestionArgs,
     asked: &SearchSpec,
     swept: (&[Axis], &[String]),
     execute: &Execute<'_>,
-) -> Result<(SearchReport, bool), Refusal> {
+) -> Result<Searched, Refusal> {
     let goal = questions.until.goal();
     let mut search = Bisection::new(goal, asked.range);
     let mut report = SearchReport::new(asked.name.clone(), goal, asked.range);
     // Both ends at once, for all cores; from then on each value depends on the one before.
     let mut next = search.both_ends().to_vec();
-    let mut was_stopped = false;
+    let (mut has_ended, mut tried_all) = (true, Vec::new());
     while !next.is_empty() {
         let repetitions = questions.repeat.unwrap_or(1);
         let Some(tried) = try_values(execute, asked, swept, &next, repetitions)? else {
-            was_stopped = true;
+            has_ended = false;
             break;
         };
         for (index, measured) in next.iter().zip(tried) {
@@ -166,11 +204,14 @@ pub(crate) fn search_once(
             report.runs += measured.iter().map(|one| one.runs.len() as u64).sum::<u64>();
             search.note(*index, probe.passed);
             report.probes.push(probe);
+            tried_all.extend(measured);
         }
         next = search.next().into_iter().collect();
     }
     report.bracket = search.bracket();
-    Ok((report, !was_stopped))
+    let refusal = Measured::whole_refusal(&mut tried_all);
+    let infeasible = refusal.as_ref().and_then(|_| tried_all.first()?.infeasible.clone());
+    Ok(Searched { report, infeasible, refusal, has_ended })
 }
 
 /// A row for each search: the values it was made with, and what it found.
@@ -193,7 +234,11 @@ pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, FoundRow)]) -> Vec<Co
         counts("values_tried", |row| row.values_tried),
         counts("runs", |row| row.runs),
     ];
-    swept.chain(of_search).collect()
+    let infeasible = rows.iter().any(|(_, row)| row.infeasible.is_some()).then(|| Column {
+        name: "infeasible".to_owned(),
+        cells: Cells::Texts(rows.iter().map(|(_, row)| row.infeasible.clone().unwrap_or_default()).collect()),
+    });
+    swept.chain(of_search).chain(infeasible).collect()
 }
 
 /// `NAME=FROM..TO`; both numbers may have the same unit.
@@ -244,6 +289,9 @@ fn try_values(
 
 /// Result of the executions with one value: all assertions must hold in all of them.
 fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
+    if let Some(why) = measured.iter().find_map(|one| one.infeasible.as_ref()) {
+        return Ok(ProbeReport { value, passed: false, failed: vec![format!("infeasible: {why}")], runs: Vec::new() });
+    }
     if measured.iter().all(|one| one.assertions.is_empty()) {
         return Err(Refusal::input("a search needs assertions, and the scenario makes none")
             .hint("say what must hold: expect(result, \"ttft\", \"p99 < 1s\")"));
@@ -275,11 +323,15 @@ fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> 
     for one in found {
         let of = label(axes, &one.swept);
         if !args.quiet {
-            write_probes(&mut out, asked, &of, &one.report)?;
+            write_probes(&mut out, asked, &of, &one.searched.report)?;
         }
-        let style = if one.report.bracket.kept.is_some() { GREEN } else { RED };
+        let Searched { report, infeasible, .. } = &one.searched;
+        let style = if report.bracket.kept.is_some() { GREEN } else { RED };
         let of = if of.is_empty() { of } else { format!("{}: ", printable(&of)) };
-        writeln!(out, "  {style}{of}{}{style:#}", sentence(&one.report, &asked.unit))?;
+        match infeasible {
+            Some(why) => writeln!(out, "  {style}{of}infeasible: {}{style:#}", printable(why))?,
+            None => writeln!(out, "  {style}{of}{}{style:#}", sentence(report, &asked.unit))?,
+        }
     }
     Ok(())
 }
@@ -303,15 +355,18 @@ fn write_json(out: &mut dyn Write, axes: &[Axis], found: &[Found]) -> io::Result
     #[derive(Serialize)]
     struct OfSweep<'a> {
         sweep: BTreeMap<&'a str, &'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        infeasible: Option<&'a str>,
         #[serde(flatten)]
         search: &'a SearchReport,
     }
     match found {
-        [one] if axes.is_empty() => serde_json::to_writer_pretty(&mut *out, &one.report)?,
+        [one] if axes.is_empty() => serde_json::to_writer_pretty(&mut *out, &one.searched.report)?,
         _ => {
             let of_sweep = found.iter().map(|one| OfSweep {
                 sweep: axes.iter().map(|axis| axis.name.as_str()).zip(one.swept.iter().map(String::as_str)).collect(),
-                search: &one.report,
+                infeasible: one.searched.infeasible.as_deref(),
+                search: &one.searched.report,
             });
             let all: Vec<OfSweep<'_>> = of_sweep.collect();
             serde_json::to_writer_pretty(&mut *out, &all)?;

@@ -17,7 +17,7 @@ use crate::stop;
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format};
 use crate::terminal::style::{GREEN, RED, align_right, bare_table};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal> {
     let questions = &args.questions;
@@ -37,7 +37,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
         .map(|index| &combinations[*index])
         .flat_map(|values| (0..repetitions).map(|repetition| point(&axes, values, repetition)).collect::<Vec<_>>())
         .collect();
-    let cells: Vec<Cell> = match questions.cluster.execute(&args.words)? {
+    let mut cells: Vec<Cell> = match questions.cluster.execute(&args.words)? {
         Some(part) => {
             let results = part.results::<Vec<Measured>>().map_err(Refusal::input)?.into_iter();
             let cell = |(point, repetitions)| Cell { point, values: combinations[point].clone(), repetitions };
@@ -57,6 +57,13 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     if let Some(cause) = stopped.filter(|_| done == 0) {
         eprint_line(format_args!("stopped by {} before any of {} executions was done", cause.name(), all.len()));
         return Ok(cause.exit());
+    }
+    // Points of other shards may be feasible.
+    if questions.shard.shard.is_none()
+        && stopped.is_none()
+        && let Some(refusal) = Measured::whole_refusal(cells.iter_mut().flat_map(|cell| &mut cell.repetitions))
+    {
+        return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
     if let (Some(file), Some(format)) = (file, format) {
@@ -126,7 +133,9 @@ fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
             row.mean(metric).map(|known| format!("{:.digits$}", known.mean)).unwrap_or_default()
         }));
         let (kept, of) = (row.cell.kept(), row.cell.repetitions.len());
-        cells.push(if grid.is_repeated {
+        cells.push(if row.cell.infeasible().is_some() {
+            "infeasible".to_owned()
+        } else if grid.is_repeated {
             format!("{kept} of {of} seeds")
         } else {
             row.cell.failed().map_or_else(|| "kept".to_owned(), |failed| format!("broken: {}", printable(&failed)))
@@ -143,6 +152,14 @@ fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
             Some(false) => writeln!(out, " {RED}✗{RED:#} {}", line.trim_end())?,
         }
     }
+    writeln!(out)?;
+    for cell in &grid.cells {
+        if let Some(why) = cell.infeasible() {
+            let of = label(&grid.axes, &cell.values);
+            writeln!(out, "{RED}infeasible{RED:#}: {}: {}", printable(&of), printable(why))?;
+        }
+    }
     let executions: usize = grid.cells.iter().map(|cell| cell.repetitions.len()).sum();
-    writeln!(out, "\ntimes in ms; {} combinations, {executions} executions", grid.cells.len())
+    let (combinations, executions) = (counted(grid.cells.len(), "combination"), counted(executions, "execution"));
+    writeln!(out, "times in ms; {combinations}, {executions}")
 }

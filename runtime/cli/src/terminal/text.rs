@@ -1,7 +1,7 @@
 //! Text of others, made fit for a terminal and for a reader who does not know Rust.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// Rust's names of number types in messages of parsers, and what they mean.
 const TYPES: &[(&str, &str)] = &[
@@ -73,6 +73,13 @@ pub(crate) fn without_rust_types(text: &str) -> Cow<'_, str> {
     if is_changed { Cow::Owned(plain) } else { Cow::Borrowed(text) }
 }
 
+/// A number of things, such as `1 run` and `2 runs`. `thing` is the singular of a noun whose plural
+/// ends in `s`.
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(number: N, thing: &str) -> String {
+    let plural = if number == N::from(1) { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 /// A word as a POSIX shell takes it.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
@@ -99,6 +106,12 @@ mod tests {
         assert_eq!(without_rust_types(text), plain);
         assert_eq!(without_rust_types("expected f64"), "expected a number");
         assert!(matches!(without_rust_types("expected u32s, expected a map"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!([0_u64, 1, 2].map(|number| counted(number, "run")), ["0 runs", "1 run", "2 runs"]);
+        assert_eq!(counted(1_usize, "value"), "1 value");
     }
 
     #[test]
