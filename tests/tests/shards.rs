@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use vcr_tests::{Folder, Said, vcr};
+use vcr_tests::{Folder, Said, vcr, wait_until};
 
 /// Some runs have assertions that others lack, and columns of their own with them.
 const SCENARIO: &str = r#"let engines = param("engines", 1);
@@ -138,12 +138,78 @@ fn missing_and_repeated_shards_are_refused() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     fs::write(&path, lines[..2].join("\n")).expect("it is writable");
-    merge(&["."]).failed(2, &["1 points of shard 1/2 are missing: rate=7", "--shard 1/2 --force"]);
+    merge(&["."]).failed(2, &["shard 1/2 lacks 1 point: rate=7", "--shard 1/2 --force"]);
     fs::write(&path, [&lines[..], &lines[2..]].concat().join("\n")).expect("it is writable");
     merge(&["."]).failed(2, &["grid.1-of-2.shard:4: invalid shard: point 3 is there twice"]);
     fs::write(&path, text.replacen("\"point\":1", "\"point\":0", 1)).expect("it is writable");
     merge(&["."]).failed(2, &["grid.1-of-2.shard:2: invalid shard: point 0 is not in shard 1/2"]);
     assert!(!folder.path().join("grid.csv").exists(), "nothing is written");
+}
+
+/// A sweep that waits for a pipe at its third point.
+fn waiting_for_a_pipe(command: &[&str]) -> (Folder, Vec<String>) {
+    let folder = Folder::new();
+    let at_third = "let rate = param(\"rate\", 4);\nif rate == 6 { trace(\"pipe\"); }\n";
+    folder.write("test.rhai", format!("{at_third}{}", SCENARIO.replacen("let rate = param(\"rate\", 4.0);\n", "", 1)));
+    let pipe = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+    assert!(pipe.expect("there is mkfifo").success());
+    let words = [&["run", "test.rhai", "--sweep-out", "grid.csv", "--threads", "1"], command].concat();
+    (folder, words.into_iter().map(str::to_owned).collect())
+}
+
+/// Starts the sweep and kills it once two points are finished.
+fn kill_at_third(folder: &Folder, words: &[String]) {
+    let points = folder.path().join("grid.csv.points");
+    let mut command = Command::new(vcr());
+    let mut child = command.args(words).current_dir(folder.path()).spawn().expect("vcr starts");
+    wait_until("two points are finished", || {
+        fs::read_to_string(&points).is_ok_and(|text| text.lines().count() == 3 && text.ends_with('\n'))
+    });
+    child.kill().expect("it waits for the pipe");
+    let _ = child.wait().expect("it was killed");
+    assert!(!folder.path().join("grid.csv").exists(), "a part of a table has another name");
+}
+
+#[test]
+fn finished_points_outlive_a_process_that_is_killed() {
+    let row = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
+    for command in
+        [&["--sweep", "rate=4..7"][..], &["--search", "engines=1..4", "--until", "kept", "--sweep", "rate=4..7"]]
+    {
+        let (folder, words) = waiting_for_a_pipe(command);
+        kill_at_third(&folder, &words);
+        // What a line was begun with is no result.
+        let points = folder.path().join("grid.csv.points");
+        let text = fs::read_to_string(&points).expect("text");
+        fs::write(&points, format!("{text}{{\"point\":2,\"resu")).expect("it is writable");
+        folder.vcr(&["merge", "grid.csv.points", "-o", "some.csv"]).failed(2, &["lacks 2 points", "--partial"]);
+        let said = folder.vcr(&["merge", "grid.csv.points", "-o", "some.csv", "--partial"]).ended(0).stderr;
+        assert!(said.contains("2 of 4 points of 1 shard in some.csv"), "{said}");
+        let some = fs::read_to_string(folder.path().join("some.csv")).expect("a table");
+
+        // Points of another sweep, or of another script, are not used.
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let refused = |needles: &[&str]| folder.vcr(&[&words[..], &["--seed", "7"]].concat()).failed(2, needles);
+        refused(&["`grid.csv.points` holds finished points of another sweep", "--partial", "--force"]);
+        let script = fs::read_to_string(folder.path().join("test.rhai")).expect("text");
+        folder.write("test.rhai", format!("{script} "));
+        folder.vcr(&words).failed(2, &["and `test.rhai` had other contents then"]);
+        folder.write("test.rhai", script);
+
+        let pipe = folder.path().join("pipe");
+        let writer = std::thread::spawn(move || fs::write(pipe, row.repeat(20)));
+        let said = folder.vcr(&words).ended(0).stderr;
+        assert!(said.contains("goes on from `grid.csv.points`: 2 of 4 points were done before"), "{said}");
+        let whole = fs::read_to_string(folder.path().join("grid.csv")).expect("a table");
+        assert!(whole.starts_with(some.trim_end()) && whole.lines().count() == 5, "{some}\n{whole}");
+        assert!(!points.exists(), "the table has all points");
+        drop(writer);
+        // As without an interruption, with a pipe that is read by each execution.
+        folder.write("test.rhai", SCENARIO);
+        let again: Vec<&str> = words.iter().map(|word| if *word == "grid.csv" { "again.csv" } else { word }).collect();
+        let _ = folder.vcr(&again).ended(0);
+        assert_eq!(fs::read_to_string(folder.path().join("again.csv")).expect("a table"), whole);
+    }
 }
 
 #[test]

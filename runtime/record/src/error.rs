@@ -21,6 +21,18 @@ pub enum RecordError {
         /// The system's message.
         source: io::Error,
     },
+    /// A file of the capture lost its name while it was written.
+    #[error(
+        "`{}` was removed or replaced while it was written: all it had is lost, with {requests} finished {}",
+        path.display(),
+        if *requests == 1 { "request" } else { "requests" }
+    )]
+    Removed {
+        /// The file.
+        path: PathBuf,
+        /// Requests in it that were over.
+        requests: u64,
+    },
     /// The name of the file does not say how it is to be packed.
     #[error("invalid file name `{}`: expected .jsonl, .jsonl.gz or .jsonl.zst at its end", path.display())]
     Suffix {

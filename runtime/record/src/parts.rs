@@ -1,6 +1,8 @@
 //! The files of a capture.
 
 use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -45,6 +47,8 @@ pub(crate) struct Parts {
 struct Open {
     writer: CaptureWriter,
     path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
     begun: Instant,
     /// Requests that are over, in this file.
     requests: u64,
@@ -137,7 +141,9 @@ impl Parts {
     pub(crate) fn end(&mut self, at_ns: u64, unfinished: u64, continues: bool) -> Result<(), RecordError> {
         let requests = self.open()?.requests;
         self.write(&CaptureLine::End(CaptureEnd { at_ns, requests, unfinished, continues }))?;
-        let Some(Open { writer, path, .. }) = self.open.take() else { return Ok(()) };
+        let Some(open) = self.open.take() else { return Ok(()) };
+        open.check_place()?;
+        let Open { writer, path, .. } = open;
         writer.finish().map_err(|source| RecordError::Write { path: path.clone(), source })?;
         if let Some(uploads) = &self.uploads {
             uploads.add(&path, &part_path(&self.path, self.begun - 1))?;
@@ -155,7 +161,8 @@ impl Parts {
             return Ok(());
         }
         (open.is_flushed, open.flushed) = (true, Instant::now());
-        open.writer.flush().map_err(|source| RecordError::Write { path: open.path.clone(), source })
+        open.writer.flush().map_err(|source| RecordError::Write { path: open.path.clone(), source })?;
+        open.check_place()
     }
 
     fn open(&mut self) -> Result<&mut Open, RecordError> {
@@ -166,15 +173,44 @@ impl Parts {
                 None => named,
             };
             let meta = CaptureMeta { part: self.begun, ..self.meta.clone() };
-            let writer = CaptureWriter::create(&path, meta)
+            let (writer, identity) = CaptureWriter::create(&path, meta)
+                .and_then(|writer| Ok((writer, identity(&path)?)))
                 .map_err(|source| RecordError::Write { path: path.clone(), source })?;
             self.begun += 1;
             let now = Instant::now();
-            self.open =
-                Some(Open { writer, path, begun: now, requests: 0, is_used: false, is_flushed: false, flushed: now });
+            self.open = Some(Open {
+                writer,
+                path,
+                identity,
+                begun: now,
+                requests: 0,
+                is_used: false,
+                is_flushed: false,
+                flushed: now,
+            });
         }
         Ok(self.open.as_mut().expect("it was opened above"))
     }
+}
+
+impl Open {
+    /// What is written to a file without a name is lost: the system drops it with this process.
+    fn check_place(&self) -> Result<(), RecordError> {
+        let is_there = match identity(&self.path) {
+            Ok(found) => found == self.identity,
+            // Of a folder that cannot be looked into nothing is known.
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(RecordError::Removed { path: self.path.clone(), requests: self.requests }),
+        }
+    }
+}
+
+/// Device and inode of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 fn is_over(line: &CaptureLine) -> bool {
@@ -201,7 +237,7 @@ fn part_path(path: &Path, part: u32) -> PathBuf {
 mod tests {
     use super::*;
     use vcr_output::OutputError;
-    use vcr_trace::capture::Break;
+    use vcr_trace::capture::{Break, RequestRecord};
 
     fn line() -> CaptureLine {
         CaptureLine::Break(Break { reason: "x".repeat(100), ..Break::default() })
@@ -236,6 +272,36 @@ mod tests {
         assert!(below("new/a.jsonl").is_ok());
         fs::write(&path, "mine").expect("it is writable");
         assert!(matches!(below("a.jsonl/a.jsonl"), Err(RecordError::Output(OutputError::NotAFolder { .. }))));
+    }
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_is_noticed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.jsonl");
+        let over = CaptureLine::Request(Box::new(RequestRecord {
+            finish_reason: Some("stop".to_owned()),
+            ..RequestRecord::default()
+        }));
+        let begun = || {
+            let mut parts =
+                Parts::new(&path, Rotation::default(), true, CaptureMeta::default()).expect("it is writable");
+            parts.write(&over).expect("it is writable");
+            fs::remove_file(&path).expect("it is there");
+            parts
+        };
+        let is_removed = |done: Result<(), RecordError>| match done {
+            Err(RecordError::Removed { path: of, requests }) => assert_eq!((of, requests), (path.clone(), 1)),
+            other => panic!("{other:?}"),
+        };
+        is_removed(begun().end(1, 0, false));
+        is_removed(begun().rotate(1, 0, [].into_iter()));
+        let mut written_on = begun();
+        written_on.write(&line()).expect("the system still takes it");
+        std::thread::sleep(FLUSH_INTERVAL);
+        is_removed(written_on.flush());
+        let mut replaced = begun();
+        fs::write(&path, "another").expect("it is writable");
+        is_removed(replaced.end(1, 0, false));
     }
 
     #[test]

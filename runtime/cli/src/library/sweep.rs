@@ -27,9 +27,6 @@ use crate::sweep::part::{Header, Part, SweepKind};
 use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label};
 
-/// The whole grid, as the shard that it is.
-const WHOLE: Shard = Shard { index: 0, count: 1 };
-
 /// A grid of executions that is planned, with all that its points share.
 pub struct Sweep {
     header: Header,
@@ -114,7 +111,7 @@ impl Sweep {
         kind: Kind,
     ) -> Result<Self, Refusal> {
         let combinations = combinations(axes).map_err(Refusal::input)?;
-        let mut header = Header::new(of, axes, combinations.len(), WHOLE, settings);
+        let mut header = Header::new(of, axes, combinations.len(), Shard::WHOLE, settings);
         header.is_repeated = is_repeated;
         Ok(Self { header, combinations, file, text: None, kind })
     }

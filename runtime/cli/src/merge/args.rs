@@ -9,13 +9,14 @@ pub(crate) const EXAMPLES: &str = crate::help::with_plain_exit_codes!(
   vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 0/2
   vcr run scenarios/failure_drill.rhai --sweep rate=8..32..8 --sweep-out grid.csv --shard 1/2
   vcr merge grid.0-of-2.shard grid.1-of-2.shard -o grid.csv
-  vcr merge shards -o grid.parquet        # every *.shard of a folder"
+  vcr merge shards -o grid.parquet        # every *.shard of a folder
+  vcr merge grid.csv.points --partial -o some.csv     # finished points of a sweep that was killed"
 );
 
 /// Options of `vcr merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// Files that --shard has written, or folders of them.
+    /// Files that --shard has written, or folders of them; or the .points file that a sweep has left.
     #[arg(required = true, value_name = "FILE")]
     #[arg(value_parser = crate::values::InputPath)]
     pub(crate) files: Vec<PathBuf>,
@@ -23,6 +24,10 @@ pub(crate) struct MergeArgs {
     /// Table to write: .csv, .json or .parquet.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) out: PathBuf,
+
+    /// Make a table of the points that are there; others are missing in it.
+    #[arg(long)]
+    pub(crate) partial: bool,
 
     /// Replace a table that exists.
     #[arg(long)]

@@ -22,6 +22,7 @@ use crate::run::search::{self, FoundRow};
 use crate::sweep::part::{Header, Part, SweepKind};
 use crate::sweep::shard::{SUFFIX, Shard};
 use crate::sweep::{Axis, combinations, label, out_format};
+use crate::terminal::text::counted;
 use args::MergeArgs;
 
 /// Points that an error names; of more it says how many.
@@ -49,10 +50,13 @@ fn write(args: &MergeArgs) -> Result<String, Refusal> {
     }
     let out = outputs.create(&args.out)?;
     let parts = files.iter().map(|file| Part::read(file)).collect::<Result<Vec<_>, _>>().map_err(Refusal::input)?;
-    check(&parts)?;
+    check(&parts, args.partial)?;
     let columns = columns(&parts).map_err(Refusal::input)?;
     out.write_with(|out| write_columns(out, &columns, format))?;
-    Ok(format!("{} points of {} shards in {}", parts[0].header.points, parts.len(), args.out.display()))
+    let (there, shards, out) = (parts.iter().map(Part::len).sum::<usize>(), parts.len(), args.out.display());
+    let all = parts[0].header.points;
+    let missing = if there < all { format!(" of {all}") } else { String::new() };
+    Ok(format!("{there}{missing} points of {} in {out}", counted(shards, "shard")))
 }
 
 /// The files, and those of shards in the folders, by name.
@@ -80,8 +84,8 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     Ok(files)
 }
 
-/// Whether these are the shards of one grid, each once and whole.
-fn check(parts: &[Part]) -> Result<(), Refusal> {
+/// Whether these are shards of one grid, each once; and unless `partial`, all of them and whole.
+fn check(parts: &[Part], partial: bool) -> Result<(), Refusal> {
     let first = &parts[0];
     for part in parts {
         same_grid(first, part)?;
@@ -95,24 +99,31 @@ fn check(parts: &[Part]) -> Result<(), Refusal> {
                 .hint("give the file of each shard once"));
         }
     }
+    if partial {
+        return match parts.iter().all(Part::is_empty) {
+            true => Err(Refusal::input("there is no finished point")),
+            false => Ok(()),
+        };
+    }
     let Shard { count, .. } = first.header.shard;
     let expected = (0..count).map(|index| Shard { index, count });
     let missing: Vec<String> =
         expected.filter(|shard| !by_shard.contains_key(shard)).map(|it| it.to_string()).collect();
     if !missing.is_empty() {
         return Err(Refusal::input(format!("{} of {count} shards are missing: {}", missing.len(), some(&missing)))
-            .hint("run the sweep with --shard for each of them"));
+            .hint("run the sweep with --shard for each of them, or merge those that are there by --partial"));
     }
     for (shard, part) in by_shard {
         let points = part.missing();
+        let again = if count == 1 { String::new() } else { format!(" with --shard {shard} --force") };
         if !points.is_empty() {
             return Err(Refusal::input(format!(
-                "{}: {} points of shard {shard} are missing: {}",
+                "{}: shard {shard} lacks {}: {}",
                 part.path.display(),
-                points.len(),
+                counted(points.len(), "point"),
                 some(&names(&part.header, &points)?)
             ))
-            .hint(format!("it was stopped; run the sweep again with --shard {shard} --force")));
+            .hint(format!("it was stopped; run the sweep again{again}, or merge the others by --partial")));
         }
     }
     Ok(())
@@ -188,7 +199,7 @@ pub(crate) fn columns(parts: &[Part]) -> Result<Vec<Column>, String> {
         }
         SweepKind::Search => {
             let rows = results::<FoundRow>(parts)?;
-            let rows: Vec<_> = rows.into_iter().map(|(point, row)| (values[point].clone(), row)).collect();
+            let rows: Vec<_> = rows.iter().map(|(point, row)| (values[*point].clone(), row)).collect();
             search::columns(axes, &rows)
         }
         SweepKind::Replay => replay_columns(parts, axes, &values)?,

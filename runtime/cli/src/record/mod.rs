@@ -48,6 +48,10 @@ fn hint(error: &RecordError) -> Option<&'static str> {
             "--frontend-handshake is where the frontend waits for engines, --engine-handshake a free address of this \
              machine, which engines are given in its place",
         ),
+        RecordError::Removed { .. } => Some(
+            "nothing was recorded from then on; complete files of the capture, which --rotate-size and --rotate-time \
+             end, may be moved or removed, the one that is written may not",
+        ),
         RecordError::NoEngines { .. } => Some("start engines with --handshake-address at that address"),
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! Sweeps: one run for each combination of values, over a trace that is read once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -20,7 +20,9 @@ use super::{How, Refusal, Setup, Watched, check, files, run, setup};
 use crate::args::{Cli, Command};
 use crate::exit::{Exit, eprint_line, printed};
 use crate::stop;
+use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
+use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{RED, align_right, bare_table, write_table};
@@ -202,22 +204,48 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     }
     let threads = args.run.threads();
     let of_cluster = args.sweep.cluster.execute(&args.words)?;
-    let here: &[Setup] = if of_cluster.is_some() { &[] } else { &setups };
-    let points = parallel(threads.get(), here, |index, setup| {
+    let shard = args.sweep.shard.shard;
+    let mut header =
+        Header::new(SweepKind::Replay, &axes, combinations.len(), shard.unwrap_or(Shard::WHOLE), &settings(args));
+    let out = args.sweep.shard.path(args.sweep.sweep_out.as_deref()).filter(|_| of_cluster.is_none());
+    let inputs = files::inputs(args);
+    let kept = KeptPoints::open(out.as_deref(), &header, &inputs, args.output.force)?;
+    let mut results: BTreeMap<usize, Measured> = match (&of_cluster, &kept) {
+        (Some(part), _) => part.results().map_err(Refusal::input)?.into_iter().collect(),
+        (None, Some(kept)) => kept.earlier()?,
+        (None, None) => BTreeMap::new(),
+    };
+    if let Some(kept) = &kept {
+        kept.tell(chosen.len(), args.output.quiet);
+    }
+    let here: Vec<(usize, &Setup)> = chosen
+        .iter()
+        .copied()
+        .zip(&setups)
+        .filter(|(index, _)| of_cluster.is_none() && !results.contains_key(index))
+        .collect();
+    let made = parallel(threads.get(), &here, |_, (index, setup)| {
         if stop::cause().is_some() {
             return Ok(None);
         }
-        let index = chosen[index];
-        let point = |measured| Point { index, values: combinations[index].clone(), measured };
-        Ok(run_point(setup, &reporter)?.map(point))
+        let measured = run_point(setup, &reporter)?;
+        if let (Some(kept), Some(measured)) = (&kept, &measured) {
+            kept.add(*index, measured, &inputs);
+        }
+        Ok(measured.map(|measured| (*index, measured)))
     });
-    let mut points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
-    if let Some(part) = of_cluster {
-        let results = part.results::<Measured>().map_err(Refusal::input)?.into_iter();
-        points.extend(results.map(|(index, measured)| Point { index, values: combinations[index].clone(), measured }));
+    match made.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, Refusal>>() {
+        Ok(made) => results.extend(made),
+        Err(refusal) => {
+            KeptPoints::leave(kept);
+            return Err(refusal);
+        }
     }
+    let point = |(index, measured)| Point { index, values: combinations[index].clone(), measured };
+    let points: Vec<Point> = results.into_iter().map(point).collect();
     let stopped = stop::cause().filter(|_| points.len() < setups.len());
     if let Some(cause) = stopped.filter(|_| points.is_empty()) {
+        KeptPoints::remove(kept);
         eprint_line(format_args!(
             "stopped by {} before a run of the sweep was done; nothing was written",
             cause.name()
@@ -225,24 +253,30 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Ok(cause.exit());
     }
     // Points of other shards may be feasible.
-    if args.sweep.shard.shard.is_none()
+    if shard.is_none()
         && stopped.is_none()
         && points.iter().all(|point| point.measured.infeasible.is_some())
         && let Some((first, why)) = points.first().and_then(|first| Some((first, first.measured.infeasible.as_ref()?)))
     {
+        KeptPoints::remove(kept);
         return Err(Refusal::input(why.clone()).of(&format!("--sweep, {}", label(&axes, &first.values))));
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
     if let (Some(file), Some(format)) = (files.sweep, out_format) {
-        match args.sweep.shard.shard {
-            Some(shard) => {
-                let header = Header::new(SweepKind::Replay, &axes, combinations.len(), shard, &settings(args));
+        let written = match shard {
+            Some(_) => {
+                header.inputs = kept.as_ref().map(KeptPoints::inputs).unwrap_or_default();
                 let results = points.iter().map(|point| (point.index, &point.measured));
-                part::write_file(file, header, &files::inputs(args), results)?;
+                part::write_file(file, header, &inputs, results)
             }
-            None => file.write_with(|out| write_columns(out, &columns, format))?,
+            None => file.write_with(|out| write_columns(out, &columns, format)).map_err(Refusal::from),
+        };
+        if let Err(refusal) = written {
+            KeptPoints::leave(kept);
+            return Err(refusal);
         }
     }
+    KeptPoints::remove(kept);
     let mut out = anstream::stdout().lock();
     let written = match args.output.json {
         true => {

@@ -78,18 +78,27 @@ impl Points {
 
     /// Executes points; the results are in their order. One that was stopped has none. A point that
     /// cannot be executed is a result; a fault of a guest or an engine ends all.
-    pub(crate) fn execute(&self, points: &[Point]) -> Result<Vec<Option<Measured>>, Refusal> {
+    /// `ended` is called with the number of each point that has one, as soon as it is there.
+    pub(crate) fn execute(
+        &self,
+        points: &[Point],
+        ended: &(dyn Fn(usize, &Measured) + Sync),
+    ) -> Result<Vec<Option<Measured>>, Refusal> {
         let at_once = self.threads.clamp(1, points.len().max(1));
         let threads = (self.threads / at_once).max(1);
         let (done, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let results = parallel(at_once, points, |_, point| {
+        let results = parallel(at_once, points, |index, point| {
             // Points begin in order, so those before the first failure are whole.
             if has_failed.load(Ordering::Relaxed) || stop::cause().is_some() {
                 return Ok(None);
             }
             let reporter = Arc::new(Labelled { of: Arc::clone(&self.reporter), label: point.label.clone() });
             let measured = self.execute_one(point, threads, reporter);
-            let measured = measured.inspect_err(|_| has_failed.store(true, Ordering::Relaxed));
+            match &measured {
+                Ok(Some(measured)) => ended(index, measured),
+                Ok(None) => {}
+                Err(_) => has_failed.store(true, Ordering::Relaxed),
+            }
             self.reporter.inner.points(1 + done.fetch_add(1, Ordering::Relaxed), points.len());
             measured
         });

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
-use vcr_output::Outputs;
+use vcr_output::{OutputFile, Outputs};
 use vcr_scenario::search::{Bisection, ProbeReport, SearchRange, SearchReport};
 use vcr_scenario::{AssertionResult, RunOptions};
 
@@ -18,7 +18,9 @@ use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::searches::sentence;
 use crate::stop;
+use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
+use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
 use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
@@ -105,14 +107,24 @@ impl FoundRow {
     }
 }
 
-/// How a command with these searches ends; an error if none of them could be made.
-fn ended(rows: &[FoundRow], refusal: impl FnOnce() -> Option<Refusal>) -> Result<Exit, Refusal> {
-    if let Some(why) = rows.first().and_then(|row| row.infeasible.clone())
-        && rows.iter().all(|row| row.infeasible.is_some())
-    {
-        return Err(refusal().unwrap_or_else(|| Refusal::input(why)));
+/// How a command with these searches ends.
+fn answered<'a>(mut rows: impl Iterator<Item = &'a FoundRow>) -> Exit {
+    if rows.all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed }
+}
+
+/// The same of all searches; an error if none of them could be made.
+fn ended<'a>(
+    rows: impl IntoIterator<Item = &'a FoundRow, IntoIter: Clone>,
+    refusal: impl FnOnce() -> Option<Refusal>,
+) -> Result<Exit, Refusal> {
+    let rows = rows.into_iter();
+    let mut reasons = rows.clone().map(|row| row.infeasible.as_ref());
+    match reasons.next() {
+        Some(Some(why)) if reasons.all(|why| why.is_some()) => {
+            Err(refusal().unwrap_or_else(|| Refusal::input(why.clone())))
+        }
+        _ => Ok(answered(rows)),
     }
-    Ok(if rows.iter().all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed })
 }
 
 /// One search, or with sweeps one for each combination of their values.
@@ -132,7 +144,7 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
     if let Some(part) = questions.cluster.execute(&args.words)? {
         let (points, rows): (Vec<_>, Vec<_>) = part.results::<FoundRow>().map_err(Refusal::input)?.into_iter().unzip();
         let exit = ended(&rows, || None)?;
-        let rows: Vec<_> = points.into_iter().map(|point| combinations[point].clone()).zip(rows).collect();
+        let rows: Vec<_> = points.into_iter().map(|point| combinations[point].clone()).zip(&rows).collect();
         let columns = columns(&axes, &rows);
         if let (Some(file), Some(format)) = (file, format) {
             file.write_with(|out| write_columns(out, &columns, format))?;
@@ -140,44 +152,116 @@ pub(crate) fn search(args: &RunArgs, options: RunOptions, text: &str) -> Result<
         let written = print_columns(args, &columns);
         return Ok(printed(written, exit));
     }
-    let mut found = Vec::new();
-    let mut was_stopped = false;
-    for point in questions.shard.points(combinations.len()) {
-        let swept = combinations[point].clone();
-        let searched = search_once(questions, &asked, (&axes, &swept), &|all| points.execute(all))?;
-        was_stopped = !searched.has_ended;
-        found.push(Found { point, swept, searched });
-        if was_stopped {
-            break;
+    let shard = questions.shard.shard;
+    let header = Header::new(SweepKind::Search, &axes, combinations.len(), shard.unwrap_or(Shard::WHOLE), &settings);
+    let out = questions.shard.path(questions.sweep_out.as_deref());
+    let kept = KeptPoints::open(out.as_deref(), &header, &points.files_read(), args.force)?;
+    let grid = (&axes[..], &combinations[..]);
+    let mut all = match search_all(args, &asked, grid, &points, kept.as_ref()) {
+        Ok(all) => all,
+        Err(refusal) => {
+            KeptPoints::leave(kept);
+            return Err(refusal);
         }
-    }
-    let mut rows: Vec<FoundRow> = found.iter().map(|one| FoundRow::of(&one.searched)).collect();
+    };
     // Points of other shards may be feasible.
-    let exit = match questions.shard.shard.is_some() || was_stopped {
-        true => Ok(if rows.iter().all(FoundRow::is_answered) { Exit::Passed } else { Exit::CheckFailed }),
-        false => ended(&rows, || found.first_mut().and_then(|one| one.searched.refusal.take())),
-    }?;
-    if let (Some(file), Some(format)) = (file, format) {
-        match questions.shard.shard {
-            Some(shard) => {
-                // What a signal has cut short is not a result of the whole grid.
-                rows.truncate(found.len() - usize::from(was_stopped));
-                let header = Header::new(SweepKind::Search, &axes, combinations.len(), shard, &settings);
-                let results = found.iter().map(|one| one.point).zip(&rows);
-                part::write_file(file, header, &points.files_read(), results)?;
-            }
-            None => {
-                let rows: Vec<_> = found.iter().map(|one| one.swept.clone()).zip(rows).collect();
-                file.write_with(|out| write_columns(out, &columns(&axes, &rows), format))?;
-            }
-        }
+    let exit = match shard.is_some() || all.was_stopped {
+        true => Ok(answered(all.rows.values())),
+        false => ended(all.rows.values(), || all.found.first_mut().and_then(|one| one.searched.refusal.take())),
+    };
+    if exit.is_ok()
+        && let (Some(file), Some(format)) = (file, format)
+        && let Err(refusal) = write_rows(file, format, header, grid, &points, &all, kept.as_ref(), shard)
+    {
+        KeptPoints::leave(kept);
+        return Err(refusal);
     }
-    let written = print(args, &asked, &axes, &found);
-    if let Some(cause) = stop::cause().filter(|_| was_stopped) {
+    KeptPoints::remove(kept);
+    let exit = exit?;
+    let written = match all.rows.len() == all.found.len() {
+        true => print(args, &asked, &axes, &all.found),
+        // What an earlier process tried is not known.
+        false => print_columns(args, &columns(&axes, &all.of_points(&combinations))),
+    };
+    if let Some(cause) = stop::cause().filter(|_| all.was_stopped) {
         eprint_line(format_args!("stopped by {}: the search came no further", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
     Ok(printed(written, exit))
+}
+
+/// The searches of a sweep.
+struct Searches {
+    /// Those that this process has made.
+    found: Vec<Found>,
+    /// The rows of all of them, by the numbers of their points.
+    rows: BTreeMap<usize, FoundRow>,
+    was_stopped: bool,
+}
+
+impl Searches {
+    /// The rows with the values of their points.
+    fn of_points(&self, combinations: &[Vec<String>]) -> Vec<(Vec<String>, &FoundRow)> {
+        self.rows.iter().map(|(point, row)| (combinations[*point].clone(), row)).collect()
+    }
+}
+
+/// Makes the searches that an earlier process has not made.
+fn search_all(
+    args: &RunArgs,
+    asked: &SearchSpec,
+    (axes, combinations): (&[Axis], &[Vec<String>]),
+    points: &Points,
+    kept: Option<&KeptPoints>,
+) -> Result<Searches, Refusal> {
+    let questions = &args.questions;
+    let chosen = questions.shard.points(combinations.len());
+    let rows = kept.map(KeptPoints::earlier).transpose()?.unwrap_or_default();
+    if let Some(kept) = kept {
+        kept.tell(chosen.len(), args.quiet);
+    }
+    let mut all = Searches { found: Vec::new(), rows, was_stopped: false };
+    for point in chosen {
+        if all.rows.contains_key(&point) {
+            continue;
+        }
+        let swept = combinations[point].clone();
+        let searched = search_once(questions, asked, (axes, &swept), &|all| points.execute(all, &|_, _| {}))?;
+        let row = FoundRow::of(&searched);
+        all.was_stopped = !searched.has_ended;
+        if let Some(kept) = kept.filter(|_| searched.has_ended) {
+            kept.add(point, &row, &points.files_read());
+        }
+        all.rows.insert(point, row);
+        all.found.push(Found { point, swept, searched });
+        if all.was_stopped {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Writes the table of all searches, or the file of a shard of them.
+#[allow(clippy::too_many_arguments, reason = "all of it is the state of one command")]
+fn write_rows(
+    file: OutputFile,
+    format: TableFormat,
+    mut header: Header,
+    (axes, combinations): (&[Axis], &[Vec<String>]),
+    points: &Points,
+    all: &Searches,
+    kept: Option<&KeptPoints>,
+    shard: Option<Shard>,
+) -> Result<(), Refusal> {
+    if shard.is_none() {
+        let columns = columns(axes, &all.of_points(combinations));
+        return Ok(file.write_with(|out| write_columns(out, &columns, format))?);
+    }
+    header.inputs = kept.map(KeptPoints::inputs).unwrap_or_default();
+    // What a signal has cut short is not a result of the whole grid.
+    let cut = all.found.last().filter(|_| all.was_stopped).map(|one| one.point);
+    let whole = all.rows.iter().filter(|(point, _)| Some(**point) != cut);
+    part::write_file(file, header, &points.files_read(), whole.map(|(point, row)| (*point, row)))
 }
 
 /// A search with these values of other parameters.
@@ -215,7 +299,7 @@ pub(crate) fn search_once(
 }
 
 /// A row for each search: the values it was made with, and what it found.
-pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, FoundRow)]) -> Vec<Column> {
+pub(crate) fn columns(axes: &[Axis], rows: &[(Vec<String>, &FoundRow)]) -> Vec<Column> {
     let swept = axes.iter().enumerate().map(|(index, axis)| {
         let values: Vec<&String> = rows.iter().map(|(values, _)| &values[index]).collect();
         Column { name: axis.name.clone(), cells: value_cells(&values) }

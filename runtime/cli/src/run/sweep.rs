@@ -1,7 +1,10 @@
 //! `vcr run --sweep` and `--repeat`: a grid of parameters, and several seeds.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
+use serde_json::value::RawValue;
 use vcr_import::table::{TableFormat, write as write_columns};
 use vcr_output::Outputs;
 use vcr_scenario::RunOptions;
@@ -14,7 +17,9 @@ use crate::run::measured::Measured;
 use crate::run::points::{Point, Points, settings};
 use crate::run::repeated;
 use crate::stop;
+use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
+use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format};
 use crate::terminal::style::{GREEN, RED, align_right, bare_table};
 use crate::terminal::text::{counted, printable};
@@ -29,64 +34,123 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     outputs.reads(&args.file)?;
     let file = questions.shard.path(questions.sweep_out.as_deref()).map(|path| outputs.create(&path)).transpose()?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    let shard = questions.shard.shard;
     let settings = settings(args, &options);
+    let mut header = Header::new(SweepKind::Run, &axes, combinations.len(), shard.unwrap_or(Shard::WHOLE), &settings);
+    header.is_repeated = questions.repeat.is_some();
     let points = Points::new(&args.file, None, options, &names, args.quiet)?;
     let repetitions = questions.repeat.unwrap_or(1);
-    let all: Vec<Point> = chosen
-        .iter()
-        .map(|index| &combinations[*index])
-        .flat_map(|values| (0..repetitions).map(|repetition| point(&axes, values, repetition)).collect::<Vec<_>>())
-        .collect();
-    let mut cells: Vec<Cell> = match questions.cluster.execute(&args.words)? {
-        Some(part) => {
-            let results = part.results::<Vec<Measured>>().map_err(Refusal::input)?.into_iter();
-            let cell = |(point, repetitions)| Cell { point, values: combinations[point].clone(), repetitions };
-            results.map(cell).collect()
-        }
-        None => {
-            let mut measured = points.execute(&all)?.into_iter();
-            let cell = |index: &usize| {
-                let repetitions = measured.by_ref().take(repetitions as usize).flatten().collect();
-                Cell { point: *index, values: combinations[*index].clone(), repetitions }
-            };
-            chosen.iter().map(cell).filter(|cell| !cell.repetitions.is_empty()).collect()
+    let of_cluster = questions.cluster.execute(&args.words)?;
+    let out = questions.shard.path(questions.sweep_out.as_deref()).filter(|_| of_cluster.is_none());
+    let kept = KeptPoints::open(out.as_deref(), &header, &points.files_read(), args.force)?;
+    let executed = match &of_cluster {
+        Some(part) => part.results::<Vec<Measured>>().map(|all| all.into_iter().collect()).map_err(Refusal::input),
+        None => execute(&points, kept.as_ref(), (&axes, &combinations, &chosen), repetitions, args.quiet),
+    };
+    let results = match executed {
+        Ok(results) => results,
+        Err(refusal) => {
+            KeptPoints::leave(kept);
+            return Err(refusal);
         }
     };
+    let cell = |(point, repetitions)| Cell { point, values: combinations[point].clone(), repetitions };
+    let mut cells: Vec<Cell> = results.into_iter().map(cell).filter(|cell| !cell.repetitions.is_empty()).collect();
     let done: usize = cells.iter().map(|cell| cell.repetitions.len()).sum();
-    let stopped = stop::cause().filter(|_| done < all.len());
+    let all = chosen.len() * repetitions as usize;
+    let stopped = stop::cause().filter(|_| done < all);
     if let Some(cause) = stopped.filter(|_| done == 0) {
-        eprint_line(format_args!("stopped by {} before any of {} executions was done", cause.name(), all.len()));
+        KeptPoints::remove(kept);
+        eprint_line(format_args!("stopped by {} before any of {all} executions was done", cause.name()));
         return Ok(cause.exit());
     }
     // Points of other shards may be feasible.
-    if questions.shard.shard.is_none()
+    if shard.is_none()
         && stopped.is_none()
         && let Some(refusal) = Measured::whole_refusal(cells.iter_mut().flat_map(|cell| &mut cell.repetitions))
     {
+        KeptPoints::remove(kept);
         return Err(refusal);
     }
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
     if let (Some(file), Some(format)) = (file, format) {
-        match questions.shard.shard {
-            Some(shard) => {
-                let mut header = Header::new(SweepKind::Run, &grid.axes, combinations.len(), shard, &settings);
-                header.is_repeated = grid.is_repeated;
+        let written = match shard {
+            Some(_) => {
+                header.inputs = kept.as_ref().map(KeptPoints::inputs).unwrap_or_default();
                 let whole = grid.cells.iter().filter(|cell| cell.repetitions.len() as u64 == repetitions);
                 let results = whole.map(|cell| (cell.point, &cell.repetitions));
-                part::write_file(file, header, &points.files_read(), results)?;
+                part::write_file(file, header, &points.files_read(), results)
             }
-            None => file.write_with(|out| write_columns(out, &grid.columns(), format))?,
+            None => file.write_with(|out| write_columns(out, &grid.columns(), format)).map_err(Refusal::from),
+        };
+        if let Err(refusal) = written {
+            KeptPoints::leave(kept);
+            return Err(refusal);
         }
     }
+    KeptPoints::remove(kept);
     let written = print(args, &grid);
     if let Some(cause) = stopped {
         let where_to = if questions.sweep_out.is_some() { "; these were written" } else { "" };
-        eprint_line(format_args!("stopped by {}: {done} of {} executions are done{where_to}", cause.name(), all.len()));
+        eprint_line(format_args!("stopped by {}: {done} of {all} executions are done{where_to}", cause.name()));
         return Ok(printed(written, cause.exit()));
     }
     // A sweep asks; only repetitions of the scenario as it is are judged.
     let is_broken = grid.axes.is_empty() && grid.cells.iter().any(|cell| cell.kept() < cell.repetitions.len());
     Ok(printed(written, if is_broken { Exit::CheckFailed } else { Exit::Passed }))
+}
+
+/// The executions of each chosen combination, by its number: those of an earlier process, and the
+/// others, which are made now.
+fn execute(
+    points: &Points,
+    kept: Option<&KeptPoints>,
+    (axes, combinations, chosen): (&[Axis], &[Vec<String>], &[usize]),
+    repetitions: u64,
+    quiet: bool,
+) -> Result<BTreeMap<usize, Vec<Measured>>, Refusal> {
+    let mut results = kept.map(KeptPoints::earlier).transpose()?.unwrap_or_default();
+    if let Some(kept) = kept {
+        kept.tell(chosen.len(), quiet);
+    }
+    let missing: Vec<usize> = chosen.iter().copied().filter(|point| !results.contains_key(point)).collect();
+    let repeated =
+        |number: &usize| (0..repetitions).map(|repetition| point(axes, &combinations[*number], repetition)).collect();
+    let all: Vec<Point> = missing.iter().flat_map::<Vec<Point>, _>(repeated).collect();
+    let unfinished = Unfinished { repetitions: repetitions as usize, by_point: Mutex::default() };
+    let mut measured = points.execute(&all, &|index, one| {
+        if let Some(kept) = kept
+            && let Some(whole) = unfinished.add(index, one)
+        {
+            kept.add(missing[index / unfinished.repetitions], &whole, &points.files_read());
+        }
+    })?;
+    let mut measured = measured.drain(..);
+    for point in missing {
+        results.insert(point, measured.by_ref().take(repetitions as usize).flatten().collect());
+    }
+    Ok(results)
+}
+
+/// Repetitions of combinations of which not all are done, as JSON.
+struct Unfinished {
+    repetitions: usize,
+    by_point: Mutex<BTreeMap<usize, BTreeMap<usize, Box<RawValue>>>>,
+}
+
+impl Unfinished {
+    /// Adds execution number `index`. Gives all executions of its combination if it was the last one.
+    fn add(&self, index: usize, measured: &Measured) -> Option<Vec<Box<RawValue>>> {
+        let raw = serde_json::value::to_raw_value(measured).ok()?;
+        let mut by_point = self.by_point.lock().unwrap_or_else(PoisonError::into_inner);
+        let (point, repetition) = (index / self.repetitions, index % self.repetitions);
+        let done = by_point.entry(point).or_default();
+        done.insert(repetition, raw);
+        if done.len() < self.repetitions {
+            return None;
+        }
+        Some(by_point.remove(&point)?.into_values().collect())
+    }
 }
 
 /// An execution with a combination of values.

@@ -2,6 +2,7 @@
 //! Shards are in `shard` and `part`.
 
 pub(crate) mod cluster;
+pub(crate) mod kept;
 pub(crate) mod part;
 pub(crate) mod shard;
 mod values;

@@ -55,6 +55,10 @@ pub(crate) struct Header {
 struct Line<T> {
     point: usize,
     result: T,
+    /// Digests of the files that were read for it and for no line before, in the file of a sweep that
+    /// is under way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    inputs: BTreeMap<String, String>,
 }
 
 impl Header {
@@ -86,7 +90,8 @@ impl Header {
     }
 }
 
-fn digest(path: &Path) -> io::Result<String> {
+/// SHA-256 of a file.
+pub(super) fn digest(path: &Path) -> io::Result<String> {
     const BUFFER_BYTES: usize = 256 << 10;
     let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
     loop {
@@ -117,10 +122,15 @@ fn write<'a, T: Serialize + 'a>(
     serde_json::to_writer(&mut *out, header)?;
     writeln!(out)?;
     for (point, result) in results {
-        serde_json::to_writer(&mut *out, &Line { point, result })?;
+        serde_json::to_writer(&mut *out, &Line { point, result, inputs: BTreeMap::new() })?;
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// The text without a last line that has no end.
+pub(super) fn whole_lines(text: &str) -> &str {
+    text.rfind('\n').map_or("", |end| &text[..=end])
 }
 
 /// A shard as it was read.
@@ -140,9 +150,15 @@ impl Part {
     /// Reads a shard's file.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = vcr_input::read_text(path, MAX_BYTES).map_err(|error| format!("`{}`: {error}", path.display()))?;
+        Self::of_text(path, &text)
+    }
+
+    /// Reads the contents of a shard's file. A last line without an end is what a process that was
+    /// killed has left of it.
+    pub(super) fn of_text(path: &Path, text: &str) -> Result<Self, String> {
         let at = |line: usize, why: &str| format!("{}:{line}: invalid shard: {why}", path.display());
         let mut lines = text.lines();
-        let header: Header = match lines.next().map(serde_json::from_str) {
+        let mut header: Header = match lines.next().map(serde_json::from_str) {
             Some(Ok(header)) => header,
             _ => return Err(at(1, "expected the first line of a file that --shard has written")),
         };
@@ -165,17 +181,35 @@ impl Part {
         for (index, line) in lines.enumerate() {
             let line_number = index + 2;
             let parsed: Result<Line<Box<RawValue>>, _> = serde_json::from_str(line);
-            let Ok(Line { point, result }) = parsed else {
+            let is_cut = !text.ends_with('\n') && whole_lines(text).lines().count() < line_number;
+            if parsed.is_err() && is_cut {
+                break;
+            }
+            let Ok(Line { point, result, inputs }) = parsed else {
                 return Err(at(line_number, "expected an object with `point` and `result`"));
             };
-            if point >= *points || !shard.has(point) {
-                return Err(at(line_number, &format!("point {point} is not in shard {shard} of {points} points")));
+            header.inputs.extend(inputs);
+            if point >= header.points || !header.shard.has(point) {
+                return Err(at(
+                    line_number,
+                    &format!("point {point} is not in shard {} of {} points", header.shard, header.points),
+                ));
             }
             if results.insert(point, result).is_some() {
                 return Err(at(line_number, &format!("point {point} is there twice")));
             }
         }
         Ok(Self { path: path.to_owned(), header, results })
+    }
+
+    /// Number of results.
+    pub(crate) fn len(&self) -> usize {
+        self.results.len()
+    }
+
+    /// Whether there are no results.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.results.is_empty()
     }
 
     /// Points of the shard that have no result: it was stopped.
@@ -234,9 +268,17 @@ mod tests {
             (format!("{first}\n{{\"point\":1,\"result\":0}}"), ":2:", "point 1 is not in shard 0/2"),
             (format!("{first}\n{{\"point\":0,\"result\":0}}\n{{\"point\":0,\"result\":0}}"), ":3:", "twice"),
         ] {
-            let error = read(&lines).err().expect("it is wrong");
+            let error = read(&format!("{lines}\n")).err().expect("it is wrong");
             assert!(error.contains(at) && error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_left_out() {
+        let first = serde_json::to_string(&header()).expect("JSON");
+        let line = r#"{"point":2,"result":1.5,"inputs":{"t.jsonl":"00"}}"#;
+        let part = read(&format!("{first}\n{line}\n{{\"point\":0,\"res")).expect("valid");
+        assert_eq!((part.missing(), part.header.inputs["t.jsonl"].as_str()), (vec![0], "00"));
     }
 
     #[test]

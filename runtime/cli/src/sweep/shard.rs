@@ -44,6 +44,9 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// The whole grid, as the shard that it is.
+    pub(crate) const WHOLE: Self = Self { index: 0, count: 1 };
+
     /// Whether a point of the grid is in it.
     pub(crate) fn has(self, point: usize) -> bool {
         point % self.count == self.index

@@ -65,6 +65,28 @@ fn a_disk_that_takes_nothing_holds_up_nobody() {
     assert!(matches!(chain.recorder.wait(), Err(RecordError::Write { .. })));
 }
 
+/// A capture that is removed is no success, whether or not anything is recorded afterwards.
+#[test]
+fn a_capture_that_is_removed_is_an_error() {
+    for more in [0, 1] {
+        let mut chain = chain(ONE);
+        serve(&mut chain, 5);
+        let path = chain.capture();
+        let deadline = Instant::now() + PATIENCE;
+        while !path.exists() || requests(&lines(&path)).len() < 5 {
+            assert!(Instant::now() < deadline, "nothing is flushed while the recorder runs");
+            thread::sleep(Duration::from_millis(20));
+        }
+        fs::remove_file(&path).expect("it is there");
+        serve(&mut chain, more);
+        chain.recorder.handle().stop();
+        match chain.recorder.wait() {
+            Err(RecordError::Removed { path: of, requests }) => assert!(of == path && requests >= 5, "{requests}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Both come again: the frontend at the same address, the engine with the same
 /// identity.
 #[test]
