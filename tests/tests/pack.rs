@@ -97,6 +97,17 @@ fn settings_are_part_of_a_pack() {
 }
 
 #[test]
+fn a_pack_that_was_copied_in_part_is_called_so() {
+    let folder = folder();
+    let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);
+    let whole = bytes(&folder, "p.vcr");
+    folder.write("cut.vcr", &whole[..whole.len() / 2]);
+    for command in [&["run", "cut.vcr"][..], &["inspect", "pack", "cut.vcr"], &["unpack", "cut.vcr"]] {
+        folder.vcr(command).failed(2, &["cut.vcr: the pack is cut off: copy it again"]);
+    }
+}
+
+#[test]
 fn the_first_step_that_differs_is_named() {
     let folder = folder();
     let _ = folder.vcr(&["pack", "scenarios/s.rhai", "-o", "p.vcr"]).ended(0);

@@ -5,9 +5,12 @@ use std::io;
 /// Why a pack cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// The archive cannot be read, or breaks off.
+    /// The archive cannot be read.
     #[error("cannot read the pack: {0}")]
     Read(io::Error),
+    /// The archive ends before its end.
+    #[error("the pack is cut off: copy it again, or make it again")]
+    CutOff,
     /// A file of it cannot be written or read.
     #[error("`{path}`: {source}")]
     File {

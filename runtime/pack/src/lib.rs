@@ -16,10 +16,10 @@ mod write;
 
 pub use error::PackError;
 pub use manifest::{
-    COMPAT, EngineSteps, Expected, FORMAT, FileEntry, InputEntry, MANIFEST, Manifest, REPORT, RunSteps, SCENARIO,
-    STEPS, Settings, VERSION,
+    COMPAT, EXTENSION, EngineSteps, Expected, FORMAT, FileEntry, InputEntry, MANIFEST, Manifest, REPORT, RunSteps,
+    SCENARIO, STEPS, Settings, VERSION,
 };
 pub use path::{check_path, place_inputs};
-pub use read::{Sink, is_pack, read, unpack, verify};
+pub use read::{Sink, is_meant_as_pack, is_pack, read, unpack, verify};
 pub use steps::{Divergence, first_divergence, from_bytes, to_bytes};
 pub use write::{Content, PackFile, write};

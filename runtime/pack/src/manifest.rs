@@ -13,6 +13,9 @@ pub const FORMAT: &str = "vcr.pack";
 pub const VERSION: u32 = 1;
 /// Path of the manifest.
 pub const MANIFEST: &str = "pack.json";
+
+/// Ending of the names of packs.
+pub const EXTENSION: &str = "vcr";
 /// Path of the report to expect.
 pub const REPORT: &str = "expected/report.json";
 /// Path of the digests of steps.

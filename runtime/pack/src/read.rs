@@ -9,7 +9,7 @@ use tar::{Archive, Entry};
 use vcr_input::{MAX_CONFIG_BYTES, Packing, Unpacked};
 
 use crate::error::PackError;
-use crate::manifest::{FileEntry, MANIFEST, Manifest};
+use crate::manifest::{EXTENSION, FileEntry, MANIFEST, Manifest};
 
 /// Bytes of a content that are copied at once.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -17,7 +17,15 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes behind the last entry that are read and ignored.
 const MAX_REST_BYTES: u64 = 1 << 20;
 
-/// Whether a file is packed as packs are; scripts and captures in plain text are not.
+/// Whether a file is meant to be a pack: by its name, or since it is packed as packs are, whole or cut
+/// off. No script is.
+#[must_use]
+pub fn is_meant_as_pack(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+        || Unpacked::open(path).is_ok_and(|stream| stream.packing() == Some(Packing::Zstd))
+}
+
+/// Whether a file begins as a pack does.
 #[must_use]
 pub fn is_pack(path: &Path) -> bool {
     let Ok(stream) = Unpacked::open(path) else { return false };
@@ -38,13 +46,13 @@ pub type Sink<'a> = dyn FnMut(&FileEntry, &mut dyn Read) -> io::Result<()> + 'a;
 /// # Errors
 /// At the first thing that is wrong.
 pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manifest, PackError> {
-    let unpacked = Unpacked::new(stream).map_err(PackError::Read)?;
+    let unpacked = Unpacked::new(stream).map_err(unreadable)?;
     if unpacked.packing() != Some(Packing::Zstd) {
         return Err(PackError::NotAPack);
     }
     let mut archive = Archive::new(unpacked);
-    let mut entries = archive.entries().map_err(PackError::Read)?;
-    let mut first = entries.next().ok_or(PackError::NotAPack)?.map_err(PackError::Read)?;
+    let mut entries = archive.entries().map_err(unreadable)?;
+    let mut first = entries.next().ok_or(PackError::NotAPack)?.map_err(unreadable)?;
     if path_of(&first)? != MANIFEST {
         return Err(PackError::NotAPack);
     }
@@ -54,11 +62,11 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
         return Err(PackError::Size { path: MANIFEST.to_owned(), found, expected: MAX_CONFIG_BYTES });
     }
     let mut json = Vec::new();
-    first.read_to_end(&mut json).map_err(PackError::Read)?;
+    first.read_to_end(&mut json).map_err(unreadable)?;
     let manifest = Manifest::parse(&json)?;
     let mut listed = manifest.files.iter();
     for entry in entries {
-        let entry = entry.map_err(PackError::Read)?;
+        let entry = entry.map_err(unreadable)?;
         let found = path_of(&entry)?;
         let Some(expected) = listed.next().filter(|expected| expected.path == found) else {
             let expected = manifest.files.iter().find(|file| file.path == found);
@@ -70,9 +78,12 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
             return Err(PackError::Size { path: found, found: entry.size(), expected: expected.bytes });
         }
         let mut content = Hashed { content: entry, hash: Sha256::new() };
-        sink(expected, &mut content).map_err(PackError::file(&expected.path))?;
+        sink(expected, &mut content).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => PackError::CutOff,
+            _ => PackError::file(&expected.path)(error),
+        })?;
         // What the sink leaves counts, too.
-        io::copy(&mut content, &mut io::sink()).map_err(PackError::Read)?;
+        io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
         let found = hex::encode(content.hash.finalize());
         if found != expected.sha256 {
             return Err(PackError::Digest { path: expected.path.clone(), found, expected: expected.sha256.clone() });
@@ -80,7 +91,7 @@ pub fn read<'a>(stream: impl BufRead + 'a, sink: &mut Sink<'_>) -> Result<Manife
     }
     // An archive ends with zeros, of which writers add some kilobytes.
     let mut rest = archive.into_inner().take(MAX_REST_BYTES + 1);
-    if io::copy(&mut rest, &mut io::sink()).map_err(PackError::Read)? > MAX_REST_BYTES {
+    if io::copy(&mut rest, &mut io::sink()).map_err(unreadable)? > MAX_REST_BYTES {
         let (found, expected) = ("more behind its end".to_owned(), "nothing".to_owned());
         return Err(PackError::Unexpected { found, expected });
     }
@@ -122,6 +133,11 @@ pub fn unpack(path: &Path, folder: &Path) -> Result<Manifest, PackError> {
 
 fn open(path: &Path) -> Result<io::BufReader<File>, PackError> {
     vcr_input::open(path).map(|file| io::BufReader::with_capacity(BUFFER_BYTES, file)).map_err(PackError::Read)
+}
+
+/// An archive that ends too early is one that was copied in part.
+fn unreadable(error: io::Error) -> PackError {
+    if error.kind() == io::ErrorKind::UnexpectedEof { PackError::CutOff } else { PackError::Read(error) }
 }
 
 fn path_of<R: Read>(entry: &Entry<'_, R>) -> Result<String, PackError> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vcr_output::Outputs;
-use vcr_pack::{Manifest, PackError, Settings};
+use vcr_pack::{EXTENSION, Manifest, PackError, Settings};
 use vcr_scenario::{Blame, Outcome, RunOptions, ScenarioError, SourceFile, run_file};
 use vcr_units::{format_bytes, format_ns};
 
@@ -20,19 +20,21 @@ use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{BOLD, DIM};
-use crate::terminal::text::{printable, quoted};
+use crate::terminal::text::{counted, printable, quoted};
 use args::{InspectPackArgs, PackArgs, UnpackArgs};
 use make::{Packed, Redacted};
 
 pub(crate) use opened::{OpenedPack, Verdict};
 
-/// Ending of the names of packs.
-const SUFFIX: &str = "vcr";
-
 impl From<PackError> for Refusal {
     fn from(error: PackError) -> Self {
         Self::input(error.to_string())
     }
+}
+
+/// An error of a pack that is read.
+fn of_pack(path: &Path, error: PackError) -> Refusal {
+    Refusal::from(error).of(&path.display().to_string())
 }
 
 /// The pack of a scenario and the files that it reads, without a result; `text` is the script if it
@@ -76,8 +78,8 @@ fn make_pack(args: &PackArgs) -> Result<Exit, Refusal> {
         let bytes = fs::metadata(&output).map_or(0, |file| file.len());
         let (ran, all) = (ran.as_nanos() as f64, started.elapsed().as_nanos() as f64);
         eprint_line(format_args!(
-            "packed {} files into {} ({}) in {}, after running it in {}",
-            manifest.files.len(),
+            "packed {} into {} ({}) in {}, after running it in {}",
+            counted(manifest.files.len(), "file"),
             output.display(),
             format_bytes(bytes as f64),
             format_ns(all - ran),
@@ -139,7 +141,7 @@ pub(crate) fn pack_failure(
 
 /// The pack of a scenario that has no other name.
 fn default_pack(script: &Path) -> PathBuf {
-    PathBuf::from(script.file_name().unwrap_or(script.as_os_str())).with_extension(SUFFIX)
+    PathBuf::from(script.file_name().unwrap_or(script.as_os_str())).with_extension(EXTENSION)
 }
 
 pub(crate) fn unpack(args: &UnpackArgs) -> Exit {
@@ -162,10 +164,10 @@ fn unpack_into(args: &UnpackArgs) -> Result<Exit, Refusal> {
     let draft = tempfile::Builder::new().prefix(".vcr-unpack-").tempdir_in(parent).map_err(failed)?;
     let place = draft.path().join("pack");
     fs::create_dir(&place).map_err(failed)?;
-    let manifest = vcr_pack::unpack(&args.pack, &place)?;
+    let manifest = vcr_pack::unpack(&args.pack, &place).map_err(|error| of_pack(&args.pack, error))?;
     fs::rename(&place, &folder).map_err(failed)?;
     let script = folder.join(&manifest.scenario);
-    eprint_line(format_args!("unpacked {} files into {}", manifest.files.len(), folder.display()));
+    eprint_line(format_args!("unpacked {} into {}", counted(manifest.files.len(), "file"), folder.display()));
     eprint_line(format_args!("run it with: vcr run {}{}", script.display(), options_of(&manifest.settings)));
     let moved = manifest.inputs.iter().filter(|input| input.path.contains("/elsewhere/"));
     for input in moved {
@@ -197,7 +199,7 @@ fn options_of(settings: &Settings) -> String {
 pub(crate) fn inspect(args: &InspectPackArgs) -> Exit {
     let manifest = match vcr_pack::verify(&args.pack) {
         Ok(manifest) => manifest,
-        Err(error) => return Refusal::from(error).print(),
+        Err(error) => return of_pack(&args.pack, error).print(),
     };
     let mut out = anstream::stdout().lock();
     let written = if args.json {
@@ -227,7 +229,13 @@ fn show(out: &mut dyn Write, manifest: &Manifest) -> io::Result<()> {
     }
     for run in &expected.runs {
         let steps: u64 = run.engines.iter().map(|engine| engine.steps).fold(0, u64::saturating_add);
-        writeln!(out, "  run {}: {} engines, {steps} steps", printable(&run.name), run.engines.len())?;
+        writeln!(
+            out,
+            "  run {}: {}, {}",
+            printable(&run.name),
+            counted(run.engines.len(), "engine"),
+            counted(steps, "step")
+        )?;
     }
     for input in &manifest.inputs {
         writeln!(

@@ -61,7 +61,7 @@ impl OpenedPack {
     /// When it is one and is not right.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Refusal> {
         // A pipe can be read once only.
-        if !path.is_file() || !vcr_pack::is_pack(path) {
+        if !path.is_file() || !vcr_pack::is_meant_as_pack(path) {
             return Ok(None);
         }
         let refused = |error: &dyn std::fmt::Display| Refusal::input(format!("{}: {error}", path.display()));

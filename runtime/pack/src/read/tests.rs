@@ -94,6 +94,23 @@ fn a_pack_is_unpacked_into_its_folder() {
 }
 
 #[test]
+fn a_pack_that_is_cut_off_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("p.bin");
+    let whole = packed();
+    for length in [5, 20, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).expect("it is written");
+        assert!(is_meant_as_pack(&path));
+        assert!(matches!(verify(&path), Err(PackError::CutOff)), "{length} of {}: {:?}", whole.len(), verify(&path));
+    }
+    fs::write(&path, "run(#{})").expect("it is written");
+    assert!(!is_meant_as_pack(&path));
+    let named = folder.path().join("p.vcr");
+    fs::write(&named, &whole[..2]).expect("it is written");
+    assert!(is_meant_as_pack(&named) && matches!(verify(&named), Err(PackError::NotAPack)));
+}
+
+#[test]
 fn what_the_manifest_does_not_allow_is_refused() {
     let regular = EntryType::Regular;
     let good = json(|_| ());
