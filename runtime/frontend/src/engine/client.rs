@@ -75,6 +75,17 @@ impl EngineClient {
         _ = self.0.load_limit.set(limit);
     }
 
+    /// Whether the engines take this number of requests of one call at once when they are idle. A call
+    /// with more is refused before any of it is sent: trying it again does not help.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn check_fits(&self, count: usize) -> Result<(), EngineError> {
+        let limit = self.0.load_limit.get().copied().unwrap_or(usize::MAX);
+        let most = self.ranks().iter().fold(0_usize, |sum, rank| sum.saturating_add(rank.room().min(limit)));
+        if count > most { Err(EngineError::TooMany { count, most }) } else { Ok(()) }
+    }
+
     /// Waits until every engine has been ready once. `false` if they ended before.
     pub async fn ready(&self) -> bool {
         let wanted = self.0.ranks.len();

@@ -31,6 +31,16 @@ pub enum EngineError {
         /// Requests that run and wait at most.
         limit: usize,
     },
+    /// A call asks for more requests than engines take at once, however idle they are.
+    #[error(
+        "this call asks for {count} answers at once, and the engines take at most {most}: split it into several calls"
+    )]
+    TooMany {
+        /// Requests of the call.
+        count: usize,
+        /// Those that are taken.
+        most: usize,
+    },
     /// It crashed or stopped.
     #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
     Dead,

@@ -77,6 +77,11 @@ impl Rank {
         self.load.load(Ordering::Relaxed)
     }
 
+    /// Most requests that may be sent before the engine takes any.
+    pub(super) fn room(&self) -> usize {
+        self.link.get().map_or(usize::MAX, LocalLink::max_waiting)
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.table().is_up
     }

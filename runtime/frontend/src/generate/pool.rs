@@ -31,6 +31,7 @@ pub(crate) async fn pooled(
     pooling: &Pooling,
     place: &Placement,
 ) -> Result<Vec<Vec<f32>>, ApiError> {
+    app.engines.check_fits(prompts.len())?;
     let mut streams = Vec::with_capacity(prompts.len());
     for (index, (tokens, mm_features)) in prompts.into_iter().enumerate() {
         let external = format!("{id}-{index}");

@@ -219,7 +219,7 @@ impl From<JsonRejection> for ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::UnknownRank { .. } => Self::invalid(error.to_string()),
+            EngineError::UnknownRank { .. } | EngineError::TooMany { .. } => Self::invalid(error.to_string()),
             EngineError::QueueFull { .. } => Self::new(&TOO_MANY, error.to_string()),
             EngineError::Full => Self::unavailable(error.to_string()),
             EngineError::Dead | EngineError::Unreadable | EngineError::Utility(_) => Self::internal(error.to_string()),

@@ -112,6 +112,12 @@ impl LocalLink {
         self.0.rank
     }
 
+    /// Most requests that wait in its mailbox.
+    #[must_use]
+    pub fn max_waiting(&self) -> usize {
+        self.0.max_waiting
+    }
+
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
         // Nothing is left half done under this lock.
         self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner)

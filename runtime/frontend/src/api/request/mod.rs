@@ -346,6 +346,9 @@ pub(super) fn submit(
     count: usize,
     asked: crate::generate::Asked,
 ) -> Result<crate::generate::TextStream, ApiError> {
+    if index == 0 {
+        app.engines.check_fits(count)?;
+    }
     let crate::generate::Asked { mut request, mut text, chance } = asked;
     text.least_cached = text.least_cached.or(app.options.least_cached);
     // Engines read the place among several completions off this name.
