@@ -63,6 +63,12 @@ impl ModelFolder {
                 reason: error.to_string(),
             })?,
         };
+        for name in ["vocab_size", "hidden_size"] {
+            if stated(config.as_ref(), name) == Some(0) {
+                let reason = format!("`{name}` is 0: expected at least 1");
+                return Err(TextError::Invalid { path: path.join("config.json"), reason });
+            }
+        }
         let chat_template = template(&path, tokenizer_config.as_ref(), &tokenizer)?;
         let max_model_len = config.as_ref().and_then(|config| max_model_len(config, tokenizer_config.as_ref()));
         let cached_name = cached_name(&path);
@@ -77,9 +83,7 @@ impl ModelFolder {
 
     /// A number in the part of `config.json` that is about texts.
     fn stated(&self, name: &str) -> Option<u32> {
-        let config = self.config.as_ref()?;
-        let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
-        text.get(name)?.as_u64().and_then(|size| u32::try_from(size).ok())
+        stated(self.config.as_ref(), name)
     }
 
     /// The size of the vocabulary that `config.json` states, or else the tokenizer's.
@@ -95,6 +99,13 @@ impl ModelFolder {
         ids.extend(self.tokenizer.eos_token_ids().iter().filter(|id| !self.generation.eos_token_ids.contains(id)));
         ids
     }
+}
+
+/// A number in the part of `config.json` that is about texts.
+fn stated(config: Option<&Json>, name: &str) -> Option<u32> {
+    let config = config?;
+    let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
+    text.get(name)?.as_u64().and_then(|size| u32::try_from(size).ok())
 }
 
 /// The folder with the files: a snapshot, where `path` is a model of a cache.

@@ -80,6 +80,17 @@ fn errors_are_those_of_vllm() {
     }
     assert_eq!(serve.post_text("/v1/completions", "{\"prompt\"").status, 400);
     assert_eq!(serve.get("/nothing").status, 404);
+    // More than engines take at once is no matter of waiting.
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": vec!["a"; 10_001]})),
+        ("/v1/completions", json!({"prompt": vec!["a"; 101], "n": 100})),
+        ("/v1/embeddings", json!({"input": vec!["a"; 10_001]})),
+    ] {
+        let reply = serve.post(path, &body);
+        let message = reply.body["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(reply.status, 400, "{path}: {}", reply.body);
+        assert!(message.contains("answers at once") && message.contains("split it"), "{path}: {message}");
+    }
     // None of them has left anything behind.
     assert_eq!(serve.get("/load").body["server_load"], 0);
     assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a"})).status, 200);
@@ -88,11 +99,18 @@ fn errors_are_those_of_vllm() {
 #[test]
 fn what_cannot_be_served_is_said_at_the_start() {
     let folder = Folder::new();
-    let said = folder.vcr(&["serve", "no-such-model"]).ended(2);
-    assert!(said.stderr.contains("no-such-model"), "{}", said.stderr);
+    let said = folder.vcr(&["serve", "Qwen/Qwen3-8B"]).ended(2).stderr;
+    assert!(said.contains("invalid MODEL Qwen/Qwen3-8B: expected the folder of a model"), "{said}");
+    assert!(said.contains("hint: nothing is downloaded") && !said.contains("os error"), "{said}");
     std::fs::create_dir(folder.path().join("model")).expect("a temporary folder is writable");
     for (file, text, wanted) in [
         ("tokenizer.json", "{", "invalid file `model/tokenizer.json`"),
+        (
+            "config.json",
+            "{\"vocab_size\": 0}",
+            "invalid file `model/config.json`: `vocab_size` is 0: expected at least 1",
+        ),
+        ("config.json", "{\"text_config\": {\"hidden_size\": 0}}", "`hidden_size` is 0: expected at least 1"),
         ("chat_template.jinja", "{% for %}", "invalid chat template: line 1"),
         (
             "chat_template.jinja",
@@ -104,6 +122,7 @@ fn what_cannot_be_served_is_said_at_the_start() {
         folder.write("model/tokenizer.json", byte_tokenizer().to_string());
         folder.write(&format!("model/{file}"), text);
         folder.vcr(&["serve", "model", "--port", "0"]).failed(2, &["MODEL model: ", wanted]);
+        std::fs::remove_file(folder.path().join("model").join(file)).expect("it was written");
     }
     let serve = Serve::start(&[]);
     let port = serve.address().rsplit(':').next().expect("a port").to_owned();

@@ -7,7 +7,6 @@ use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
 
 use super::args::ServerArgs;
 use crate::play::unusable::Unusable;
-use crate::service::with_causes;
 
 /// The name of the built-in model.
 const BUILTIN: &str = "sim";
@@ -47,8 +46,16 @@ pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, OwnS
         };
         return Ok((model, OwnSettings::default()));
     };
+    if !path.exists() {
+        let message = format!("invalid MODEL {}: expected the folder of a model, and there is none", path.display());
+        let hint = "nothing is downloaded: give the folder of a model that is on this machine, with its tokenizer.json \
+                    (hf download NAME says where it is), or leave MODEL out for the built-in tokenizer and name the \
+                    model by --served-model-name";
+        return Err(Unusable { message, hint: Some(hint.to_owned()) });
+    }
     let folder = ModelFolder::load(path).map_err(|error| Unusable {
-        message: format!("MODEL {}: {}", path.display(), with_causes(&error)),
+        // Its text has its causes.
+        message: format!("MODEL {}: {error}", path.display()),
         hint: Some("give a folder with a tokenizer.json, or leave it out for the built-in tokenizer".to_owned()),
     })?;
     if let Some(Err(error)) = folder.chat_template.as_ref().map(ChatTemplate::check) {
