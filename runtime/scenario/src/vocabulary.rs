@@ -3,6 +3,7 @@
 pub(crate) mod capture;
 pub(crate) mod cluster;
 mod distribution;
+mod division;
 pub(crate) mod engine;
 pub(crate) mod guest;
 pub(crate) mod latency;
@@ -41,6 +42,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     engine.on_print(move |text| printer.print(text));
     let debugger = Arc::clone(context);
     engine.on_debug(move |text, _, _| debugger.print(text));
+    division::register(&mut engine, context);
     run::parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);

@@ -1,0 +1,80 @@
+//! Divisions of whole numbers that drop a rest, which few authors mean: `3 / 2` is 1, not 1.5.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rhai::{Engine, NativeCallContext};
+
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+
+/// Warns where a division drops a rest, once for each place in the script. The result stays that of the
+/// language.
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    // Otherwise operators of whole numbers are those of the language, without a look at functions.
+    engine.set_fast_operators(false);
+    let (context, warned) = (Arc::clone(context), Mutex::new(BTreeSet::new()));
+    engine.register_fn("/", move |call: NativeCallContext<'_>, of: i64, by: i64| -> Scripted<i64> {
+        let result = of.checked_div(by).ok_or_else(|| {
+            let problem = if by == 0 { "a number is divided by zero" } else { "the result is too large" };
+            Thrown::input(format!("{of} / {by}: {problem}")).at(call.call_position())
+        })?;
+        let at = call.call_position();
+        let place = (at.line(), at.position());
+        if of % by != 0 && warned.lock().unwrap_or_else(PoisonError::into_inner).insert(place) {
+            let line = at.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+            context.reporter.warn(&format!(
+                "{line}{of} / {by} is {result} for whole numbers, the rest is dropped; write {of}.0 / {by} for a fraction, \
+                 or make sure that it divides"
+            ));
+        }
+        Ok(result)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use crate::{Reporter, RunOptions, Scenario};
+
+    #[derive(Default)]
+    struct Warnings(Mutex<Vec<String>>);
+
+    impl Reporter for Warnings {
+        fn warn(&self, text: &str) {
+            self.0.lock().expect("no test panics").push(text.to_owned());
+        }
+    }
+
+    /// Warnings of lines, or the error.
+    fn said(lines: &str) -> Result<Vec<String>, String> {
+        let head = "let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"10ms\" }) }) });\n";
+        let run = "\nrun(#{ cluster: c, workloads: [burst(#{ count: 1, prompt_tokens: 1, output_tokens: 1 })] });";
+        let scenario = Scenario::compile("s.rhai".as_ref(), format!("{head}{lines}{run}")).expect("it compiles");
+        let warnings = Arc::new(Warnings::default());
+        let ran = scenario.run(RunOptions::default(), Arc::clone(&warnings) as _);
+        ran.map_err(|error| error.to_string())?;
+        Ok(warnings.0.lock().expect("no test panics").clone())
+    }
+
+    #[test]
+    fn a_dropped_rest_is_said_once_for_each_place() {
+        let two = said("let gpus = 3; let tp = 2;\nfor i in 0..5 { let engines = gpus / tp; }\nlet x = -7 / 2;");
+        let two = two.expect("it runs");
+        assert_eq!(two.len(), 2, "{two:?}");
+        assert!(two[0].starts_with("line 3: 3 / 2 is 1 for whole numbers"), "{two:?}");
+        assert!(two[1].starts_with("line 4: -7 / 2 is -3"), "{two:?}");
+        let none = "let a = 4 / 2; let b = 3.0 / 2; let c = 3 / 2.0; let d = 7 % 2; let e = 10; e /= 5;";
+        assert_eq!(said(none), Ok(Vec::new()));
+        assert!(said("let zero = 0; let x = 3 / zero;").expect_err("it cannot be").contains("divided by zero"));
+    }
+
+    #[test]
+    fn operators_stay_those_of_the_language() {
+        let lines = "let a = 7; a += 3; a *= 2; a -= 1; a %= 12; let t = \"x\" + a;
+            if !(a == 7 && t == \"x7\" && a < 8 && a >= 7 && (a << 1) == 14 && -a == -7 && 2 ** 3 == 8) { throw \"other\" }";
+        assert_eq!(said(lines), Ok(Vec::new()));
+        assert!(said("let a = 9_223_372_036_854_775_807; a += 1;").is_err(), "overflow is an error");
+    }
+}
