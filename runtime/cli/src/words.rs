@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::FromArgMatches;
+use clap::error::{ContextKind, ContextValue};
+use vcr_scenario::nearest;
 
 use crate::args::{self, Cli, Command};
 #[cfg(feature = "serve")]
@@ -41,7 +43,8 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     let matches = config_file::matches(args::command(), &words);
     #[cfg(not(feature = "serve"))]
     let matches = args::command().try_get_matches_from(&words);
-    let mut cli = Cli::from_arg_matches(&matches?)?;
+    let matches = matches.map_err(|error| with_suggestion(error, &words))?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
     // Sweeps say the same words again: with other values, or to other processes.
     match &mut cli.command {
         Command::Replay(args) => args.words = words,
@@ -49,6 +52,29 @@ pub(crate) fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
         _ => {}
     }
     Ok(cli)
+}
+
+/// The error with the command that an unknown one is closest to. Clap's own measure finds none for
+/// short words with swapped letters.
+fn with_suggestion(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return error;
+    }
+    // The commands beside the unknown one.
+    let mut command = args::command();
+    let before = words.iter().skip(1).take_while(|word| *word != unknown.as_str());
+    for word in before.filter_map(|word| word.to_str()) {
+        if let Some(found) = command.find_subcommand(word) {
+            command = found.clone();
+        }
+    }
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    if let Some(found) = nearest(unknown, names.into_iter()) {
+        let found = ContextValue::Strings(vec![found.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, found);
+    }
+    error
 }
 
 #[cfg(test)]
@@ -65,5 +91,24 @@ mod tests {
         for line in ["vcr run a", "vcr run --timeout", "vcr run --timeout soon", "vcr run -- --timeout 5s"] {
             assert_eq!(time(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_mistyped_command_has_a_suggestion() {
+        let said = |words: &[&str]| {
+            let words = std::iter::once("vcr").chain(words.iter().copied()).map(OsString::from).collect();
+            parsed(words).err().expect("there is no such command").render().to_string()
+        };
+        for (words, found) in [
+            (&["rnu", "x.rhai"][..], "run"),
+            (&["chekc"], "check"),
+            (&["inspect", "stesp"], "steps"),
+            (&["--timeout", "5s", "gaet"], "gate"),
+            (&["guest", "bulid"], "build"),
+        ] {
+            let text = said(words);
+            assert!(text.contains("tip: ") && text.contains(&format!("'{found}'")), "{words:?}: {text}");
+        }
+        assert!(!said(&["xylophone"]).contains("tip: a similar"));
     }
 }

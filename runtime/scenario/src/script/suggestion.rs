@@ -1,7 +1,7 @@
 //! Suggestions for mistyped names.
 
 /// The valid name closest to a mistyped one, if any is close.
-pub(crate) fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Among equally close names the one of equal length: letters get swapped
     // more often than lost.
     let length = |text: &str| text.chars().count();
