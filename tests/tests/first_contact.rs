@@ -164,6 +164,45 @@ expect(runs[0], "ttft", "p99 < 1ms");"#;
     assert_eq!(quiet.stderr, "reproduce with: vcr run test.rhai --seed 1\n");
 }
 
+/// What fits into the width of a terminal, and what `--full` shows besides.
+#[test]
+fn the_summary_fits_the_terminal() {
+    let claim =
+        "//! A claim of many words, which says what holds and why it does, and goes on for longer than any line.";
+    let script = format!(
+        r#"{claim}
+let note = param("note", "a parameter that is long enough to need a line");
+let c = cluster(#{{ engines: pool(#{{ name: "answers", engines: 10, latency: fixed(#{{ step: "10ms" }}) }}) }});
+let load = ["documents", "conversations"].map(|name|
+    burst(#{{ name: name, count: 20, prompt_tokens: 1000, output_tokens: 20 }}));
+let runs = run_all([#{{ name: "as it is", cluster: c, workloads: load }}, #{{ name: "again", cluster: c, workloads: load }}]);
+check("an assertion in words, that are more than fit into a line", true, "with what was observed, in words as well");"#
+    );
+    let folder = Folder::with(&script);
+    let shown = |columns: &str, more: &[&str]| {
+        let mut command = std::process::Command::new(vcr_tests::vcr());
+        let _ = command.args(["run", "test.rhai"]).args(more).env("COLUMNS", columns).current_dir(folder.path());
+        vcr_tests::Said::of(&mut command).ended(0).stdout
+    };
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+    let has = |text: &str, title: &str| text.lines().any(|line| line.split_whitespace().any(|word| word == title));
+    let narrow = shown("80", &[]);
+    assert!(widest(&narrow) <= Some(80), "{narrow}");
+    assert!(has(&narrow, "p99") && has(&narrow, "med") && !has(&narrow, "min"), "{narrow}");
+    assert!(!has(&narrow, "step") && narrow.contains("answers") && !narrow.contains("answers 7"), "{narrow}");
+    let omitted = "--full also shows the metrics prefill, step, batch; each engine; columns that do not fit";
+    assert!(narrow.split_whitespace().collect::<Vec<_>>().join(" ").contains(omitted), "{narrow}");
+    let wide = shown("140", &[]);
+    assert!(widest(&wide) <= Some(140) && widest(&wide) > Some(100), "{wide}");
+    assert!(has(&wide, "min") && has(&wide, "preempted") && !wide.contains("do not fit"), "{wide}");
+    let full = shown("80", &["--full"]);
+    assert!(has(&full, "min") && has(&full, "step") && full.contains("answers 7"), "{full}");
+    assert!(!full.contains("--full"), "{full}");
+    // A file has no width.
+    let said = folder.run(&[]).ended(0).stdout;
+    assert!(said.contains(claim.trim_start_matches("//! ")) && has(&said, "min"), "{said}");
+}
+
 /// Thousands of runs with one name are given numbers without looking at all pairs.
 #[test]
 fn equal_names_of_runs_are_numbered() {

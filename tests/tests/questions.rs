@@ -69,7 +69,7 @@ check("all", all.found && all.value == 9 && all.broken == () && all.runs == 2, `
 "#,
     );
     let text = folder.run(&[]).ended(0).stdout;
-    assert!(text.contains("not even rate 20 keeps all assertions (1 values tried"), "{text}");
+    assert!(text.contains("not even rate 20 keeps all assertions (1 value tried, 1 run)"), "{text}");
     assert!(text.contains("even rate 9 keeps all assertions: the limit is beyond the range 1..9"), "{text}");
 }
 
@@ -220,7 +220,7 @@ fn an_infeasible_point_is_a_row_that_says_so() {
     // The whole has no answer if no point has.
     folder.run(&["--sweep", "tp=1", "--sweep-out", "none.csv"]).failed(2, &["--sweep, tp=1: test.rhai:3:"]);
     folder.run(&["--search", "rate=1..2", "-e", "tp=1"]).failed(2, &["rate=1: test.rhai:3:"]);
-    folder.run(&["--repeat", "2", "-e", "tp=1"]).failed(2, &["test.rhai:3:"]);
+    folder.run(&["--repeat", "2", "-e", "tp=1"]).failed(2, &["--repeat: test.rhai:3:"]);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn missing_and_repeated_shards_are_refused() {
 /// A sweep that waits for a pipe at its third point.
 fn waiting_for_a_pipe(command: &[&str]) -> (Folder, Vec<String>) {
     let folder = Folder::new();
-    let at_third = "let rate = param(\"rate\", 4);\nif rate == 6 { trace(\"pipe\"); }\n";
+    let at_third = "let rate = param(\"rate\", 4);\nif rate == 6 { trace(#{ path: \"pipe\" }); }\n";
     folder.write("test.rhai", format!("{at_third}{}", SCENARIO.replacen("let rate = param(\"rate\", 4.0);\n", "", 1)));
     let pipe = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(pipe.expect("there is mkfifo").success());

@@ -371,7 +371,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// List every workload in the summary; more than 8 are folded otherwise.
+    /// Show everything in the summary: every metric, run, workload, engine and column, however wide.
     #[arg(long)]
     pub(crate) full: bool,
 

@@ -8,9 +8,9 @@ use vcr_gate::{GateError, Input, Mirrored};
 use vcr_output::{OutputError, Outputs};
 
 use super::args::MirrorArgs;
-use super::show::count;
 use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
+use crate::terminal::text::counted;
 
 pub(crate) fn mirror(args: &MirrorArgs) -> Exit {
     match write(args) {
@@ -69,7 +69,7 @@ fn all(args: &MirrorArgs, inputs: &[Input], out: &mut dyn Write) -> Result<Vec<M
 
 fn account(inputs: &[Input], mirrored: &[Mirrored], line: &mut dyn FnMut(String)) {
     for (input, account) in inputs.iter().zip(mirrored) {
-        line(format!("  {}: {}, {}", input.name(), count(account.observations, "observation"), account.format));
+        line(format!("  {}: {}, {}", input.name(), counted(account.observations, "observation"), account.format));
         for (what, number) in &account.notes {
             line(format!("  note: not kept: {number} {what}"));
         }

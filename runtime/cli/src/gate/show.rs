@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use vcr_gate::{Decision, Example, Report, SegmentJudgement, Triage, Verdict};
 
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table, write_marked};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 /// Segments that are shown at most.
 const MAX_SEGMENTS: usize = 20;
@@ -31,11 +32,6 @@ pub(super) fn write(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// `1 test`, `2 tests`.
-pub(super) fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
 fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     let totals = &report.judgement.totals;
     writeln!(
@@ -51,12 +47,12 @@ fn write_totals(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         (totals.incomparable, "incomparable"),
     ];
     let words: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
-    writeln!(out, "  {}: {}", count(totals.answered, "compared answer"), words.join(", "))?;
+    writeln!(out, "  {}: {}", counted(totals.answered, "compared answer"), words.join(", "))?;
     for (transition, requests) in report.judgement.version_transitions.iter().take(MAX_SEGMENTS) {
         writeln!(out, "  {requests} × {}", printable(transition))?;
     }
     let tests = report.judgement.tests;
-    writeln!(out, "  {DIM}{} at alpha {:.2e} each{DIM:#}", count(tests, "test"), report.judgement.alpha_each)
+    writeln!(out, "  {DIM}{} at alpha {:.2e} each{DIM:#}", counted(tests, "test"), report.judgement.alpha_each)
 }
 
 /// All signals of all requests; of a segment those that exceed their limits.
@@ -74,7 +70,7 @@ fn write_segment(out: &mut dyn Write, segment: &SegmentJudgement) -> io::Result<
     for signal in signals() {
         table.add_row(vec![signal.signal.name(), &signal.text]);
     }
-    write_marked(out, &table, signals().map(|signal| signal.verdict != Verdict::Failed))
+    write_marked(out, &table, Layout::of_stdout(false).width, signals().map(|signal| signal.verdict != Verdict::Failed))
 }
 
 fn write_item(out: &mut dyn Write, item: &Triage) -> io::Result<()> {

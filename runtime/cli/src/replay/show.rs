@@ -16,8 +16,9 @@ use super::Refusal;
 use super::args::ReplayArgs;
 use super::files::{Files, report_path};
 use super::host::HostUse;
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
-use crate::terminal::summary;
+use crate::terminal::summary::{self, Omitted};
 
 pub(crate) struct Results<'a> {
     pub(crate) args: &'a ReplayArgs,
@@ -118,7 +119,10 @@ impl Results<'_> {
     }
 
     fn print_ours(&self, out: &mut dyn Write) -> io::Result<()> {
-        summary::write_run(out, self.run, false)?;
+        let mut omitted = Omitted::default();
+        let layout = Layout::of_stdout(false);
+        summary::write_run(out, self.run, layout, &mut omitted)?;
+        omitted.write(out, "--json", layout.width)?;
         writeln!(out, "\n  {BOLD}WHERE THE TIME WENT{BOLD:#}")?;
         let mut times = bare_table();
         times.set_header(["  ", "share", "avg", "med", "p90", "p99", "max"]);

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
+use vcr_output::OutputFile;
 use vcr_scenario::{Reporter, parallel};
 use vcr_trace::Trace;
 
@@ -24,6 +25,7 @@ use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
+use crate::terminal::layout::Layout;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
@@ -202,45 +204,22 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     for warning in warnings {
         reporter.warn(warning);
     }
-    let threads = args.run.threads();
     let of_cluster = args.sweep.cluster.execute(&args.words)?;
-    let shard = args.sweep.shard.shard;
-    let mut header =
-        Header::new(SweepKind::Replay, &axes, combinations.len(), shard.unwrap_or(Shard::WHOLE), &settings(args));
+    let shard = args.sweep.shard.shard.unwrap_or(Shard::WHOLE);
+    let header = Header::new(SweepKind::Replay, &axes, combinations.len(), shard, &settings(args));
     let out = args.sweep.shard.path(args.sweep.sweep_out.as_deref()).filter(|_| of_cluster.is_none());
-    let inputs = files::inputs(args);
-    let kept = KeptPoints::open(out.as_deref(), &header, &inputs, args.output.force)?;
-    let mut results: BTreeMap<usize, Measured> = match (&of_cluster, &kept) {
-        (Some(part), _) => part.results().map_err(Refusal::input)?.into_iter().collect(),
-        (None, Some(kept)) => kept.earlier()?,
-        (None, None) => BTreeMap::new(),
+    let kept = KeptPoints::open(out.as_deref(), &header, &files::inputs(args), args.output.force)?;
+    let executed = match &of_cluster {
+        Some(part) => part.results().map(|all| all.into_iter().collect()).map_err(Refusal::input),
+        None => execute(args, (&chosen, &setups), kept.as_ref(), &reporter),
     };
-    if let Some(kept) = &kept {
-        kept.tell(chosen.len(), args.output.quiet);
-    }
-    let here: Vec<(usize, &Setup)> = chosen
-        .iter()
-        .copied()
-        .zip(&setups)
-        .filter(|(index, _)| of_cluster.is_none() && !results.contains_key(index))
-        .collect();
-    let made = parallel(threads.get(), &here, |_, (index, setup)| {
-        if stop::cause().is_some() {
-            return Ok(None);
-        }
-        let measured = run_point(setup, &reporter)?;
-        if let (Some(kept), Some(measured)) = (&kept, &measured) {
-            kept.add(*index, measured, &inputs);
-        }
-        Ok(measured.map(|measured| (*index, measured)))
-    });
-    match made.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, Refusal>>() {
-        Ok(made) => results.extend(made),
+    let results: BTreeMap<usize, Measured> = match executed {
+        Ok(results) => results,
         Err(refusal) => {
             KeptPoints::leave(kept);
             return Err(refusal);
         }
-    }
+    };
     let point = |(index, measured)| Point { index, values: combinations[index].clone(), measured };
     let points: Vec<Point> = results.into_iter().map(point).collect();
     let stopped = stop::cause().filter(|_| points.len() < setups.len());
@@ -252,23 +231,14 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         ));
         return Ok(cause.exit());
     }
-    // Points of other shards may be feasible.
-    if shard.is_none()
-        && stopped.is_none()
-        && points.iter().all(|point| point.measured.infeasible.is_some())
-        && let Some((first, why)) = points.first().and_then(|first| Some((first, first.measured.infeasible.as_ref()?)))
-    {
+    if let Some(refusal) = whole_refusal(&axes, &points).filter(|_| stopped.is_none() && shard == Shard::WHOLE) {
         KeptPoints::remove(kept);
-        return Err(Refusal::input(why.clone()).of(&format!("--sweep, {}", label(&axes, &first.values))));
+        return Err(refusal);
     }
     let columns = columns(&axes, &points.iter().map(|point| (&point.values, &point.measured)).collect::<Vec<_>>());
     if let (Some(file), Some(format)) = (files.sweep, out_format) {
-        let written = match shard {
-            Some(_) => {
-                header.inputs = kept.as_ref().map(KeptPoints::inputs).unwrap_or_default();
-                let results = points.iter().map(|point| (point.index, &point.measured));
-                part::write_file(file, header, &inputs, results)
-            }
+        let written = match args.sweep.shard.shard {
+            Some(_) => write_shard(args, file, header, &points, kept.as_ref()),
             None => file.write_with(|out| write_columns(out, &columns, format)).map_err(Refusal::from),
         };
         if let Err(refusal) = written {
@@ -292,6 +262,57 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Ok(printed(written, cause.exit()));
     }
     Ok(printed(written, Exit::Passed))
+}
+
+/// The results of the chosen points, by their numbers: those of an earlier process, and the others,
+/// which are run now.
+fn execute(
+    args: &ReplayArgs,
+    (chosen, setups): (&[usize], &[Setup]),
+    kept: Option<&KeptPoints>,
+    reporter: &TerminalReporter,
+) -> Result<BTreeMap<usize, Measured>, Refusal> {
+    let mut results: BTreeMap<usize, Measured> = kept.map(KeptPoints::earlier).transpose()?.unwrap_or_default();
+    if let Some(kept) = kept {
+        kept.tell(chosen.len(), args.output.quiet);
+    }
+    let missing: Vec<(usize, &Setup)> =
+        chosen.iter().copied().zip(setups).filter(|(index, _)| !results.contains_key(index)).collect();
+    let (threads, inputs) = (args.run.threads(), files::inputs(args));
+    let made = parallel(threads.get(), &missing, |_, (index, setup)| {
+        if stop::cause().is_some() {
+            return Ok(None);
+        }
+        let measured = run_point(setup, reporter)?;
+        if let (Some(kept), Some(measured)) = (kept, &measured) {
+            kept.add(*index, measured, &inputs);
+        }
+        Ok(measured.map(|measured| (*index, measured)))
+    });
+    results.extend(made.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, Refusal>>()?);
+    Ok(results)
+}
+
+/// The refusal of a sweep whose points are all infeasible.
+fn whole_refusal(axes: &[Axis], points: &[Point]) -> Option<Refusal> {
+    let mut refusals = points.iter().map(|point| {
+        let why = point.measured.infeasible.clone()?;
+        Some(Refusal::input(why).of(&format!("--sweep, {}", label(axes, &point.values))))
+    });
+    let first = refusals.next()??;
+    refusals.all(|refusal| refusal.is_some()).then_some(first)
+}
+
+fn write_shard(
+    args: &ReplayArgs,
+    file: OutputFile,
+    mut header: Header,
+    points: &[Point],
+    kept: Option<&KeptPoints>,
+) -> Result<(), Refusal> {
+    header.inputs = kept.map(KeptPoints::inputs).unwrap_or_default();
+    let results = points.iter().map(|point| (point.index, &point.measured));
+    part::write_file(file, header, &files::inputs(args), results)
 }
 
 /// The options that results depend on, besides what is swept; files by their names.
@@ -436,6 +457,8 @@ fn is_of_host(key: &str) -> bool {
 }
 
 fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()> {
+    /// Columns that are left out where the table does not fit, first to last.
+    const LEFT_OUT: [&str; 8] = ["worker s", "done", "reuse", "e2e avg", "itl avg", "ttft avg", "out tok/s", "e2e p99"];
     let has_goodput = points.iter().any(|point| point.measured.number(GOODPUT).is_some());
     let mut table = bare_table();
     let names = axes.iter().map(|axis| axis.name.clone());
@@ -472,6 +495,7 @@ fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()>
         table.add_row(row);
     }
     align_right(&mut table);
+    let _ = Layout::of_stdout(false).fit(&mut table, &LEFT_OUT);
     write_table(out, &table)?;
     writeln!(out)?;
     for point in points {

@@ -18,6 +18,7 @@ use crate::pack::{OpenedPack, Verdict};
 use crate::refusal::Refusal;
 use crate::stop;
 use crate::terminal::excerpt::with_line;
+use crate::terminal::layout::Layout;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{GREEN, RED};
 use crate::terminal::text::printable;
@@ -207,7 +208,7 @@ fn print_result(args: &RunArgs, done: &Done) -> io::Result<()> {
     }
     let mut out = anstream::stdout().lock();
     if args.full {
-        return summary::write(&mut out, outcome, true);
+        return summary::write(&mut out, outcome, Layout::of_stdout(true));
     }
     let is_passed = done.exit() == Exit::Passed;
     if args.quiet && is_passed {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use crate::run::grid::{AssertionKey, Cell, Kept, Row};
 use crate::run::statistics::Mean;
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{BOLD, GREEN, RED, align_right, bare_table, write_marked, write_table};
 use crate::terminal::text::printable;
 
@@ -59,7 +60,7 @@ fn write_assertions(out: &mut dyn Write, cell: &Cell, made: &[&(AssertionKey, Ke
         ];
         table.add_row(cells.map(|text| printable(&text).into_owned()));
     }
-    write_marked(out, &table, made.iter().map(|(_, kept)| kept.broken_in.is_empty()))
+    write_marked(out, &table, Layout::of_stdout(false).width, made.iter().map(|(_, kept)| kept.broken_in.is_empty()))
 }
 
 /// The seeds that break an assertion, as `--seed` takes them.

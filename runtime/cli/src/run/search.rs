@@ -22,6 +22,7 @@ use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format, value_cells};
+use crate::terminal::layout::{Layout, write_wrapped};
 use crate::terminal::style::{BOLD, GREEN, RED, bare_table, write_marked};
 use crate::terminal::text::printable;
 use crate::terminal::write_at_once;
@@ -414,7 +415,12 @@ fn print(args: &RunArgs, asked: &SearchSpec, axes: &[Axis], found: &[Found]) -> 
         let of = if of.is_empty() { of } else { format!("{}: ", printable(&of)) };
         match infeasible {
             Some(why) => writeln!(out, "  {style}{of}infeasible: {}{style:#}", printable(why))?,
-            None => writeln!(out, "  {style}{of}{}{style:#}", sentence(report, &asked.unit))?,
+            None => {
+                write!(out, "{style}")?;
+                let text = format!("{of}{}", sentence(report, &asked.unit));
+                write_wrapped(&mut out, "  ", &text, Layout::of_stdout(false).width)?;
+                write!(out, "{style:#}")?;
+            }
         }
     }
     Ok(())
@@ -430,7 +436,7 @@ fn write_probes(out: &mut dyn Write, asked: &SearchSpec, of: &str, report: &Sear
         let value = format!("{}={}{}", asked.name, probe.value, asked.unit);
         table.add_row([printable(&value), printable(&probe.failed.join("; "))]);
     }
-    write_marked(out, &table, report.probes.iter().map(|probe| probe.passed))?;
+    write_marked(out, &table, Layout::of_stdout(false).width, report.probes.iter().map(|probe| probe.passed))?;
     writeln!(out)
 }
 

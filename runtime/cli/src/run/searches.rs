@@ -4,16 +4,17 @@ use std::io::{self, Write};
 
 use vcr_scenario::search::{Goal, SearchReport};
 
+use crate::terminal::layout::write_wrapped;
 use crate::terminal::style::BOLD;
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 /// The searches that a script has made.
-pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport]) -> io::Result<()> {
+pub(crate) fn write(out: &mut dyn Write, searches: &[SearchReport], width: usize) -> io::Result<()> {
     if searches.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n  {BOLD}SEARCHES{BOLD:#}")?;
-    searches.iter().try_for_each(|search| writeln!(out, "  {}", printable(&sentence(search, ""))))
+    searches.iter().try_for_each(|search| write_wrapped(out, "  ", &printable(&sentence(search, "")), width))
 }
 
 /// Result and cost of a search; `unit` stands behind its values.
@@ -39,5 +40,6 @@ pub(crate) fn sentence(search: &SearchReport, unit: &str) -> String {
     } else {
         String::new()
     };
-    format!("{found} ({} values tried, {runs} runs{tolerance})", probes.len())
+    let (tried, runs) = (counted(probes.len(), "value"), counted(*runs, "run"));
+    format!("{found} ({tried} tried, {runs}{tolerance})")
 }

@@ -18,8 +18,9 @@ use crate::pack::{OpenedPack, pack_failure};
 use crate::refusal::Refusal;
 use crate::run::exit_of;
 use crate::stop::{self, Cause};
+use crate::terminal::layout::Layout;
 use crate::terminal::progress::TerminalReporter;
-use crate::terminal::text::quoted;
+use crate::terminal::text::{counted, quoted};
 use crate::terminal::{step_summary, summary, write_at_once};
 
 /// Gives the files that were read, too.
@@ -104,9 +105,9 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
             return writeln!(out);
         }
         if args.quiet {
-            return summary::write_broken(out, outcome);
+            return summary::write_broken(out, outcome, Layout::of_stdout(args.full).width);
         }
-        summary::write(out, outcome, args.full)
+        summary::write(out, outcome, Layout::of_stdout(args.full))
     })
 }
 
@@ -138,7 +139,8 @@ fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
         false => "these results are partial",
     };
     let (by, whole, cut) = (cause.name(), whole.len(), cut.join(""));
-    eprint_line(format_args!("stopped by {by}: {whole} run(s) were complete{cut}; {results}"));
+    let (whole, were) = (counted(whole, "run"), if whole == 1 { "was" } else { "were" });
+    eprint_line(format_args!("stopped by {by}: {whole} {were} complete{cut}; {results}"));
 }
 
 /// The command that does the same again, to be pasted into a shell.

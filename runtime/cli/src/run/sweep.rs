@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::value::RawValue;
 use vcr_import::table::{TableFormat, write as write_columns};
-use vcr_output::Outputs;
+use vcr_output::{OutputFile, Outputs};
 use vcr_scenario::RunOptions;
 
 use crate::args::RunArgs;
@@ -21,6 +21,7 @@ use crate::sweep::kept::KeptPoints;
 use crate::sweep::part::{self, Header, SweepKind};
 use crate::sweep::shard::Shard;
 use crate::sweep::{Axis, axes, combinations, label, sweep_out_format};
+use crate::terminal::layout::Layout;
 use crate::terminal::style::{GREEN, RED, align_right, bare_table};
 use crate::terminal::text::{counted, printable};
 
@@ -75,12 +76,7 @@ pub(crate) fn sweep(args: &RunArgs, options: RunOptions) -> Result<Exit, Refusal
     let grid = Grid { axes, cells, is_repeated: questions.repeat.is_some() };
     if let (Some(file), Some(format)) = (file, format) {
         let written = match shard {
-            Some(_) => {
-                header.inputs = kept.as_ref().map(KeptPoints::inputs).unwrap_or_default();
-                let whole = grid.cells.iter().filter(|cell| cell.repetitions.len() as u64 == repetitions);
-                let results = whole.map(|cell| (cell.point, &cell.repetitions));
-                part::write_file(file, header, &points.files_read(), results)
-            }
+            Some(_) => write_shard(file, header, &grid, repetitions, &points, kept.as_ref()),
             None => file.write_with(|out| write_columns(out, &grid.columns(), format)).map_err(Refusal::from),
         };
         if let Err(refusal) = written {
@@ -132,6 +128,21 @@ fn execute(
     Ok(results)
 }
 
+/// Writes the combinations of a shard of which all executions are done.
+fn write_shard(
+    file: OutputFile,
+    mut header: Header,
+    grid: &Grid,
+    repetitions: u64,
+    points: &Points,
+    kept: Option<&KeptPoints>,
+) -> Result<(), Refusal> {
+    header.inputs = kept.map(KeptPoints::inputs).unwrap_or_default();
+    let whole = grid.cells.iter().filter(|cell| cell.repetitions.len() as u64 == repetitions);
+    let results = whole.map(|cell| (cell.point, &cell.repetitions));
+    part::write_file(file, header, &points.files_read(), results)
+}
+
 /// Repetitions of combinations of which not all are done, as JSON.
 struct Unfinished {
     repetitions: usize,
@@ -157,7 +168,8 @@ impl Unfinished {
 pub(crate) fn point(axes: &[Axis], values: &[String], repetition: u64) -> Point {
     let names = axes.iter().map(|axis| axis.name.clone());
     let parameters = names.zip(values.iter().cloned()).collect();
-    Point { label: format!("--sweep, {}", label(axes, values)), parameters, repetition }
+    let label = if axes.is_empty() { "--repeat".to_owned() } else { format!("--sweep, {}", label(axes, values)) };
+    Point { label, parameters, repetition }
 }
 
 fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {
@@ -170,11 +182,13 @@ fn print(args: &RunArgs, grid: &Grid) -> io::Result<()> {
     if grid.axes.is_empty() {
         return grid.cells.iter().try_for_each(|cell| repeated::write(&mut out, cell, args.quiet));
     }
-    write_grid(&mut out, grid)
+    write_grid(&mut out, grid, Layout::of_stdout(args.full))
 }
 
 /// A line for each run of each combination, with what is asked most often.
-fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
+fn write_grid(out: &mut dyn Write, grid: &Grid, layout: Layout) -> io::Result<()> {
+    /// Columns that are left out where the table does not fit, first to last.
+    const LEFT_OUT: [&str; 5] = ["e2e p99", "out tok/s", "ttft p50", "itl p99", "req/s"];
     const SHOWN: [(&str, &str, usize); 6] = [
         ("req/s", "completed_per_s", 2),
         ("out tok/s", "output_tokens_per_s", 1),
@@ -208,6 +222,8 @@ fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
         is_kept.push(kept == of);
     }
     align_right(&mut table);
+    // The marks before the lines take three columns.
+    let is_narrowed = Layout { width: layout.width.saturating_sub(3), ..layout }.fit(&mut table, &LEFT_OUT);
     // The table knows nothing of colours, so the marks stand before its lines; the first is the header.
     for (index, line) in table.lines().enumerate() {
         match index.checked_sub(1).map(|row| is_kept[row]) {
@@ -225,5 +241,6 @@ fn write_grid(out: &mut dyn Write, grid: &Grid) -> io::Result<()> {
     }
     let executions: usize = grid.cells.iter().map(|cell| cell.repetitions.len()).sum();
     let (combinations, executions) = (counted(grid.cells.len(), "combination"), counted(executions, "execution"));
-    writeln!(out, "times in ms; {combinations}, {executions}")
+    let narrowed = if is_narrowed { "; --full also shows columns that do not fit" } else { "" };
+    writeln!(out, "times in ms; {combinations}, {executions}{narrowed}")
 }

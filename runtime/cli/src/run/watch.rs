@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::exit::{Exit, eprint_line};
 use crate::stop;
+use crate::terminal::text::counted;
 
 /// Time between two looks at the files. A look costs a system call for each, which is less
 /// than a service for notifications, and works on every file system.
@@ -31,7 +32,7 @@ pub(crate) fn watch(always: &[PathBuf], mut run: impl FnMut() -> (Exit, Vec<Path
         if let Some(cause) = stop::cause() {
             return cause.exit();
         }
-        eprint_line(format_args!("watching {} files; Ctrl-C ends it", files.len()));
+        eprint_line(format_args!("watching {}; Ctrl-C ends it", counted(files.len(), "file")));
         let changed = loop {
             if let Some((file, _)) = watched.iter().find(|(file, before)| state(file) != *before) {
                 break file.clone();

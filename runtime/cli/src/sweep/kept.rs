@@ -6,7 +6,7 @@
 //! while these files are the same.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use super::part::{Header, Part, digest, whole_lines};
 use crate::exit::eprint_line;
 use crate::refusal::Refusal;
+use crate::terminal::text::counted;
 
 /// Suffix behind the name of the table.
 const SUFFIX: &str = ".points";
@@ -66,7 +67,8 @@ impl KeptPoints {
         };
         let mut file =
             File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        if file.try_lock().is_err() {
+        // Some network filesystems have no locks.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let message = format!("another process keeps the points of its sweep in `{}`", path.display());
             return Err(Refusal::input(message).hint("wait for its end, or name another file for --sweep-out"));
         }
@@ -143,8 +145,9 @@ impl KeptPoints {
             return Self::remove(Some(kept));
         }
         eprint_line(format_args!(
-            "{done} finished points are kept in `{}`: the same command goes on from them, and vcr merge --partial makes a table of them",
-            path.display()
+            "what was finished is kept in `{}`, {}: the same command goes on from there, and vcr merge --partial makes a table",
+            path.display(),
+            counted(done, "point")
         ));
     }
 }

@@ -1,6 +1,7 @@
 //! Output on a terminal: tables, colours, progress, summaries, lines of scripts.
 
 pub(crate) mod excerpt;
+pub(crate) mod layout;
 pub(crate) mod progress;
 pub(crate) mod sparkline;
 pub(crate) mod step_summary;

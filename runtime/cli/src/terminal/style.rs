@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Color, Style};
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::terminal::layout::wrapped;
+
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const GREEN: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Green)));
@@ -14,11 +16,19 @@ pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> 
     table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
-/// Writes a table with a mark before each line: whether what it is about passed. Lines of
-/// what did not are red. The table itself knows nothing of colours.
-pub(crate) fn write_marked(out: &mut dyn Write, table: &Table, passed: impl Iterator<Item = bool>) -> io::Result<()> {
+/// Writes a table with a mark before each row: whether what it is about passed. Rows of what did not
+/// are red. A row that is wider than `width` goes on in the next line. The table itself knows nothing
+/// of colours.
+pub(crate) fn write_marked(
+    out: &mut dyn Write,
+    table: &Table,
+    width: usize,
+    passed: impl Iterator<Item = bool>,
+) -> io::Result<()> {
+    const INDENT: &str = "      ";
     for (line, passed) in table.lines().zip(passed) {
-        let line = line.trim_end();
+        let lines = wrapped(line.trim_end(), width.saturating_sub(INDENT.len()));
+        let line = lines.join(&format!("\n{INDENT}"));
         match passed {
             true => writeln!(out, "  {GREEN}✓{GREEN:#} {line}")?,
             false => writeln!(out, "  {RED}✗ {line}{RED:#}")?,

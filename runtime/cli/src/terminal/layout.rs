@@ -1,0 +1,120 @@
+//! The width of the terminal, and what fits into it.
+
+use std::io::{self, Write};
+
+use comfy_table::{ColumnConstraint, Table};
+
+/// Columns of a file or a pipe, in which lines do not wrap.
+const UNLIMITED: usize = usize::MAX;
+
+/// Narrower terminals are treated as one of this width.
+const MIN_WIDTH: usize = 40;
+
+/// How much a summary shows, and how wide it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Every metric, run, engine, workload and column, however wide.
+    pub(crate) full: bool,
+    pub(crate) width: usize,
+}
+
+impl Layout {
+    /// That of standard output: what `COLUMNS` says, or the width of its terminal.
+    pub(crate) fn of_stdout(full: bool) -> Self {
+        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+        let width = asked.or_else(terminal).filter(|width| *width > 0);
+        Self { full, width: width.unwrap_or(UNLIMITED).max(MIN_WIDTH) }
+    }
+
+    /// Hides columns of a table until it fits, those of `order` first to last. Gives whether any is
+    /// hidden.
+    pub(crate) fn fit(self, table: &mut Table, order: &[&str]) -> bool {
+        let mut is_hidden = false;
+        for title in order {
+            if self.full || width_of(table) <= self.width {
+                break;
+            }
+            let titles = table.header().map(|header| header.cell_iter().map(|cell| cell.content()).collect::<Vec<_>>());
+            let found = titles.and_then(|titles| titles.iter().position(|known| known.trim() == *title));
+            if let Some(column) = found.and_then(|index| table.column_mut(index)) {
+                column.set_constraint(ColumnConstraint::Hidden);
+                is_hidden = true;
+            }
+        }
+        is_hidden
+    }
+}
+
+/// Columns that a table takes on a terminal.
+fn width_of(table: &Table) -> usize {
+    table.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or(0)
+}
+
+/// Writes words behind an indent, in as many lines as they need. A word is never broken.
+pub(crate) fn write_wrapped(out: &mut dyn Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
+    for line in wrapped(text, width.saturating_sub(indent.len())) {
+        writeln!(out, "{indent}{line}")?;
+    }
+    Ok(())
+}
+
+/// Lines of at most `width` characters, broken at spaces. A longer word has a line of its own.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for paragraph in text.lines() {
+        let mut words = paragraph.split(' ');
+        let mut line = words.next().unwrap_or_default().to_owned();
+        for word in words {
+            let length = line.chars().count() + 1 + word.chars().count();
+            if length > width && !line.trim().is_empty() {
+                lines.push(line.trim_end().to_owned());
+                line = word.to_owned();
+            } else if line.is_empty() && !lines.is_empty() {
+                // What a line is broken at does not begin the next one.
+                line = word.to_owned();
+            } else {
+                line.push(' ');
+                line.push_str(word);
+            }
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::style::bare_table;
+
+    #[test]
+    fn words_are_wrapped_and_never_broken() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped(" one  two", 20), [" one  two"], "spaces within a line stay");
+        assert_eq!(wrapped("one   two", 4), ["one", "two"]);
+        assert_eq!(wrapped("a-very-long-word b", 4), ["a-very-long-word", "b"]);
+        assert_eq!(wrapped("µµµµ µµµµ\nx", 9), ["µµµµ µµµµ", "x"]);
+    }
+
+    #[test]
+    fn columns_are_hidden_in_their_order_until_a_table_fits() {
+        let table = || {
+            let mut table = bare_table();
+            table.set_header(["name", "first", "second", "third"]);
+            table.add_row(["x", "1234567890", "1234567890", "1234567890"]);
+            table
+        };
+        let lines = |layout: Layout| {
+            let mut table = table();
+            let is_hidden = layout.fit(&mut table, &["second", "third"]);
+            (is_hidden, table.lines().map(|line| line.split_whitespace().count()).max())
+        };
+        let of = |width| Layout { full: false, width };
+        assert_eq!(lines(of(100)), (false, Some(4)));
+        assert_eq!(lines(of(42)), (true, Some(3)));
+        assert_eq!(lines(of(24)), (true, Some(2)));
+        assert_eq!(lines(of(1)), (true, Some(2)), "what is in no order stays");
+        assert_eq!(lines(Layout { full: true, width: 1 }), (false, Some(4)));
+    }
+}
