@@ -26,7 +26,7 @@ expect(r, "ttft", "p99 < 1s");
 fn a_check_reads_everything_and_runs_nothing() {
     let folder = Folder::with(ENDLESS);
     let said = folder.vcr(&["check", "test.rhai"]).ended(0);
-    assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("✓ test.rhai: 1 runs, 1 assertions\n", ""));
+    assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("✓ test.rhai: 1 run, 1 assertion\n", ""));
     folder.write("unread.rhai", SCENARIO);
     let said = folder.vcr(&["check", "test.rhai", "unread.rhai", "-q"]).ended(0);
     assert_eq!(said.stdout, "");
@@ -71,7 +71,7 @@ fn a_check_says_where_results_are_needed() {
         ENDLESS
     ));
     let said = folder.vcr(&["check", "search.rhai"]).ended(0);
-    assert!(said.stdout.contains("3 runs, 1 assertions, 1 searches"), "{}", said.stdout);
+    assert!(said.stdout.contains("3 runs, 1 assertion, 1 search"), "{}", said.stdout);
 }
 
 #[test]

@@ -345,6 +345,6 @@ fn an_init_that_cannot_be_relayed_is_a_failure() {
     record.wait_for("the frontend's answer to the engine was not handed on: ");
     record.terminate();
     assert_eq!(record.wait().code(), Some(3));
-    record.wait_for("error: 1 INIT message(s) of the frontend could not be relayed, so engines were not recorded");
+    record.wait_for("error: 1 INIT message of the frontend could not be relayed, so engines were not recorded");
     drop(greeting);
 }

@@ -74,7 +74,7 @@ fn a_run_that_is_stopped_writes_what_there_is() {
         signal(&process, name);
         let (ended, said) = ended(process);
         assert_eq!(ended, Some(code), "{said}");
-        assert!(said.contains(&format!("stopped by SIG{name}: 1 run(s) were complete, `long` ended at ")), "{said}");
+        assert!(said.contains(&format!("stopped by SIG{name}: 1 run was complete, `long` ended at ")), "{said}");
         assert!(said.contains("wrote report.json, requests.jsonl, steps.jsonl, trace.json to out"), "{said}");
         assert_eq!(names(&out), [".vcr-run", "report.json", "requests.jsonl", "steps.jsonl", "trace.json"]);
         let report = json(&out.join("report.json"));

@@ -13,7 +13,7 @@ use crate::help::with_plain_exit_codes;
 use crate::terminal::excerpt::with_line;
 use crate::terminal::progress::TerminalReporter;
 use crate::terminal::style::{DIM, GREEN};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 use crate::values::parameter;
 
 pub(crate) const EXAMPLES: &str = with_plain_exit_codes!(
@@ -78,9 +78,9 @@ fn print(file: &Path, checked: &Checked, quiet: bool) -> io::Result<()> {
     }
     let mut out = anstream::stdout().lock();
     let Checked { runs, assertions, searches, files_read, .. } = checked;
-    write!(out, "{GREEN}✓{GREEN:#} {name}: {runs} runs, {assertions} assertions")?;
+    write!(out, "{GREEN}✓{GREEN:#} {name}: {}, {}", counted(*runs, "run"), counted(*assertions, "assertion"))?;
     if *searches > 0 {
-        write!(out, ", {searches} searches")?;
+        write!(out, ", {searches} {}", if *searches == 1 { "search" } else { "searches" })?;
     }
     writeln!(out)?;
     for (key, value) in &checked.parameters {

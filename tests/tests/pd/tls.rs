@@ -108,7 +108,7 @@ fn kv_bench_measures_encrypted_transfers() {
     let said = bench(&[&tls[..], &["--kv-transfer-tls-mutual", "--json"]].concat()).ended(0).json();
     assert_eq!((said["tls"].as_bool(), said["pages"].as_u64()), (Some(true), Some(16)), "{said}");
     let table = bench(&tls).ended(0);
-    assert!(table.stdout.contains("2 stream(s) with TLS, median of 2"), "{}", table.stdout);
+    assert!(table.stdout.contains("2 streams with TLS, median of 2"), "{}", table.stdout);
     // Of another host than the one that is connected to.
     let other = authority.sign_in_one_file("prefill.example");
     let wrong = ["--kv-transfer-tls-cert", text(&other), "--kv-transfer-tls-ca", text(&ca)];

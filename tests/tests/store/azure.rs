@@ -185,7 +185,7 @@ fn blocks_of_a_killed_command_are_gone_on_with_by_vcr_upload() {
     child.kill().expect("it runs");
     let _ = child.wait().expect("a process has a status");
     let sizes = it.pass_all();
-    assert!(it.run(&["upload"]).ended(0).stderr.contains("1 files uploaded"));
+    assert!(it.run(&["upload"]).ended(0).stderr.contains("1 file uploaded"));
     assert_eq!(sorted(&sizes), [expected.len() - 2 * BLOCK_BYTES]);
     assert!(it.store.get("large.jsonl") == Some(expected));
     assert_eq!(it.left(), 0);

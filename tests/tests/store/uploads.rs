@@ -108,7 +108,7 @@ fn what_a_killed_command_has_made_waits_for_vcr_upload() {
     assert!(list.starts_with(&format!("s3://bucket/large.jsonl\t{} bytes\t", expected.len())), "{list}");
     it.pass_all();
     assert!(it.run(&["upload", "s3://other/"]).ended(0).stderr.contains("0 files uploaded"));
-    assert!(it.run(&["upload"]).ended(0).stderr.contains("1 files uploaded"));
+    assert!(it.run(&["upload"]).ended(0).stderr.contains("1 file uploaded"));
     assert_eq!(it.parts(), [3]);
     assert!(it.s3.get("large.jsonl") == Some(expected));
     assert_eq!(it.left(), 0);

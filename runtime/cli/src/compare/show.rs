@@ -10,7 +10,7 @@ use vcr_units::format_ns;
 
 use super::{Comparison, Pair, Verdict};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 /// Statistics that the table lists: of trends, and of what is one number.
 const OF_TRENDS: [&str; 4] = ["mean", "p50", "p95", "p99"];
@@ -129,8 +129,8 @@ fn row(metric: Metric, change: &Change) -> Vec<String> {
 fn write_requests(out: &mut dyn Write, compared: &Compared) -> io::Result<()> {
     writeln!(
         out,
-        "\n  {} requests matched by {}, {} answered whole on both sides{}",
-        compared.matched,
+        "\n  {} matched by {}, {} answered whole on both sides{}",
+        counted(compared.matched, "request"),
         compared.rule.text(),
         compared.whole,
         match compared.other_lengths {
@@ -141,7 +141,8 @@ fn write_requests(out: &mut dyn Write, compared: &Compared) -> io::Result<()> {
     for (count, side) in [(compared.only_reference, &compared.reference), (compared.only_compared, &compared.compared)]
     {
         if count > 0 {
-            writeln!(out, "  {count} requests are only in {}", printable(side))?;
+            let are = if count == 1 { "is" } else { "are" };
+            writeln!(out, "  {} {are} only in {}", counted(count, "request"), printable(side))?;
         }
     }
     let mut table: Table = bare_table();

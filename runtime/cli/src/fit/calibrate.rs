@@ -14,7 +14,7 @@ use super::args::{CalibrateArgs, MeasurementArgs};
 use super::{Refused, Stages, options, sources, within, write_comparisons};
 use crate::exit::{Exit, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED};
-use crate::terminal::text::printable;
+use crate::terminal::text::{counted, printable};
 
 /// A share of extrapolated time above this is worth a word.
 const MUCH_OUTSIDE: f64 = 0.05;
@@ -161,7 +161,7 @@ fn write_json(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> 
 fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::Result<()> {
     for judged in all {
         let sample = if judged.in_sample { " (in sample: the model was fitted on it)" } else { "" };
-        writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {} requests", printable(&judged.name), judged.requests)?;
+        writeln!(out, "{BOLD}{}{BOLD:#}{sample}: {}", printable(&judged.name), counted(judged.requests, "request"))?;
         write_comparisons(out, &judged.comparisons)?;
         for each in &judged.per_request {
             let pearson = each.pearson.map_or_else(String::new, |pearson| format!(", r {pearson:.3}"));

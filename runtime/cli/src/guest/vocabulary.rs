@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::VocabularyArgs;
+use crate::terminal::text::counted;
 
 pub(crate) fn vocabulary_command(args: &VocabularyArgs) -> Exit {
     let config = match vcr_import::vocabulary(&args.tokenizer) {
@@ -32,5 +33,5 @@ pub(crate) fn vocabulary_command(args: &VocabularyArgs) -> Exit {
         return Exit::BadInput;
     }
     let pieces = config["vocabulary"].as_object().map_or(0, serde_json::Map::len);
-    printed(writeln!(io::stdout().lock(), "{}: {pieces} pieces of text", output.display()), Exit::Passed)
+    printed(writeln!(io::stdout().lock(), "{}: {} of text", output.display(), counted(pieces, "piece")), Exit::Passed)
 }

@@ -18,6 +18,7 @@ use super::text;
 use crate::args::ConformArgs;
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, bare_table};
+use crate::terminal::text::counted;
 
 /// A replay that takes longer than this is worth a progress bar.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -274,12 +275,12 @@ fn write_mismatch(out: &mut dyn Write, name: &str, mismatch: &Mismatch) -> io::R
 fn write_totals(out: &mut dyn Write, totals: &Totals) -> io::Result<()> {
     let compared = totals.exact + totals.different;
     let (style, verdict) = match totals.different {
-        0 => (GREEN, format!("{} exact", text::count(compared, "recording"))),
-        1 => (RED, format!("1 of {} differs", text::count(compared, "recording"))),
-        different => (RED, format!("{different} of {} differ", text::count(compared, "recording"))),
+        0 => (GREEN, format!("{} exact", counted(compared, "recording"))),
+        1 => (RED, format!("1 of {} differs", counted(compared, "recording"))),
+        different => (RED, format!("{different} of {} differ", counted(compared, "recording"))),
     };
-    write!(out, "\n  {style}{verdict}{style:#}: {}, ", text::count(totals.steps, "step"))?;
-    write!(out, "{}, {}", text::count(totals.fields, "field"), text::count(totals.events, "KV event"))?;
+    write!(out, "\n  {style}{verdict}{style:#}: {}, ", counted(totals.steps, "step"))?;
+    write!(out, "{}, {}", counted(totals.fields, "field"), counted(totals.events, "KV event"))?;
     let hashes = if totals.hashes == 1 { "block hash" } else { "block hashes" };
     write!(out, ", {} {hashes} bit for bit", totals.hashes)?;
     if totals.refused > 0 {

@@ -13,6 +13,7 @@ use super::{refused, text};
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, GREEN, RED};
+use crate::terminal::text::counted;
 
 /// The two logs, under the names that the user gave them.
 struct Sides<'a> {
@@ -71,14 +72,14 @@ fn write(out: &mut dyn Write, sides: &Sides<'_>, found: &LogDiff) -> io::Result<
     match &found.first {
         None if found.engines == 0 => writeln!(out, "  {RED}different{RED:#}: the logs have no engine in common")?,
         None => {
-            let (steps, fields) = (text::count(found.steps, "step"), text::count(found.fields, "field"));
+            let (steps, fields) = (counted(found.steps, "step"), counted(found.fields, "field"));
             let (style, verdict) = if found.is_equal() { (GREEN, "equal") } else { (RED, "different") };
             let common = if found.is_equal() { "" } else { "equal in what they have in common, " };
             writeln!(out, "  {style}{verdict}{style:#}: {common}{steps}{engines}, {fields}")?;
         }
         Some(first) => {
             write_difference(out, sides, first)?;
-            let before = text::count(found.steps, "step");
+            let before = counted(found.steps, "step");
             if found.engines > 1 {
                 let (different, all) = (found.different_engines, found.engines);
                 writeln!(

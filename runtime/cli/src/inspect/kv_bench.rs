@@ -20,6 +20,7 @@ use vcr_wire::{NixlCompatibility, VllmMinor};
 use crate::exit::{Exit, print_error, printed};
 use crate::play::transfer_tls::TransferTlsArgs;
 use crate::play::unusable::Unusable;
+use crate::terminal::text::counted;
 
 pub(crate) const KV_BENCH_EXAMPLES: &str = "Examples:
   vcr inspect kv-bench                                          # two processes on this machine
@@ -321,7 +322,7 @@ fn write_table(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
         bytes(summary.total_bytes),
         summary.pages,
         bytes(summary.page_bytes.into()),
-        summary.streams.map_or_else(|| "through NIXL".to_owned(), |streams| format!("{streams} stream(s)")),
+        summary.streams.map_or_else(|| "through NIXL".to_owned(), |streams| counted(streams, "stream")),
         if summary.tls { " with TLS" } else { "" },
         summary.transfer_ms.len()
     )?;

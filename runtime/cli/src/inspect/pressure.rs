@@ -8,6 +8,7 @@ use vcr_report::{BoundShare, FolderError, PoolPressure, Pressure, RunPressure, S
 
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, align_right, bare_table, write_table};
+use crate::terminal::text::counted;
 
 pub(crate) const PRESSURE_EXAMPLES: &str = "Examples:
   vcr run scenarios/failure_drill.rhai --out out
@@ -65,7 +66,7 @@ fn write_runs(out: &mut dyn Write, runs: &[RunPressure]) -> io::Result<()> {
 }
 
 fn write_pool(out: &mut dyn Write, pool: &PoolPressure, unit: &str) -> io::Result<()> {
-    writeln!(out, "\n  {BOLD}pool {}{BOLD:#}, {}", pool.pool, super::text::count(pool.engines, "engine"))?;
+    writeln!(out, "\n  {BOLD}pool {}{BOLD:#}, {}", pool.pool, counted(pool.engines, "engine"))?;
     let count = |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
     writeln!(out, "  queue pressure   {}; at most {} waiting", text(&pool.queue_pressure), count(pool.peak_queued))?;
     writeln!(out, "  active capacity  {}; at most {} running", text(&pool.active_capacity), count(pool.peak_active))?;

@@ -12,6 +12,7 @@ use super::text;
 use crate::args::StepsArgs;
 use crate::exit::{Exit, print_error, printed};
 use crate::terminal::style::{BOLD, DIM, bare_table};
+use crate::terminal::text::counted;
 
 pub(super) fn step(args: &StepsArgs, steps: &Steps<'_>, number: u64) -> Exit {
     let found: Vec<usize> = (0..steps.steps.len()).filter(|&index| steps.steps[index].number == number).collect();
@@ -108,9 +109,9 @@ fn write_requests(out: &mut dyn Write, line: &StepLine) -> io::Result<()> {
     if !rows.is_empty() {
         table.lines().try_for_each(|line| writeln!(out, "    {}", line.trim_end()))?;
     }
-    let tokens = line.tot.map_or("?".to_owned(), |tokens| text::count(u64::from(tokens), "token"));
+    let tokens = line.tot.map_or("?".to_owned(), |tokens| counted(u64::from(tokens), "token"));
     let of_kind = |kind| rows.iter().filter(|row| row.kind == kind).count();
-    let requests = text::count(rows.len() as u64, "request");
+    let requests = counted(rows.len() as u64, "request");
     let (new, resumed, running) = (of_kind('n'), of_kind('p'), of_kind('r'));
     writeln!(out, "  {tokens} of {requests}: {new} new, {resumed} resumed, {running} running")
 }
@@ -146,7 +147,7 @@ fn write_result(out: &mut dyn Write, step: &Step<'_>) -> io::Result<()> {
     if let Some(emitted) = &result.out {
         let tokens: u64 = emitted.iter().map(|(_, tokens)| u64::from(*tokens)).sum();
         let from = emitted.iter().filter(|(_, tokens)| *tokens > 0).count() as u64;
-        writeln!(out, "  {:<10} {} of {}", "emitted", text::count(tokens, "token"), text::count(from, "request"))?;
+        writeln!(out, "  {:<10} {} of {}", "emitted", counted(tokens, "token"), counted(from, "request"))?;
     }
     for (id, reason) in &result.fin {
         writeln!(out, "  {:<10} {id} ({reason})", "finished")?;
@@ -159,7 +160,7 @@ fn write_result(out: &mut dyn Write, step: &Step<'_>) -> io::Result<()> {
         let first = (first, first_queried, first_hit, "");
         let again = (again, again_queried, again_hit, " after a preemption");
         for (prompts, queried, hit, when) in [first, again].into_iter().filter(|(prompts, ..)| *prompts > 0) {
-            let prompts = text::count(prompts, "prompt");
+            let prompts = counted(prompts, "prompt");
             writeln!(out, "  {:<10} {prompts} looked up{when}, {hit} of {queried} tokens found", "prefixes")?;
         }
     }

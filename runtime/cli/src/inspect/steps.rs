@@ -10,6 +10,7 @@ use super::text;
 use crate::args::StepsArgs;
 use crate::exit::{Exit, printed};
 use crate::terminal::style::{DIM, bare_table, write_table};
+use crate::terminal::text::counted;
 
 /// Rows that fit on a screen.
 const FEW: usize = 40;
@@ -144,7 +145,7 @@ fn write_rows(steps: &Steps<'_>, rows: &[Row], rest: &[&Step<'_>]) -> io::Result
     }
     write_table(&mut out, &table)?;
     let Some(next) = rest.first() else { return Ok(()) };
-    let more = text::count(rest.len() as u64, "more step");
+    let more = counted(rest.len() as u64, "more step");
     match of_one_engine {
         true => writeln!(out, "{DIM}  {more}: --from {} continues, --limit shows more at once{DIM:#}", next.number),
         false => writeln!(out, "{DIM}  {more}: --limit shows more, --from starts later, --engine picks one{DIM:#}"),

@@ -3,10 +3,7 @@
 use serde_json::Value;
 use vcr_steplog::{Blocks, EngineName, Id, LogKind, Step, StepEvent, Steps};
 
-/// `1 step`, `2 steps`.
-pub(super) fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
+use crate::terminal::text::counted;
 
 /// Numbers with runs of neighbours written as ranges: `3-9, 12`.
 pub(super) fn ranges(numbers: impl IntoIterator<Item = u64>) -> String {
@@ -104,8 +101,8 @@ fn scheduled(field: &str, entry: &Value) -> Option<String> {
     let blocks = ranges(numbers(blocks)?);
     let blocks = if blocks.is_empty() { "no new blocks".to_owned() } else { format!("blocks {blocks}") };
     let drafts = drafts.first().and_then(Value::as_u64);
-    let drafts = drafts.map_or(String::new(), |drafts| format!(", {}", count(drafts, "draft")));
-    let tokens = count(tokens.as_u64()?, "token");
+    let drafts = drafts.map_or(String::new(), |drafts| format!(", {}", counted(drafts, "draft")));
+    let tokens = counted(tokens.as_u64()?, "token");
     Some(format!("request {request}, {kind}: {tokens} after {computed}, {blocks}{drafts}"))
 }
 

@@ -55,8 +55,8 @@ fn write(args: &MergeArgs) -> Result<String, Refusal> {
     out.write_with(|out| write_columns(out, &columns, format))?;
     let (there, shards, out) = (parts.iter().map(Part::len).sum::<usize>(), parts.len(), args.out.display());
     let all = parts[0].header.points;
-    let missing = if there < all { format!(" of {all}") } else { String::new() };
-    Ok(format!("{there}{missing} points of {} in {out}", counted(shards, "shard")))
+    let points = if there < all { format!("{there} of {}", counted(all, "point")) } else { counted(all, "point") };
+    Ok(format!("{points} of {} in {out}", counted(shards, "shard")))
 }
 
 /// The files, and those of shards in the folders, by name.

@@ -18,6 +18,8 @@ use super::rendezvous::{RendezvousArgs, RendezvousEngines};
 use super::transfer_tls::TransferTlsArgs;
 use super::unusable::Unusable;
 
+use crate::terminal::text::counted;
+
 /// Transport of KV between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlaneArg {
@@ -220,7 +222,8 @@ impl TransferArgs {
             let format = |bytes: u64| units::format_bytes(bytes as f64);
             return Err(Unusable {
                 message: format!(
-                    "the KV of {num_engines} engine(s) with {} blocks of {} takes {}, but this process may use {}",
+                    "the KV of {} with {} blocks of {} takes {}, but this process may use {}",
+                    counted(num_engines, "engine"),
                     geometry.blocks(),
                     format(geometry.block_bytes()),
                     format(geometry.total_bytes().saturating_mul(num_engines)),

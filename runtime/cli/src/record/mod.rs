@@ -11,6 +11,7 @@ use vcr_record::{RecordConfig, RecordError, RecordSummary, Recorder, RecorderHan
 use crate::exit::{Exit, print_error, printed};
 use crate::service::{log, raise_limit_of_files, with_causes};
 use crate::stop::{self, Cause};
+use crate::terminal::text::counted;
 use args::RecordArgs;
 
 /// Relays and records until a signal.
@@ -28,8 +29,10 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
                 return printed(written, exit);
             }
             let refused = summary.refused_inits;
-            let message =
-                format!("{refused} INIT message(s) of the frontend could not be relayed, so engines were not recorded");
+            let message = format!(
+                "{} of the frontend could not be relayed, so engines were not recorded",
+                counted(refused, "INIT message")
+            );
             print_error(&message, Some("the log has the reason; this build reads the messages of vLLM 0.27 to 0.33"));
             printed(written, Exit::Fault)
         }
@@ -143,9 +146,16 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
         return Ok(());
     }
     let RecordSummary { requests, aborted, open, broken, tokens, steps, parts, .. } = summary;
-    writeln!(out, "{requests} requests ({aborted} aborted), {tokens} tokens, {steps} steps in {parts} file(s)")?;
+    writeln!(
+        out,
+        "{} ({aborted} aborted), {}, {} in {}",
+        counted(*requests, "request"),
+        counted(*tokens, "token"),
+        counted(*steps, "step"),
+        counted(*parts, "file")
+    )?;
     if open + broken > 0 {
-        writeln!(out, "unfinished: {open} requests; given up: {broken}")?;
+        writeln!(out, "unfinished: {}; given up: {broken}", counted(*open, "request"))?;
     }
     let missing = [
         (summary.refused_inits, "answers of the frontend to engines were not handed on"),

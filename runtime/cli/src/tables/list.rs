@@ -8,6 +8,7 @@ use vcr_tables::{ColumnRange, TablesError, summarize};
 use crate::tables::args::{ListArgs, ShowArgs};
 use crate::tables::{package, print_json};
 use crate::terminal::style::{BOLD, DIM, align_right, bare_table, write_table};
+use crate::terminal::text::counted;
 
 pub(super) fn list(args: &ListArgs) -> Result<io::Result<()>, TablesError> {
     let package = package(&args.data)?;
@@ -90,7 +91,13 @@ pub(super) fn show(args: &ShowArgs) -> Result<io::Result<()>, TablesError> {
         writeln!(out, "{BOLD}{}{BOLD:#}, {} {}", stack.system(), stack.backend(), stack.version())?;
         for (table, summary) in &tables {
             let file = table.path.file_stem().unwrap_or_default().to_string_lossy();
-            writeln!(out, "\n{BOLD}{file}{BOLD:#}  {} rows, {} {}", summary.rows, stack.backend(), table.version)?;
+            writeln!(
+                out,
+                "\n{BOLD}{file}{BOLD:#}  {}, {} {}",
+                counted(summary.rows, "row"),
+                stack.backend(),
+                table.version
+            )?;
             let mut columns = bare_table();
             for (name, range) in &summary.columns {
                 let range = match range {

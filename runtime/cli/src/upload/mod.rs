@@ -8,6 +8,7 @@ use vcr_output::{Pending, pending};
 
 use crate::exit::{Exit, eprint_line, printed};
 use crate::refusal::Refusal;
+use crate::terminal::text::counted;
 use args::UploadArgs;
 
 pub(crate) fn upload(args: &UploadArgs) -> Exit {
@@ -61,7 +62,7 @@ fn work(args: &UploadArgs, files: Vec<Box<dyn Pending>>) -> Result<String, Refus
     match refused.into_iter().next() {
         Some(first) if left > 1 => Err(first.of(&format!("{left} files are not uploaded"))),
         Some(first) => Err(first),
-        None => Ok(format!("{done} files {}", if args.discard { "discarded" } else { "uploaded" })),
+        None => Ok(format!("{} {}", counted(done, "file"), if args.discard { "discarded" } else { "uploaded" })),
     }
 }
 

@@ -8,7 +8,7 @@ use super::args::ConvertArgs;
 use super::output::{self, Output};
 use super::{not_written, print_notes, read, refused};
 use crate::exit::{Exit, printed};
-use crate::inspect::text::count;
+use crate::terminal::text::counted;
 
 pub(crate) fn convert(args: &ConvertArgs) -> Exit {
     let target = args.to.unwrap_or_else(|| Target::of(&args.output));
@@ -42,7 +42,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Exit {
         });
         format!("{account:#}")
     } else {
-        format!("  {}: {}, {from} to {target}", args.output.display(), count(requests, "request"))
+        format!("  {}: {}, {from} to {target}", args.output.display(), counted(requests, "request"))
     };
     printed(Output::print(is_stdout, &account), Exit::Passed)
 }

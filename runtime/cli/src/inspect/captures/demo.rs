@@ -9,7 +9,7 @@ use super::args::DemoArgs;
 use super::not_written;
 use super::output::{self, Output};
 use crate::exit::{Exit, printed};
-use crate::inspect::text::count;
+use crate::terminal::text::counted;
 
 pub(crate) fn gen_demo(args: &DemoArgs) -> Exit {
     let options = DemoOptions {
@@ -32,6 +32,6 @@ pub(crate) fn gen_demo(args: &DemoArgs) -> Exit {
     if let Err(error) = written.and_then(|()| output.commit()) {
         return not_written(&error);
     }
-    let requests = count(args.requests.get(), "request");
+    let requests = counted(args.requests.get(), "request");
     printed(Output::print(is_stdout, &format!("  {}: {requests}", args.output.display())), Exit::Passed)
 }

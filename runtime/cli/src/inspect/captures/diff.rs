@@ -11,8 +11,8 @@ use super::args::DiffArgs;
 use super::summarize::{quantile_cells, write_to};
 use super::{read, refused};
 use crate::exit::Exit;
-use crate::inspect::text::count;
 use crate::terminal::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::terminal::text::counted;
 
 pub(crate) fn diff(args: &DiffArgs) -> Exit {
     let mut sides = [Side::default(), Side::default()];
@@ -44,10 +44,10 @@ pub(crate) fn diff(args: &DiffArgs) -> Exit {
 fn write(out: &mut dyn Write, found: &Comparison, names: &[String; 2], limit: usize) -> io::Result<()> {
     let rule = found.rule.text();
     let (style, verdict) = if found.is_equal() { (GREEN, "equal") } else { (RED, "different") };
-    writeln!(out, "  {style}{verdict}{style:#}: {} matched by {rule}", count(found.matched, "request"))?;
+    writeln!(out, "  {style}{verdict}{style:#}: {} matched by {rule}", counted(found.matched, "request"))?;
     for (name, only) in names.iter().zip([found.only_left, found.only_right]) {
         if only > 0 {
-            writeln!(out, "  only {name} has {}", count(only, "request"))?;
+            writeln!(out, "  only {name} has {}", counted(only, "request"))?;
         }
     }
     if found.with_tokens < found.matched {
@@ -55,17 +55,17 @@ fn write(out: &mut dyn Write, found: &Comparison, names: &[String; 2], limit: us
         writeln!(
             out,
             "  {DIM}tokens of answers not compared, as not both have them: {}{DIM:#}",
-            count(unknown, "pair")
+            counted(unknown, "pair")
         )?;
     }
     for (field, pairs) in &found.fields {
-        writeln!(out, "  {RED}✗{RED:#} `{field}` differs in {}", count(*pairs, "pair"))?;
+        writeln!(out, "  {RED}✗{RED:#} `{field}` differs in {}", counted(*pairs, "pair"))?;
     }
     for pair in found.different.iter().take(limit) {
         write_pair(out, pair)?;
     }
     if let Some(more) = found.different.len().checked_sub(limit).filter(|more| *more > 0) {
-        writeln!(out, "  {DIM}... and {}; --limit shows more{DIM:#}", count(more as u64, "more pair"))?;
+        writeln!(out, "  {DIM}... and {}; --limit shows more{DIM:#}", counted(more as u64, "more pair"))?;
     }
     write_times(out, found, names)
 }

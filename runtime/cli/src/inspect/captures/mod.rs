@@ -18,6 +18,7 @@ use vcr_output::OutputError;
 use vcr_trace::capture::{BrokenOff, CAPTURE_SCHEMA, CaptureLine};
 
 use crate::exit::{Exit, eprint_line, print_error, printed};
+use crate::terminal::text::counted;
 use args::InputArgs;
 
 pub(crate) use convert::convert;
@@ -56,7 +57,7 @@ fn read(
     let imported = imported?;
     if imported.skipped > 0 {
         let first = imported.first_skipped.as_deref().unwrap_or_default();
-        eprint_line(format_args!("warning: {} skipped, first: {first}", super::text::count(imported.skipped, "item")));
+        eprint_line(format_args!("warning: {} skipped, first: {first}", counted(imported.skipped, "item")));
     }
     print_notes("not kept", &imported.notes);
     Ok(imported)

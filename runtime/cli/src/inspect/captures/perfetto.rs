@@ -9,6 +9,7 @@ use super::args::PerfettoArgs;
 use super::output::{self, Output};
 use super::{not_written, read, refused};
 use crate::exit::{Exit, eprint_line, printed};
+use crate::terminal::text::counted;
 
 pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let is_json = args.output.extension().is_some_and(|suffix| suffix == "json");
@@ -33,7 +34,9 @@ pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let finished = export.finish().map_err(|error| output.error(error));
     match finished.and_then(|unplaced| output.commit().map(|()| unplaced)) {
         Ok(0) => {}
-        Ok(unplaced) => eprint_line(format_args!("note: not shown: {unplaced} requests of unknown arrival")),
+        Ok(unplaced) => {
+            eprint_line(format_args!("note: not shown: {} of unknown arrival", counted(unplaced, "request")))
+        }
         Err(error) => return not_written(&error),
     }
     let shown = args.output.display();

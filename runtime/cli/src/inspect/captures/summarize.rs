@@ -12,8 +12,8 @@ use vcr_units::format_ns;
 use super::args::SummarizeArgs;
 use super::{not_written, read, refused};
 use crate::exit::{Exit, printed};
-use crate::inspect::text::count;
 use crate::terminal::style::{BOLD, DIM, RED, align_right, bare_table, write_table};
+use crate::terminal::text::counted;
 
 pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     let mut builder = SummaryBuilder::default();
@@ -90,7 +90,7 @@ fn write_head(out: &mut dyn Write, path: &Path, imported: &Imported, summary: &S
     writeln!(out, "\n  {BOLD}{}{BOLD:#}  {DIM}{}{DIM:#}", path.display(), imported.format)?;
     let version = meta.vllm_version.as_ref().map(|version| format!("vLLM {version}"));
     let source = meta.source.as_ref().map(|source| format!("from {source}"));
-    let engines = (!summary.is_workload).then(|| count(summary.engines, "engine"));
+    let engines = (!summary.is_workload).then(|| counted(summary.engines, "engine"));
     let about = [meta.model.clone(), meta.gpu.clone(), version, engines, source];
     let about: Vec<String> = about.into_iter().flatten().collect();
     if !about.is_empty() {
@@ -121,11 +121,15 @@ fn write_counts(out: &mut dyn Write, summary: &Summary) -> io::Result<()> {
     let tokens = rate(summary.output_tokens_per_s, "output tokens/s");
     writeln!(out, "  duration: {}{requests}{tokens}", format_ns(summary.duration_ns as f64))?;
     if let (Some(peak), Some(mean)) = (summary.peak_concurrency, summary.mean_concurrency) {
-        writeln!(out, "  under way: {mean:.1} on average, {peak} at most; {} preemptions", summary.preemptions)?;
+        writeln!(
+            out,
+            "  under way: {mean:.1} on average, {peak} at most; {}",
+            counted(summary.preemptions, "preemption")
+        )?;
     }
     if let Some(sessions) = &summary.sessions {
         let (number, requests, most) = (sessions.count, sessions.requests, sessions.max_turns);
-        writeln!(out, "  sessions: {number} with {requests} requests, {most} at most")?;
+        writeln!(out, "  sessions: {number} with {}, {most} at most", counted(requests, "request"))?;
     }
     if let Some(prefixes) = &summary.prefixes {
         let (blocks, distinct, shared) = (prefixes.blocks, prefixes.distinct_blocks, prefixes.shared * 100.0);
