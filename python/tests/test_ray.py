@@ -293,7 +293,7 @@ def test_a_worker_that_outlives_its_node_is_lost(cluster, scenario, expected, tm
 
 def test_bad_points_and_other_versions_are_refused(cluster, scenario, tmp_path):
     with pytest.raises(vcr.InputError, match="--sweep, rate=x"):
-        vcr.ray.sweep(scenario, {"rate": [1, "x"]})
+        vcr.ray.sweep(scenario, {"rate": ["x", "y"]})
     # A worker that has another release of the package.
     other = tmp_path / "other"
     shutil.copytree(Path(vcr.__file__).parent, other / "vcr")
