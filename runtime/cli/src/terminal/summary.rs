@@ -203,7 +203,7 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, layout: Layout, omitt
         write_wrapped(out, "  ", &coverage.to_string(), width)?;
     }
     for PoolPeak { pool, peak } in &run.peaks {
-        writeln!(out, "  {}: {}", printable(pool), printable(&peak.to_string()))?;
+        write_wrapped(out, "  ", &format!("{}: {}", printable(pool), printable(&peak.to_string())), width)?;
     }
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
