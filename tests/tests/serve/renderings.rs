@@ -47,18 +47,21 @@ fn a_rendering_that_takes_too_much_fails_alone() {
         serve.post("/v1/chat/completions", &body)
     };
     assert_eq!(chat("hello").status, 200);
-    std::thread::scope(|scope| {
-        let attacks: Vec<_> =
-            (0..ATTACKS.len()).map(|index| scope.spawn(move || chat(&format!("attack {index}")))).collect();
-        // While they render, others are served.
-        assert_eq!(serve.get("/health").status, 200);
-        for attack in attacks {
-            let reply = attack.join().expect("no assertion");
-            assert_eq!(reply.status, 400, "{:?}", reply.body);
-            let message = reply.body["error"]["message"].as_str().unwrap_or_default();
-            let is_refused = message.contains("the chat cannot be rendered: ") && message.contains("the template ");
-            assert!(is_refused, "{message}");
-        }
-    });
+    // Fewer at once than there are processes that render.
+    for attacks in (0..ATTACKS.len()).collect::<Vec<_>>().chunks(3) {
+        std::thread::scope(|scope| {
+            let attacks: Vec<_> =
+                attacks.iter().map(|index| scope.spawn(move || chat(&format!("attack {index}")))).collect();
+            // While they render, others are served.
+            assert_eq!(chat("hello").status, 200);
+            for attack in attacks {
+                let reply = attack.join().expect("no assertion");
+                assert_eq!(reply.status, 400, "{:?}", reply.body);
+                let message = reply.body["error"]["message"].as_str().unwrap_or_default();
+                let is_refused = message.contains("the chat cannot be rendered: ") && message.contains("the template ");
+                assert!(is_refused, "{message}");
+            }
+        });
+    }
     assert_eq!(chat("hello").status, 200);
 }

@@ -265,7 +265,7 @@ fn a_download_ends_with_the_time_of_its_command() {
     // Connections wait in the listener's queue.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let url = format!("http://{}/a.jsonl", listener.local_addr().expect("it is bound"));
-    for command in ["replay", "run", "fit"] {
+    for command in ["replay", "run", "check"] {
         let _ = run(&folder, &[], &["--timeout", "1s", command, &url]).ended(124);
     }
 }

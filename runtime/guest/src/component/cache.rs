@@ -1,7 +1,7 @@
 //! The cache of compiled guests.
 //!
-//! An entry is machine code, and as trusted as this program is: who can write one
-//! can do anything. So it lies in a folder that the user alone can write to, and
+//! An entry is machine code, and as trusted as this program is: a user who can write
+//! one can do anything. So it lies in a folder that the user alone can write to, and
 //! nobody else can put another folder in its place. Its seal depends on a secret
 //! key of the user, so entries from anywhere else are not used. That folder is a subfolder of its own, and of its files only those named
 //! as the cache names them are ever removed: a user may put it beside other

@@ -78,7 +78,7 @@ pub enum LoadProblem {
         /// The limit.
         limit: u64,
     },
-    /// The component passes components to others, so that nobody knows how many instances it makes.
+    /// The component passes components to others, so the number of its instances is not known.
     #[error("it imports, exports or passes components: expected functions, instances, types and modules")]
     PassesComponents,
     /// The compilation took too much processor time.

@@ -14,8 +14,8 @@ use vcr_units::format_bytes;
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
 
 /// Processor time of the operations of a script, its runs and the reading of files not counted. An
-/// operation may copy a value, so their number alone does not bound it. Scripts that do what
-/// they are for take far less than a second.
+/// operation may copy a value, so their number alone does not bound it. Usual scripts take far less
+/// than a second.
 pub(crate) const MAX_SCRIPT_TIME: Duration = Duration::from_secs(60);
 
 /// Default maximum of runs of a scenario.

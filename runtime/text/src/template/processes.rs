@@ -1,10 +1,10 @@
 //! Renderings in processes of their own.
 //!
-//! A template is a program of whoever made the model. Instructions and texts count against its
+//! A template is a program that comes with a model. Instructions and texts count against its
 //! fuel, but some single operations of the template engine do not: lists that share their parts
-//! are doubled for nothing and written out at great length. No thread can be stopped, and one
-//! failed allocation ends its process. So another process renders: it has a limit of memory, ends
-//! itself when a rendering takes too long, and takes only that rendering with it.
+//! are doubled for nothing and written out at great length. A thread cannot be stopped, and a
+//! failed allocation ends the process. So another process renders. It has a limit of memory, it
+//! ends itself when a rendering takes too long, and only that rendering is lost.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -39,7 +39,7 @@ const TEXT_BYTES: usize = 64 << 20;
 const PROCESSES: usize = 4;
 
 /// Time for which a rendering waits for a process: others may each take all their time.
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(45);
 
 /// The exit code of a process whose rendering took too long.
 const TOO_LONG: i32 = 3;
