@@ -362,7 +362,7 @@ mod tests {
             "--enable-prefix-caching --max-num-seqs=7",
             "--num-gpu-blocks 900 --max-num-seqs 7",
             "vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 7",
-            "--model Qwen/Qwen3-8B --num-gpu-blocks-override=900 --max-num-seqs 7",
+            "--model Qwen/Qwen3-8B --num-gpu-blocks-override=9000 --max-num-seqs 7",
             "pool(#{ engine: engine(#{ max_num_seqs: 7 }), latency: fixed(#{ step: \"1s\" }) })",
         ] {
             assert_eq!(seqs(source), Ok((7, true)), "{source}");
@@ -380,20 +380,20 @@ mod tests {
         assert!(blocks("vllm serve Qwen/Qwen3-8B") > Some(20_000), "those of the model on an H100");
         assert!(seqs("pool(#{}").is_err());
         // Places are those in what the user wrote.
-        let at = |source: &str| engines("--engine", source).expect_err("it is wrong").at;
+        let at = |source: &str| engines("--engine", source).err().expect("it is wrong").at;
         assert_eq!(at("max_num_seqs: abc"), Some((1, 15)));
         assert_eq!(at("{\"max_num_seqs\": abc}"), Some((1, 18)));
         assert_eq!(at("#{ max_num_seqs: abc }"), Some((1, 18)));
         assert_eq!(at("engine(#{\n  max_num_seqs: abc })"), Some((2, 17)));
         assert_eq!(at("max_num_sqs: 7"), Some((1, 1)));
-        let error = |source: &str| engines("--engine", source).expect_err("it is wrong").to_string();
+        let error = |source: &str| engines("--engine", source).err().expect("it is wrong").to_string();
         assert_eq!(
             error("--max-num-sqs 3"),
             "--engine: unknown argument `--max-num-sqs`: did you mean `--max-num-seqs`?"
         );
         assert_eq!(
             error("vllm serve m --max-num-seqs x"),
-            "--engine: invalid `--max-num-seqs x`: expected a whole number"
+            "--engine: invalid `--max-num-seqs x`: expected a whole number from 1 to 4294967295"
         );
     }
 
