@@ -371,6 +371,7 @@ mod tests {
         let others = others.map(|name| put(name, 400));
         let left = |mut expected: Vec<PathBuf>| {
             expected.extend(others.iter().cloned());
+            expected.push(cache.folder.join("key"));
             expected.sort();
             assert_eq!(names(&cache), expected);
         };
