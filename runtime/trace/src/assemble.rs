@@ -130,6 +130,9 @@ impl Assembler {
             WarningKind::BlockSizeInferred(_) => "\0\0block size".into(),
             WarningKind::UnknownEvent(name) => format!("\0{name}").into(),
             WarningKind::RelativeTimestamps => "\0\0relative".into(),
+            WarningKind::FailedRequest => "\0\0failed".into(),
+            WarningKind::ParentNotFound => "\0\0parent".into(),
+            WarningKind::PromptLengthEstimated => "\0\0estimated".into(),
             WarningKind::Capture(text) => text.clone(),
         };
         let warnings = &mut self.trace.warnings;

@@ -16,11 +16,17 @@ struct Lengths {
     hash_ids: Option<Vec<IgnoredAny>>,
 }
 
+/// A prompt with this many ids more than the default size needs says that its blocks are smaller;
+/// some writers give one id too many.
+const CLEAR_SURPLUS: u64 = 2;
+
 /// The block size that the whole rows at the start of a trace determine: the only
 /// power of two, or the only number, that fits all of them. `None` if the default
-/// fits, if several sizes do, or none does.
+/// fits but for single surplus ids, if several sizes do, or none does.
 pub(crate) fn infer(start: &[u8]) -> Option<NonZeroU32> {
+    let default = u64::from(TraceOptions::DEFAULT_BLOCK_SIZE.get());
     let (mut least, mut most) = (1_u64, u64::from(u32::MAX));
+    let mut is_clear = false;
     // The last piece may be the beginning of a longer row.
     let whole = start.iter().rposition(|byte| *byte == b'\n')?;
     for row in start[..whole].split(|byte| *byte == b'\n') {
@@ -32,12 +38,14 @@ pub(crate) fn infer(start: &[u8]) -> Option<NonZeroU32> {
             continue;
         }
         least = least.max(tokens.div_ceil(ids));
+        is_clear |= ids >= tokens.div_ceil(default) + CLEAR_SURPLUS;
         if ids > 1 {
             most = most.min(tokens.div_ceil(ids - 1).saturating_sub(1));
         }
     }
     let fits = |size: u64| (least..=most).contains(&size);
-    if fits(u64::from(TraceOptions::DEFAULT_BLOCK_SIZE.get())) {
+    let is_clear = is_clear || least > default || least == most;
+    if fits(default) || !is_clear {
         return None;
     }
     let mut powers = (0..u32::BITS).map(|power| 1_u64 << power).filter(|&size| fits(size));
@@ -64,6 +72,14 @@ mod tests {
     #[test]
     fn the_default_stays_where_it_fits() {
         assert_eq!(inferred(&[(1000, 2), (513, 2), (512, 1)]), None);
+    }
+
+    /// An example of aiperf, which reads it with blocks of 512.
+    #[test]
+    fn a_single_surplus_id_does_not_refute_the_default() {
+        assert_eq!(inferred(&[(655, 3)]), None);
+        assert_eq!(inferred(&[(655, 3), (672, 3)]), None);
+        assert_eq!(inferred(&[(655, 3), (5000, 20)]), Some(256));
     }
 
     #[test]

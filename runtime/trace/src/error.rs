@@ -19,12 +19,27 @@ pub enum TraceError {
     },
     /// Neither the name nor the first line shows the format.
     #[error(
-        "cannot tell the format of trace `{name}`: it is neither named *.jsonl or *.csv (or \
-         either with .gz) nor does it start with a JSON row or an Azure header; name the format"
+        "cannot tell the format of trace `{name}`: its first line is neither a row nor a header of {}; name the \
+         format with `--trace-format` (scenarios: `format`), or make a capture of the file with `vcr inspect convert`",
+        all_formats()
     )]
     UnknownFormat {
         /// The file, as the caller named it.
         name: String,
+    },
+    /// The file may have one of several formats.
+    #[error(
+        "cannot tell the format of trace `{name}`: {why}. It may be {candidates}: name the format with `--trace-format` \
+         (scenarios: `format`), and the unit of timestamps other than the format's with `--trace-timestamp-unit` \
+         (`timestamp_unit`)"
+    )]
+    UnclearFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// Why it is not certain.
+        why: String,
+        /// The names of the formats.
+        candidates: String,
     },
     /// The file is something else that vcr writes.
     #[error("`{name}` is {output}, not a trace; {}", output.next_step())]
@@ -78,6 +93,10 @@ pub enum TraceError {
         /// The problem, and the next step.
         problem: RowProblem,
     },
+}
+
+fn all_formats() -> String {
+    TraceFormat::ALL.map(TraceFormat::name).join(", ")
 }
 
 fn in_field(field: &Option<&'static str>) -> String {
@@ -223,8 +242,17 @@ pub enum RowProblem {
     #[error("a first turn needs a timestamp, unless arrivals are ignored (closed loop); add it")]
     MissingFirstTimestamp,
     /// A header lacks a column.
-    #[error("the header has no such column; an Azure trace has TIMESTAMP, ContextTokens and GeneratedTokens")]
-    MissingColumn,
+    #[error("the header has no such column; this format has {}", needed.map(|column| format!("`{column}`")).join(", "))]
+    MissingColumn {
+        /// The columns that the format needs.
+        needed: [&'static str; 3],
+    },
+    /// A request that failed when it was recorded; an error only in strict reading.
+    #[error("the request failed when it was recorded: it has no response tokens; remove it, or read less strictly")]
+    FailedRequest,
+    /// A prompt is given as text without its length; an error only in strict reading.
+    #[error("the prompt is given as text; state its length with `input_length`, or read less strictly to estimate it")]
+    PromptWithoutLength,
     /// A row with more or fewer cells than the header.
     #[error("{given} cells, but the header has {expected}; is the row cut off?")]
     WrongCellCount {
@@ -240,6 +268,12 @@ pub enum RowProblem {
         text: String,
         /// The time parser's message.
         cause: String,
+    },
+    /// An invalid time in seconds.
+    #[error("`{text}` is not a number of seconds within 292 years of 0")]
+    NotSeconds {
+        /// The text.
+        text: String,
     },
     /// An invalid count.
     #[error("`{text}` is not a whole number from 0 to {}", u32::MAX)]

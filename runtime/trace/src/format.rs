@@ -29,6 +29,17 @@ pub enum TraceFormat {
     /// `GeneratedTokens`. It says nothing of content, so no prompt shares
     /// anything with another.
     Azure,
+    /// The usage traces of Qwen on Bailian: chats that name the chat they continue, with times in
+    /// seconds and blocks of 16 tokens.
+    QwenBailian,
+    /// The CSV of BurstGPT, without or with sessions. Requests without response tokens failed and
+    /// are left out.
+    BurstGpt,
+    /// The CSV of Vidur: `arrived_at` in seconds, `num_prefill_tokens`, `num_decode_tokens`.
+    Vidur,
+    /// The CSV of the Splitwise simulator: `arrival_timestamp` in seconds, `prompt_size`,
+    /// `token_size`.
+    Splitwise,
     /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
     /// prompts, answers and sessions are read; when answers came only on request.
     Capture,
@@ -36,7 +47,7 @@ pub enum TraceFormat {
 
 impl TraceFormat {
     /// All formats.
-    pub const ALL: [TraceFormat; 8] = [
+    pub const ALL: [TraceFormat; 12] = [
         TraceFormat::Mooncake,
         TraceFormat::MooncakeDelta,
         TraceFormat::AgenticMooncake,
@@ -44,6 +55,10 @@ impl TraceFormat {
         TraceFormat::Dynamo,
         TraceFormat::Weka,
         TraceFormat::Azure,
+        TraceFormat::QwenBailian,
+        TraceFormat::BurstGpt,
+        TraceFormat::Vidur,
+        TraceFormat::Splitwise,
         TraceFormat::Capture,
     ];
 
@@ -58,6 +73,10 @@ impl TraceFormat {
             TraceFormat::Dynamo => "dynamo",
             TraceFormat::Weka => "weka",
             TraceFormat::Azure => "azure",
+            TraceFormat::QwenBailian => "qwen-bailian",
+            TraceFormat::BurstGpt => "burstgpt",
+            TraceFormat::Vidur => "vidur",
+            TraceFormat::Splitwise => "splitwise",
             TraceFormat::Capture => "capture",
         }
     }
@@ -101,6 +120,30 @@ impl FromStr for TraceFormat {
         let hyphened = name.replace('_', "-");
         let format = TraceFormat::ALL.into_iter().find(|format| format.name() == hyphened);
         format.ok_or_else(|| UnknownFormatName { name: name.to_owned() })
+    }
+}
+
+/// The unit of the timestamps of Mooncake rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimestampUnit {
+    /// That of the published files.
+    #[default]
+    Milliseconds,
+    /// Read to the microsecond.
+    Seconds,
+}
+
+impl TimestampUnit {
+    /// All of them, with their names.
+    pub const ALL: [(&str, TimestampUnit); 2] = [("ms", TimestampUnit::Milliseconds), ("s", TimestampUnit::Seconds)];
+}
+
+impl FromStr for TimestampUnit {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = TimestampUnit::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, unit)| unit).ok_or_else(|| "expected ms or s".to_owned())
     }
 }
 
@@ -227,6 +270,8 @@ pub struct TraceOptions {
     /// say it themselves and are checked against it; a capture says it and is
     /// not.
     pub block_size_tokens: Option<NonZeroU32>,
+    /// The unit of the timestamps of Mooncake rows. Other formats have one of their own.
+    pub timestamp_unit: TimestampUnit,
     /// The treatment of invalid rows.
     pub strictness: Strictness,
     /// Whether every first turn needs a timestamp. Off for closed-loop replay,
@@ -249,6 +294,7 @@ impl Default for TraceOptions {
         TraceOptions {
             format: None,
             block_size_tokens: None,
+            timestamp_unit: TimestampUnit::default(),
             strictness: Strictness::default(),
             first_timestamp_required: true,
             answer_times: false,

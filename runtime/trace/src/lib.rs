@@ -24,6 +24,7 @@ mod block_size;
 pub mod capture;
 mod dense;
 mod dependencies;
+mod detect;
 mod error;
 mod format;
 mod formats;
@@ -35,9 +36,11 @@ pub mod perfetto;
 mod trace;
 mod write;
 
+pub use detect::{Detected, Unclear};
 pub use error::{RowProblem, TraceError};
 pub use format::{
-    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName,
+    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, TraceFormat, TraceOptions,
+    UnknownFormatName,
 };
 pub use open::read_files;
 pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};

@@ -1,4 +1,4 @@
-//! Milliseconds in files to nanoseconds inside.
+//! Milliseconds and seconds in files to nanoseconds inside.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use std::fmt;
@@ -36,6 +36,33 @@ impl Millis {
 
     fn from_ns(ns: i128) -> Option<Millis> {
         i64::try_from(ns).ok().map(|ns| Millis { ns })
+    }
+}
+
+/// Nanoseconds of a number of seconds, by the rule of [`Millis`]: exact for times below 2^23
+/// seconds (97 days) with nine decimals. `None` if it is not finite or beyond 292 years.
+pub(crate) fn ns_of_seconds(seconds: f64) -> Option<i64> {
+    if !seconds.is_finite() || seconds.abs() > 9.3e9 {
+        return None;
+    }
+    let whole = seconds.trunc();
+    let fraction_ns = ((seconds - whole) * 1e9).round();
+    i64::try_from(whole as i128 * 1_000_000_000 + fraction_ns as i128).ok()
+}
+
+/// A signed time in whole nanoseconds, read from a JSON number of seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seconds {
+    pub(crate) ns: i64,
+}
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        let ns = ns_of_seconds(seconds).ok_or_else(|| {
+            de::Error::custom(format!("invalid time {seconds}: expected a number of seconds within 292 years of 0"))
+        })?;
+        Ok(Self { ns })
     }
 }
 
@@ -83,6 +110,9 @@ mod tests {
         assert_eq!(ns(f64::NAN), None);
         assert_eq!(ns(f64::INFINITY), None);
         assert_eq!(ns(-1e300), None);
+        assert_eq!(ns_of_seconds(61.114), Some(61_114_000_000));
+        assert_eq!(ns_of_seconds(-0.000_000_000_5), Some(-1));
+        assert_eq!(ns_of_seconds(f64::NAN).or(ns_of_seconds(1e300)), None);
     }
 
     proptest! {

@@ -1,12 +1,13 @@
 //! Opening a trace: which format, packed or not, and with which rules.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
+use crate::detect::is_play;
 use crate::formats::dynamo::DynamoReader;
 use crate::formats::weka::{self, WekaReader};
-use crate::formats::{applied_compute, azure, mooncake};
+use crate::formats::{applied_compute, azure, burstgpt, csv, mooncake, qwen_bailian, splitwise, vidur};
 use crate::{
-    RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, VcrOutput, WarningKind,
-    block_size,
+    Detected, RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, Unclear, VcrOutput,
+    WarningKind, block_size,
 };
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -54,7 +55,11 @@ impl Trace {
                 files.add(reader, name)?;
                 files.finish()
             }
-            TraceFormat::Azure => azure::read(reader, name, options),
+            TraceFormat::Azure => csv::read(reader, name, options, &azure::COLUMNS),
+            TraceFormat::QwenBailian => qwen_bailian::read(reader, name, options),
+            TraceFormat::BurstGpt => csv::read(reader, name, options, &burstgpt::COLUMNS),
+            TraceFormat::Vidur => csv::read(reader, name, options, &vidur::COLUMNS),
+            TraceFormat::Splitwise => csv::read(reader, name, options, &splitwise::COLUMNS),
             TraceFormat::Capture => {
                 read_capture(CaptureReader::from_reader(reader, name, &capture_options(options))?, name, options)
             }
@@ -204,61 +209,39 @@ fn read_capture(reader: CaptureReader<'_>, name: &str, options: &TraceOptions) -
     }
 }
 
-/// Finds the format from the name, else from the first line that is not blank.
+/// Finds the format by the start of the file. A start that says nothing may be a damaged row of the
+/// usual format of files with such a name, which its reader says.
 fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceError> {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
-    let text = text.trim_ascii_start();
-    if text.is_empty() {
+    if text.trim_ascii().is_empty() {
         return Err(TraceError::Empty { name: name.to_owned() });
     }
-    let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-    if is_play(text) {
-        return Ok(TraceFormat::Weka);
+    let is_object = text.trim_ascii_start().starts_with(b"{");
+    let suffix = Path::new(stem).extension().and_then(|suffix| suffix.to_str()).unwrap_or_default();
+    let unknown = || Err(TraceError::UnknownFormat { name: name.to_owned() });
+    if suffix == "csv" && is_object {
+        return unknown();
     }
-    if row.starts_with(b"{") {
-        if is_capture(row) {
-            return Ok(TraceFormat::Capture);
+    match Detected::of(start) {
+        Detected::Certain(format) => Ok(format),
+        Detected::Unclear(Unclear { why, candidates }) => {
+            Err(TraceError::UnclearFormat { name: name.to_owned(), why, candidates: names_of(&candidates) })
         }
-        if let Some(relative) = relative_of_mooncake(row) {
-            return Ok(relative);
+        Detected::Unknown if is_damaged(text) && ["jsonl", "json", "ndjson"].contains(&suffix) => {
+            Ok(TraceFormat::Mooncake)
         }
-    }
-    let suffix = Path::new(stem).extension().and_then(|e| e.to_str());
-    match suffix {
-        Some("jsonl" | "json" | "ndjson") => Ok(TraceFormat::Mooncake),
-        Some("csv") => Ok(TraceFormat::Azure),
-        _ if row.starts_with(b"{") => Ok(TraceFormat::Mooncake),
-        _ if row.starts_with(b"TIMESTAMP") => Ok(TraceFormat::Azure),
-        _ => Err(TraceError::UnknownFormat { name: name.to_owned() }),
+        Detected::Unknown => unknown(),
     }
 }
 
-/// Whether a capture starts with such a row, of which the end may be missing.
-fn is_capture(row: &[u8]) -> bool {
-    const FIRST_KEYS_BYTES: usize = 4096;
-    let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
-    let has = |key: &[u8]| starts.windows(key.len()).any(|window| window == key);
-    capture::detect(row).is_some() || has(b"\"vcr.capture\"") || has(b"\"ttft_ms\"")
+fn names_of(formats: &[TraceFormat]) -> String {
+    formats.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a corpus of plays starts so. A play may take many lines, and its end may be missing.
-fn is_play(start: &[u8]) -> bool {
-    let has = |key: &[u8]| start.windows(key.len()).any(|window| window == key);
-    start.trim_ascii_start().starts_with(b"{")
-        && has(b"\"hash_id_scope\"")
-        && has(b"\"requests\"")
-        && !has(b"\"schema\"")
-}
-
-/// The first row of a relative of the Mooncake format gives it away. Deltas do
-/// not differ from whole prompts and must be named.
-fn relative_of_mooncake(row: &[u8]) -> Option<TraceFormat> {
+/// Whether the first line is a Mooncake row that is not whole.
+fn is_damaged(text: &[u8]) -> bool {
+    let row = text.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
     let has = |key: &[u8]| row.windows(key.len()).any(|window| window == key);
-    if has(b"\"dynamo.agentic_mooncake\"") || has(b"\"wait_for\"") || has(b"\"tool_wait_ms\"") {
-        Some(TraceFormat::AgenticMooncake)
-    } else if has(b"\"event_type\"") {
-        Some(TraceFormat::Dynamo)
-    } else {
-        has(b"\"num_turns\"").then_some(TraceFormat::AppliedComputeAgentic)
-    }
+    let is_row = [&b"\"timestamp\""[..], b"\"input_length\"", b"\"output_length\""].into_iter().any(has);
+    is_row && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(row).is_err()
 }

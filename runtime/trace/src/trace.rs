@@ -262,6 +262,12 @@ pub enum WarningKind {
     RelativeTimestamps,
     /// An event of a request trace that replay does not know was skipped.
     UnknownEvent(Box<str>),
+    /// A request that failed when it was recorded was left out.
+    FailedRequest,
+    /// The request that a row continues is not in the file.
+    ParentNotFound,
+    /// The length of a prompt that is given as text was estimated.
+    PromptLengthEstimated,
     /// Warnings of the reader of a capture, with the file and how
     /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
@@ -287,6 +293,15 @@ impl fmt::Display for TraceWarning {
                     "times of requests of subagents were taken as relative to their subagents: on line {} one is before its",
                     self.first_line
                 );
+            }
+            WarningKind::FailedRequest => {
+                write!(f, "a request without response tokens failed when it was recorded and was left out")?;
+            }
+            WarningKind::ParentNotFound => {
+                write!(f, "a chat whose `parent_chat_id` is not in the file starts at its own time alone")?;
+            }
+            WarningKind::PromptLengthEstimated => {
+                write!(f, "the length of a prompt given as text was estimated as 1 token for each 4 bytes")?;
             }
             WarningKind::Capture(text) => return f.write_str(text),
         }

@@ -39,6 +39,22 @@ fn formats_are_found_by_suffix_then_by_content() {
     }
 }
 
+/// What is read with the wrong unit is a thousand times too fast, so that nothing is guessed.
+#[test]
+fn a_format_that_is_not_certain_is_an_error_with_candidates() {
+    let dir = TempDir::new().unwrap();
+    let row = "{\"timestamp\": 0.5, \"input_length\": 9, \"output_length\": 1, \"user\": \"x\"}\n";
+    let path = file(&dir, "rows.jsonl", row.as_bytes());
+    let error = Trace::open(&path, &TraceOptions::default()).unwrap_err();
+    assert!(matches!(error, TraceError::UnclearFormat { .. }), "{error}");
+    let said = error.to_string();
+    for part in ["first row has `user`", "mooncake", "qwen-bailian", "`--trace-format`", "`format`"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let named = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
+    assert_eq!(Trace::open(&path, &named).unwrap().warnings.len(), 1);
+}
+
 #[test]
 fn an_explicit_format_wins_over_the_suffix() {
     let dir = TempDir::new().unwrap();

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
-use vcr_trace::{NestedTimestamps, Sessions, TraceFormat};
+use vcr_trace::{NestedTimestamps, Sessions, TimestampUnit, TraceFormat};
 
 use super::profile_args::ProfileArgs;
 use super::tick_args::TickArgs;
@@ -77,10 +77,14 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, weka, azure or
-    /// capture [default: detected].
+    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, weka, azure,
+    /// qwen_bailian, burstgpt, vidur, splitwise or capture [default: detected; an error if it is not certain].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<TraceFormat>,
+
+    /// Unit of the timestamps of mooncake rows: ms or s. Other formats have their own.
+    #[arg(long, value_name = "UNIT", default_value = "ms")]
+    pub(crate) trace_timestamp_unit: TimestampUnit,
 
     /// Tokens per hash id of the trace [default: given by the trace or inferred from its lengths and hash ids, else 512].
     #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroU32>)]

@@ -42,6 +42,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     }
     let options = TraceOptions {
         format: args.trace.trace_format,
+        timestamp_unit: args.trace.trace_timestamp_unit,
         block_size_tokens: args.trace.trace_block_size,
         strictness: if args.run.strict { Strictness::Strict } else { Strictness::Lenient },
         first_timestamp_required: args.trace.replay_concurrency.is_none() && args.profile.lanes.is_none(),

@@ -31,11 +31,12 @@ use crate::terminal::style::{RED, align_right, bare_table, write_table};
 use crate::terminal::text::{counted, printable};
 
 /// Options of inputs and outputs, which do not change a run.
-const NOT_SWEPT: [&str; 24] = [
+const NOT_SWEPT: [&str; 25] = [
     "memory-limit",
     "sessions",
     "trace-format",
     "trace-block-size",
+    "trace-timestamp-unit",
     "strict",
     "replay-mode",
     "report-json",

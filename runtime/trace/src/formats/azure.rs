@@ -1,155 +1,22 @@
 //! The Azure LLM inference trace reader (2023 and 2024 CSV files).
 
-use crate::assemble::{Assembler, FieldProblem, Row};
-use crate::lines::Lines;
-use crate::{RowProblem, Trace, TraceError, TraceOptions};
-use csv_core::ReadRecordResult;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
-use std::io::BufRead;
+
+use super::csv::Columns;
+use crate::RowProblem;
 
 /// The columns, in the order of the published files.
-const COLUMNS: [&str; 3] = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"];
-
-/// Reads Azure rows to the end of the stream.
-///
-/// The lines are split here, not by the csv reader, whose line numbers are off
-/// after blank lines and in files with Windows line ends. A cell therefore
-/// cannot span lines, which no cell of this format does.
-pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
-    let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
-    let mut lines = Lines::new(reader);
-    let mut assembler = Assembler::new(options);
-    let mut splitter = Splitter::new();
-    let mut header = None;
-    while let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? {
-        let cells = splitter.split(bytes).map_err(|problem| at(line, (None, problem)))?;
-        match &header {
-            None => header = Some(Header::new(&cells).map_err(|problem| at(line, problem))?),
-            Some(header) => header.add(&mut assembler, &cells, line).map_err(|problem| at(line, problem))?,
-        }
-    }
-    assembler.finish(name)
-}
-
-/// Splits lines into cells, in buffers that are reused.
-///
-/// This drives the parser inside the `csv` crate directly: a `csv::Reader` per
-/// line costs more than the rest of the row.
-struct Splitter {
-    parser: csv_core::Reader,
-    text: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-/// The trimmed cells of one line.
-struct Cells<'a> {
-    text: &'a str,
-    ends: &'a [usize],
-}
-
-impl Splitter {
-    fn new() -> Self {
-        Splitter {
-            // Not `default()`, which leaves the parser's table empty.
-            parser: csv_core::Reader::new(),
-            text: Vec::new(),
-            ends: Vec::new(),
-        }
-    }
-
-    fn split(&mut self, line: &[u8]) -> Result<Cells<'_>, RowProblem> {
-        // The whole line, not the cells: without its commas, halves of broken
-        // characters could join into a whole one that a cell then cuts.
-        let not_utf8 = |e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}"));
-        std::str::from_utf8(line).map_err(not_utf8)?;
-        // A line of n bytes has no more than n bytes of text and n + 1 cells.
-        self.text.resize(line.len() + 1, 0);
-        self.ends.resize(line.len() + 1, 0);
-        self.parser.reset();
-        let (result, parsed, mut bytes, mut cells) = self.parser.read_record(line, &mut self.text, &mut self.ends);
-        if result == ReadRecordResult::InputEmpty {
-            // The last line of a file, or an open quote: end the record here.
-            let (_, _, more_bytes, more_cells) =
-                self.parser.read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
-            bytes += more_bytes;
-            cells += more_cells;
-        }
-        // The parser also ends rows at a lone carriage return.
-        if !line[parsed..].trim_ascii().is_empty() {
-            let text = "there is a carriage return inside the row; end rows with a line feed";
-            return Err(RowProblem::Malformed(text.to_owned()));
-        }
-        Ok(Cells { text: std::str::from_utf8(&self.text[..bytes]).map_err(not_utf8)?, ends: &self.ends[..cells] })
-    }
-}
-
-impl<'a> Cells<'a> {
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, index: usize) -> &'a str {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        // The parser ends cells at commas, so never inside a character.
-        self.text[start..self.ends[index]].trim()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'a str> {
-        (0..self.len()).map(|index| self.get(index))
-    }
-}
-
-/// The indices of the columns.
-struct Header {
-    width: usize,
-    positions: [usize; COLUMNS.len()],
-    unknown: Vec<Box<str>>,
-}
-
-impl Header {
-    fn new(titles: &Cells<'_>) -> Result<Self, FieldProblem> {
-        let mut positions = [0; COLUMNS.len()];
-        for (position, column) in positions.iter_mut().zip(COLUMNS) {
-            *position =
-                titles.iter().position(|title| title == column).ok_or((Some(column), RowProblem::MissingColumn))?;
-        }
-        Ok(Header {
-            width: titles.len(),
-            positions,
-            unknown: titles
-                .iter()
-                .enumerate()
-                .filter(|(index, _)| !positions.contains(index))
-                .map(|(_, title)| title.into())
-                .collect(),
-        })
-    }
-
-    /// Adds one row of cells.
-    fn add(&self, assembler: &mut Assembler, cells: &Cells<'_>, line: u32) -> Result<(), FieldProblem> {
-        if cells.len() != self.width {
-            let (given, expected) = (cells.len(), self.width);
-            return Err((None, RowProblem::WrongCellCount { given, expected }));
-        }
-        let [time, context, generated] = COLUMNS;
-        let cell = |column: usize| cells.get(self.positions[column]);
-        let timestamp_ns = time_ns(cell(0)).map_err(|problem| (Some(time), problem))?;
-        let input_tokens = count(cell(1)).map_err(|problem| (Some(context), problem))?;
-        let output_tokens = count(cell(2)).map_err(|problem| (Some(generated), problem))?;
-        if input_tokens == 0 {
-            return Err((Some(context), RowProblem::EmptyPrompt));
-        }
-        for title in &self.unknown {
-            assembler.warn_of_field(title, line)?;
-        }
-        assembler.push(line, Row { input_tokens, output_tokens, timestamp_ns: Some(timestamp_ns), ..Row::default() })
-    }
-}
-
-fn count(text: &str) -> Result<u32, RowProblem> {
-    text.parse().map_err(|_| RowProblem::NotACount { text: text.to_owned() })
-}
+pub(crate) const COLUMNS: Columns = Columns {
+    time: "TIMESTAMP",
+    prompt_tokens: "ContextTokens",
+    output_tokens: "GeneratedTokens",
+    session: None,
+    elapsed: None,
+    without_effect: &[],
+    time_ns,
+    has_failures: false,
+};
 
 /// Nanoseconds since 1970. The 2023 files have no offset and are taken as UTC;
 /// the 2024 files end in `+00:00`.
@@ -170,9 +37,11 @@ fn time_ns(text: &str) -> Result<i64, RowProblem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::csv::read;
+    use crate::{Trace, TraceOptions};
 
     fn check(csv: &str) -> Result<Trace, String> {
-        read(csv.as_bytes(), "t.csv", &TraceOptions::default()).map_err(|e| e.to_string())
+        read(csv.as_bytes(), "t.csv", &TraceOptions::default(), &COLUMNS).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -208,7 +77,7 @@ mod tests {
     fn broken_characters_around_a_comma_are_an_error() {
         // Found by fuzzing: without the comma these bytes are one character.
         let options = TraceOptions::default();
-        let error = read(&b"\xd2,\xbb"[..], "t.csv", &options).expect_err("not UTF-8");
+        let error = read(&b"\xd2,\xbb"[..], "t.csv", &options, &COLUMNS).expect_err("not UTF-8");
         assert!(error.to_string().contains("line 1: the row is not UTF-8 text"));
     }
 

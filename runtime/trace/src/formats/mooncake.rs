@@ -7,16 +7,23 @@ mod agentic;
 mod decode;
 mod row;
 mod scan;
+mod text;
 
 pub(crate) use agentic::read as read_agentic;
 
 use crate::assemble::{Assembler, FieldProblem, Row};
 use crate::lines::Lines;
 use crate::millis::Millis;
-use crate::{RowProblem, Strictness, Trace, TraceError, TraceOptions, WarningKind};
+use crate::{RowProblem, Strictness, TimestampUnit, Trace, TraceError, TraceOptions, WarningKind};
 use row::{DecodedRow, Dialect, Field};
 use std::collections::HashSet;
 use std::io::BufRead;
+use std::num::NonZeroU32;
+
+/// Whether a row may have such a field.
+pub(crate) fn is_field(name: &str) -> bool {
+    Dialect::Plain.field(name).is_some()
+}
 
 /// Reads Mooncake rows to the end of the stream; `is_delta` if later turns give
 /// only what is new in their prompts.
@@ -28,18 +35,25 @@ pub(crate) fn read(
 ) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let mut lines = Lines::new(reader);
-    let mut assembler = Assembler::new(options).with_deltas(is_delta);
+    let mut options = options.clone();
     let mut row = DecodedRow::default();
     let mut request_ids = HashSet::new();
+    let mut assembler = None;
     loop {
         let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? else {
-            return assembler.finish(name);
+            return assembler.unwrap_or_else(|| Assembler::new(&options)).finish(name);
         };
         row.decode(bytes, Dialect::Plain).map_err(|problem| at(line, problem))?;
+        let assembler = assembler.get_or_insert_with(|| {
+            if row.has_text() && !row.has(Field::HashIds) {
+                options.block_size_tokens = options.block_size_tokens.or(NonZeroU32::new(text::BLOCK_TOKENS));
+            }
+            Assembler::new(&options).with_deltas(is_delta)
+        });
         if let Some(request_id) = row.request_id.clone().filter(|name| !request_ids.insert(name.clone())) {
             return Err(at(line, (Some(Field::RequestId.name()), RowProblem::DuplicateRequest { request_id })));
         }
-        add(&mut assembler, &mut row, line, options).map_err(|problem| at(line, problem))?;
+        add(assembler, &mut row, line, &options).map_err(|problem| at(line, problem))?;
     }
 }
 
@@ -57,13 +71,18 @@ fn checked<'a>(
     line: u32,
     options: &TraceOptions,
 ) -> Result<Row<'a>, FieldProblem> {
-    for field in [Field::HashIds, Field::OutputLength] {
-        if !row.has(field) {
-            return Err((Some(field.name()), RowProblem::Missing));
-        }
+    if !row.has(Field::HashIds) && !row.has(Field::InputLength) && !row.has_text() {
+        return Err((Some(Field::HashIds.name()), RowProblem::Missing));
     }
-    let (input_tokens, used_ids) = prompt(assembler, row, line, options)?;
-    let output_tokens = row.output_tokens;
+    let text = if row.has(Field::HashIds) { None } else { row.take_text() };
+    let asked_tokens = text.as_ref().and_then(|(_, asked_tokens)| *asked_tokens);
+    let Some(output_tokens) = row.has(Field::OutputLength).then_some(row.output_tokens).or(asked_tokens) else {
+        return Err((Some(Field::OutputLength.name()), RowProblem::Missing));
+    };
+    let Prompt { input_tokens, used_ids, own_blocks } = match text {
+        Some((text, _)) => text_prompt(assembler, row, &text, line, options)?,
+        None => prompt(assembler, row, line, options)?,
+    };
     let given = row.output_token_ids.len() as u64;
     if row.has(Field::OutputTokenIds) && given != u64::from(output_tokens) {
         return Err((Some(Field::OutputTokenIds.name()), RowProblem::OutputLengthMismatch { given, output_tokens }));
@@ -78,17 +97,26 @@ fn checked<'a>(
         input_tokens,
         output_tokens,
         hash_ids: &row.hash_ids[..used_ids],
-        own_blocks: 0,
+        own_blocks,
         times: None,
         recorded_ns: row.recorded_api_time.and_then(|time| u64::try_from(time.ns).ok()),
         output_token_ids: &row.output_token_ids,
         items: &row.items,
-        timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
+        timestamp_ns: row.timestamp.map(|timestamp| timestamp_ns(timestamp, options.timestamp_unit)).transpose()?,
         delay_ns: None,
         priority: row.priority,
         strict_priority: row.strict_priority,
         policy_class: row.policy_class.take(),
     })
+}
+
+/// A timestamp in the unit of the trace.
+fn timestamp_ns(timestamp: Millis, unit: TimestampUnit) -> Result<i64, FieldProblem> {
+    let beyond = || (Some(Field::Timestamp.name()), RowProblem::Malformed("the time is beyond 292 years".to_owned()));
+    match unit {
+        TimestampUnit::Milliseconds => Ok(timestamp.ns),
+        TimestampUnit::Seconds => timestamp.ns.checked_mul(1000).ok_or_else(beyond),
+    }
 }
 
 /// A wait as nanoseconds, which cannot be negative.
@@ -99,13 +127,58 @@ fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
     })
 }
 
+/// The length of a prompt and its blocks.
+struct Prompt {
+    input_tokens: u32,
+    /// How many of the row's hash ids belong to it.
+    used_ids: usize,
+    /// How many blocks follow those with content that no other prompt has.
+    own_blocks: u32,
+}
+
+/// A prompt that is given as a text, whose hash ids are those of its text.
+fn text_prompt(
+    assembler: &mut Assembler,
+    row: &mut DecodedRow,
+    text: &str,
+    line: u32,
+    options: &TraceOptions,
+) -> Result<Prompt, FieldProblem> {
+    let block_size_tokens = options.block_size_or_default().get();
+    let input_tokens = if row.has(Field::InputLength) {
+        row.input_tokens
+    } else {
+        let problem = || (Some(Field::InputLength.name()), RowProblem::PromptWithoutLength);
+        assembler.warn(WarningKind::PromptLengthEstimated, line, problem)?;
+        checked_length(text::tokens(text))?
+    };
+    text::block_ids(text, block_size_tokens, &mut row.hash_ids);
+    let blocks = input_tokens.div_ceil(block_size_tokens);
+    let used_ids = row.hash_ids.len().min(blocks as usize);
+    Ok(Prompt { input_tokens, used_ids, own_blocks: blocks - used_ids as u32 })
+}
+
+fn checked_length(tokens: u64) -> Result<u32, FieldProblem> {
+    u32::try_from(tokens).map_err(|_| {
+        let text = format!("a prompt of {tokens} tokens is beyond {}", u32::MAX);
+        (Some(Field::InputLength.name()), RowProblem::Malformed(text))
+    })
+}
+
 /// The prompt's length, and how many of the row's hash ids belong to it.
 fn prompt(
     assembler: &mut Assembler,
     row: &DecodedRow,
     line: u32,
     options: &TraceOptions,
-) -> Result<(u32, usize), FieldProblem> {
+) -> Result<Prompt, FieldProblem> {
+    if !row.has(Field::HashIds) {
+        // It says nothing of content, so that it shares nothing with any other.
+        return match row.has(Field::InputLength) {
+            true => Ok(Prompt { input_tokens: row.input_tokens, used_ids: 0, own_blocks: 0 }),
+            false => Err((Some(Field::HashIds.name()), RowProblem::Missing)),
+        };
+    }
     let block_size_tokens = options.block_size_or_default().get();
     let hash_ids = row.hash_ids.len() as u64;
     // Neither can wrap: a row is at most 64 MiB of text.
@@ -130,11 +203,7 @@ fn prompt(
         let surplus = RowProblem::SurplusHashIds { hash_ids, used: used_ids as u64 };
         assembler.warn(WarningKind::SurplusHashIds, line, || (Some(Field::HashIds.name()), surplus))?;
     }
-    let input_tokens = u32::try_from(input_tokens).map_err(|_| {
-        let text = format!("a prompt of {input_tokens} tokens is beyond {}", u32::MAX);
-        (field, RowProblem::Malformed(text))
-    })?;
-    Ok((input_tokens, used_ids))
+    Ok(Prompt { input_tokens: checked_length(input_tokens)?, used_ids, own_blocks: 0 })
 }
 
 #[cfg(test)]

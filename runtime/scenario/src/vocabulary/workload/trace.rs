@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use vcr_cluster::{Answers, ProfileConfig, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_trace::{
-    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions,
-    read_files,
+    HashIdScope, NestedTimestamps, Sessions, SharedPrefix, Strictness, TimestampUnit, Trace, TraceError, TraceFormat,
+    TraceOptions, read_files,
 };
 
 use crate::script::context::Context;
@@ -19,17 +19,8 @@ use crate::vocabulary::workload::clients::common;
 const PREFIX_GROUP_SEED: u64 = 42;
 
 pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let formats = [
-        ("auto", None),
-        ("mooncake", Some(TraceFormat::Mooncake)),
-        ("mooncake-delta", Some(TraceFormat::MooncakeDelta)),
-        ("agentic-mooncake", Some(TraceFormat::AgenticMooncake)),
-        ("applied-compute-agentic", Some(TraceFormat::AppliedComputeAgentic)),
-        ("dynamo", Some(TraceFormat::Dynamo)),
-        ("weka", Some(TraceFormat::Weka)),
-        ("azure", Some(TraceFormat::Azure)),
-        ("capture", Some(TraceFormat::Capture)),
-    ];
+    let named = TraceFormat::ALL.map(|format| (format.name(), Some(format)));
+    let formats: Vec<_> = std::iter::once(("auto", None)).chain(named).collect();
     let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
     let answers = options.choice("answers", &answers).unwrap_or_default();
     let paths = options.strings("path");
@@ -73,6 +64,7 @@ pub(super) fn make_trace(context: &Context, mut options: Options<'_>) -> Scripte
     let read = TraceOptions {
         format: options.choice("format", &formats).flatten(),
         block_size_tokens,
+        timestamp_unit: options.choice("timestamp_unit", &TimestampUnit::ALL).unwrap_or_default(),
         strictness,
         first_timestamp_required: concurrency.is_none() && profile.is_none(),
         answer_times: answers == Answers::Recorded,

@@ -54,7 +54,11 @@ impl DecodedRow {
             Field::WaitFor => assign(&mut self.wait_for, map.next_value()?),
             Field::Branches => assign(&mut self.branches, map.next_value()?),
             Field::RecordedApiTime => set(&mut self.recorded_api_time, map.next_value()?),
-            Field::Model | Field::RequestKind | Field::PrefixReset | Field::ToolEvents => {
+            Field::TextInput => set(&mut self.text_input, map.next_value()?),
+            Field::Messages => set(&mut self.messages, map.next_value()?),
+            Field::Tools => set(&mut self.tools, map.next_value()?),
+            Field::Payload => set(&mut self.payload, map.next_value()?),
+            Field::Model | Field::RequestKind | Field::PrefixReset | Field::ToolEvents | Field::Extra => {
                 assign(&mut IgnoredAny, map.next_value()?)
             }
             Field::OutputTokenIds => map.next_value_seed(Fill(&mut self.output_token_ids))?,

@@ -1,9 +1,11 @@
 //! The fields of a row, and one row decoded.
 
+use super::text;
 use crate::millis::Millis;
 use crate::{MediaItem, RowProblem};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The fields of a row.
@@ -21,6 +23,13 @@ pub(super) enum Field {
     StrictPriority,
     PolicyClass,
     MmItems,
+    // Prompts as texts.
+    TextInput,
+    Messages,
+    Tools,
+    Payload,
+    /// Fields of the body of a request, which say nothing to a replay.
+    Extra,
     // From here on those of agentic rows alone.
     PlayId,
     NotBefore,
@@ -58,7 +67,7 @@ impl Dialect {
 }
 
 /// Each field with its name and its other accepted name.
-const FIELDS: [(Field, &str, &str); 23] = [
+const FIELDS: [(Field, &str, &str); 28] = [
     (Field::RequestId, "request_id", "request_id"),
     (Field::SessionId, "session_id", "session_id"),
     (Field::InputLength, "input_length", "input_tokens"),
@@ -71,6 +80,11 @@ const FIELDS: [(Field, &str, &str); 23] = [
     (Field::StrictPriority, "strict_priority", "strict_priority"),
     (Field::PolicyClass, "policy_class", "policy_class"),
     (Field::MmItems, "mm_items", "mm_items"),
+    (Field::TextInput, "text_input", "text_input"),
+    (Field::Messages, "messages", "messages"),
+    (Field::Tools, "tools", "tools"),
+    (Field::Payload, "payload", "payload"),
+    (Field::Extra, "extra", "extra"),
     (Field::PlayId, "play_id", "play_id"),
     (Field::NotBefore, "not_before_ms", "not_before_ms"),
     (Field::Dependencies, "dependencies", "dependencies"),
@@ -134,6 +148,10 @@ pub(super) struct DecodedRow {
     pub(super) strict_priority: u32,
     pub(super) policy_class: Option<Box<str>>,
     pub(super) items: Vec<MediaItem>,
+    pub(super) text_input: Option<String>,
+    pub(super) messages: Option<Vec<Value>>,
+    pub(super) tools: Option<Value>,
+    pub(super) payload: Option<Value>,
     pub(super) play_id: Option<Box<str>>,
     pub(super) not_before: Option<Millis>,
     pub(super) dependencies: Vec<DependencyRow>,
@@ -164,6 +182,22 @@ impl DecodedRow {
     /// Whether the row gives the field a value.
     pub(super) fn has(&self, field: Field) -> bool {
         self.present & field.bit() != 0
+    }
+
+    /// Whether the prompt is given as a text.
+    pub(super) fn has_text(&self) -> bool {
+        [Field::TextInput, Field::Messages, Field::Payload].iter().any(|field| self.has(*field))
+    }
+
+    /// The prompt as a text, if it is given as one, and the most tokens that it asks for.
+    pub(super) fn take_text(&mut self) -> Option<(String, Option<u32>)> {
+        if let Some(text) = self.text_input.take() {
+            return Some((text, None));
+        }
+        if let Some(messages) = self.messages.take() {
+            return Some((text::of_messages(&messages, self.tools.as_ref()), None));
+        }
+        text::of_payload(&self.payload.take()?)
     }
 
     pub(super) fn clear(&mut self) {

@@ -58,6 +58,11 @@ impl<'a> Scanner<'a> {
                 self.text()?;
             }
             Field::MmItems
+            | Field::TextInput
+            | Field::Messages
+            | Field::Tools
+            | Field::Payload
+            | Field::Extra
             | Field::Dependencies
             | Field::WaitFor
             | Field::Branches

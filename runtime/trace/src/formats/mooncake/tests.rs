@@ -126,6 +126,52 @@ fn errors_name_file_line_and_field() {
 }
 
 #[test]
+fn rows_without_ids_share_nothing() {
+    let trace = check("{\"timestamp\":0,\"input_length\":700,\"output_length\":1}\n{\"timestamp\":1,\"input_length\":700,\"output_length\":1,\"hash_ids\":null}").unwrap();
+    assert_eq!(trace.requests.iter().map(|request| request.input_tokens).collect::<Vec<_>>(), [700, 700]);
+    assert_eq!((all_ids(&trace).len(), trace.warnings.len()), (0, 0));
+}
+
+#[test]
+fn texts_become_blocks_that_are_shared_as_far_as_they_agree() {
+    let chat = |rest: &str| {
+        let system = "x".repeat(200);
+        format!(
+            "{{\"messages\":[{{\"role\":\"system\",\"content\":\"{system}\"}}{rest}],\"timestamp\":0,\"output_length\":4}}\n"
+        )
+    };
+    let rows = chat("")
+        + &chat(",{\"role\":\"user\",\"content\":\"hello\"}")
+        + "{\"text_input\":\"hi there\",\"timestamp\":0,\"output_length\":4}\n"
+        + "{\"payload\":{\"prompt\":\"hi there\",\"max_tokens\":9},\"timestamp\":0,\"input_length\":40}";
+    let trace = check(&rows).unwrap();
+    assert_eq!(trace.block_size_tokens, 16);
+    let lengths: Vec<_> = trace.requests.iter().map(|r| (r.input_tokens, r.output_tokens)).collect();
+    assert_eq!(lengths, [(52, 4), (55, 4), (2, 4), (40, 9)]);
+    let ids = |index: usize| trace.hash_ids(&trace.requests[index]).to_vec();
+    assert_eq!((ids(0).len(), ids(1).len(), ids(2).len(), ids(3).len()), (4, 4, 1, 3));
+    assert_eq!(ids(0)[..3], ids(1)[..3]);
+    assert_ne!(ids(0)[3], ids(1)[3]);
+    assert_eq!(ids(2)[0], ids(3)[0]);
+    let warning = trace.warnings[0].to_string();
+    assert_eq!(
+        warning,
+        "the length of a prompt given as text was estimated as 1 token for each 4 bytes on 3 row(s), first on line 1"
+    );
+    let strict = TraceOptions { strictness: Strictness::Strict, ..TraceOptions::default() };
+    let error = check_with(&rows, &strict).unwrap_err();
+    assert!(error.contains("line 1, field `input_length`: the prompt is given as text"), "{error}");
+}
+
+#[test]
+fn timestamps_may_be_seconds() {
+    let rows = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n{\"timestamp\":1.25,\"output_length\":1,\"hash_ids\":[1]}";
+    let options = TraceOptions { timestamp_unit: crate::TimestampUnit::Seconds, ..TraceOptions::default() };
+    let arrivals = check_with(rows, &options).unwrap().requests.iter().map(|r| r.arrival_ns).collect::<Vec<_>>();
+    assert_eq!(arrivals, [Some(0), Some(1_250_000_000)]);
+}
+
+#[test]
 fn leniency_is_counted_not_silent() {
     let rows = "{\"timestamp\":0,\"input_length\":2000,\"output_length\":1,\"hash_ids\":[1,2],\"chat\":{\"a\":[1]}}\n\
                 {\"timestamp\":0,\"input_length\":3,\"output_length\":1,\"hash_ids\":[8,9],\"chat\":1,\"chat\":2}";

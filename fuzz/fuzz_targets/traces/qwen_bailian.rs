@@ -1,0 +1,12 @@
+//! The reader of Qwen's chats.
+#![no_main]
+
+#[path = "../../traces.rs"]
+mod traces;
+
+use libfuzzer_sys::fuzz_target;
+use vcr_trace::TraceFormat;
+
+fuzz_target!(|bytes: &[u8]| {
+    traces::read(bytes, TraceFormat::QwenBailian);
+});
